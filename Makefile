@@ -1,0 +1,87 @@
+# redis-rl: `make run` to try it, `make test` to prove it, `make help` for the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+
+# The server to run and to test on: Redis 7.0 or newer, or Valkey 7.2 or newer.
+SERVER ?= $(firstword $(shell command -v redis-server valkey-server 2>/dev/null) redis-server)
+PORT ?= 6379
+MODULE := $(CURDIR)/target/release/libredis_rl.so
+
+# Where bindgen finds libclang.
+LIBCLANG = $(wildcard $(addsuffix /libclang.so*,$(LIBCLANG_DIRS)) $(addsuffix /libclang-[0-9]*.so*,$(LIBCLANG_DIRS)))
+LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llvm*/lib /usr/lib64/llvm*/lib /usr/lib/*-linux-gnu /opt/homebrew/opt/llvm/lib
+# The compiler's own headers (stddef.h), which libclang alone does not bring.
+CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
+
+.PHONY: help run test build deps lint fmt clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+run: build ## Build, and start a server with the module loaded (PORT=6379, or the next free one)
+	@server=$$(command -v $(SERVER) || command -v redis-server || command -v valkey-server)
+	cli=$$(command -v "$${server%-server}-cli" || command -v redis-cli || command -v valkey-cli)
+	port=$(PORT)
+	while (exec 3<>/dev/tcp/127.0.0.1/$$port) 2>/dev/null; do port=$$((port + 1)); done
+	dir=$$(mktemp -d)
+	"$$server" --port $$port --bind 127.0.0.1 --dir "$$dir" --save '' --loglevel warning --loadmodule $(MODULE) & pid=$$!
+	trap 'kill $$pid 2>/dev/null || true; wait $$pid 2>/dev/null || true; rm -rf "$$dir"' EXIT
+	trap 'exit 0' INT TERM
+	until "$$cli" -p $$port ping >/dev/null 2>&1; do
+		kill -0 $$pid 2>/dev/null || { echo "The server did not start." >&2; exit 1; }
+		sleep 0.1
+	done
+	at=; [ $$port = 6379 ] || at=" -p $$port"
+	cat <<-TRY
+
+	$$("$$server" --version | awk '{print $$1, $$2, $$3}') with redis-rl listens on 127.0.0.1:$$port. In another terminal, try:
+
+	  $$(basename "$$cli")$$at RL.GCRA key 10 60     at most 10 per 60 seconds, spread evenly after a burst
+	  $$(basename "$$cli")$$at RL.FIXED key2 10 60   10 per window of 60 seconds
+
+	The reply: granted, limit, remaining, wait_ms, reset_ms. Ctrl-C stops the server.
+	TRY
+	wait $$pid
+
+test: deps ## Everything that proves the product: format, lints, unit, property and integration tests
+	@cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	cargo build --release
+	REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test
+
+build: deps ## Build the module, target/release/libredis_rl.so
+	@cargo build --release
+
+lint: deps ## Check format and lints
+	@cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+
+fmt: ## Format the code
+	@cargo fmt
+
+clean: ## Remove what was built
+	@cargo clean
+
+deps: ## Install what is missing: a server with its command line client, libclang, a C compiler
+	@missing=()
+	command -v cc >/dev/null || missing+=(gcc libc6-dev)
+	[ -n "$(LIBCLANG)" ] && [ -n "$(CLANG_HEADERS)" ] || missing+=(libclang-dev)
+	if ! command -v $(SERVER) >/dev/null; then missing+=(redis-server); fi
+	if ! command -v redis-cli >/dev/null && ! command -v valkey-cli >/dev/null; then missing+=(redis-tools); fi
+	if [ $${#missing[@]} -gt 0 ]; then
+		if ! command -v apt-get >/dev/null; then
+			echo "Please install: Redis 7.0 or newer (or Valkey 7.2 or newer) with its command line client, libclang with its headers, and a C compiler." >&2
+			echo "  Fedora: dnf install valkey clang-devel gcc    Arch: pacman -S valkey clang gcc    Alpine: apk add valkey valkey-cli clang-dev build-base    macOS: brew install redis llvm" >&2
+			exit 1
+		fi
+		sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo
+		echo "Installing $${missing[*]}"
+		$$sudo apt-get update -qq
+		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null
+	fi
+	server=$$(command -v $(SERVER))
+	version=$$("$$server" --version | sed -E 's/.* v=([0-9]+)\..*/\1/')
+	[ "$$version" -ge 7 ] || { echo "$$server is version $$version; redis-rl needs Redis 7.0 or newer, or Valkey 7.2 or newer. Name another with SERVER=/path/to/redis-server." >&2; exit 1; }
+	command -v cargo >/dev/null || { echo "Please install Rust: https://rustup.rs" >&2; exit 1; }

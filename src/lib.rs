@@ -1,0 +1,2 @@
+//! Exact, native rate limiting for Redis and Valkey.
+pub mod limiter;

@@ -1,0 +1,324 @@
+//! The meter behind FIXED, GCRA and BUCKET: a level of used units that drains with time.
+//!
+//! All three keep how much is used and as of when; they differ in how usage drains. GCRA is usually told by its theoretical
+//! arrival time; a meter that drains at one unit per emission interval T is the same algorithm, seen from the other side
+//! (ATM Forum, Traffic Management 4.1, 1999, section 4.4.2: virtual scheduling and continuous-state leaky bucket):
+//! TAT = now + used × T. The level is what is exact in integers for every rate, and what a changing policy carries over.
+//!
+//! Used units are counted in *grains*. Where usage drains continuously a unit is as many grains as the period has
+//! microseconds, so that `limit` grains drain per microsecond: no rate has a remainder.
+
+use super::record::{self, fits, take, Foreign};
+use super::{
+    Amount, Bytes, Change, Decision, Instant, Outcome, Quota, Refusal, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD,
+};
+
+/// How usage drains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drain {
+    /// Continuously, `limit` units per period.
+    Smooth,
+    /// `limit` units at once at the end of each period.
+    Steps,
+    /// As [`Self::Steps`], but a period ends what was used in it, and with nothing used there is still a period.
+    Windows,
+}
+
+impl Drain {
+    const ALL: [Self; 3] = [Self::Smooth, Self::Steps, Self::Windows];
+}
+
+/// What the three algorithms make of their policies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meter {
+    /// Units that drain per period, at least 1.
+    pub limit: u64,
+    /// Microseconds.
+    pub period: u64,
+    /// Units that may be in use, at least 1.
+    pub capacity: u64,
+    pub drain: Drain,
+    /// [`Drain::Windows`]: whether they begin at each multiple of the period, shifted by so many microseconds.
+    pub align: Option<i64>,
+}
+
+/// What is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Level {
+    /// As of when; where usage drains in steps, the last step or the window's start.
+    at: Instant,
+    /// Grains. Above the capacity: debt.
+    used: u128,
+}
+
+impl Meter {
+    pub(super) fn new(quota: Quota, capacity: u64, drain: Drain) -> Self {
+        Self { limit: quota.limit(), period: quota.period().as_us(), capacity, drain, align: None }
+    }
+
+    /// Whether the same usage drains alike under both.
+    fn same(&self, other: &Self) -> bool {
+        (self.limit, self.period, self.capacity, self.drain) == (other.limit, other.period, other.capacity, other.drain)
+    }
+
+    /// Grains in a unit.
+    fn unit(&self) -> u64 {
+        if self.drain == Drain::Windows {
+            1
+        } else {
+            self.period
+        }
+    }
+
+    fn grains(&self, units: u64) -> u128 {
+        u128::from(units) * u128::from(self.unit())
+    }
+
+    /// When a level that begins now is dated.
+    fn start(&self, now: Instant) -> Instant {
+        let Some(offset) = self.align else { return now };
+        let period = self.period as i64;
+        // Both terms are less than a period in size, so one correction brings their difference back into 0 .. period.
+        let into = match now.as_us().rem_euclid(period) - offset {
+            into if into < 0 => into + period,
+            into if into >= period => into - period,
+            into => into,
+        };
+        Instant::from_us(now.as_us().saturating_sub(into))
+    }
+
+    /// The level at `now`: what has drained since is gone. A level dated in the future is taken as dated now.
+    fn advance(&self, level: Level, now: Instant) -> Level {
+        let since = now.since(level.at).as_us();
+        if self.drain == Drain::Smooth {
+            return Level { at: now, used: level.used.saturating_sub(u128::from(since) * u128::from(self.limit)) };
+        }
+        let at = level.at.min(now);
+        if since < self.period {
+            let over = level.used == 0 && self.drain == Drain::Steps;
+            return Level { at: if over { now } else { at }, used: level.used };
+        }
+        let drained = u128::from(since / self.period).saturating_mul(self.grains(self.limit));
+        match level.used.saturating_sub(drained) {
+            0 => Level { at: self.start(now), used: 0 },
+            // The remainder is below ten years.
+            used => Level { at: Instant::saturating(i128::from(now.as_us()) - i128::from(since % self.period)), used },
+        }
+    }
+
+    /// The level under this policy that was `level` under `old`. Usage is carried in units: raising the capacity frees the
+    /// difference at once, lowering it frees nothing, and what was owed above the old capacity is owed in whole.
+    fn carry(&self, old: &Self, level: Level, now: Instant) -> Level {
+        let Level { at, used } = old.advance(level, now);
+        // Rounded up, against the caller, by less than one grain: less than a microsecond's worth.
+        let (from, to) = (u128::from(old.unit()), u128::from(self.unit()));
+        let used = (used / from).saturating_mul(to).saturating_add((used % from * to).div_ceil(from));
+        let (capacity, debt) = (self.grains(old.capacity), used.saturating_sub(self.grains(old.capacity)));
+        Level {
+            at: if self.drain == Drain::Smooth { now } else { at },
+            used: used.min(capacity).min(self.grains(self.capacity)).saturating_add(debt),
+        }
+    }
+
+    /// How long until `grains`, at least 1 of those in use, have drained; rounded up.
+    fn until(&self, level: Level, now: Instant, grains: u128) -> Span {
+        if self.drain == Drain::Smooth {
+            return Span::saturating(div_ceil(grains, self.limit.into()));
+        }
+        let step = self.grains(self.limit);
+        let steps = if grains <= step { 1 } else { grains.div_ceil(step) };
+        Span::saturating(steps.saturating_mul(self.period.into()).saturating_sub(now.since(level.at).as_us().into()))
+    }
+
+    /// Decides for a key that holds `stored`, a record with the algorithm's number `tag`, whose levels drain in one of the
+    /// ways in `drains`.
+    pub(super) fn decide(
+        &self,
+        (tag, drains): (u8, &[Drain]),
+        stored: Option<&[u8]>,
+        now: Instant,
+        request: Request,
+    ) -> Result<Outcome, Refusal> {
+        let mut level = match stored {
+            None => Level { at: self.start(now), used: 0 },
+            Some(bytes) => {
+                let (old, level) = decode(bytes, tag, drains)?;
+                if self.same(&old) {
+                    level
+                } else {
+                    self.carry(&old, level, now)
+                }
+            }
+        };
+        if self.align.is_some() {
+            // Every window begins on the grid, the one in force too when it is the grid that changed.
+            level.at = self.start(level.at.min(now));
+        }
+        let level = self.advance(level, now);
+        self.charge(tag, level, now, request.amount)
+    }
+
+    fn charge(&self, tag: u8, level: Level, now: Instant, amount: Amount) -> Result<Outcome, Refusal> {
+        let unit = self.unit();
+        let capacity = self.grains(self.capacity);
+        let free = capacity.saturating_sub(level.used);
+        let whole = |free: u128| if free < unit.into() { 0 } else { div(free, unit.into()) as u64 };
+
+        let (granted, used) = match amount {
+            Amount::Cost(n) => (n, level.used.saturating_add(self.grains(n))),
+            Amount::UpTo(n) => {
+                let granted = n.min(whole(free));
+                // None fits: what is denied is the first one.
+                (granted, level.used.saturating_add(self.grains(granted.max(1))))
+            }
+            Amount::Force(n) => (n, level.used.saturating_add(self.grains(n))),
+            Amount::Refund(n) => {
+                let used = level.used.saturating_sub(self.grains(n));
+                (n.min(u64::try_from(level.used / u128::from(unit)).unwrap_or(u64::MAX)), used)
+            }
+        };
+
+        if used > capacity && matches!(amount, Amount::Cost(_) | Amount::UpTo(_)) {
+            let never = matches!(amount, Amount::Cost(n) if n > self.capacity);
+            return Ok(Outcome::keep(Decision {
+                granted: 0,
+                limit: self.capacity,
+                remaining: whole(free),
+                wait: if never { Wait::Never } else { Wait::For(self.until(level, now, used - capacity)) },
+                reset: if level.used == 0 { Span::ZERO } else { self.until(level, now, level.used) },
+            }));
+        }
+
+        let reset = if used == 0 { Span::ZERO } else { self.until(level, now, used) };
+        let decision =
+            Decision { granted, limit: self.capacity, remaining: whole(capacity.saturating_sub(used)), wait: Wait::NONE, reset };
+        let change = if matches!(amount, Amount::Refund(_)) && used == level.used {
+            Change::Keep
+        } else if used == 0 && self.drain != Drain::Windows {
+            Change::Remove
+        } else {
+            let left = if used == 0 { self.until(level, now, 1) } else { reset };
+            let expires = now.checked_add(left).ok_or(Refusal::Overflow)?;
+            let bytes = encode(self, Level { at: level.at, used }, tag).ok_or(Refusal::Overflow)?;
+            Change::Write { offset: 0, bytes, expires }
+        };
+        Ok(Outcome { decision, change })
+    }
+}
+
+/// Division that is one instruction in the usual case.
+fn div(a: u128, b: u128) -> u128 {
+    match (u64::try_from(a), u64::try_from(b)) {
+        (Ok(a), Ok(b)) => (a / b).into(),
+        _ => a / b,
+    }
+}
+
+/// [`div`], rounded up.
+fn div_ceil(a: u128, b: u128) -> u128 {
+    match (u64::try_from(a), u64::try_from(b)) {
+        (Ok(a), Ok(b)) => a.div_ceil(b).into(),
+        _ => a.div_ceil(b),
+    }
+}
+
+/// The widths in bytes of a record's fields, in their order.
+///
+/// The first three bytes (see [`record`]) are followed by these. A shape is chosen by what has to fit; most limiters fit 28
+/// bytes, with which a key is as small as one that holds a decimal timestamp.
+struct Shape {
+    /// Units per period.
+    limit: usize,
+    /// Units; of no width where it is the limit.
+    capacity: usize,
+    period: usize,
+    /// Microseconds in the period's unit.
+    period_unit: u64,
+    /// Microseconds since the Unix epoch; signed if of eight bytes.
+    at: usize,
+    /// Grains.
+    used: usize,
+}
+
+impl Shape {
+    const COMMON: Self = Self { limit: 4, capacity: 0, period: 6, period_unit: 1, at: 7, used: 8 };
+    const BURST: Self = Self { limit: 4, capacity: 4, period: 4, period_unit: 1_000, at: 7, used: 6 };
+    const WIDE: Self = Self { limit: 5, capacity: 5, period: 7, period_unit: 1, at: 8, used: 13 };
+
+    const fn len(&self) -> usize {
+        self.limit + self.capacity + self.period + self.at + self.used
+    }
+
+    #[inline(always)]
+    fn decode(&self, mut fields: &[u8], drain: Drain) -> Option<(Meter, Level)> {
+        if fields.len() != self.len() {
+            return None;
+        }
+        let limit = take(&mut fields, self.limit) as u64;
+        let capacity = if self.capacity == 0 { limit } else { take(&mut fields, self.capacity) as u64 };
+        let period = take(&mut fields, self.period) as u64 * self.period_unit;
+        let at = Instant::from_us(take(&mut fields, self.at) as u64 as i64);
+        let used = take(&mut fields, self.used);
+        let valid = (1..=MAX_UNITS).contains(&limit)
+            && (1..=MAX_UNITS).contains(&capacity)
+            && (MIN_PERIOD..=MAX_PERIOD).contains(&Span::from_us(period));
+        valid.then_some((Meter { limit, period, capacity, drain, align: None }, Level { at, used }))
+    }
+
+    /// The record, if everything fits this shape.
+    #[inline(always)]
+    fn encode(&self, meter: &Meter, level: Level, head: u8) -> Option<Bytes> {
+        let implied = self.capacity == 0;
+        if implied && meter.capacity != meter.limit || meter.period % self.period_unit != 0 {
+            return None;
+        }
+        let at = level.at.as_us();
+        let fields = [
+            (meter.limit.into(), self.limit),
+            (if implied { 0 } else { meter.capacity.into() }, self.capacity),
+            ((meter.period / self.period_unit).into(), self.period),
+            (if self.at == 8 { (at as u64).into() } else { u128::try_from(at).ok()? }, self.at),
+            (level.used, self.used),
+        ];
+        if !fields.iter().all(|&(value, width)| fits(value, width)) {
+            return None;
+        }
+        let mut bytes = Bytes::with_capacity(3 + self.len());
+        bytes.extend(&[record::MAGIC, record::VERSION, head]);
+        for (value, width) in fields {
+            bytes.extend(&value.to_le_bytes()[..width]);
+        }
+        Some(bytes)
+    }
+}
+
+/// Where the third byte keeps the [`Drain`], and above it the [`Shape`].
+const DRAIN_SHIFT: u32 = 3;
+const SHAPE_SHIFT: u32 = 5;
+
+fn decode(bytes: &[u8], tag: u8, drains: &[Drain]) -> Result<(Meter, Level), Foreign> {
+    let (head, fields) = record::open(bytes, tag)?;
+    let drain = Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)).filter(|drain| drains.contains(drain));
+    let &drain = drain.ok_or(Foreign::Unknown)?;
+    // A shape at a time, so that each is compiled with its widths known.
+    let decoded = match head >> SHAPE_SHIFT {
+        0 => Shape::COMMON.decode(fields, drain),
+        1 => Shape::BURST.decode(fields, drain),
+        2 => Shape::WIDE.decode(fields, drain),
+        _ => None,
+    };
+    decoded.ok_or(Foreign::Unknown)
+}
+
+pub(super) fn check(bytes: &[u8], tag: u8, drains: &[Drain]) -> Result<(), Foreign> {
+    decode(bytes, tag, drains).map(drop)
+}
+
+/// The record; `None` if even the widest can't hold it.
+fn encode(meter: &Meter, level: Level, tag: u8) -> Option<Bytes> {
+    let head = tag | (meter.drain as u8) << DRAIN_SHIFT;
+    Shape::COMMON
+        .encode(meter, level, head)
+        .or_else(|| Shape::BURST.encode(meter, level, head | 1 << SHAPE_SHIFT))
+        .or_else(|| Shape::WIDE.encode(meter, level, head | 2 << SHAPE_SHIFT))
+}

@@ -1,0 +1,349 @@
+//! The pure core: what each algorithm decides, to the unit and the microsecond.
+//!
+//! Nothing here reads a clock, touches a key or knows Redis. Time is an argument, a stored value is a slice of bytes, and
+//! all arithmetic is on integers: a decision is the one that rational numbers would give. The one entry is
+//! [`Policy::decide`]: a policy, what the key holds, the time and a request give a [`Decision`], and the [`Change`] that
+//! carries it out. Whoever drops the change has only looked.
+//!
+//! A new algorithm is a file with an [`Algorithm`] and a row in the table at the end of this one.
+#![forbid(unsafe_code)]
+
+mod bucket;
+mod fixed;
+mod gcra;
+mod meter;
+mod record;
+mod slide;
+mod time;
+
+pub use bucket::Bucket;
+pub use fixed::Fixed;
+pub use gcra::Gcra;
+pub use record::Foreign;
+pub use slide::Slide;
+pub use time::{Instant, Span};
+
+/// The most units that a limit, a capacity or an amount can name.
+pub const MAX_UNITS: u64 = 1_000_000_000_000;
+/// The shortest period.
+pub const MIN_PERIOD: Span = Span::from_us(1_000);
+/// The longest period: ten years of 365 days.
+pub const MAX_PERIOD: Span = Span::from_us(3_650 * 86_400_000_000);
+
+/// A limit per period: the first two arguments of every algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    limit: u64,
+    period: Span,
+}
+
+impl Quota {
+    /// At most `limit` units (0 ..= [`MAX_UNITS`]) per `period` ([`MIN_PERIOD`] ..= [`MAX_PERIOD`]); `None` outside of these.
+    pub fn new(limit: u64, period: Span) -> Option<Self> {
+        (limit <= MAX_UNITS && (MIN_PERIOD..=MAX_PERIOD).contains(&period)).then_some(Self { limit, period })
+    }
+
+    /// Whole units per period.
+    pub const fn limit(self) -> u64 {
+        self.limit
+    }
+
+    /// The period.
+    pub const fn period(self) -> Span {
+        self.period
+    }
+}
+
+/// How many units a call takes, or gives back. The count is 1 ..= [`MAX_UNITS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// All of them or none.
+    Cost(u64),
+    /// As many as fit.
+    UpTo(u64),
+    /// All of them, whatever the state: the overshoot is a debt.
+    Force(u64),
+    /// Give back at most so many of those in use.
+    Refund(u64),
+}
+
+/// What a call asks of a limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How many units.
+    pub amount: Amount,
+}
+
+/// How long until a call would be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// After this span, rounded up to a microsecond; zero for a call that is granted.
+    For(Span),
+    /// Not ever: the call asks for more than the capacity.
+    Never,
+}
+
+impl Wait {
+    /// No wait at all.
+    pub const NONE: Self = Self::For(Span::ZERO);
+}
+
+/// The answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Units granted, or given back; 0 is a denial.
+    pub granted: u64,
+    /// The capacity in force, in units.
+    pub limit: u64,
+    /// Whole units that could be taken right now, 0 ..= limit, rounded down.
+    pub remaining: u64,
+    /// How long until this same call, alone, would be granted.
+    pub wait: Wait,
+    /// Until nothing is used any more, rounded up to a microsecond.
+    pub reset: Span,
+}
+
+impl Decision {
+    /// The answer to every call under a limit of 0.
+    const CLOSED: Self = Self { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO };
+}
+
+/// What a decision does to the stored value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing: the key stays as it is.
+    Keep,
+    /// The value becomes its own first `offset` bytes, followed by `bytes`.
+    Write {
+        /// How much of the old value stays; 0 where there was none.
+        offset: usize,
+        /// What follows.
+        bytes: Bytes,
+        /// From when on the value means nothing.
+        expires: Instant,
+    },
+    /// The key goes: the value means nothing any more.
+    Remove,
+}
+
+/// A decision, and what carries it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The answer.
+    pub decision: Decision,
+    /// Its effect.
+    pub change: Change,
+}
+
+impl Outcome {
+    const fn keep(decision: Decision) -> Self {
+        Self { decision, change: Change::Keep }
+    }
+}
+
+/// Why there is no decision. Nothing changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The key holds something else than this algorithm's record.
+    Foreign(Foreign),
+    /// The result does not fit the record: a debt or a booking beyond all reason.
+    Overflow,
+}
+
+impl From<Foreign> for Refusal {
+    fn from(foreign: Foreign) -> Self {
+        Self::Foreign(foreign)
+    }
+}
+
+/// Bytes to be stored: short ones, which are the rule, need no allocation.
+#[derive(Clone)]
+pub struct Bytes(Inner);
+
+#[derive(Clone)]
+enum Inner {
+    Short([u8; Bytes::SHORT], u8),
+    Long(Vec<u8>),
+}
+
+impl Bytes {
+    /// Up to this length they are kept in place: the longest record of fixed length.
+    const SHORT: usize = 64;
+
+    fn with_capacity(len: usize) -> Self {
+        Self(if len <= Self::SHORT { Inner::Short([0; Self::SHORT], 0) } else { Inner::Long(Vec::with_capacity(len)) })
+    }
+
+    fn extend(&mut self, more: &[u8]) {
+        match &mut self.0 {
+            Inner::Long(bytes) => bytes.extend_from_slice(more),
+            Inner::Short(array, len) => {
+                let start = usize::from(*len);
+                match array.get_mut(start..start + more.len()) {
+                    Some(room) => {
+                        room.copy_from_slice(more);
+                        *len += more.len() as u8;
+                    }
+                    None => self.0 = Inner::Long([&array[..start], more].concat()),
+                }
+            }
+        }
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.0 {
+            Inner::Short(array, len) => &array[..usize::from(*len)],
+            Inner::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bytes({:02x?})", self.as_slice())
+    }
+}
+
+impl PartialEq for Bytes {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for Bytes {}
+
+/// An option of an algorithm, as data: the grammar reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The keyword, in capitals.
+    pub keyword: &'static str,
+    /// What follows it.
+    pub value: SettingValue,
+}
+
+/// What follows the keyword of a [`Setting`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingValue {
+    /// Nothing: the keyword alone says it.
+    Flag,
+    /// A whole number in a range, both ends included.
+    Count(u64, u64),
+    /// A signed duration, in size less than the period; passed on in microseconds.
+    Offset,
+}
+
+/// What an algorithm brings. Its value is the policy: the quota and the algorithm's own options.
+pub trait Algorithm: Copy {
+    /// The algorithm's name in commands and messages, in capitals.
+    const NAME: &'static str;
+    /// Its number in records.
+    const TAG: u8;
+    /// The highest limit that it takes.
+    const MAX_LIMIT: u64;
+    /// Its options.
+    const SETTINGS: &'static [Setting];
+
+    /// The policy with every option at its default.
+    fn new(quota: Quota) -> Self;
+
+    /// Sets option `index` of [`Self::SETTINGS`] to `value`, which is in the setting's range (1 for a flag).
+    fn set(&mut self, index: usize, value: i64);
+
+    /// The limit per period.
+    fn quota(&self) -> Quota;
+
+    /// Decides `request` at `now` for a key that holds `stored`. The limit is not 0.
+    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal>;
+
+    /// Whether `stored` is a record of this algorithm.
+    fn check(stored: &[u8]) -> Result<(), Foreign>;
+}
+
+/// Makes the closed set of algorithms out of one table: the names, the policies, and the way from one to the other.
+macro_rules! algorithms {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Which algorithm.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind { $($(#[$doc])* $name,)* }
+
+        impl Kind {
+            /// Every algorithm.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The name in commands and messages, in capitals.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $name::NAME,)* }
+            }
+
+            /// The highest limit that it takes.
+            pub const fn max_limit(self) -> u64 {
+                match self { $(Self::$name => $name::MAX_LIMIT,)* }
+            }
+
+            /// Its options.
+            pub const fn settings(self) -> &'static [Setting] {
+                match self { $(Self::$name => $name::SETTINGS,)* }
+            }
+
+            /// The policy with every option at its default; `None` if the limit is above [`Self::max_limit`].
+            pub fn policy(self, quota: Quota) -> Option<Policy> {
+                (quota.limit() <= self.max_limit()).then(|| match self { $(Self::$name => Policy::$name($name::new(quota)),)* })
+            }
+
+            /// The algorithm of that number in records.
+            const fn tagged(tag: u8) -> Option<Self> {
+                match tag { $($name::TAG => Some(Self::$name),)* _ => None }
+            }
+        }
+
+        /// A limit with its algorithm and that algorithm's options.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Policy { $($(#[$doc])* $name($name),)* }
+
+        impl Policy {
+            /// The algorithm.
+            pub const fn kind(&self) -> Kind {
+                match self { $(Self::$name(_) => Kind::$name,)* }
+            }
+
+            /// Sets option `index` of [`Kind::settings`] to `value`, which is in the setting's range (1 for a flag).
+            pub fn set(&mut self, index: usize, value: i64) {
+                match self { $(Self::$name(policy) => policy.set(index, value),)* }
+            }
+
+            /// Decides `request` at `now` for a key that holds `stored` (`None`: there is no such key).
+            ///
+            /// # Errors
+            /// [`Refusal::Foreign`] if the value is not a record of this algorithm, [`Refusal::Overflow`] if the result
+            /// would not fit one.
+            #[inline]
+            pub fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
+                match self { $(Self::$name(policy) => decide(policy, stored, now, request),)* }
+            }
+        }
+    };
+}
+
+/// What holds for every algorithm: a limit of 0 is closed, though not to a look at what the key holds.
+#[inline]
+fn decide<A: Algorithm>(policy: &A, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
+    if policy.quota().limit() == 0 {
+        if let Some(bytes) = stored {
+            A::check(bytes)?;
+        }
+        return Ok(Outcome::keep(Decision::CLOSED));
+    }
+    policy.decide(stored, now, request)
+}
+
+algorithms! {
+    /// Fixed window.
+    Fixed,
+    /// Sliding window.
+    Slide,
+    /// Generic cell rate algorithm.
+    Gcra,
+    /// Token bucket.
+    Bucket,
+}

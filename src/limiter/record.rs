@@ -1,0 +1,54 @@
+//! What all records share: the first three bytes, and reading numbers of odd widths.
+//!
+//! | byte | what it is |
+//! |---|---|
+//! | 0 | [`MAGIC`]: no text begins with it, since it is not UTF-8 |
+//! | 1 | [`VERSION`] of the format |
+//! | 2 | the algorithm's number in the low three bits; the others are the algorithm's own |
+//! | 3.. | its fields, little-endian |
+
+use super::Kind;
+
+/// The first byte of every record.
+pub(super) const MAGIC: u8 = 0xfa;
+/// The version of the format.
+pub(super) const VERSION: u8 = 1;
+/// The bits of the third byte that number the algorithm.
+pub(super) const TAG_BITS: u8 = 0b111;
+
+/// What a key holds that is not the record asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// Another algorithm's record.
+    Other(Kind),
+    /// A record of a format that this version of the module does not read.
+    Version(u8),
+    /// A string that no limiter wrote.
+    Unknown,
+}
+
+/// Splits a record of the algorithm numbered `tag` into the third byte's upper bits and the fields.
+pub(super) fn open(bytes: &[u8], tag: u8) -> Result<(u8, &[u8]), Foreign> {
+    match *bytes {
+        [MAGIC, VERSION, head, ref fields @ ..] if head & TAG_BITS == tag => Ok((head & !TAG_BITS, fields)),
+        [MAGIC, VERSION, head, ..] => Err(Kind::tagged(head & TAG_BITS).map_or(Foreign::Unknown, Foreign::Other)),
+        [MAGIC, version, _, ..] => Err(Foreign::Version(version)),
+        _ => Err(Foreign::Unknown),
+    }
+}
+
+/// Takes an unsigned number of `width` bytes, at most 16, off the front; 0 if there are not so many.
+#[inline(always)]
+pub(super) fn take(fields: &mut &[u8], width: usize) -> u128 {
+    let Some((number, rest)) = fields.split_at_checked(width) else { return 0 };
+    *fields = rest;
+    let mut wide = [0; 16];
+    wide[..width].copy_from_slice(number);
+    u128::from_le_bytes(wide)
+}
+
+/// Whether `width` bytes, at most 16, hold `number`.
+#[inline(always)]
+pub(super) fn fits(number: u128, width: usize) -> bool {
+    width == 16 || number >> (8 * width) == 0
+}

@@ -1,0 +1,347 @@
+//! SLIDE: in no window (t - period, t] are more than `limit` units granted.
+//!
+//! The state is one packed log of what was granted, searched where it lies. Time is cut into ticks, counted from the Unix
+//! epoch; an entry is a tick in which units were granted and the number of units granted up to its end. So the units in a
+//! window are the difference of two entries, and every question is a binary search. An entry counts until its whole tick
+//! has left the window: at most one tick longer than the exact log would count it, never shorter.
+//!
+//! After the first three bytes (see [`record`]) and one that is 0:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 4 | limit, units |
+//! | 8 | period, microseconds |
+//! | 8 | tick, microseconds |
+//! | 8 | base: the tick from which the entries' ticks are counted, signed |
+//! | 4 | units granted before the first entry, modulo 2^32 |
+//! | 4 | ahead: entries before this tick, from the base, may lie in the future; 0 if none does |
+//! | 4 + 4 each | entries: a tick, from the base, and the units granted up to its end, modulo 2^32; ticks ascend |
+//!
+//! Counts wrap around at 2^32, which their differences don't notice: no window holds as many.
+
+use super::record::{self, take, Foreign};
+use super::{
+    Algorithm, Amount, Bytes, Change, Decision, Instant, Outcome, Quota, Refusal, Request, Setting, SettingValue, Span, Wait,
+    MAX_PERIOD, MIN_PERIOD,
+};
+
+/// The most ticks in a period.
+const MAX_SEGMENTS: u64 = 65_536;
+
+/// Sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slide {
+    quota: Quota,
+    /// Ticks in a period.
+    segments: u64,
+}
+
+impl Algorithm for Slide {
+    const NAME: &'static str = "SLIDE";
+    const TAG: u8 = 2;
+    /// What an entry can count.
+    const MAX_LIMIT: u64 = u32::MAX as u64;
+    const SETTINGS: &'static [Setting] = &[Setting { keyword: "SEGMENTS", value: SettingValue::Count(1, MAX_SEGMENTS) }];
+
+    fn new(quota: Quota) -> Self {
+        Self { quota, segments: MAX_SEGMENTS }
+    }
+
+    fn set(&mut self, _: usize, value: i64) {
+        self.segments = value.unsigned_abs();
+    }
+
+    fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
+        let tick = self.quota.period().as_us().div_ceil(self.segments);
+        let log = match stored {
+            Some(bytes) => Log::decode(bytes)?,
+            None => Log { limit: 0, period: 0, tick, base: 0, before: 0, ahead: 0, entries: &[] },
+        };
+        let grid = Grid { tick, period: self.quota.period().as_us() };
+        View::new(log, grid, now).decide(self.quota.limit(), request.amount)
+    }
+
+    fn check(stored: &[u8]) -> Result<(), Foreign> {
+        Log::decode(stored).map(drop)
+    }
+}
+
+/// The ticks of a policy, and how long what was granted in one counts.
+#[derive(Clone, Copy, Debug)]
+struct Grid {
+    /// Microseconds.
+    tick: u64,
+    /// Microseconds.
+    period: u64,
+}
+
+/// A record, in place.
+#[derive(Clone, Copy, Debug)]
+struct Log<'a> {
+    limit: u32,
+    period: u64,
+    tick: u64,
+    base: i64,
+    before: u32,
+    ahead: u32,
+    entries: &'a [[u8; ENTRY]],
+}
+
+const ENTRY: usize = 8;
+const HEADER: usize = 40;
+
+impl<'a> Log<'a> {
+    fn decode(bytes: &'a [u8]) -> Result<Self, Foreign> {
+        let (head, mut fields) = record::open(bytes, Slide::TAG)?;
+        let spare = take(&mut fields, 1);
+        let limit = take(&mut fields, 4) as u32;
+        let period = take(&mut fields, 8) as u64;
+        let tick = take(&mut fields, 8) as u64;
+        let base = take(&mut fields, 8) as u64 as i64;
+        let before = take(&mut fields, 4) as u32;
+        let ahead = take(&mut fields, 4) as u32;
+        let (entries, rest) = fields.as_chunks::<ENTRY>();
+        let valid = head == 0
+            && spare == 0
+            && limit > 0
+            && (MIN_PERIOD..=MAX_PERIOD).contains(&Span::from_us(period))
+            && (1..=period).contains(&tick)
+            && !entries.is_empty()
+            && rest.is_empty();
+        let log = Self { limit, period, tick, base, before, ahead, entries };
+        valid.then_some(log).ok_or(Foreign::Unknown)
+    }
+
+    fn header(&self) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
+        header[..3].copy_from_slice(&[record::MAGIC, record::VERSION, Slide::TAG]);
+        header[4..8].copy_from_slice(&self.limit.to_le_bytes());
+        header[8..16].copy_from_slice(&self.period.to_le_bytes());
+        header[16..24].copy_from_slice(&self.tick.to_le_bytes());
+        header[24..32].copy_from_slice(&self.base.to_le_bytes());
+        header[32..36].copy_from_slice(&self.before.to_le_bytes());
+        header[36..40].copy_from_slice(&self.ahead.to_le_bytes());
+        header
+    }
+
+    /// The tick of entry `index`, from the base.
+    fn offset(&self, index: usize) -> u32 {
+        let [a, b, c, d, ..] = self.entries[index];
+        u32::from_le_bytes([a, b, c, d])
+    }
+
+    /// The units granted up to and with entry `index`, modulo 2^32.
+    fn count(&self, index: usize) -> u32 {
+        let [.., a, b, c, d] = self.entries[index];
+        u32::from_le_bytes([a, b, c, d])
+    }
+
+    /// The units granted before entry `index`, modulo 2^32.
+    fn before(&self, index: usize) -> u32 {
+        if index == 0 {
+            self.before
+        } else {
+            self.count(index - 1)
+        }
+    }
+}
+
+fn entry(offset: u32, count: u32) -> [u8; ENTRY] {
+    let ([a, b, c, d], [e, f, g, h]) = (offset.to_le_bytes(), count.to_le_bytes());
+    [a, b, c, d, e, f, g, h]
+}
+
+/// The first index in `low .. high` at which `holds`, which it does from there on; `high` if nowhere.
+fn first(mut low: usize, mut high: usize, holds: impl Fn(usize) -> bool) -> usize {
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}
+
+/// A log as it counts now, under a policy that need not be the one it was written under.
+struct View<'a> {
+    log: Log<'a>,
+    grid: Grid,
+    now: Instant,
+    /// The clock stepped back: entries count as if so many of the log's ticks earlier.
+    shift: i64,
+    /// The index of the first entry that counts.
+    live: usize,
+}
+
+impl<'a> View<'a> {
+    fn new(log: Log<'a>, grid: Grid, now: Instant) -> Self {
+        let mut view = Self { log, grid, now, shift: 0, live: 0 };
+        let Some(last) = log.entries.len().checked_sub(1) else { return view };
+        // A log is dated by its last entry, unless it says that this one lies ahead.
+        if log.offset(last) >= log.ahead {
+            let today = now.as_us().div_euclid(log.tick as i64);
+            view.shift = log.base.saturating_add(log.offset(last).into()).saturating_sub(today).max(0);
+        }
+        // An entry is dead when the end of its tick, on the policy's grid, is a period ago. All in the log's ticks: those
+        // from the horizon on are alive.
+        let gone = now.as_us().saturating_sub(grid.period as i64).saturating_add(1).div_euclid(grid.tick as i64);
+        let (own, tick) = (i128::from(log.tick), i128::from(grid.tick));
+        let horizon = if own == tick { gone.into() } else { (i128::from(gone) * tick).div_euclid(own) };
+        let horizon = horizon + i128::from(view.shift) - i128::from(log.base);
+        view.live = first(0, log.entries.len(), |index| i128::from(log.offset(index)) >= horizon);
+        view
+    }
+
+    fn len(&self) -> usize {
+        self.log.entries.len()
+    }
+
+    /// The tick of entry `index` on the policy's grid: the one that holds the end of the entry's own tick.
+    fn tick(&self, index: usize) -> i128 {
+        let own = i128::from(self.log.base) - i128::from(self.shift) + i128::from(self.log.offset(index));
+        let (from, to) = (i128::from(self.log.tick), i128::from(self.grid.tick));
+        if from == to {
+            own
+        } else {
+            ((own + 1) * from - 1).div_euclid(to)
+        }
+    }
+
+    /// From when on a tick of the policy's grid does not count: a period after its last microsecond.
+    fn expiry(&self, tick: i128) -> i128 {
+        (tick + 1) * i128::from(self.grid.tick) - 1 + i128::from(self.grid.period)
+    }
+
+    /// How long until `units` of those that count do so no more.
+    fn until(&self, units: u32) -> Span {
+        let gone = self.log.before(self.live);
+        let index = first(self.live, self.len(), |index| self.log.count(index).wrapping_sub(gone) >= units);
+        // Stored bytes that no limiter wrote may not reach so many.
+        let index = index.min(self.len() - 1);
+        let left = self.expiry(self.tick(index)) - i128::from(self.now.as_us());
+        Span::saturating(left.max(1).unsigned_abs())
+    }
+
+    /// The units that count.
+    fn used(&self) -> u32 {
+        match self.len().checked_sub(1) {
+            Some(last) if self.live <= last => self.log.count(last).wrapping_sub(self.log.before(self.live)),
+            _ => 0,
+        }
+    }
+
+    fn decide(&self, limit: u64, amount: Amount) -> Result<Outcome, Refusal> {
+        let used = u64::from(self.used());
+        let free = limit.saturating_sub(used);
+        let reset = if used == 0 { Span::ZERO } else { self.until(used as u32) };
+        let denied = |remaining, wait| Ok(Outcome::keep(Decision { granted: 0, limit, remaining, wait, reset }));
+
+        let granted = match amount {
+            Amount::Cost(n) if n > limit => return denied(free, Wait::Never),
+            // At most `used` must go, since no more than the limit is asked for.
+            Amount::Cost(n) if n > free => return denied(free, Wait::For(self.until((used + n - limit) as u32))),
+            Amount::UpTo(_) if free == 0 => return denied(free, Wait::For(self.until((used + 1 - limit) as u32))),
+            Amount::UpTo(n) => n.min(free),
+            Amount::Cost(n) | Amount::Force(n) => n,
+            Amount::Refund(n) => return Ok(self.refund(limit, n.min(used) as u32, reset)),
+        };
+        let units = u32::try_from(granted).map_err(|_| Refusal::Overflow)?;
+        let after = self.used().checked_add(units).ok_or(Refusal::Overflow)?;
+
+        let today = i128::from(self.now.as_us().div_euclid(self.grid.tick as i64));
+        // An entry that lies ahead takes in what is granted before its time comes: ticks ascend, and it counts for longer.
+        let tick = if used == 0 { today } else { today.max(self.tick(self.len() - 1)) };
+        let expires = self.expiry(tick);
+        if expires > i64::MAX.into() {
+            return Err(Refusal::Overflow);
+        }
+        let (offset, bytes) =
+            self.appended(limit as u32, tick, units).unwrap_or_else(|| (0, self.rebuilt(limit as u32, tick, today, units)));
+        let decision = Decision {
+            granted,
+            limit,
+            remaining: limit.saturating_sub(after.into()),
+            wait: Wait::NONE,
+            reset: Span::saturating((expires - i128::from(self.now.as_us())).unsigned_abs()),
+        };
+        Ok(Outcome { decision, change: Change::Write { offset, bytes, expires: Instant::saturating(expires) } })
+    }
+
+    /// The end of the log after `units` more at `tick`, which is not before its last entry's; `None` if the log has to be
+    /// written anew.
+    fn appended(&self, limit: u32, tick: i128, units: u32) -> Option<(usize, Bytes)> {
+        let log = &self.log;
+        let last = self.len().checked_sub(1)?;
+        let unchanged = (log.limit, log.period, log.tick) == (limit, self.grid.period, self.grid.tick) && self.shift == 0;
+        // Dead entries are dropped well before they outnumber the others: a quarter costs four moved entries a grant.
+        let worn = self.live > (self.len() - self.live) / 4;
+        if !unchanged || worn {
+            return None;
+        }
+        let offset = u32::try_from(tick - i128::from(log.base)).ok()?;
+        let index = if offset == log.offset(last) { last } else { self.len() };
+        let mut bytes = Bytes::with_capacity(ENTRY);
+        bytes.extend(&entry(offset, log.count(last).wrapping_add(units)));
+        Some((HEADER + ENTRY * index, bytes))
+    }
+
+    /// The whole record after `units` more at `tick`: what counts, on the policy's grid.
+    fn rebuilt(&self, limit: u32, tick: i128, today: i128, units: u32) -> Bytes {
+        let base = if self.live < self.len() { self.tick(self.live) } else { tick };
+        // What counts spans two periods and two ticks at the most; stored bytes that no limiter wrote may claim more.
+        let offset = |tick: i128| u32::try_from(tick - base).unwrap_or(u32::MAX);
+        let mut bytes = Bytes::with_capacity(HEADER + ENTRY * (self.len() - self.live + 1));
+        let header = Log {
+            limit,
+            period: self.grid.period,
+            tick: self.grid.tick,
+            base: i64::try_from(base).unwrap_or(i64::MAX),
+            before: 0,
+            ahead: if tick > today { offset(tick).saturating_add(1) } else { 0 },
+            entries: &[],
+        };
+        bytes.extend(&header.header());
+        let gone = if self.live < self.len() { self.log.before(self.live) } else { 0 };
+        let kept = (self.live..self.len()).map(|index| (offset(self.tick(index)), self.log.count(index).wrapping_sub(gone)));
+        let added = (offset(tick), self.used().wrapping_add(units));
+        // Of entries that share a tick, the last counts for all.
+        let mut entries = kept.chain([added]).peekable();
+        while let Some((offset, count)) = entries.next() {
+            if entries.peek().is_none_or(|&(next, _)| next != offset) {
+                bytes.extend(&entry(offset, count));
+            }
+        }
+        bytes
+    }
+
+    /// Gives back the newest `units`, no more than count.
+    fn refund(&self, limit: u64, units: u32, reset: Span) -> Outcome {
+        let used = self.used() - units;
+        let decision = |reset| Decision {
+            granted: units.into(),
+            limit,
+            remaining: limit.saturating_sub(used.into()),
+            wait: Wait::NONE,
+            reset,
+        };
+        if units == 0 {
+            return Outcome::keep(decision(reset));
+        }
+        if used == 0 {
+            return Outcome { decision: decision(Span::ZERO), change: Change::Remove };
+        }
+        let gone = self.log.before(self.live);
+        let index = first(self.live, self.len() - 1, |index| self.log.count(index).wrapping_sub(gone) >= used);
+        let mut bytes = Bytes::with_capacity(ENTRY);
+        bytes.extend(&entry(self.log.offset(index), gone.wrapping_add(used)));
+        let reset = self.until(used);
+        let expires = Instant::saturating(i128::from(self.now.as_us()) + i128::from(reset.as_us()));
+        Outcome { decision: decision(reset), change: Change::Write { offset: HEADER + ENTRY * index, bytes, expires } }
+    }
+}

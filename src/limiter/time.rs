@@ -1,0 +1,97 @@
+//! Instants and spans, in whole microseconds. They never wrap: what would not fit stays at the end of the range.
+
+use std::fmt;
+
+/// A moment: microseconds since the Unix epoch, by the server's clock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(i64);
+
+/// A length of time in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(u64);
+
+impl Instant {
+    /// The last moment that can be told.
+    pub const MAX: Self = Self(i64::MAX);
+
+    /// `us` microseconds after the Unix epoch.
+    pub const fn from_us(us: i64) -> Self {
+        Self(us)
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub const fn as_us(self) -> i64 {
+        self.0
+    }
+
+    /// Milliseconds since the Unix epoch, rounded up: a deadline is never early.
+    pub const fn as_ms_ceil(self) -> i64 {
+        self.0.div_euclid(1_000) + (self.0.rem_euclid(1_000) != 0) as i64
+    }
+
+    /// The time since `earlier`; zero if that lies ahead.
+    pub const fn since(self, earlier: Self) -> Span {
+        // The difference of two i64 always fits an u64, and wrapping subtraction yields it.
+        if self.0 <= earlier.0 {
+            Span::ZERO
+        } else {
+            Span(self.0.wrapping_sub(earlier.0) as u64)
+        }
+    }
+
+    /// This moment and `span` after it; `None` past [`Self::MAX`].
+    pub const fn checked_add(self, span: Span) -> Option<Self> {
+        match self.0.checked_add_unsigned(span.0) {
+            Some(us) => Some(Self(us)),
+            None => None,
+        }
+    }
+
+    /// The moment at `us`, or the end of the range on its side.
+    pub(crate) const fn saturating(us: i128) -> Self {
+        if us > i64::MAX as i128 {
+            Self(i64::MAX)
+        } else if us < i64::MIN as i128 {
+            Self(i64::MIN)
+        } else {
+            Self(us as i64)
+        }
+    }
+}
+
+impl Span {
+    /// No time.
+    pub const ZERO: Self = Self(0);
+
+    /// `us` microseconds.
+    pub const fn from_us(us: u64) -> Self {
+        Self(us)
+    }
+
+    /// Microseconds.
+    pub const fn as_us(self) -> u64 {
+        self.0
+    }
+
+    /// Milliseconds, rounded up: who waits that long has waited long enough.
+    pub const fn as_ms_ceil(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+
+    /// `us` microseconds, or the longest span.
+    pub(crate) const fn saturating(us: u128) -> Self {
+        Self(if us > u64::MAX as u128 { u64::MAX } else { us as u64 })
+    }
+}
+
+impl fmt::Debug for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{}us", self.0)
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}us", self.0)
+    }
+}

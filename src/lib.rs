@@ -1,2 +1,84 @@
-//! Exact, native rate limiting for Redis and Valkey.
+//! Exact, native rate limiting for Redis and Valkey: see the README for what the commands do.
+//!
+//! Three layers, each of which knows only those to its right: `commands` (parse, run, reply) → `keyspace` (the server's
+//! side, all `unsafe` code), [`limiter`] (what is decided: pure, and nothing but integers).
+
+#![deny(unsafe_code)]
+
+pub mod commands;
+#[allow(unsafe_code)]
+mod keyspace;
 pub mod limiter;
+
+use redis_module::{Context, InfoContext, RedisResult, RedisString, Status};
+use redis_module_macros::info_command_handler;
+
+use commands::Limiter;
+use keyspace::{handler, Access, Command};
+use limiter::{Bucket, Fixed, Gcra, Slide};
+
+/// Every command that the server learns of.
+const COMMANDS: &[Command] = &[
+    Command {
+        name: c"rl.fixed",
+        handler: handler::<Limiter<Fixed>>,
+        arity: -4,
+        flags: c"write deny-oom fast",
+        key: Access::Update,
+        summary: c"Takes units from a fixed window.",
+        complexity: c"O(1)",
+    },
+    Command {
+        name: c"rl.slide",
+        handler: handler::<Limiter<Slide>>,
+        arity: -4,
+        flags: c"write deny-oom fast",
+        key: Access::Update,
+        summary: c"Takes units from a sliding window.",
+        complexity: c"O(log(N)) with N the grants in the window, amortized",
+    },
+    Command {
+        name: c"rl.gcra",
+        handler: handler::<Limiter<Gcra>>,
+        arity: -4,
+        flags: c"write deny-oom fast",
+        key: Access::Update,
+        summary: c"Takes units by the generic cell rate algorithm: evenly spaced, after a burst.",
+        complexity: c"O(1)",
+    },
+    Command {
+        name: c"rl.bucket",
+        handler: handler::<Limiter<Bucket>>,
+        arity: -4,
+        flags: c"write deny-oom fast",
+        key: Access::Update,
+        summary: c"Takes tokens from a bucket that fills up with time.",
+        complexity: c"O(1)",
+    },
+];
+
+/// The entry points that the server looks for in a module.
+mod module {
+    use super::load;
+    use redis_module::redis_module;
+
+    redis_module! {
+        name: "rl",
+        version: 1_00,
+        // All that lasts is in keys: the module's own heap is tiny, and must work outside a server, in tests.
+        allocator: (std::alloc::System, std::alloc::System),
+        data_types: [],
+        init: load,
+    }
+}
+
+fn load(ctx: &Context, _: &[RedisString]) -> Status {
+    keyspace::register(ctx, COMMANDS)
+}
+
+/// `INFO rl`
+#[info_command_handler]
+fn info(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
+    ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?.build_section()?.build_info()?;
+    Ok(())
+}

@@ -3,7 +3,7 @@
 //! The [`Meter`] counts what is missing from a full bucket.
 
 use super::meter::{self, Drain, Meter};
-use super::{Algorithm, Foreign, Instant, Outcome, Quota, Refusal, Request, Setting, SettingValue, MAX_UNITS};
+use super::{Algorithm, Foreign, Instant, Kind, Outcome, Quota, Refusal, Request, Setting, SettingValue, MAX_UNITS};
 
 /// Token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,7 @@ const DRAINS: &[Drain] = &[Drain::Smooth, Drain::Steps];
 const CAPACITY: usize = 0;
 
 impl Algorithm for Bucket {
+    const KIND: Kind = Kind::Bucket;
     const NAME: &'static str = "BUCKET";
     const TAG: u8 = 4;
     const MAX_LIMIT: u64 = MAX_UNITS;

@@ -4,7 +4,7 @@
 //! limit (a debt) is paid from the next windows, a limit each, and only then does a new window start with its first call.
 
 use super::meter::{self, Drain, Meter};
-use super::{Algorithm, Foreign, Instant, Outcome, Quota, Refusal, Request, Setting, SettingValue, MAX_UNITS};
+use super::{Algorithm, Foreign, Instant, Kind, Outcome, Quota, Refusal, Request, Setting, SettingValue, MAX_UNITS};
 
 /// Fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,7 @@ pub struct Fixed {
 const DRAINS: &[Drain] = &[Drain::Windows];
 
 impl Algorithm for Fixed {
+    const KIND: Kind = Kind::Fixed;
     const NAME: &'static str = "FIXED";
     const TAG: u8 = 1;
     const MAX_LIMIT: u64 = MAX_UNITS;

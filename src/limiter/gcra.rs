@@ -3,7 +3,7 @@
 //! ITU-T I.371 annex A; the [`Meter`] is its continuous-state leaky bucket, and tells why.
 
 use super::meter::{self, Drain, Meter};
-use super::{Algorithm, Foreign, Instant, Outcome, Quota, Refusal, Request, Setting, SettingValue, MAX_UNITS};
+use super::{Algorithm, Foreign, Instant, Kind, Outcome, Quota, Refusal, Request, Setting, SettingValue, MAX_UNITS};
 
 /// Generic cell rate algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,7 @@ pub struct Gcra {
 const DRAINS: &[Drain] = &[Drain::Smooth];
 
 impl Algorithm for Gcra {
+    const KIND: Kind = Kind::Gcra;
     const NAME: &'static str = "GCRA";
     const TAG: u8 = 3;
     const MAX_LIMIT: u64 = MAX_UNITS;

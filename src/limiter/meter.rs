@@ -269,7 +269,7 @@ impl Shape {
     #[inline(always)]
     fn encode(&self, meter: &Meter, level: Level, head: u8) -> Option<Bytes> {
         let implied = self.capacity == 0;
-        if implied && meter.capacity != meter.limit || meter.period % self.period_unit != 0 {
+        if implied && meter.capacity != meter.limit || !meter.period.is_multiple_of(self.period_unit) {
             return None;
         }
         let at = level.at.as_us();

@@ -30,6 +30,9 @@ pub const MIN_PERIOD: Span = Span::from_us(1_000);
 /// The longest period: ten years of 365 days.
 pub const MAX_PERIOD: Span = Span::from_us(3_650 * 86_400_000_000);
 
+/// No record is shorter, in bytes.
+pub const MIN_RECORD: usize = 28;
+
 /// A limit per period: the first two arguments of every algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
@@ -235,6 +238,8 @@ pub enum SettingValue {
 
 /// What an algorithm brings. Its value is the policy: the quota and the algorithm's own options.
 pub trait Algorithm: Copy {
+    /// Which one it is.
+    const KIND: Kind;
     /// The algorithm's name in commands and messages, in capitals.
     const NAME: &'static str;
     /// Its number in records.

@@ -21,8 +21,8 @@
 
 use super::record::{self, take, Foreign};
 use super::{
-    Algorithm, Amount, Bytes, Change, Decision, Instant, Outcome, Quota, Refusal, Request, Setting, SettingValue, Span, Wait,
-    MAX_PERIOD, MIN_PERIOD,
+    Algorithm, Amount, Bytes, Change, Decision, Instant, Kind, Outcome, Quota, Refusal, Request, Setting, SettingValue, Span,
+    Wait, MAX_PERIOD, MIN_PERIOD,
 };
 
 /// The most ticks in a period.
@@ -37,6 +37,7 @@ pub struct Slide {
 }
 
 impl Algorithm for Slide {
+    const KIND: Kind = Kind::Slide;
     const NAME: &'static str = "SLIDE";
     const TAG: u8 = 2;
     /// What an entry can count.

@@ -1,0 +1,232 @@
+//! The arguments of the limiter commands: `limit period [algorithm options] [amount]`.
+//!
+//! Words are bytes, in no encoding. Keywords come in any order and any letter case, each at most once.
+
+use super::error::Error;
+use crate::limiter::{Amount, Kind, Policy, Quota, Request, Setting, SettingValue, Span, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+
+/// Where the words come from.
+pub trait Words {
+    /// Word `index`; `None` past the last.
+    fn word(&self, index: usize) -> Option<&[u8]>;
+}
+
+impl Words for [&[u8]] {
+    fn word(&self, index: usize) -> Option<&[u8]> {
+        self.get(index).copied()
+    }
+}
+
+/// What a limiter command asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invocation {
+    /// The limit, with the algorithm's options.
+    pub policy: Policy,
+    /// The amount.
+    pub request: Request,
+}
+
+/// Reads one word after the other.
+struct Cursor<'w, W: ?Sized> {
+    words: &'w W,
+    next: usize,
+}
+
+impl<'w, W: Words + ?Sized> Cursor<'w, W> {
+    fn word(&mut self) -> Option<&'w [u8]> {
+        let word = self.words.word(self.next)?;
+        self.next += 1;
+        Some(word)
+    }
+
+    fn value(&mut self, keyword: &'static str) -> Result<&'w [u8], Error> {
+        self.word().ok_or(Error::MissingValue(keyword))
+    }
+}
+
+type AmountOf = fn(u64) -> Amount;
+
+/// The keywords for the amount.
+const AMOUNTS: [(&str, AmountOf); 4] =
+    [("COST", Amount::Cost), ("UPTO", Amount::UpTo), ("FORCE", Amount::Force), ("REFUND", Amount::Refund)];
+
+/// Parses the words from `start` on, up to the last, as the arguments of `kind` after the key.
+///
+/// # Errors
+/// The first word that is not as it should be.
+pub fn parse<W: Words + ?Sized>(kind: Kind, words: &W, start: usize) -> Result<Invocation, Error> {
+    let mut words = Cursor { words, next: start };
+    let (Some(limit), Some(period)) = (words.word(), words.word()) else { return Err(Error::Arity(kind)) };
+    let limit = count(limit, "limit", 0, kind.max_limit())?;
+    let period = period_of(period).ok_or(BAD_PERIOD)?;
+    let quota = Quota::new(limit, period).ok_or(BAD_PERIOD)?;
+    let mut policy = kind.policy(quota).ok_or(BAD_PERIOD)?;
+
+    let mut settings_seen = 0_u32;
+    let mut amount: Option<(&'static str, Amount)> = None;
+    while let Some(word) = words.word() {
+        if let Some((index, setting)) = find(kind.settings(), |setting| setting.keyword, word) {
+            if settings_seen & 1 << index != 0 {
+                return Err(Error::Twice(setting.keyword));
+            }
+            settings_seen |= 1 << index;
+            policy.set(index, setting_value(setting, &mut words, period)?);
+        } else if let Some((_, &(keyword, of))) = find(&AMOUNTS, |amount| amount.0, word) {
+            match amount {
+                Some((other, _)) if other == keyword => return Err(Error::Twice(keyword)),
+                Some((other, _)) => return Err(Error::Conflict(other, keyword)),
+                None => amount = Some((keyword, of(count(words.value(keyword)?, keyword, 1, MAX_UNITS)?))),
+            }
+        } else {
+            return Err(Error::UnknownOption { word: printable(word), kind });
+        }
+    }
+    let amount = amount.map_or(Amount::Cost(1), |(_, amount)| amount);
+    Ok(Invocation { policy, request: Request { amount } })
+}
+
+fn find<'t, T>(table: &'t [T], keyword: impl Fn(&T) -> &'static str, word: &[u8]) -> Option<(usize, &'t T)> {
+    table.iter().enumerate().find(|(_, row)| keyword(row).as_bytes().eq_ignore_ascii_case(word))
+}
+
+fn setting_value<W: Words + ?Sized>(setting: &Setting, words: &mut Cursor<'_, W>, period: Span) -> Result<i64, Error> {
+    let name = setting.keyword;
+    match setting.value {
+        SettingValue::Flag => Ok(1),
+        SettingValue::Count(min, max) => {
+            let number = count(words.value(name)?, name, min, max)?;
+            Ok(i64::try_from(number).unwrap_or(i64::MAX))
+        }
+        SettingValue::Offset => {
+            let word = words.value(name)?;
+            let (negative, size) = match word.split_first() {
+                Some((b'-', size)) => (true, size),
+                Some((b'+', size)) => (false, size),
+                _ => (false, word),
+            };
+            let size = duration_us(size).filter(|&us| us < period.as_us()).and_then(|us| i64::try_from(us).ok());
+            let size = size.ok_or(Error::Duration { name, range: "less than the period, either way" })?;
+            Ok(if negative { -size } else { size })
+        }
+    }
+}
+
+/// A whole number of `min ..= max`, in digits.
+fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Error> {
+    digits(word).filter(|number| (min..=max).contains(number)).ok_or(Error::Count { name, min, max })
+}
+
+/// One digit or more, and nothing else; `None` also for more than 64 bits.
+fn digits(word: &[u8]) -> Option<u64> {
+    if word.is_empty() {
+        return None;
+    }
+    word.iter().try_fold(0_u64, |number, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number.checked_mul(10)?.checked_add(digit.into())
+    })
+}
+
+const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
+
+fn period_of(word: &[u8]) -> Option<Span> {
+    duration_us(word).map(Span::from_us).filter(|period| (MIN_PERIOD..=MAX_PERIOD).contains(period))
+}
+
+/// A unit of time: its suffix, its microseconds, and how many decimals are always whole microseconds.
+struct Unit(&'static [u8], u64, usize);
+
+const SECONDS: Unit = Unit(b"s", 1_000_000, 6);
+const UNITS: [Unit; 6] = [
+    Unit(b"us", 1, 0),
+    Unit(b"ms", 1_000, 3),
+    SECONDS,
+    Unit(b"m", 60 * 1_000_000, 7),
+    Unit(b"h", 3_600 * 1_000_000, 8),
+    Unit(b"d", 86_400 * 1_000_000, 8),
+];
+
+/// A duration in microseconds: digits, optionally a point and digits, and a unit; seconds if there is none.
+fn duration_us(word: &[u8]) -> Option<u64> {
+    let end = word.iter().position(u8::is_ascii_alphabetic).unwrap_or(word.len());
+    let (number, suffix) = word.split_at(end);
+    let Unit(_, unit_us, exact) = match suffix {
+        [] => &SECONDS,
+        _ => UNITS.iter().find(|unit| unit.0.eq_ignore_ascii_case(suffix))?,
+    };
+    let Some(point) = number.iter().position(|&byte| byte == b'.') else {
+        return digits(number)?.checked_mul(*unit_us);
+    };
+    let (whole, decimals) = (&number[..point], &number[point + 1..]);
+    if decimals.len() > *exact {
+        return None;
+    }
+    let part_us = unit_us / 10_u64.pow(decimals.len() as u32);
+    digits(whole)?.checked_mul(*unit_us)?.checked_add(digits(decimals)?.checked_mul(part_us)?)
+}
+
+/// A client's word as an error can show it: printable ASCII, and not too much of it.
+fn printable(word: &[u8]) -> String {
+    const MOST: usize = 32;
+    let end = if word.len() > MOST { "..." } else { "" };
+    format!("{}{end}", word[..word.len().min(MOST)].escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn durations(rows: &[(&str, Option<u64>)]) {
+        for &(word, us) in rows {
+            assert_eq!(duration_us(word.as_bytes()), us, "{word}");
+        }
+    }
+
+    #[test]
+    fn durations_are_exact_to_the_microsecond() {
+        durations(&[
+            ("60", Some(60_000_000)),
+            ("0.25", Some(250_000)),
+            ("0.000001", Some(1)),
+            ("1.000001s", Some(1_000_001)),
+            ("250ms", Some(250_000)),
+            ("0.001ms", Some(1)),
+            ("7US", Some(7)),
+            ("1.5m", Some(90_000_000)),
+            ("1h", Some(3_600_000_000)),
+            ("0.00000001h", Some(36)),
+            ("1D", Some(86_400_000_000)),
+            ("0060", Some(60_000_000)),
+        ]);
+    }
+
+    #[test]
+    fn what_is_no_duration() {
+        durations(&[
+            ("", None),
+            ("s", None),
+            (".5", None),
+            ("5.", None),
+            ("-1", None),
+            ("+1", None),
+            ("1.0000000", None),
+            ("0.5us", None),
+            ("0.0001ms", None),
+            ("1e3", None),
+            ("1 s", None),
+            ("1s ", None),
+            ("1ss", None),
+            ("1w", None),
+            ("1.2.3", None),
+            ("inf", None),
+            ("nan", None),
+            ("99999999999999999999", None),
+            ("18446744073709551615d", None),
+            ("0x10", None),
+            ("1\0", None),
+        ]);
+    }
+}

@@ -1,0 +1,61 @@
+//! The server's functions, found by name when the module loads.
+
+use std::ffi::CString;
+
+use redis_module::raw;
+
+/// Calls a function of the server that [`missing`] has found to exist.
+macro_rules! server {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        match raw::$function {
+            Some(function) => function($($argument),*),
+            // The module did not load without it. The entry point would turn this into an error reply.
+            None => unreachable!(concat!(stringify!($function), " is missing")),
+        }
+    };
+}
+pub(super) use server;
+
+macro_rules! required {
+    ($($function:ident,)*) => {
+        /// The first function that the module needs and that this server does not have.
+        pub(super) fn missing() -> Option<&'static str> {
+            // SAFETY: the pointers are written by the server's loader before the module's own code runs, and only read here.
+            unsafe { [$((stringify!($function), { let pointer = raw::$function; pointer.is_some() }),)*] }
+                .into_iter()
+                .find_map(|(name, found)| (!found).then_some(name))
+        }
+    };
+}
+
+required! {
+    RedisModule_CreateCommand,
+    RedisModule_GetCommand,
+    RedisModule_SetCommandInfo,
+    RedisModule_SetModuleOptions,
+    RedisModule_StringPtrLen,
+    RedisModule_OpenKey,
+    RedisModule_CloseKey,
+    RedisModule_KeyType,
+    RedisModule_ValueLength,
+    RedisModule_StringDMA,
+    RedisModule_StringTruncate,
+    RedisModule_SetAbsExpire,
+    RedisModule_DeleteKey,
+    RedisModule_SignalModifiedKey,
+    RedisModule_Replicate,
+    RedisModule_ReplyWithArray,
+    RedisModule_ReplyWithLongLong,
+    RedisModule_ReplyWithError,
+}
+
+/// Writes a line to the server's log. Never of a client's bytes: a log is not theirs to write.
+pub(super) fn log_warning(ctx: *mut raw::RedisModuleCtx, message: &str) {
+    let Ok(message) = CString::new(message) else { return };
+    // SAFETY: `ctx` is the live context of the call that logs, and the format takes the one string that follows.
+    unsafe {
+        if let Some(log) = raw::RedisModule_Log {
+            log(ctx, c"warning".as_ptr(), c"%s".as_ptr(), message.as_ptr());
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! One call of a command: its arguments, the time, and its reply.
+
+use std::ffi::{c_int, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use redis_module::raw;
+
+use super::api::server;
+
+/// One call of a command. It lives as long as the server's call of the handler, and so does everything borrowed from it.
+pub struct Call<'a> {
+    pub(super) ctx: *mut raw::RedisModuleCtx,
+    pub(super) arguments: &'a [*mut raw::RedisModuleString],
+}
+
+impl Call<'_> {
+    /// Argument `index`, the command's name being 0.
+    pub fn argument(&self, index: usize) -> Option<&[u8]> {
+        let &string = self.arguments.get(index)?;
+        let mut len = 0;
+        // SAFETY: `string` is an argument of the running call: the server keeps it alive and unchanged until that returns,
+        // and so longer than `self`. The pointer is never null, and `len` bytes long.
+        unsafe {
+            let bytes = server!(RedisModule_StringPtrLen(string, &mut len));
+            Some(std::slice::from_raw_parts(bytes.cast(), len))
+        }
+    }
+
+    /// The server's clock, in microseconds since the Unix epoch; 0 before that.
+    pub fn now_us(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    }
+
+    /// Replies an array of integers.
+    pub fn reply_integers(&self, integers: &[i64]) {
+        // SAFETY: `ctx` is the context of the running call; an array of so many elements is followed by as many.
+        unsafe {
+            server!(RedisModule_ReplyWithArray(self.ctx, integers.len() as _));
+            for &integer in integers {
+                server!(RedisModule_ReplyWithLongLong(self.ctx, integer));
+            }
+        }
+    }
+
+    /// Replies an error: `text` begins with its code and has no control characters.
+    pub fn reply_error(&self, text: &str) {
+        let text = CString::new(text).unwrap_or_else(|_| c"ERR".into());
+        // SAFETY: `ctx` is the context of the running call; the server copies the text, and takes it as is, not as a format.
+        unsafe {
+            server!(RedisModule_ReplyWithError(self.ctx, text.as_ptr()));
+        }
+    }
+}
+
+/// What runs a command.
+pub trait Run {
+    /// Does the work, then replies.
+    fn run(call: &Call<'_>);
+}
+
+/// A command's handler, in the server's form. A panic ends here: unwinding into the server would abort it.
+///
+/// Only the server calls it, which is why it is private to its table of commands.
+pub extern "C" fn handler<R: Run>(ctx: *mut raw::RedisModuleCtx, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> c_int {
+    // SAFETY: the server passes the arguments, `argc` of them, with the command's name the first; they outlive the call.
+    let arguments = unsafe { std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) };
+    let call = Call { ctx, arguments };
+    if catch_unwind(AssertUnwindSafe(|| R::run(&call))).is_err() {
+        // No command replies before its work is done, so there is no reply yet.
+        let _ = catch_unwind(AssertUnwindSafe(|| call.reply_error("ERR internal error in redis-rl")));
+    }
+    raw::REDISMODULE_OK as c_int
+}

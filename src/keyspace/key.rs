@@ -1,0 +1,134 @@
+//! One key: what it holds, and every way in which the module changes it.
+
+use std::ffi::c_int;
+
+use redis_module::raw;
+
+use super::api::server;
+use super::Call;
+
+/// From this length on, a change at the end of a value is replicated as such, and not with the whole value.
+const LONG: usize = 256;
+
+/// What a key holds.
+pub enum Held<'k> {
+    /// There is no such key.
+    Nothing,
+    /// A string that may be a record.
+    Bytes(&'k [u8]),
+    /// A string too short for any record.
+    Short,
+    /// A value of this other type.
+    Type(&'static str),
+}
+
+/// The value would grow beyond what the server stores in a string.
+#[derive(Debug)]
+pub struct Full;
+
+/// An open key. Each change is complete: the bytes, the deadline, what watches the key, and the replicas.
+pub struct Key<'c> {
+    call: &'c Call<'c>,
+    name: *mut raw::RedisModuleString,
+    key: *mut raw::RedisModuleKey,
+}
+
+impl<'c> Key<'c> {
+    /// Opens the key that argument `index` names, to be changed; `None` if there is no such argument.
+    pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
+        let &name = call.arguments.get(index)?;
+        // SAFETY: context and name belong to the running call, which outlives `self`; the key is closed when that is dropped.
+        let key =
+            unsafe { server!(RedisModule_OpenKey(call.ctx, name, (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int)) };
+        Some(Self { call, name, key: key.cast() })
+    }
+
+    /// What the key holds. A string shorter than `least` bytes is not looked at: to do so would change how it is stored.
+    pub fn held(&self, least: usize) -> Held<'_> {
+        // SAFETY: `key` is open, or null for a missing key, which both functions take.
+        let (kind, len) = unsafe { (server!(RedisModule_KeyType(self.key)), server!(RedisModule_ValueLength(self.key))) };
+        match kind as isize {
+            raw::REDISMODULE_KEYTYPE_EMPTY => Held::Nothing,
+            raw::REDISMODULE_KEYTYPE_STRING if len < least => Held::Short,
+            raw::REDISMODULE_KEYTYPE_STRING => {
+                let mut len = 0;
+                // SAFETY: the key is open and a string, so this is its value, `len` bytes long. It stays where it is until
+                // the value is changed, which takes `&mut self`, or the key is closed, which ends the borrow.
+                Held::Bytes(unsafe {
+                    let bytes = server!(RedisModule_StringDMA(self.key, &mut len, raw::REDISMODULE_READ as c_int));
+                    std::slice::from_raw_parts(bytes.cast(), len)
+                })
+            }
+            raw::REDISMODULE_KEYTYPE_LIST => Held::Type("list"),
+            raw::REDISMODULE_KEYTYPE_HASH => Held::Type("hash"),
+            raw::REDISMODULE_KEYTYPE_SET => Held::Type("set"),
+            raw::REDISMODULE_KEYTYPE_ZSET => Held::Type("sorted set"),
+            raw::REDISMODULE_KEYTYPE_STREAM => Held::Type("stream"),
+            _ => Held::Type("value of a module's type"),
+        }
+    }
+
+    /// Makes the value its own first `offset` bytes followed by `bytes`, in place, and has it expire at `expires_ms`
+    /// (milliseconds since the Unix epoch).
+    pub fn write(&mut self, offset: usize, bytes: &[u8], expires_ms: i64) -> Result<(), Full> {
+        // SAFETY: the key is open for writing and empty or a string. Its value has `before` bytes, is made `after` bytes
+        // long where it is not, and is then that long at `value` until the next change; `offset + bytes.len()` is `after`.
+        unsafe {
+            let before = server!(RedisModule_ValueLength(self.key));
+            let after = offset + bytes.len();
+            if before != after && server!(RedisModule_StringTruncate(self.key, after)) != raw::REDISMODULE_OK as c_int {
+                return Err(Full);
+            }
+            let mut len = 0;
+            let value: *mut u8 = server!(RedisModule_StringDMA(self.key, &mut len, raw::REDISMODULE_WRITE as c_int)).cast();
+            debug_assert_eq!(len, after);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.add(offset), bytes.len());
+
+            // The replicas are told the effect, not the call: they hold the same bytes with the same deadline.
+            let ctx = self.call.ctx;
+            if offset > 0 && after >= before && after >= LONG {
+                server!(RedisModule_Replicate(
+                    ctx,
+                    c"SETRANGE".as_ptr(),
+                    c"slb".as_ptr(),
+                    self.name,
+                    offset as i64,
+                    bytes.as_ptr(),
+                    bytes.len()
+                ));
+                server!(RedisModule_Replicate(ctx, c"PEXPIREAT".as_ptr(), c"sl".as_ptr(), self.name, expires_ms));
+            } else {
+                server!(RedisModule_Replicate(
+                    ctx,
+                    c"SET".as_ptr(),
+                    c"sbcl".as_ptr(),
+                    self.name,
+                    value,
+                    after,
+                    c"PXAT".as_ptr(),
+                    expires_ms
+                ));
+            }
+            server!(RedisModule_SetAbsExpire(self.key, expires_ms));
+            server!(RedisModule_SignalModifiedKey(ctx, self.name));
+        }
+        Ok(())
+    }
+
+    /// Deletes the key.
+    pub fn remove(&mut self) {
+        // SAFETY: the key is open for writing, and stays open, as a missing one.
+        unsafe {
+            server!(RedisModule_DeleteKey(self.key));
+            server!(RedisModule_Replicate(self.call.ctx, c"DEL".as_ptr(), c"s".as_ptr(), self.name));
+            server!(RedisModule_SignalModifiedKey(self.call.ctx, self.name));
+        }
+    }
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the key was opened by `self`, and nothing borrowed from it is left.
+        unsafe { server!(RedisModule_CloseKey(self.key)) }
+    }
+}

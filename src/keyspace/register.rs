@@ -1,0 +1,97 @@
+//! Telling the server about the commands.
+
+use std::ffi::{c_int, CStr};
+use std::ptr;
+
+use redis_module::raw;
+use redis_module::{Context, Status};
+
+use super::api::{self, log_warning, server};
+
+/// What a command does with the key, its first argument.
+#[derive(Clone, Copy)]
+pub enum Access {
+    /// Reads and changes it.
+    Update,
+}
+
+/// A command, as the server is told of it.
+pub struct Command {
+    /// The name, in lower case.
+    pub name: &'static CStr,
+    /// What runs it: see [`handler`](super::handler).
+    pub handler: extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int,
+    /// The number of arguments with the name; negative: at least so many.
+    pub arity: c_int,
+    /// The command flags, as `RedisModule_CreateCommand` takes them.
+    pub flags: &'static CStr,
+    /// The key, argument 1.
+    pub key: Access,
+    /// One sentence.
+    pub summary: &'static CStr,
+    /// How the time it takes grows.
+    pub complexity: &'static CStr,
+}
+
+/// Registers the commands; an error, which keeps the module from loading, is logged.
+pub fn register(ctx: &Context, commands: &[Command]) -> Status {
+    let ctx = ctx.get_raw().cast();
+    if let Some(function) = api::missing() {
+        log_warning(ctx, &format!("redis-rl needs Redis 7.0.5 or newer, or Valkey 7.2 or newer: this server has no {function}"));
+        return Status::Err;
+    }
+    // A key is opened for writing before it is known whether anything will be written: what watches it is told by
+    // `Key::write`, and not by the mere opening.
+    // SAFETY: `ctx` is the context of the module's loading, as in all of this file.
+    unsafe { server!(RedisModule_SetModuleOptions(ctx, raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int)) };
+    for command in commands {
+        if !create(ctx, command) {
+            log_warning(ctx, &format!("redis-rl could not register the command {}", command.name.to_string_lossy()));
+            return Status::Err;
+        }
+    }
+    Status::Ok
+}
+
+fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
+    let name = command.name.as_ptr();
+    let version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+    };
+    let Access::Update = command.key;
+    // SAFETY: the structures are C's, of integers, pointers and unions of integers: all zero is their empty value, and ends
+    // an array of them. The server copies what they point to before it returns.
+    unsafe {
+        if server!(RedisModule_CreateCommand(ctx, name, Some(command.handler), command.flags.as_ptr(), 1, 1, 1))
+            != raw::REDISMODULE_OK as c_int
+        {
+            return false;
+        }
+        let handle = server!(RedisModule_GetCommand(ctx, name));
+        if handle.is_null() {
+            return false;
+        }
+        let mut key: raw::RedisModuleCommandKeySpec = std::mem::zeroed();
+        key.flags = (raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE).into();
+        key.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+        key.bs.index.pos = 1;
+        key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+        key.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
+        let mut keys = [key, std::mem::zeroed()];
+        let info = raw::RedisModuleCommandInfo {
+            version: &version,
+            summary: command.summary.as_ptr(),
+            complexity: command.complexity.as_ptr(),
+            since: c"0.1.0".as_ptr(),
+            history: ptr::null_mut(),
+            tips: ptr::null(),
+            arity: command.arity,
+            key_specs: keys.as_mut_ptr(),
+            args: ptr::null_mut(),
+        };
+        server!(RedisModule_SetCommandInfo(handle, &info)) == raw::REDISMODULE_OK as c_int
+    }
+}

@@ -1,0 +1,510 @@
+//! A naive exact model of the four algorithms, and the two things that tests drive side by side: [`Model`], which is a
+//! transcription of the contract in rational numbers, and [`Key`], which keeps what the core tells it to keep.
+//!
+//! The model knows nothing of records, grains or integers that could overflow. Each algorithm is a [`Ledger`]: what is used
+//! now, and when that will have been paid. What a call means is then the same for all four, in [`call`].
+#![allow(dead_code)] // Each test file uses its part of this one.
+
+use num_bigint::BigInt;
+use num_rational::BigRational;
+use num_traits::{Signed, ToPrimitive, Zero};
+use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Policy, Quota, Refusal, Request, Span, Wait};
+
+type Q = BigRational;
+
+fn q(number: impl Into<BigInt>) -> Q {
+    Q::from_integer(number.into())
+}
+
+/// A policy as a command spells it. Times are in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub limit: u64,
+    pub period: u64,
+    pub form: Form,
+}
+
+/// An algorithm with its options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Fixed { align: Option<i64> },
+    Slide { segments: u64 },
+    Gcra { burst: Option<u64> },
+    Bucket { capacity: Option<u64>, step: bool },
+}
+
+impl Rule {
+    /// The most that can be taken at once.
+    pub fn capacity(&self) -> u64 {
+        match self.form {
+            Form::Fixed { .. } | Form::Slide { .. } => self.limit,
+            Form::Gcra { burst } => burst.unwrap_or(self.limit),
+            Form::Bucket { capacity, .. } => capacity.unwrap_or(self.limit),
+        }
+    }
+
+    /// The length of a tick of `SLIDE`.
+    pub fn tick(&self) -> u64 {
+        match self.form {
+            Form::Slide { segments } => self.period.div_ceil(segments),
+            _ => 1,
+        }
+    }
+
+    /// The same in the core's terms.
+    pub fn policy(&self) -> Policy {
+        let (kind, options) = match self.form {
+            Form::Fixed { align } => (Kind::Fixed, vec![(0, align)]),
+            Form::Slide { segments } => (Kind::Slide, vec![(0, Some(segments as i64))]),
+            Form::Gcra { burst } => (Kind::Gcra, vec![(0, burst.map(|n| n as i64))]),
+            Form::Bucket { capacity, step } => (Kind::Bucket, vec![(0, capacity.map(|n| n as i64)), (1, step.then_some(1))]),
+        };
+        let quota = Quota::new(self.limit, Span::from_us(self.period)).expect("a quota in range");
+        let mut policy = kind.policy(quota).expect("a limit in the algorithm's range");
+        for (index, value) in options {
+            if let Some(value) = value {
+                policy.set(index, value);
+            }
+        }
+        policy
+    }
+
+    /// Units paid in a microsecond, on average.
+    fn rate(&self) -> Q {
+        Q::new(self.limit.into(), self.period.into())
+    }
+
+    fn steps(&self) -> bool {
+        matches!(self.form, Form::Bucket { step: true, .. })
+    }
+
+    /// Where the window begins that holds `start`: on the grid with `ALIGN`, and right there without.
+    fn window_holding(&self, start: Q) -> Q {
+        match self.form {
+            Form::Fixed { align: Some(offset) } => {
+                let (offset, period) = (q(offset), q(self.period));
+                ((start - &offset) / &period).floor() * period + offset
+            }
+            _ => start,
+        }
+    }
+
+    /// Usage of `used` units under the capacity of `old`, carried into this policy.
+    fn carry(&self, used: Q, old: &Rule) -> Q {
+        let (before, after) = (q(old.capacity()), q(self.capacity()));
+        let debt = (&used - &before).max(Q::zero());
+        used.min(before).min(after) + debt
+    }
+
+    /// `units` rounded up to what a policy of this period can tell apart.
+    fn round_up(&self, units: Q) -> Q {
+        let period = q(self.period);
+        (units * &period).ceil() / period
+    }
+}
+
+/// Why the model gives no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// The result is past all range.
+    Overflow,
+    /// The contract leaves it open: entries come back to life that a log may or may not have dropped.
+    Open,
+}
+
+/// What a key means to an algorithm at some moment, under some policy.
+trait Ledger: Clone {
+    /// Whether it means something with nothing used.
+    const EMPTY_COUNTS: bool = false;
+
+    /// A missing key.
+    fn open(rule: &Rule, now: i64) -> Self;
+    /// What was kept, at `now` under `rule`.
+    fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence>;
+    /// Units used; above the capacity is debt.
+    fn used(&self) -> Q;
+    /// Takes `units`, or gives them back if negative.
+    fn charge(&mut self, units: &Q);
+    /// The time until `units` of those used are paid.
+    fn paid_after(&self, units: &Q) -> Q;
+}
+
+/// What every call means: section 3 of the contract.
+fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, amount: Amount) -> Result<Decision, Silence> {
+    if rule.limit == 0 {
+        return Ok(Decision { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO });
+    }
+    let mut ledger = match held {
+        Some(held) => held.clone().bring(rule, now)?,
+        None => L::open(rule, now),
+    };
+    let capacity = q(rule.capacity());
+    let used = ledger.used();
+    let fits = (&capacity - &used).floor().max(Q::zero());
+    let missing = |n: Q| &used + n - &capacity;
+
+    let (charge, wait) = match amount {
+        Amount::Cost(n) if q(n) <= fits => (q(n), Wait::NONE),
+        Amount::Cost(n) if q(n) > capacity => (Q::zero(), Wait::Never),
+        Amount::Cost(n) => (Q::zero(), Wait::For(span(ledger.paid_after(&missing(q(n))))?)),
+        Amount::UpTo(_) if fits.is_zero() => (Q::zero(), Wait::For(span(ledger.paid_after(&missing(q(1))))?)),
+        Amount::UpTo(n) => (q(n).min(fits), Wait::NONE),
+        Amount::Force(n) => (q(n), Wait::NONE),
+        Amount::Refund(n) => (-q(n).min(used), Wait::NONE),
+    };
+    if !charge.is_zero() {
+        ledger.charge(&charge);
+    }
+    let used = ledger.used();
+    let reset = span(if used.is_zero() { Q::zero() } else { ledger.paid_after(&used) })?;
+    if !charge.is_zero() {
+        Instant::from_us(now).checked_add(reset).ok_or(Silence::Overflow)?;
+        *held = (L::EMPTY_COUNTS || !used.is_zero()).then_some(ledger);
+    }
+    let whole = |units: Q| units.floor().to_integer().to_u64().expect("a number of units");
+    Ok(Decision {
+        granted: whole(charge.abs()),
+        limit: rule.capacity(),
+        remaining: whole((capacity - used).max(Q::zero())),
+        wait,
+        reset,
+    })
+}
+
+/// A time in whole microseconds, rounded up.
+fn span(time: Q) -> Result<Span, Silence> {
+    time.ceil().to_integer().to_u64().map(Span::from_us).ok_or(Silence::Overflow)
+}
+
+/// `FIXED`: a window and its count.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    rule: Rule,
+    now: Q,
+    start: Q,
+    count: Q,
+}
+
+impl Fixed {
+    /// Each window that has ended paid a limit. False if that leaves nothing.
+    fn pay(&mut self) -> bool {
+        let ended = ((&self.now - &self.start) / q(self.rule.period)).floor();
+        self.start += &ended * q(self.rule.period);
+        self.count = (&self.count - &ended * q(self.rule.limit)).max(Q::zero());
+        ended.is_zero() || !self.count.is_zero()
+    }
+}
+
+impl Ledger for Fixed {
+    const EMPTY_COUNTS: bool = true;
+
+    fn open(rule: &Rule, now: i64) -> Self {
+        Self { rule: *rule, now: q(now), start: rule.window_holding(q(now)), count: Q::zero() }
+    }
+
+    fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        let changed = (rule.limit, rule.period) != (self.rule.limit, self.rule.period);
+        self.now = q(now);
+        self.start = self.start.min(q(now));
+        if !self.pay() || (changed && self.count.is_zero()) {
+            return Ok(Self::open(rule, now));
+        }
+        self.count = rule.carry(self.count, &self.rule);
+        self.start = rule.window_holding(self.start);
+        self.rule = *rule;
+        Ok(if self.pay() { self } else { Self::open(rule, now) })
+    }
+
+    fn used(&self) -> Q {
+        self.count.clone()
+    }
+
+    fn charge(&mut self, units: &Q) {
+        self.count += units;
+    }
+
+    fn paid_after(&self, units: &Q) -> Q {
+        &self.start + (units / q(self.rule.limit)).ceil() * q(self.rule.period) - &self.now
+    }
+}
+
+/// `GCRA`: the theoretical arrival time.
+#[derive(Clone, Debug)]
+pub struct Gcra {
+    rule: Rule,
+    now: Q,
+    tat: Q,
+}
+
+impl Ledger for Gcra {
+    fn open(rule: &Rule, now: i64) -> Self {
+        Self { rule: *rule, now: q(now), tat: q(now) }
+    }
+
+    fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        let stepped_back = (self.now - q(now)).max(Q::zero());
+        self.now = q(now);
+        self.tat = (self.tat - stepped_back).max(q(now));
+        if *rule != self.rule {
+            let used = rule.round_up(rule.carry(self.used(), &self.rule));
+            self.tat = q(now) + used / rule.rate();
+            self.rule = *rule;
+        }
+        Ok(self)
+    }
+
+    fn used(&self) -> Q {
+        (&self.tat - &self.now) * self.rule.rate()
+    }
+
+    fn charge(&mut self, units: &Q) {
+        self.tat += units / self.rule.rate();
+    }
+
+    fn paid_after(&self, units: &Q) -> Q {
+        units / self.rule.rate()
+    }
+}
+
+/// `BUCKET`: tokens, below zero in debt, and when some last flowed in.
+#[derive(Clone, Debug)]
+pub struct Bucket {
+    rule: Rule,
+    now: Q,
+    tokens: Q,
+    last: Q,
+}
+
+impl Bucket {
+    /// Lets in what has flowed since the last time. False if that fills the bucket.
+    fn fill(&mut self) -> bool {
+        let period = q(self.rule.period);
+        let elapsed = &self.now - &self.last;
+        let elapsed = if self.rule.steps() { (elapsed / &period).floor() * period } else { elapsed };
+        self.last += &elapsed;
+        self.tokens = (&self.tokens + elapsed * self.rule.rate()).min(q(self.rule.capacity()));
+        self.tokens < q(self.rule.capacity())
+    }
+}
+
+impl Ledger for Bucket {
+    fn open(rule: &Rule, now: i64) -> Self {
+        Self { rule: *rule, now: q(now), tokens: q(rule.capacity()), last: q(now) }
+    }
+
+    fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        self.now = q(now);
+        self.last = self.last.min(q(now));
+        if !self.fill() {
+            return Ok(Self::open(rule, now));
+        }
+        if *rule != self.rule {
+            let used = rule.round_up(rule.carry(self.used(), &self.rule));
+            self.tokens = q(rule.capacity()) - used;
+            self.rule = *rule;
+        }
+        Ok(if self.fill() { self } else { Self::open(rule, now) })
+    }
+
+    fn used(&self) -> Q {
+        q(self.rule.capacity()) - &self.tokens
+    }
+
+    fn charge(&mut self, units: &Q) {
+        self.tokens -= units;
+    }
+
+    fn paid_after(&self, units: &Q) -> Q {
+        if self.rule.steps() {
+            &self.last + (units / q(self.rule.limit)).ceil() * q(self.rule.period) - &self.now
+        } else {
+            units / self.rule.rate()
+        }
+    }
+}
+
+/// `SLIDE`: every grant, with the last instant of its tick.
+#[derive(Clone, Debug)]
+pub struct Slide {
+    rule: Rule,
+    now: i128,
+    /// The tick that the entries were written in.
+    tick: i128,
+    /// How many ticks the last entry lay ahead of the clock when it was written.
+    ahead: i128,
+    entries: Vec<Entry>,
+    /// Entries that were dead at a write: a log may have dropped them.
+    dropped: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    end: i128,
+    units: u64,
+}
+
+/// The last instant of the tick that holds `instant`.
+fn end_of_tick(instant: i128, tick: i128) -> i128 {
+    instant - instant.rem_euclid(tick) + tick - 1
+}
+
+impl Slide {
+    const MAX_USED: u64 = u32::MAX as u64;
+
+    /// Whether the window (now - period, now] holds some of the entry's tick.
+    fn counts(&self, entry: &Entry) -> bool {
+        entry.end > self.now - i128::from(self.rule.period)
+    }
+
+    fn ticks_ahead(&self) -> i128 {
+        let last = self.entries.last().map_or(i128::MIN, |entry| entry.end.div_euclid(self.tick));
+        (last.saturating_sub(self.now.div_euclid(self.tick))).max(0)
+    }
+}
+
+impl Ledger for Slide {
+    fn open(rule: &Rule, now: i64) -> Self {
+        let (entries, dropped) = (Vec::new(), Vec::new());
+        Self { rule: *rule, now: now.into(), tick: rule.tick().into(), ahead: 0, entries, dropped }
+    }
+
+    fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        self.rule = *rule;
+        self.now = now.into();
+        let stepped_back = (self.ticks_ahead() - self.ahead).max(0) * self.tick;
+        for entry in self.entries.iter_mut().chain(&mut self.dropped) {
+            entry.end -= stepped_back;
+        }
+        if self.dropped.iter().any(|entry| self.counts(entry)) {
+            return Err(Silence::Open);
+        }
+        Ok(self)
+    }
+
+    fn used(&self) -> Q {
+        q(self.entries.iter().filter(|entry| self.counts(entry)).map(|entry| entry.units).sum::<u64>())
+    }
+
+    fn charge(&mut self, units: &Q) {
+        let (live, dead) = self.entries.iter().partition(|entry| self.counts(entry));
+        self.entries = live;
+        self.dropped.extend::<Vec<_>>(dead);
+        self.tick = self.rule.tick().into();
+        for entry in &mut self.entries {
+            entry.end = end_of_tick(entry.end, self.tick);
+        }
+        let mut back = (-units).to_integer().to_u64().unwrap_or(0);
+        while back > 0 {
+            let newest = self.entries.last_mut().expect("no more is given back than is used");
+            let part = back.min(newest.units);
+            newest.units -= part;
+            back -= part;
+            self.entries.pop_if(|entry| entry.units == 0);
+        }
+        if units.is_positive() {
+            let end = end_of_tick(self.now, self.tick).max(self.entries.last().map_or(i128::MIN, |last| last.end));
+            self.entries.push(Entry { end, units: units.to_integer().to_u64().expect("a number of units") });
+        }
+        self.ahead = self.ticks_ahead();
+    }
+
+    fn paid_after(&self, units: &Q) -> Q {
+        let mut paid = Q::zero();
+        for entry in self.entries.iter().filter(|entry| self.counts(entry)) {
+            paid += q(entry.units);
+            if paid >= *units {
+                return q(entry.end + i128::from(self.rule.period) - self.now);
+            }
+        }
+        unreachable!("no more is paid than is used")
+    }
+}
+
+/// What the contract says of one key. Its algorithm is that of its rules.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    fixed: Option<Fixed>,
+    slide: Option<Slide>,
+    gcra: Option<Gcra>,
+    bucket: Option<Bucket>,
+}
+
+impl Model {
+    pub fn call(&mut self, rule: &Rule, now: i64, amount: Amount) -> Result<Decision, Silence> {
+        match rule.form {
+            Form::Fixed { .. } => call(&mut self.fixed, rule, now, amount),
+            Form::Gcra { .. } => call(&mut self.gcra, rule, now, amount),
+            Form::Bucket { .. } => call(&mut self.bucket, rule, now, amount),
+            Form::Slide { .. } => {
+                let before = self.slide.clone();
+                let decision = call(&mut self.slide, rule, now, amount)?;
+                if self.slide.as_ref().is_some_and(|slide| slide.used() > q(Slide::MAX_USED)) {
+                    self.slide = before;
+                    return Err(Silence::Overflow);
+                }
+                Ok(decision)
+            }
+        }
+    }
+}
+
+/// A key of the server: what the core wrote, and until when it means something.
+#[derive(Clone, Debug, Default)]
+pub struct Key {
+    pub value: Option<Vec<u8>>,
+    pub expires: Option<Instant>,
+}
+
+impl Key {
+    /// Calls the core, carries out the change, and checks what holds for every change.
+    pub fn call(&mut self, rule: &Rule, now: i64, amount: Amount) -> Result<Decision, Refusal> {
+        let (policy, now) = (rule.policy(), Instant::from_us(now));
+        let outcome = policy.decide(self.value.as_deref(), now, Request { amount })?;
+        let decision = outcome.decision;
+        let denied = decision.wait != Wait::NONE;
+
+        assert_eq!(decision.limit, if rule.limit == 0 { 0 } else { rule.capacity() });
+        assert!(decision.remaining <= decision.limit);
+        assert_eq!(denied, decision.granted == 0 && (rule.limit == 0 || !matches!(amount, Amount::Refund(_))), "{outcome:?}");
+        assert!(!denied || outcome.change == Change::Keep, "a denied call changes nothing: {outcome:?}");
+        if let Change::Write { offset, bytes, expires } = &outcome.change {
+            let length = offset + bytes.as_slice().len();
+            assert!(*offset <= self.value.as_ref().map_or(0, Vec::len), "{outcome:?}");
+            assert!(length <= 64 || matches!(rule.form, Form::Slide { .. }), "a record of {length} bytes");
+            let free = now.checked_add(decision.reset).expect("whatever does not fit is refused");
+            let latest = free.checked_add(Span::from_us(rule.period)).unwrap_or(Instant::MAX);
+            assert!((free..=latest).contains(expires), "free at {free:?}, {outcome:?}");
+        }
+        let written = matches!(outcome.change, Change::Write { .. });
+        self.apply(&outcome.change);
+        if written {
+            let again = policy.decide(self.value.as_deref(), now, Request { amount: Amount::Cost(1) });
+            let again = again.map(|outcome| (outcome.decision.granted, outcome.decision.wait == Wait::NONE));
+            let fits = decision.remaining > 0;
+            let overflow = again == Err(Refusal::Overflow);
+            assert!(overflow || again == Ok((fits.into(), fits)), "what was written reads as {again:?}");
+        }
+        Ok(decision)
+    }
+
+    /// Carries out a change as the server does.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Keep => {}
+            Change::Write { offset, bytes, expires } => {
+                let value = self.value.get_or_insert_default();
+                value.truncate(*offset);
+                value.extend_from_slice(bytes.as_slice());
+                self.expires = Some(*expires);
+            }
+            Change::Remove => *self = Self::default(),
+        }
+    }
+
+    /// Lets the key expire, as the server does when its time has come.
+    pub fn expire(&mut self, now: i64) {
+        if self.expires.is_some_and(|at| at <= Instant::from_us(now)) {
+            *self = Self::default();
+        }
+    }
+}

@@ -1,0 +1,613 @@
+//! Proves over random policies and random calls that the core decides as the model does, to the unit and the microsecond,
+//! and that it keeps its promises: what it tells to wait is true, no window holds more than its limit, nothing is lost to
+//! rounding however fast the calls come, a clock that steps back locks nobody out, and no bytes make it panic.
+//!
+//! `PROPTEST_CASES` asks for more cases than the default.
+
+mod model;
+
+use model::{Form, Key, Model, Rule, Silence};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Policy, Refusal, Request, Span, Wait};
+use redis_rl::limiter::{MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+use std::collections::VecDeque;
+
+const SECOND: u64 = 1_000_000;
+
+// ---- Random policies and calls ----
+
+fn limits() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 1..=20u64, 2 => 1..=2_000u64, 2 => 1..=MAX_UNITS, 1 => Just(1), 1 => Just(MAX_UNITS)]
+}
+
+fn periods() -> impl Strategy<Value = u64> {
+    let (min, max) = (MIN_PERIOD.as_us(), MAX_PERIOD.as_us());
+    prop_oneof![2 => Just(SECOND), 3 => min..=100_000, 2 => min..=max, 1 => Just(min), 1 => Just(max)]
+}
+
+fn capacities(limit: u64) -> impl Strategy<Value = Option<u64>> {
+    let near = 1..=limit.saturating_mul(3).min(MAX_UNITS);
+    prop_oneof![3 => Just(None), 3 => near.prop_map(Some), 1 => Just(Some(1)), 1 => (1..=MAX_UNITS).prop_map(Some)]
+}
+
+fn segments() -> impl Strategy<Value = u64> {
+    prop_oneof![2 => Just(65_536u64), 2 => 1..=10u64, 2 => 1..=1_000u64, 1 => 1..=65_536u64]
+}
+
+/// A rule of one algorithm, at the extremes as well.
+fn rules(kind: Kind) -> impl Strategy<Value = Rule> {
+    (limits(), periods()).prop_flat_map(move |(limit, period)| {
+        let limit = limit.min(kind.max_limit());
+        let size = period as i64 - 1;
+        match kind {
+            Kind::Fixed => proptest::option::of(-size..=size).prop_map(|align| Form::Fixed { align }).boxed(),
+            Kind::Slide => segments().prop_map(|segments| Form::Slide { segments }).boxed(),
+            Kind::Gcra => capacities(limit).prop_map(|burst| Form::Gcra { burst }).boxed(),
+            Kind::Bucket => {
+                (capacities(limit), any::<bool>()).prop_map(|(capacity, step)| Form::Bucket { capacity, step }).boxed()
+            }
+        }
+        .prop_map(move |form| Rule { limit, period, form })
+    })
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    proptest::sample::select(Kind::ALL)
+}
+
+/// Rules of one algorithm that are close to each other: a change of policy that leaves something to carry.
+fn rule_changes(kind: Kind) -> impl Strategy<Value = Vec<Rule>> {
+    let scale = |n: u64, permille: u64, max: u64| (u128::from(n) * u128::from(permille) / 1_000).clamp(1, max.into()) as u64;
+    let factor = || prop_oneof![2 => Just(1_000u64), 3 => 1..=3_000u64];
+    (rules(kind), vec((factor(), factor(), rules(kind)), 1..4)).prop_map(move |(first, others)| {
+        let near = others.into_iter().map(|(limit, period, other)| {
+            let limit = scale(first.limit, limit, kind.max_limit());
+            let period = scale(first.period, period, MAX_PERIOD.as_us()).max(MIN_PERIOD.as_us());
+            let form = match other.form {
+                Form::Fixed { align } => Form::Fixed { align: align.map(|offset| offset % period as i64) },
+                Form::Gcra { burst } => Form::Gcra { burst: burst.map(|n| n.min(limit.saturating_mul(3)).min(MAX_UNITS)) },
+                form => form,
+            };
+            Rule { limit, period, form }
+        });
+        std::iter::once(first).chain(near).collect()
+    })
+}
+
+/// How the clock moves before a call.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Us(u64),
+    /// So many thousandths of the period.
+    Period(u64),
+    /// To the instant at which the last call was told to come back, or that of the last reset.
+    Promise,
+    Reset,
+    /// To the microsecond before it.
+    Before,
+    /// Back, by thousandths of the period.
+    Back(u64),
+}
+
+fn steps_ahead() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => Just(Step::Us(0)),
+        1 => Just(Step::Us(1)),
+        2 => (0..=10_000u64).prop_map(Step::Us),
+        4 => (0..=300u64).prop_map(Step::Period),
+        1 => (0..=3_000u64).prop_map(Step::Period),
+        2 => Just(Step::Promise),
+        1 => Just(Step::Before),
+        1 => Just(Step::Reset),
+    ]
+}
+
+fn steps_anywhere() -> impl Strategy<Value = Step> {
+    prop_oneof![5 => steps_ahead(), 1 => (0..=2_500u64).prop_map(Step::Back)]
+}
+
+/// What a call does with its units.
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Cost,
+    UpTo,
+    Force,
+    Refund,
+}
+
+impl Verb {
+    fn of(self, n: u64) -> Amount {
+        match self {
+            Self::Cost => Amount::Cost(n),
+            Self::UpTo => Amount::UpTo(n),
+            Self::Force => Amount::Force(n),
+            Self::Refund => Amount::Refund(n),
+        }
+    }
+}
+
+/// An amount, before the capacity is known.
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    Units(u64),
+    /// So many thousandths of the capacity, but at least one.
+    Share(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Action {
+    /// Which of the rules, wrapping around.
+    rule: usize,
+    step: Step,
+    verb: Verb,
+    size: Size,
+}
+
+fn sizes() -> impl Strategy<Value = Size> {
+    prop_oneof![
+        4 => Just(Size::Units(1)),
+        4 => (1..=5u64).prop_map(Size::Units),
+        4 => (1..=1_000u64).prop_map(Size::Share),
+        1 => (1_000..=2_500u64).prop_map(Size::Share),
+        1 => (1..=MAX_UNITS).prop_map(Size::Units),
+    ]
+}
+
+fn taking() -> impl Strategy<Value = Verb> {
+    prop_oneof![2 => Just(Verb::Cost), 1 => Just(Verb::UpTo)]
+}
+
+fn any_verb() -> impl Strategy<Value = Verb> {
+    prop_oneof![6 => taking(), 1 => Just(Verb::Force), 1 => Just(Verb::Refund)]
+}
+
+fn actions(
+    step: impl Strategy<Value = Step>,
+    verb: impl Strategy<Value = Verb>,
+    max: usize,
+) -> impl Strategy<Value = Vec<Action>> {
+    let change = prop_oneof![3 => Just(0usize), 1 => 0..4usize];
+    let action = (change, step, verb, sizes()).prop_map(|(rule, step, verb, size)| Action { rule, step, verb, size });
+    vec(action, 1..max).prop_map(|mut actions| {
+        // A rule stays in force until an action changes it.
+        let mut rule = 0;
+        for action in &mut actions {
+            rule += action.rule;
+            action.rule = rule;
+        }
+        actions
+    })
+}
+
+/// When a sequence begins: at the epoch, in our days, or whenever.
+fn starts() -> impl Strategy<Value = i64> {
+    prop_oneof![Just(0), Just(1_760_000_000_000_000), 0..2_000_000_000_000_000i64]
+}
+
+/// Follows a sequence of actions through time.
+struct Clock {
+    now: i64,
+    wait: u64,
+    reset: u64,
+}
+
+impl Clock {
+    fn new(now: i64) -> Self {
+        Self { now, wait: 0, reset: 0 }
+    }
+
+    /// The time and the amount of the next call.
+    fn next(&mut self, rule: &Rule, action: &Action) -> (i64, Amount) {
+        let share = |n: u64, permille: u64| (u128::from(n) * u128::from(permille) / 1_000) as u64;
+        let ahead = match action.step {
+            Step::Us(us) => us,
+            Step::Period(permille) => share(rule.period, permille),
+            Step::Promise => self.wait,
+            Step::Before => self.wait.saturating_sub(1),
+            Step::Reset => self.reset,
+            Step::Back(_) => 0,
+        };
+        self.now = self.now.saturating_add_unsigned(ahead);
+        if let Step::Back(permille) = action.step {
+            self.now = self.now.saturating_sub_unsigned(share(rule.period, permille)).max(0);
+        }
+        let size = match action.size {
+            Size::Units(n) => n,
+            Size::Share(permille) => share(rule.capacity(), permille).clamp(1, MAX_UNITS),
+        };
+        (self.now, action.verb.of(size))
+    }
+
+    fn heard(&mut self, decision: &Decision) {
+        self.wait = match decision.wait {
+            Wait::For(span) => span.as_us(),
+            Wait::Never => 0,
+        };
+        self.reset = decision.reset.as_us();
+    }
+}
+
+/// Plays the same calls to the core and to the model, and expects the same answers.
+fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) {
+    let (mut key, mut model, mut clock) = (Key::default(), Model::default(), Clock::new(start));
+    let mut told = Vec::new();
+    for action in actions {
+        let rule = &rules[action.rule % rules.len()];
+        let (now, amount) = clock.next(rule, action);
+        if expiring {
+            key.expire(now);
+        }
+        let expected = model.call(rule, now, amount);
+        if expected == Err(Silence::Open) {
+            return;
+        }
+        told.push((now, *rule, amount));
+        let actual = key.call(rule, now, amount);
+        let expected = expected.map_err(|_| Refusal::Overflow);
+        assert_eq!(actual, expected, "core and model at the last of {told:#?}");
+        if let Ok(decision) = actual {
+            clock.heard(&decision);
+        }
+    }
+}
+
+fn cases(default: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default);
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
+}
+
+// ---- The core decides as the model does ----
+
+proptest! {
+    #![proptest_config(cases(1_500))]
+
+    #[test]
+    fn decides_as_the_model(
+        rule in kinds().prop_flat_map(rules), start in starts(),
+        actions in actions(steps_ahead(), any_verb(), 60), expiring: bool,
+    ) {
+        compare(&[rule], start, &actions, expiring);
+    }
+
+    #[test]
+    fn decides_as_the_model_while_the_policy_changes(
+        rules in kinds().prop_flat_map(rule_changes), start in starts(),
+        actions in actions(steps_ahead(), any_verb(), 60),
+    ) {
+        compare(&rules, start, &actions, false);
+    }
+
+    #[test]
+    fn decides_as_the_model_while_the_clock_steps_back(
+        rule in kinds().prop_flat_map(rules), start in starts(),
+        actions in actions(steps_anywhere(), any_verb(), 60),
+    ) {
+        compare(&[rule], start, &actions, false);
+    }
+
+    #[test]
+    fn decides_as_the_model_while_the_policy_changes_and_the_clock_steps_back(
+        rules in kinds().prop_flat_map(rule_changes), start in starts(),
+        actions in actions(steps_anywhere(), any_verb(), 60),
+    ) {
+        compare(&rules, start, &actions, false);
+    }
+
+    // ---- Promises ----
+
+    #[test]
+    fn a_lone_retry_is_granted_at_the_promised_instant_and_not_before(
+        rule in kinds().prop_flat_map(rules), start in starts(), actions in actions(steps_ahead(), any_verb(), 40),
+    ) {
+        let (mut key, mut clock) = (Key::default(), Clock::new(start));
+        for action in &actions {
+            let (now, amount) = clock.next(&rule, action);
+            let Ok(decision) = key.call(&rule, now, amount) else { continue };
+            clock.heard(&decision);
+            let promised = now.saturating_add_unsigned(clock.wait);
+            if clock.wait == 0 || promised == i64::MAX {
+                continue;
+            }
+            let retry = |at| key.clone().call(&rule, at, amount).map(|decision| decision.granted > 0);
+            prop_assert_eq!(retry(promised - 1), Ok(false), "{:?} at {} us: {:?}", amount, now, decision);
+            // The one way that a granted call fails is a state that would reach past the end of time.
+            prop_assert!(matches!(retry(promised), Ok(true) | Err(Refusal::Overflow)), "{amount:?} at {now} us: {decision:?}");
+        }
+    }
+
+    #[test]
+    fn no_window_holds_more_than_its_bound(
+        rule in kinds().prop_flat_map(rules), start in starts(), actions in actions(steps_ahead(), taking(), 150),
+    ) {
+        let (mut key, mut clock) = (Key::default(), Clock::new(start));
+        let mut grants: Vec<(i128, u128)> = Vec::new();
+        for action in &actions {
+            let (now, amount) = clock.next(&rule, action);
+            let Ok(decision) = key.call(&rule, now, amount) else { continue };
+            clock.heard(&decision);
+            grants.push((now.into(), decision.granted.into()));
+        }
+        assert_bound(&rule, &grants);
+    }
+
+    #[test]
+    fn polling_with_upto_gets_every_unit_that_flows_in(
+        limit in 1..=1_000_000u64, period in periods(), capacity in 2..=1_000_000u64,
+        gaps in vec(0..=1_000u128, 1..300), bucket: bool,
+    ) {
+        let form = if bucket {
+            Form::Bucket { capacity: Some(capacity), step: false }
+        } else {
+            Form::Gcra { burst: Some(capacity) }
+        };
+        let rule = Rule { limit, period, form };
+        // As long as no gap fills what is there to be filled, nothing may go missing.
+        let longest = u128::from(capacity - 1) * u128::from(period) / u128::from(limit);
+        let (mut key, mut now, mut total) = (Key::default(), 0, 0u128);
+        for gap in std::iter::once(0).chain(gaps) {
+            now += longest * gap / 1_000;
+            let Ok(at) = i64::try_from(now) else { break };
+            let Ok(decision) = key.call(&rule, at, Amount::UpTo(MAX_UNITS)) else { break };
+            total += u128::from(decision.granted);
+            prop_assert_eq!(total, u128::from(capacity) + now * u128::from(limit) / u128::from(period));
+        }
+    }
+
+    // ---- The clock steps back ----
+
+    #[test]
+    fn a_step_back_makes_no_wait_longer_than_when_it_was_written(
+        rule in kinds().prop_flat_map(rules), start in starts(), back in 0..=i64::MAX,
+        actions in actions(steps_ahead(), prop_oneof![4 => taking(), 1 => Just(Verb::Force)], 30),
+        size in sizes(), verb in taking(),
+    ) {
+        let (mut key, mut clock) = (Key::default(), Clock::new(start));
+        let mut written = start;
+        for action in &actions {
+            let (now, amount) = clock.next(&rule, action);
+            let before = key.value.clone();
+            if let Ok(decision) = key.call(&rule, now, amount) {
+                clock.heard(&decision);
+            }
+            if key.value != before {
+                written = now;
+            }
+        }
+        let stay = Action { rule: 0, step: Step::Us(0), verb, size };
+        let (_, amount) = clock.next(&rule, &stay);
+        for earlier in [written - back % rule.period as i64, written - back % (written + 1), 0] {
+            let (Ok(then), Ok(now)) = (key.clone().call(&rule, written, amount), key.clone().call(&rule, earlier, amount)) else {
+                continue;
+            };
+            // A window, a step or a tick is told by its start: whatever of it had passed may be to come again.
+            let unknown = match rule.form {
+                Form::Fixed { .. } | Form::Bucket { step: true, .. } => rule.period,
+                Form::Slide { .. } => rule.tick() - 1,
+                _ => 0,
+            };
+            let longest = |wait| match wait {
+                Wait::For(span) => Wait::For(Span::from_us(span.as_us() + unknown)),
+                Wait::Never => Wait::Never,
+            };
+            prop_assert!(now.wait <= longest(then.wait), "written {written}, back to {earlier}: {then:?}, then {now:?}");
+            prop_assert!(now.reset.as_us() <= then.reset.as_us() + unknown);
+        }
+    }
+
+    // ---- Bytes ----
+
+    #[test]
+    fn no_bytes_make_it_panic(
+        rules in kinds().prop_flat_map(rule_changes), start in starts(), actions in actions(steps_anywhere(), any_verb(), 12),
+        garbage in vec(any::<u8>(), 0..120), header in 0..=40usize,
+        flips in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6), cut in any::<prop::sample::Index>(), whole: bool,
+        now in prop_oneof![any::<i64>(), starts()], size in 1..=MAX_UNITS,
+    ) {
+        let (mut key, mut clock) = (Key::default(), Clock::new(start));
+        for action in &actions {
+            let rule = &rules[action.rule % rules.len()];
+            let (now, amount) = clock.next(rule, action);
+            let _ = key.call(rule, now, amount);
+        }
+        let real = key.value.unwrap_or_default();
+        let mut damaged = real.clone();
+        for (index, byte) in flips {
+            if !real.is_empty() {
+                damaged[index.index(real.len())] = byte;
+            }
+        }
+        damaged.truncate(if whole { real.len() } else { cut.index(real.len() + 1) });
+        let grafted = [&real[..header.min(real.len())], &garbage].concat();
+        for value in [garbage, grafted, damaged] {
+            for rule in &rules {
+                for now in [now, clock.now] {
+                    for verb in [Verb::Cost, Verb::UpTo, Verb::Force, Verb::Refund] {
+                        survives(&rule.policy(), &value, now, verb.of(size));
+                        survives(&rule.policy(), &value, now, verb.of(1));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_time_makes_it_panic(
+        rules in kinds().prop_flat_map(rule_changes),
+        calls in vec((prop_oneof![any::<i64>(), Just(i64::MAX), Just(i64::MIN), starts()], any_verb(), sizes()), 1..20),
+    ) {
+        let mut key = Key::default();
+        for (index, (now, verb, size)) in calls.into_iter().enumerate() {
+            let rule = &rules[index % rules.len()];
+            let (_, amount) = Clock::new(0).next(rule, &Action { rule: 0, step: Step::Us(0), verb, size });
+            let _ = key.call(rule, now, amount);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(40))]
+
+    #[test]
+    fn slide_grants_nearly_what_an_exact_log_grants(
+        limit in 10..=2_000u64, period in 100_000..=100 * SECOND, overload in 2..=10u64,
+        gaps in vec(0..=1_000u64, 997),
+    ) {
+        let policy = Rule { limit, period, form: Form::Slide { segments: 65_536 } }.policy();
+        let (mut key, mut log, mut now) = (Key::default(), VecDeque::new(), 0);
+        let (mut granted, mut exact) = (0u64, 0u64);
+        for gap in gaps.iter().cycle() {
+            now += period * gap / (500 * limit * overload);
+            if now > 20 * period {
+                break;
+            }
+            granted += decide(&mut key, &policy, now, Amount::Cost(1)).granted;
+            while log.front().is_some_and(|at| at + period <= now) {
+                log.pop_front();
+            }
+            if log.len() < limit as usize {
+                log.push_back(now);
+                exact += 1;
+            }
+        }
+        prop_assert!(granted * 1_000 >= exact * 999, "{granted} of {exact}");
+    }
+
+    #[test]
+    fn a_slide_log_stays_small(
+        limit in 1..=3_000u64, period in periods(), segments in segments(), actions in actions(steps_ahead(), taking(), 2_000),
+    ) {
+        let rule = Rule { limit, period, form: Form::Slide { segments } };
+        let (mut key, mut clock) = (Key::default(), Clock::new(0));
+        for action in &actions {
+            let (now, amount) = clock.next(&rule, action);
+            if let Ok(decision) = key.call(&rule, now, amount) {
+                clock.heard(&decision);
+            }
+            let length = key.value.as_ref().map_or(0, Vec::len) as u64;
+            prop_assert!(length <= 64 + 2 * 8 * limit.min(segments + 1), "{length} bytes");
+        }
+    }
+}
+
+/// Checks all grants, in order of time, against what the algorithm allows in any stretch of time.
+fn assert_bound(rule: &Rule, grants: &[(i128, u128)]) {
+    let (limit, period, capacity) = (u128::from(rule.limit), i128::from(rule.period), u128::from(rule.capacity()));
+    let mut window = None;
+    for (index, &(first, _)) in grants.iter().enumerate() {
+        if let Form::Fixed { align } = rule.form {
+            // The windows are consecutive: each is looked at once, from its first call on.
+            let begin = align.map_or(first, |offset| first - (first - i128::from(offset)).rem_euclid(period));
+            if window.is_some_and(|begun: i128| first < begun + period) || grants[index].1 == 0 {
+                continue;
+            }
+            window = Some(begin);
+        }
+        let mut total = 0;
+        for &(last, units) in &grants[index..] {
+            total += units;
+            let elapsed = (last - first) as u128;
+            let periods = elapsed / period as u128;
+            match rule.form {
+                Form::Fixed { .. } => assert!(last >= window.expect("a window") + period || total <= limit, "{first}..{last}"),
+                Form::Slide { .. } => assert!(periods > 0 || total <= limit, "{first}..{last}: {total}"),
+                Form::Bucket { step: true, .. } => assert!(total <= capacity + (periods + 1) * limit, "{first}..{last}: {total}"),
+                // Multiplied by the period, to be exact.
+                _ => assert!(total * period as u128 <= capacity * period as u128 + limit * elapsed, "{first}..{last}: {total}"),
+            }
+        }
+    }
+}
+
+/// Decides and carries out, at full speed.
+fn decide(key: &mut Key, policy: &Policy, now: u64, amount: Amount) -> Decision {
+    let outcome = policy.decide(key.value.as_deref(), Instant::from_us(now as i64), Request { amount }).expect("a decision");
+    key.apply(&outcome.change);
+    outcome.decision
+}
+
+/// Whatever the value is, it is foreign or leads to decisions, also on what was made of it.
+fn survives(policy: &Policy, value: &[u8], now: i64, amount: Amount) {
+    let mut key = Key { value: Some(value.to_vec()), expires: None };
+    let at = Instant::from_us(now);
+    match policy.decide(key.value.as_deref(), at, Request { amount }) {
+        Err(_) => {}
+        Ok(outcome) => {
+            if let Change::Write { offset, .. } = outcome.change {
+                assert!(offset <= value.len());
+            }
+            key.apply(&outcome.change);
+            let again = policy.decide(key.value.as_deref(), at, Request { amount });
+            assert!(!matches!(again, Err(Refusal::Foreign(_))), "{value:02x?} became {:02x?}", key.value);
+        }
+    }
+}
+
+// ---- Exact at speed ----
+
+/// How many of one call a microsecond are granted in each of the first `seconds`.
+fn one_a_microsecond(form: Form, seconds: u64) -> Vec<u64> {
+    let policy = Rule { limit: 1_000_000, period: SECOND, form }.policy();
+    let mut key = Key::default();
+    let second = |n: u64| n * SECOND..(n + 1) * SECOND;
+    (0..seconds).map(|n| second(n).map(|now| decide(&mut key, &policy, now, Amount::Cost(1)).granted).sum()).collect()
+}
+
+#[test]
+fn fixed_grants_a_million_in_a_second() {
+    assert_eq!(one_a_microsecond(Form::Fixed { align: None }, 2), [1_000_000; 2]);
+}
+
+#[test]
+fn slide_grants_a_million_in_a_second() {
+    let granted = one_a_microsecond(Form::Slide { segments: 65_536 }, 2);
+    assert_eq!(granted[0], 1_000_000);
+    assert!((999_000..=1_000_000).contains(&granted[1]), "{granted:?}");
+}
+
+#[test]
+fn gcra_grants_a_million_in_a_second() {
+    assert_eq!(one_a_microsecond(Form::Gcra { burst: None }, 2), [1_000_000; 2]);
+    assert_eq!(one_a_microsecond(Form::Gcra { burst: Some(1) }, 2), [1_000_000; 2]);
+}
+
+#[test]
+fn bucket_grants_a_million_in_a_second() {
+    assert_eq!(one_a_microsecond(Form::Bucket { capacity: None, step: false }, 2), [1_000_000; 2]);
+    assert_eq!(one_a_microsecond(Form::Bucket { capacity: Some(1), step: false }, 2), [1_000_000; 2]);
+    assert_eq!(one_a_microsecond(Form::Bucket { capacity: None, step: true }, 2), [1_000_000; 2]);
+}
+
+#[test]
+fn gcra_three_a_second_polled_for_a_year_does_not_drift() {
+    let policy = Rule { limit: 3, period: SECOND, form: Form::Gcra { burst: None } }.policy();
+    let (mut key, mut now) = (Key::default(), 0);
+    assert_eq!(decide(&mut key, &policy, now, Amount::Cost(3)).granted, 3);
+    for call in 1..=3 * 365 * 86_400 {
+        let Wait::For(wait) = decide(&mut key, &policy, now, Amount::Cost(1)).wait else { panic!("never") };
+        now += wait.as_us();
+        assert_eq!(now, (call * SECOND).div_ceil(3));
+        assert_eq!(decide(&mut key, &policy, now, Amount::Cost(1)).granted, 1);
+    }
+}
+
+#[test]
+fn ten_a_second_polled_every_quarter_delivers_ten_a_second() {
+    for form in [Form::Gcra { burst: None }, Form::Bucket { capacity: None, step: false }] {
+        let policy = Rule { limit: 10, period: SECOND, form }.policy();
+        let mut key = Key::default();
+        let polls = 4 * 10_000;
+        let total: u64 = (0..=polls).map(|n| decide(&mut key, &policy, n * SECOND / 4, Amount::UpTo(10)).granted).sum();
+        assert_eq!(total, 10 + 10 * 10_000);
+    }
+}
+
+#[test]
+fn polling_a_little_too_fast_is_nearly_always_granted() {
+    for form in [Form::Gcra { burst: None }, Form::Bucket { capacity: None, step: false }] {
+        let policy = Rule { limit: 10, period: 10 * SECOND, form }.policy();
+        let mut key = Key::default();
+        let granted: u64 = (0..100_000).map(|n| decide(&mut key, &policy, n * 990_000, Amount::Cost(1)).granted).sum();
+        assert!(granted >= 99_000, "{granted} of 100 000");
+    }
+}

@@ -1,0 +1,276 @@
+//! A server of a test's own: in a private folder, on a socket there (and on a free port if asked), gone when dropped.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Connection, FromRedisValue, RedisResult, Value};
+use tempfile::TempDir;
+
+/// Nothing here takes longer unless it is broken.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The module under test.
+pub fn module() -> PathBuf {
+    let path = std::env::var_os("REDIS_RL_MODULE")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/release/libredis_rl.so"), PathBuf::from);
+    assert!(path.exists(), "{} is missing: run `make build`", path.display());
+    path
+}
+
+/// The server to test on.
+pub fn server_program() -> String {
+    std::env::var("REDIS_RL_SERVER").unwrap_or_else(|_| "redis-server".into())
+}
+
+/// The version of RESP that a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resp {
+    Two,
+    Three,
+}
+
+pub struct Server {
+    child: Child,
+    dir: TempDir,
+    options: Vec<String>,
+    pub port: u16,
+}
+
+impl Server {
+    /// A server with the module loaded.
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A server with the module loaded and these options.
+    pub fn with(options: &[&str]) -> Self {
+        Self::launch(0, options)
+    }
+
+    /// A server that also listens on a free port of the loopback interface.
+    pub fn on_port(options: &[&str]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        drop(listener);
+        Self::launch(port, options)
+    }
+
+    fn launch(port: u16, options: &[&str]) -> Self {
+        let dir = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
+        let options: Vec<String> = options.iter().map(ToString::to_string).collect();
+        let child = Self::spawn(dir.path(), port, &options);
+        let mut server = Self { child, dir, options, port };
+        server.wait_until_up();
+        server
+    }
+
+    fn spawn(dir: &Path, port: u16, options: &[String]) -> Child {
+        let log = std::fs::File::create(dir.join("server.out")).expect("a log file");
+        Command::new(server_program())
+            .args([
+                "--repl-diskless-sync-delay",
+                "0",
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--unixsocket",
+                "server.sock",
+                "--save",
+                "",
+            ])
+            .args(["--enable-debug-command", "yes", "--enable-module-command", "yes", "--loglevel", "warning"])
+            .arg("--loadmodule")
+            .arg(module())
+            .args(options)
+            .current_dir(dir)
+            .stdout(log.try_clone().expect("the log file"))
+            .stderr(log)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} does not run: {error}", server_program()))
+    }
+
+    fn wait_until_up(&mut self) {
+        let start = Instant::now();
+        loop {
+            if let Ok(mut client) = self.try_client(Resp::Two) {
+                if redis::cmd("PING").query::<String>(&mut client).is_ok() {
+                    return;
+                }
+            }
+            let exited = self.child.try_wait().expect("the server's state");
+            assert!(exited.is_none() && start.elapsed() < DEADLINE, "the server did not start: {exited:?}\n{}", self.log());
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("server.out")).unwrap_or_default()
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("server.sock")
+    }
+
+    fn try_client(&self, resp: Resp) -> RedisResult<Connection> {
+        let protocol = if resp == Resp::Three { "resp3" } else { "resp2" };
+        let connection =
+            redis::Client::open(format!("redis+unix://{}?protocol={protocol}", self.socket().display()))?.get_connection()?;
+        connection.set_read_timeout(Some(DEADLINE))?;
+        Ok(connection)
+    }
+
+    /// A client of the library `redis`.
+    pub fn client(&self) -> Connection {
+        self.client_of(Resp::Two)
+    }
+
+    pub fn client_of(&self, resp: Resp) -> Connection {
+        self.try_client(resp).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
+    }
+
+    /// What redis-cli prints for a command.
+    pub fn cli(&self, options: &[&str], words: &[&str]) -> String {
+        let client = if server_program().contains("valkey") { "valkey-cli" } else { "redis-cli" };
+        let output = Command::new(client).arg("-s").arg(self.socket()).args(options).args(words).output();
+        let output = output.unwrap_or_else(|error| panic!("{client} does not run: {error}"));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Kills the server as a power cut would, and starts it again on the same files.
+    pub fn crash_and_restart(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_file(self.socket());
+        self.child = Self::spawn(self.dir.path(), self.port, &self.options);
+        self.wait_until_up();
+    }
+
+    /// Whether it is still the process that was started.
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().expect("the server's state").is_none()
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The command that these words make.
+pub fn command(words: &str) -> Cmd {
+    let mut words = words.split_whitespace();
+    let mut command = redis::cmd(words.next().expect("a command"));
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    command
+}
+
+/// Calls a command, which must succeed.
+pub fn call<T: FromRedisValue>(client: &mut Connection, words: &str) -> T {
+    command(words).query(client).unwrap_or_else(|error| panic!("{words}: {error}"))
+}
+
+/// Calls a limiter: granted, limit, remaining, wait_ms, reset_ms.
+pub fn limit(client: &mut Connection, words: &str) -> [i64; 5] {
+    call::<Vec<i64>>(client, words).try_into().unwrap_or_else(|reply| panic!("{words}: {reply:?}"))
+}
+
+/// Calls a command, which must fail: its error as on the wire.
+pub fn error(client: &mut Connection, command: &Cmd) -> String {
+    match command.query::<Value>(client) {
+        Err(error) => format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default()),
+        Ok(reply) => panic!("no error but {reply:?}"),
+    }
+}
+
+/// All that a key is: its bytes, and its deadline in milliseconds since the Unix epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    pub value: Option<Vec<u8>>,
+    pub deadline_ms: i64,
+}
+
+pub fn snapshot(client: &mut Connection, key: &str) -> Snapshot {
+    Snapshot { value: call(client, &format!("GET {key}")), deadline_ms: call(client, &format!("PEXPIRETIME {key}")) }
+}
+
+/// Every key with its [`Snapshot`].
+pub type Snapshots = BTreeMap<String, Snapshot>;
+
+pub fn snapshots(client: &mut Connection) -> Snapshots {
+    let keys: Vec<String> = call(client, "KEYS *");
+    keys.into_iter().map(|key| (key.clone(), snapshot(client, &key))).collect()
+}
+
+/// Fails with the keys that are not the same in both.
+pub fn assert_same(left: &Snapshots, right: &Snapshots) {
+    let keys: BTreeSet<_> = left.keys().chain(right.keys()).collect();
+    let differ: Vec<_> = keys.into_iter().filter(|&key| left.get(key) != right.get(key)).collect();
+    assert!(differ.is_empty(), "{differ:?} differ, the first: {:?} and {:?}", left.get(differ[0]), right.get(differ[0]));
+    assert!(!left.is_empty());
+}
+
+/// A number that `INFO` tells.
+pub fn info(client: &mut Connection, section: &str, field: &str) -> i64 {
+    let text: String = call(client, &format!("INFO {section}"));
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {field} in {text}"))
+}
+
+/// Waits until `done`, with a deadline.
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < DEADLINE, "waited too long for {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// Calls of every kind: keys of every algorithm, short and long, filled and refunded, changed in their limits.
+pub fn flood_all(client: &mut Connection) {
+    let mut pipe = redis::pipe();
+    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        pipe.add_command(command(&format!("RL.{name} full:{name} 5 1d UPTO 5")));
+        pipe.add_command(command(&format!("RL.{name} denied:{name} 5 1d COST 6")));
+        pipe.add_command(command(&format!("RL.{name} debt:{name} 5 1d FORCE 9")));
+        pipe.add_command(command(&format!("RL.{name} refunded:{name} 5 1d COST 5")));
+        pipe.add_command(command(&format!("RL.{name} refunded:{name} 5 1d REFUND 2")));
+        pipe.add_command(command(&format!("RL.{name} gone:{name} 5 1d COST 5")));
+        pipe.add_command(command(&format!("RL.{name} gone:{name} 5 1d REFUND 5")));
+        pipe.add_command(command(&format!("RL.{name} changed:{name} 5000 1d COST 7")));
+        pipe.add_command(command(&format!("RL.{name} changed:{name} 50000 2d COST 7")));
+    }
+    pipe.ignore().exec(client).expect("replies");
+    // Long logs, whose entries are appended, shared, trimmed and taken back.
+    for round in 0..200 {
+        let mut pipe = redis::pipe();
+        pipe.add_command(command("RL.SLIDE log:fine 1000000 1h COST 2"));
+        pipe.add_command(command("RL.SLIDE log:fine 1000000 10s COST 2 SEGMENTS 65536"));
+        pipe.add_command(command("RL.SLIDE log:long 1000000 10s"));
+        pipe.add_command(command("RL.SLIDE log:short 1000000 20ms"));
+        pipe.add_command(command("RL.SLIDE log:coarse 1000000 1d SEGMENTS 24"));
+        if round % 7 == 0 {
+            pipe.add_command(command("RL.SLIDE log:long 1000000 10s REFUND 3"));
+        }
+        pipe.ignore().exec(client).expect("replies");
+    }
+    // What lives for milliseconds only would be gone between two looks.
+    call::<()>(client, "DEL log:short");
+}

@@ -13,8 +13,8 @@ pub mod limiter;
 use redis_module::{Context, InfoContext, RedisResult, RedisString, Status};
 use redis_module_macros::info_command_handler;
 
-use commands::Limiter;
-use keyspace::{handler, Access, Command};
+use commands::{All, Inspect, Limiter, Peek};
+use keyspace::{handler, Command, Keys};
 use limiter::{Bucket, Fixed, Gcra, Slide};
 
 /// Every command that the server learns of.
@@ -24,7 +24,7 @@ const COMMANDS: &[Command] = &[
         handler: handler::<Limiter<Fixed>>,
         arity: -4,
         flags: c"write deny-oom fast",
-        key: Access::Update,
+        keys: Keys::Update(1),
         summary: c"Takes units from a fixed window.",
         complexity: c"O(1)",
     },
@@ -33,7 +33,7 @@ const COMMANDS: &[Command] = &[
         handler: handler::<Limiter<Slide>>,
         arity: -4,
         flags: c"write deny-oom fast",
-        key: Access::Update,
+        keys: Keys::Update(1),
         summary: c"Takes units from a sliding window.",
         complexity: c"O(log(N)) with N the grants in the window, amortized",
     },
@@ -42,7 +42,7 @@ const COMMANDS: &[Command] = &[
         handler: handler::<Limiter<Gcra>>,
         arity: -4,
         flags: c"write deny-oom fast",
-        key: Access::Update,
+        keys: Keys::Update(1),
         summary: c"Takes units by the generic cell rate algorithm: evenly spaced, after a burst.",
         complexity: c"O(1)",
     },
@@ -51,9 +51,36 @@ const COMMANDS: &[Command] = &[
         handler: handler::<Limiter<Bucket>>,
         arity: -4,
         flags: c"write deny-oom fast",
-        key: Access::Update,
+        keys: Keys::Update(1),
         summary: c"Takes tokens from a bucket that fills up with time.",
         complexity: c"O(1)",
+    },
+    Command {
+        name: c"rl.peek",
+        handler: handler::<Peek>,
+        arity: -5,
+        flags: c"readonly fast",
+        keys: Keys::Read(2),
+        summary: c"Tells what a limiter would answer, and takes nothing.",
+        complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
+    },
+    Command {
+        name: c"rl.all",
+        handler: handler::<All>,
+        arity: -6,
+        flags: c"write deny-oom fast getkeys-api",
+        keys: Keys::UpdateCounted(1),
+        summary: c"Takes units from several limiters, from all of them or from none.",
+        complexity: c"O(N) with N the number of keys, and as each rule's own command for each",
+    },
+    Command {
+        name: c"rl.inspect",
+        handler: handler::<Inspect>,
+        arity: 2,
+        flags: c"readonly fast",
+        keys: Keys::Read(1),
+        summary: c"Tells what a limiter's key holds.",
+        complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
     },
 ];
 

@@ -4,11 +4,47 @@ use std::fmt;
 
 use crate::limiter::{Foreign, Kind};
 
+/// A command, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// `RL.FIXED` and the like.
+    Limiter(Kind),
+    /// `RL.PEEK`
+    Peek,
+    /// `RL.ALL`
+    All,
+    /// `RL.INSPECT`
+    Inspect,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Limiter(kind) => kind.name(),
+            Self::Peek => "PEEK",
+            Self::All => "ALL",
+            Self::Inspect => "INSPECT",
+        };
+        write!(f, "RL.{name}")
+    }
+}
+
+/// What a key holds that is not what is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// A value of this type.
+    Type(&'static str),
+    /// A string, but not the right one.
+    String(Foreign),
+}
+
 /// Why a command is refused. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// Too few arguments.
-    Arity(Kind),
+    Arity(Name),
+    /// An algorithm without its first two arguments.
+    NoLimit(Kind),
     /// Not a whole number, or out of range.
     Count {
         /// The argument.
@@ -30,27 +66,33 @@ pub enum Error {
         /// The word, printable.
         word: String,
         /// The command.
-        kind: Kind,
+        command: Name,
     },
+    /// A word in the place of an algorithm's name; printable.
+    UnknownAlgorithm(String),
     /// A keyword without its value.
     MissingValue(&'static str),
     /// A keyword that stands there already.
     Twice(&'static str),
     /// Two keywords that exclude each other.
     Conflict(&'static str, &'static str),
-    /// The key holds another limiter, or a string that is none.
-    Foreign {
-        /// What it holds.
-        held: Foreign,
-        /// What it was taken for.
-        wanted: Kind,
+    /// Two of the keys, by their places from 1 on, are the same.
+    SameKey(usize, usize),
+    /// There is not a rule for each key.
+    Unpaired {
+        /// How many keys.
+        keys: usize,
+        /// How many rules, at least.
+        rules: usize,
     },
-    /// The key holds a value of another type.
-    Type {
+    /// The key holds something else.
+    WrongType {
+        /// Which key, from 1 on, where there are several.
+        key: Option<usize>,
         /// What it holds.
-        held: &'static str,
-        /// What it was taken for.
-        wanted: Kind,
+        holds: Holds,
+        /// What it was taken for; `None`: any limiter.
+        wanted: Option<Kind>,
     },
     /// The result would not fit.
     Overflow,
@@ -59,28 +101,47 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Arity(kind) => write!(f, "ERR wrong number of arguments for RL.{}: key, limit and period are needed", kind.name()),
+            Self::Arity(name) => write!(f, "ERR wrong number of arguments for {name}"),
+            Self::NoLimit(kind) => write!(f, "ERR {} needs a limit and a period", kind.name()),
             Self::Count { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
             Self::Duration { name, range } => write!(
                 f,
                 "ERR {name} must be {range}: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"
             ),
-            Self::UnknownOption { word, kind } => write!(f, "ERR unknown option '{word}' for RL.{}", kind.name()),
+            Self::UnknownOption { word, command } => write!(f, "ERR unknown option '{word}' for {command}"),
+            Self::UnknownAlgorithm(word) => {
+                write!(f, "ERR unknown algorithm '{word}': must be ")?;
+                let last = Kind::ALL.len() - 1;
+                Kind::ALL.iter().enumerate().try_for_each(|(index, kind)| {
+                    let join = if index == 0 { "" } else if index == last { " or " } else { ", " };
+                    write!(f, "{join}{}", kind.name())
+                })
+            }
             Self::MissingValue(name) => write!(f, "ERR {name} needs a value"),
             Self::Twice(name) => write!(f, "ERR {name} is given twice"),
             Self::Conflict(one, other) => write!(f, "ERR {one} and {other} can't be combined"),
-            Self::Foreign { held: Foreign::Other(kind), wanted } => {
-                write!(f, "WRONGTYPE key holds a {} limiter, not a {} limiter", kind.name(), wanted.name())
+            Self::SameKey(one, other) => write!(f, "ERR keys {one} and {other} are the same"),
+            Self::Unpaired { keys, rules } if rules > keys => write!(f, "ERR more rules than keys: numkeys is {keys}"),
+            Self::Unpaired { keys, rules } => write!(f, "ERR fewer rules than keys: numkeys is {keys}, and the rules are {rules}"),
+            Self::WrongType { key, holds, wanted } => {
+                f.write_str("WRONGTYPE key ")?;
+                if let Some(key) = key {
+                    write!(f, "{key} ")?;
+                }
+                f.write_str("holds a ")?;
+                match holds {
+                    Holds::Type(name) => write!(f, "{name}, not")?,
+                    Holds::String(Foreign::Other(kind)) => write!(f, "{} limiter, not", kind.name())?,
+                    Holds::String(Foreign::Version(version)) => {
+                        write!(f, "limiter in format {version}, which this version of redis-rl does not read, not")?;
+                    }
+                    Holds::String(Foreign::Unknown) => f.write_str("string that is not")?,
+                }
+                match wanted {
+                    Some(kind) => write!(f, " a {} limiter", kind.name()),
+                    None => f.write_str(" a limiter"),
+                }
             }
-            Self::Foreign { held: Foreign::Version(version), wanted } => write!(
-                f,
-                "WRONGTYPE key holds a limiter in format {version}, which this version of redis-rl does not read, not a {} limiter",
-                wanted.name()
-            ),
-            Self::Foreign { held: Foreign::Unknown, wanted } => {
-                write!(f, "WRONGTYPE key holds a string that is not a {} limiter", wanted.name())
-            }
-            Self::Type { held, wanted } => write!(f, "WRONGTYPE key holds a {held}, not a {} limiter", wanted.name()),
             Self::Overflow => f.write_str("ERR the result is too large for a limiter's record"),
         }
     }

@@ -1,8 +1,8 @@
-//! The arguments of the limiter commands: `limit period [algorithm options] [amount]`.
+//! The arguments of the commands: above all a rule, `limit period [algorithm options] [amount]`.
 //!
 //! Words are bytes, in no encoding. Keywords come in any order and any letter case, each at most once.
 
-use super::error::Error;
+use super::error::{Error, Name};
 use crate::limiter::{Amount, Kind, Policy, Quota, Request, Setting, SettingValue, Span, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
 /// Where the words come from.
@@ -17,9 +17,9 @@ impl Words for [&[u8]] {
     }
 }
 
-/// What a limiter command asks.
+/// A limit, and what is asked of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Invocation {
+pub struct Rule {
     /// The limit, with the algorithm's options.
     pub policy: Policy,
     /// The amount.
@@ -33,8 +33,12 @@ struct Cursor<'w, W: ?Sized> {
 }
 
 impl<'w, W: Words + ?Sized> Cursor<'w, W> {
+    fn peek(&self) -> Option<&'w [u8]> {
+        self.words.word(self.next)
+    }
+
     fn word(&mut self) -> Option<&'w [u8]> {
-        let word = self.words.word(self.next)?;
+        let word = self.peek()?;
         self.next += 1;
         Some(word)
     }
@@ -46,17 +50,82 @@ impl<'w, W: Words + ?Sized> Cursor<'w, W> {
 
 type AmountOf = fn(u64) -> Amount;
 
-/// The keywords for the amount.
+/// The keywords for the amount. [`Name::Peek`] knows the first two, [`Name::All`] the first.
 const AMOUNTS: [(&str, AmountOf); 4] =
     [("COST", Amount::Cost), ("UPTO", Amount::UpTo), ("FORCE", Amount::Force), ("REFUND", Amount::Refund)];
 
-/// Parses the words from `start` on, up to the last, as the arguments of `kind` after the key.
+impl Name {
+    fn amounts(self) -> &'static [(&'static str, AmountOf)] {
+        match self {
+            Self::Limiter(_) => &AMOUNTS,
+            Self::Peek => &AMOUNTS[..2],
+            Self::All => &AMOUNTS[..1],
+            Self::Inspect => &[],
+        }
+    }
+}
+
+/// The words of a limiter command: `RL.<kind> key limit period [algorithm options] [amount]`.
 ///
 /// # Errors
-/// The first word that is not as it should be.
-pub fn parse<W: Words + ?Sized>(kind: Kind, words: &W, start: usize) -> Result<Invocation, Error> {
-    let mut words = Cursor { words, next: start };
-    let (Some(limit), Some(period)) = (words.word(), words.word()) else { return Err(Error::Arity(kind)) };
+/// The first word that is not as it should be; so it is with all of these.
+pub fn limiter<W: Words + ?Sized>(kind: Kind, words: &W) -> Result<Rule, Error> {
+    rule(kind, Name::Limiter(kind), &mut Cursor { words, next: 2 })
+}
+
+/// The words of `RL.PEEK algorithm key limit period [algorithm options] [COST n | UPTO n]`.
+///
+/// # Errors
+/// As [`limiter`].
+pub fn peek<W: Words + ?Sized>(words: &W) -> Result<Rule, Error> {
+    let kind = algorithm(words.word(1).ok_or(Error::Arity(Name::Peek))?)?;
+    rule(kind, Name::Peek, &mut Cursor { words, next: 3 })
+}
+
+/// The most keys that `RL.ALL` takes.
+const MAX_KEYS: u64 = 1024;
+
+/// The number of keys in the words of `RL.ALL numkeys key [key ...] rule [rule ...]`. The first is word 2.
+///
+/// # Errors
+/// As [`limiter`].
+pub fn numkeys<W: Words + ?Sized>(words: &W) -> Result<usize, Error> {
+    let number = count(words.word(1).ok_or(Error::Arity(Name::All))?, "numkeys", 1, MAX_KEYS)?;
+    Ok(usize::try_from(number).unwrap_or(usize::MAX))
+}
+
+/// The rules in the words of `RL.ALL`, one for each of `keys` keys. A rule is `algorithm limit period [algorithm options]
+/// [COST n]`.
+///
+/// # Errors
+/// As [`limiter`].
+pub fn rules<W: Words + ?Sized>(words: &W, keys: usize) -> Result<Vec<Rule>, Error> {
+    let mut cursor = Cursor { words, next: 2 + keys };
+    let mut rules = Vec::with_capacity(keys);
+    while let Some(word) = cursor.word() {
+        let kind = algorithm(word)?;
+        if rules.len() == keys {
+            return Err(Error::Unpaired { keys, rules: keys + 1 });
+        }
+        rules.push(rule(kind, Name::All, &mut cursor)?);
+    }
+    if rules.len() < keys {
+        return Err(Error::Unpaired { keys, rules: rules.len() });
+    }
+    Ok(rules)
+}
+
+fn algorithm(word: &[u8]) -> Result<Kind, Error> {
+    named(word).ok_or_else(|| Error::UnknownAlgorithm(printable(word)))
+}
+
+fn named(word: &[u8]) -> Option<Kind> {
+    find(Kind::ALL, |kind| kind.name(), word).map(|(_, &kind)| kind)
+}
+
+/// `limit period [algorithm options] [amount]`, up to the last word or, in [`Name::All`], up to the next rule.
+fn rule<W: Words + ?Sized>(kind: Kind, command: Name, words: &mut Cursor<'_, W>) -> Result<Rule, Error> {
+    let (Some(limit), Some(period)) = (words.word(), words.word()) else { return Err(Error::NoLimit(kind)) };
     let limit = count(limit, "limit", 0, kind.max_limit())?;
     let period = period_of(period).ok_or(BAD_PERIOD)?;
     let quota = Quota::new(limit, period).ok_or(BAD_PERIOD)?;
@@ -64,25 +133,29 @@ pub fn parse<W: Words + ?Sized>(kind: Kind, words: &W, start: usize) -> Result<I
 
     let mut settings_seen = 0_u32;
     let mut amount: Option<(&'static str, Amount)> = None;
-    while let Some(word) = words.word() {
+    while let Some(word) = words.peek() {
+        if command == Name::All && named(word).is_some() {
+            break;
+        }
+        words.next += 1;
         if let Some((index, setting)) = find(kind.settings(), |setting| setting.keyword, word) {
             if settings_seen & 1 << index != 0 {
                 return Err(Error::Twice(setting.keyword));
             }
             settings_seen |= 1 << index;
-            policy.set(index, setting_value(setting, &mut words, period)?);
-        } else if let Some((_, &(keyword, of))) = find(&AMOUNTS, |amount| amount.0, word) {
+            policy.set(index, setting_value(setting, words, period)?);
+        } else if let Some((_, &(keyword, of))) = find(command.amounts(), |amount| amount.0, word) {
             match amount {
                 Some((other, _)) if other == keyword => return Err(Error::Twice(keyword)),
                 Some((other, _)) => return Err(Error::Conflict(other, keyword)),
                 None => amount = Some((keyword, of(count(words.value(keyword)?, keyword, 1, MAX_UNITS)?))),
             }
         } else {
-            return Err(Error::UnknownOption { word: printable(word), kind });
+            return Err(Error::UnknownOption { word: printable(word), command });
         }
     }
     let amount = amount.map_or(Amount::Cost(1), |(_, amount)| amount);
-    Ok(Invocation { policy, request: Request { amount } })
+    Ok(Rule { policy, request: Request { amount } })
 }
 
 fn find<'t, T>(table: &'t [T], keyword: impl Fn(&T) -> &'static str, word: &[u8]) -> Option<(usize, &'t T)> {

@@ -1,7 +1,112 @@
 //! The commands: parse, run, reply.
 
+mod all;
 mod error;
 pub mod grammar;
+mod inspect;
 mod limiter;
+mod peek;
 
+pub(crate) use all::All;
+pub(crate) use inspect::Inspect;
 pub(crate) use limiter::Limiter;
+pub(crate) use peek::Peek;
+
+use error::{Error, Holds};
+use grammar::Words;
+
+use crate::keyspace::{Call, Held, Key};
+use crate::limiter::{Change, Decision, Foreign, Instant, Kind, Outcome, Refusal, Wait, MIN_RECORD};
+
+impl Words for Call<'_> {
+    fn word(&self, index: usize) -> Option<&[u8]> {
+        self.argument(index)
+    }
+}
+
+/// What a key is opened for: its place among several, and the limiter that it should hold.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// From 1 on; `None` where there is but one key.
+    place: Option<usize>,
+    /// `None`: any.
+    kind: Option<Kind>,
+}
+
+impl Wanted {
+    const fn one(kind: Kind) -> Self {
+        Self { place: None, kind: Some(kind) }
+    }
+
+    fn wrong_type(self, holds: Holds) -> Error {
+        Error::WrongType { key: self.place, holds, wanted: self.kind }
+    }
+
+    fn refused(self, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Foreign(foreign) => self.wrong_type(Holds::String(foreign)),
+            Refusal::Overflow => Error::Overflow,
+        }
+    }
+
+    /// The record in `key`, if there is one.
+    fn stored<'k>(self, key: &'k Key<'_>) -> Result<Option<&'k [u8]>, Error> {
+        match key.held(MIN_RECORD) {
+            Held::Nothing => Ok(None),
+            Held::Bytes(bytes) => Ok(Some(bytes)),
+            Held::Short => Err(self.wrong_type(Holds::String(Foreign::Unknown))),
+            Held::Type(name) => Err(self.wrong_type(Holds::Type(name))),
+        }
+    }
+
+    /// Decides a rule for what `key` holds. From here on, [`commit`] can't fail.
+    fn decide(self, key: &Key<'_>, rule: &grammar::Rule, now: Instant) -> Result<Outcome, Error> {
+        let outcome = rule.policy.decide(self.stored(key)?, now, rule.request).map_err(|refusal| self.refused(refusal))?;
+        match &outcome.change {
+            Change::Write { offset, bytes, .. } if !Key::fits(offset + bytes.as_slice().len()) => Err(Error::Overflow),
+            _ => Ok(outcome),
+        }
+    }
+}
+
+/// Carries a decision out.
+fn commit(key: &mut Key<'_>, change: &Change) {
+    match change {
+        Change::Keep => {}
+        Change::Write { offset, bytes, expires } => key.write(*offset, bytes.as_slice(), expires.as_ms_ceil()),
+        Change::Remove => key.remove(),
+    }
+}
+
+/// The time of a call: one reading for all that it decides.
+fn now(call: &Call<'_>) -> Instant {
+    Instant::from_us(call.now_us())
+}
+
+/// The decision as every command replies it.
+fn row(decision: &Decision) -> [i64; 5] {
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    [
+        number(decision.granted),
+        number(decision.limit),
+        number(decision.remaining),
+        wait_ms(decision.wait),
+        number(decision.reset.as_ms_ceil()),
+    ]
+}
+
+/// Milliseconds, rounded up; -1 for never.
+fn wait_ms(wait: Wait) -> i64 {
+    match wait {
+        Wait::For(span) => i64::try_from(span.as_ms_ceil()).unwrap_or(i64::MAX),
+        Wait::Never => -1,
+    }
+}
+
+/// Replies what a command came to.
+fn reply<T>(call: &Call<'_>, result: Result<T, Error>, success: impl FnOnce(T)) {
+    match result {
+        Ok(value) => success(value),
+        Err(error) => call.reply_error(&error.to_string()),
+    }
+}

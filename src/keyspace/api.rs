@@ -44,7 +44,12 @@ required! {
     RedisModule_DeleteKey,
     RedisModule_SignalModifiedKey,
     RedisModule_Replicate,
+    RedisModule_IsKeysPositionRequest,
+    RedisModule_KeyAtPos,
     RedisModule_ReplyWithArray,
+    RedisModule_ReplyWithMap,
+    RedisModule_ReplyWithStringBuffer,
+    RedisModule_ReplyWithNull,
     RedisModule_ReplyWithLongLong,
     RedisModule_ReplyWithError,
 }

@@ -33,15 +33,53 @@ impl Call<'_> {
         i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
     }
 
+    /// Whether the server only asks where the keys are, of a command registered with `getkeys-api`. It is then told by
+    /// [`Self::key_at`], and nothing else is to be done.
+    pub fn asks_for_keys(&self) -> bool {
+        // SAFETY: `ctx` is the context of the running call, as in all of this file.
+        unsafe { server!(RedisModule_IsKeysPositionRequest(self.ctx)) != 0 }
+    }
+
+    /// Tells that argument `index` is a key.
+    pub fn key_at(&self, index: usize) {
+        // SAFETY: as above.
+        unsafe { server!(RedisModule_KeyAtPos(self.ctx, index as c_int)) }
+    }
+
     /// Replies an array of integers.
     pub fn reply_integers(&self, integers: &[i64]) {
-        // SAFETY: `ctx` is the context of the running call; an array of so many elements is followed by as many.
-        unsafe {
-            server!(RedisModule_ReplyWithArray(self.ctx, integers.len() as _));
-            for &integer in integers {
-                server!(RedisModule_ReplyWithLongLong(self.ctx, integer));
-            }
-        }
+        self.reply_array(integers.len());
+        integers.iter().for_each(|&integer| self.reply_integer(integer));
+    }
+
+    /// Begins an array, whose elements are the next `len` replies.
+    pub fn reply_array(&self, len: usize) {
+        // SAFETY: as above.
+        unsafe { server!(RedisModule_ReplyWithArray(self.ctx, len as _)) };
+    }
+
+    /// Begins a map, whose keys and values are the next `len` pairs of replies; under RESP2 it is a flat array.
+    pub fn reply_map(&self, len: usize) {
+        // SAFETY: as above.
+        unsafe { server!(RedisModule_ReplyWithMap(self.ctx, len as _)) };
+    }
+
+    /// Replies an integer.
+    pub fn reply_integer(&self, integer: i64) {
+        // SAFETY: as above.
+        unsafe { server!(RedisModule_ReplyWithLongLong(self.ctx, integer)) };
+    }
+
+    /// Replies a string.
+    pub fn reply_string(&self, text: &str) {
+        // SAFETY: as above; the server copies the text.
+        unsafe { server!(RedisModule_ReplyWithStringBuffer(self.ctx, text.as_ptr().cast(), text.len())) };
+    }
+
+    /// Replies nil.
+    pub fn reply_nil(&self) {
+        // SAFETY: as above.
+        unsafe { server!(RedisModule_ReplyWithNull(self.ctx)) };
     }
 
     /// Replies an error: `text` begins with its code and has no control characters.

@@ -22,9 +22,8 @@ pub enum Held<'k> {
     Type(&'static str),
 }
 
-/// The value would grow beyond what the server stores in a string.
-#[derive(Debug)]
-pub struct Full;
+/// What the server stores in a string, in bytes.
+const MOST: usize = 512 * 1024 * 1024;
 
 /// An open key. Each change is complete: the bytes, the deadline, what watches the key, and the replicas.
 pub struct Key<'c> {
@@ -36,10 +35,21 @@ pub struct Key<'c> {
 impl<'c> Key<'c> {
     /// Opens the key that argument `index` names, to be changed; `None` if there is no such argument.
     pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
+        Self::open_with(call, index, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE)
+    }
+
+    /// Opens the key that argument `index` names, only to look at it: it is not even marked as used.
+    pub fn look(call: &'c Call<'c>, index: usize) -> Option<Self> {
+        // A key whose time is up is not there, but it is not for a look to delete it. Redis 7.0 does not know this flag, and
+        // does as with any command that reads.
+        const NOEXPIRE: u32 = 1 << 19;
+        Self::open_with(call, index, raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH | NOEXPIRE)
+    }
+
+    fn open_with(call: &'c Call<'c>, index: usize, mode: u32) -> Option<Self> {
         let &name = call.arguments.get(index)?;
         // SAFETY: context and name belong to the running call, which outlives `self`; the key is closed when that is dropped.
-        let key =
-            unsafe { server!(RedisModule_OpenKey(call.ctx, name, (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int)) };
+        let key = unsafe { server!(RedisModule_OpenKey(call.ctx, name, mode as c_int)) };
         Some(Self { call, name, key: key.cast() })
     }
 
@@ -68,16 +78,22 @@ impl<'c> Key<'c> {
         }
     }
 
-    /// Makes the value its own first `offset` bytes followed by `bytes`, in place, and has it expire at `expires_ms`
-    /// (milliseconds since the Unix epoch).
-    pub fn write(&mut self, offset: usize, bytes: &[u8], expires_ms: i64) -> Result<(), Full> {
+    /// Whether a string can be so many bytes long.
+    pub fn fits(len: usize) -> bool {
+        len <= MOST
+    }
+
+    /// Makes the value its own first `offset` bytes followed by `bytes`, which [fits](Self::fits), in place, and has it
+    /// expire at `expires_ms` (milliseconds since the Unix epoch).
+    pub fn write(&mut self, offset: usize, bytes: &[u8], expires_ms: i64) {
+        debug_assert!(Self::fits(offset + bytes.len()));
         // SAFETY: the key is open for writing and empty or a string. Its value has `before` bytes, is made `after` bytes
         // long where it is not, and is then that long at `value` until the next change; `offset + bytes.len()` is `after`.
         unsafe {
             let before = server!(RedisModule_ValueLength(self.key));
             let after = offset + bytes.len();
             if before != after && server!(RedisModule_StringTruncate(self.key, after)) != raw::REDISMODULE_OK as c_int {
-                return Err(Full);
+                return;
             }
             let mut len = 0;
             let value: *mut u8 = server!(RedisModule_StringDMA(self.key, &mut len, raw::REDISMODULE_WRITE as c_int)).cast();
@@ -112,7 +128,6 @@ impl<'c> Key<'c> {
             server!(RedisModule_SetAbsExpire(self.key, expires_ms));
             server!(RedisModule_SignalModifiedKey(ctx, self.name));
         }
-        Ok(())
     }
 
     /// Deletes the key.

@@ -7,4 +7,4 @@ mod register;
 
 pub use call::{handler, Call, Run};
 pub use key::{Held, Key};
-pub use register::{register, Access, Command};
+pub use register::{register, Command, Keys};

@@ -8,11 +8,16 @@ use redis_module::{Context, Status};
 
 use super::api::{self, log_warning, server};
 
-/// What a command does with the key, its first argument.
+/// Where a command's keys are, and what it does with them.
 #[derive(Clone, Copy)]
-pub enum Access {
-    /// Reads and changes it.
-    Update,
+pub enum Keys {
+    /// The argument of this index is a key, which is read and changed.
+    Update(c_int),
+    /// The argument of this index is a key, which is read.
+    Read(c_int),
+    /// The argument of this index is the number of keys that follow it, which are read and changed. The flags have
+    /// `getkeys-api`: Redis 7.0 routes a module's command by nothing else.
+    UpdateCounted(c_int),
 }
 
 /// A command, as the server is told of it.
@@ -25,8 +30,8 @@ pub struct Command {
     pub arity: c_int,
     /// The command flags, as `RedisModule_CreateCommand` takes them.
     pub flags: &'static CStr,
-    /// The key, argument 1.
-    pub key: Access,
+    /// The keys.
+    pub keys: Keys,
     /// One sentence.
     pub summary: &'static CStr,
     /// How the time it takes grows.
@@ -61,11 +66,16 @@ fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
         sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
-    let Access::Update = command.key;
+    let (pos, access, counted) = match command.keys {
+        Keys::Update(pos) => (pos, raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE, false),
+        Keys::Read(pos) => (pos, raw::REDISMODULE_CMD_KEY_RO, false),
+        Keys::UpdateCounted(pos) => (pos, raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE, true),
+    };
+    let (first, step) = if counted { (0, 0) } else { (pos, 1) };
     // SAFETY: the structures are C's, of integers, pointers and unions of integers: all zero is their empty value, and ends
     // an array of them. The server copies what they point to before it returns.
     unsafe {
-        if server!(RedisModule_CreateCommand(ctx, name, Some(command.handler), command.flags.as_ptr(), 1, 1, 1))
+        if server!(RedisModule_CreateCommand(ctx, name, Some(command.handler), command.flags.as_ptr(), first, first, step))
             != raw::REDISMODULE_OK as c_int
         {
             return false;
@@ -75,11 +85,16 @@ fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
             return false;
         }
         let mut key: raw::RedisModuleCommandKeySpec = std::mem::zeroed();
-        key.flags = (raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE).into();
+        key.flags = (access | raw::REDISMODULE_CMD_KEY_ACCESS).into();
         key.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
-        key.bs.index.pos = 1;
-        key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-        key.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
+        key.bs.index.pos = pos;
+        if counted {
+            key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+            key.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 { keynumidx: 0, firstkey: 1, keystep: 1 };
+        } else {
+            key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+            key.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
+        }
         let mut keys = [key, std::mem::zeroed()];
         let info = raw::RedisModuleCommandInfo {
             version: &version,

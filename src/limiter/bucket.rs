@@ -2,8 +2,10 @@
 //!
 //! The [`Meter`] counts what is missing from a full bucket.
 
-use super::meter::{self, Drain, Meter};
-use super::{Algorithm, Foreign, Instant, Kind, Outcome, Quota, Refusal, Request, Setting, SettingValue, MAX_UNITS};
+use super::meter::{self, Drain, Form, Meter};
+use super::{
+    Algorithm, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request, Setting, SettingValue, Standing, MAX_UNITS,
+};
 
 /// Token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,9 +17,15 @@ pub struct Bucket {
     step: bool,
 }
 
-const DRAINS: &[Drain] = &[Drain::Smooth, Drain::Steps];
+const FORM: Form = Form { kind: Kind::Bucket, drains: &[Drain::Smooth, Drain::Steps] };
 /// The indices of the settings.
 const CAPACITY: usize = 0;
+
+impl Bucket {
+    fn meter(&self) -> Meter {
+        Meter::new(self.quota, self.capacity, if self.step { Drain::Steps } else { Drain::Smooth })
+    }
+}
 
 impl Algorithm for Bucket {
     const KIND: Kind = Kind::Bucket;
@@ -46,11 +54,21 @@ impl Algorithm for Bucket {
     }
 
     fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
-        let drain = if self.step { Drain::Steps } else { Drain::Smooth };
-        Meter::new(self.quota, self.capacity, drain).decide((Self::TAG, DRAINS), stored, now, request)
+        self.meter().decide(FORM, stored, now, request)
     }
 
-    fn check(stored: &[u8]) -> Result<(), Foreign> {
-        meter::check(stored, Self::TAG, DRAINS)
+    fn standing(&self, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign> {
+        self.meter().standing(FORM, stored, now)
+    }
+
+    fn inspect(stored: &[u8], now: Instant) -> Result<Report, Foreign> {
+        let sight = meter::sight(stored, FORM, now)?;
+        let mut report = sight.report(FORM);
+        let tokens = i128::from(sight.meter.capacity) - i128::try_from(sight.used).unwrap_or(i128::MAX);
+        report.push(("capacity", Fact::units(sight.meter.capacity)));
+        report.push(("tokens", Fact::units(tokens)));
+        report.push(("step", Fact::Word(if sight.meter.drain == Drain::Steps { "yes" } else { "no" })));
+        report.push(("next_step_ms", sight.step.map_or(Fact::Nothing, |step| Fact::Number(step.as_ms_ceil()))));
+        Ok(report)
     }
 }

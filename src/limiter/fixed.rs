@@ -3,8 +3,10 @@
 //! The window is a [`Meter`] whose capacity is the limit and which drains by it at each window's end. So a count above the
 //! limit (a debt) is paid from the next windows, a limit each, and only then does a new window start with its first call.
 
-use super::meter::{self, Drain, Meter};
-use super::{Algorithm, Foreign, Instant, Kind, Outcome, Quota, Refusal, Request, Setting, SettingValue, MAX_UNITS};
+use super::meter::{self, Drain, Form, Meter};
+use super::{
+    Algorithm, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request, Setting, SettingValue, Standing, MAX_UNITS,
+};
 
 /// Fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +16,13 @@ pub struct Fixed {
     align: Option<i64>,
 }
 
-const DRAINS: &[Drain] = &[Drain::Windows];
+const FORM: Form = Form { kind: Kind::Fixed, drains: &[Drain::Windows] };
+
+impl Fixed {
+    fn meter(&self) -> Meter {
+        Meter { align: self.align, ..Meter::new(self.quota, self.quota.limit(), Drain::Windows) }
+    }
+}
 
 impl Algorithm for Fixed {
     const KIND: Kind = Kind::Fixed;
@@ -36,11 +44,19 @@ impl Algorithm for Fixed {
     }
 
     fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
-        let windows = Meter { align: self.align, ..Meter::new(self.quota, self.quota.limit(), Drain::Windows) };
-        windows.decide((Self::TAG, DRAINS), stored, now, request)
+        self.meter().decide(FORM, stored, now, request)
     }
 
-    fn check(stored: &[u8]) -> Result<(), Foreign> {
-        meter::check(stored, Self::TAG, DRAINS)
+    fn standing(&self, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign> {
+        self.meter().standing(FORM, stored, now)
+    }
+
+    fn inspect(stored: &[u8], now: Instant) -> Result<Report, Foreign> {
+        let sight = meter::sight(stored, FORM, now)?;
+        let mut report = sight.report(FORM);
+        let start = sight.step.map_or(Fact::Nothing, |_| Fact::Number(sight.at.as_ms_ceil()));
+        report.push(("window_start_ms", start));
+        report.push(("window_end_ms", sight.step.map_or(Fact::Nothing, |end| Fact::Number(end.as_ms_ceil()))));
+        Ok(report)
     }
 }

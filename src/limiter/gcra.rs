@@ -2,8 +2,10 @@
 //!
 //! ITU-T I.371 annex A; the [`Meter`] is its continuous-state leaky bucket, and tells why.
 
-use super::meter::{self, Drain, Meter};
-use super::{Algorithm, Foreign, Instant, Kind, Outcome, Quota, Refusal, Request, Setting, SettingValue, MAX_UNITS};
+use super::meter::{self, Drain, Form, Meter};
+use super::{
+    Algorithm, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request, Setting, SettingValue, Standing, MAX_UNITS,
+};
 
 /// Generic cell rate algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +15,13 @@ pub struct Gcra {
     burst: u64,
 }
 
-const DRAINS: &[Drain] = &[Drain::Smooth];
+const FORM: Form = Form { kind: Kind::Gcra, drains: &[Drain::Smooth] };
+
+impl Gcra {
+    fn meter(&self) -> Meter {
+        Meter::new(self.quota, self.burst, Drain::Smooth)
+    }
+}
 
 impl Algorithm for Gcra {
     const KIND: Kind = Kind::Gcra;
@@ -35,10 +43,18 @@ impl Algorithm for Gcra {
     }
 
     fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
-        Meter::new(self.quota, self.burst, Drain::Smooth).decide((Self::TAG, DRAINS), stored, now, request)
+        self.meter().decide(FORM, stored, now, request)
     }
 
-    fn check(stored: &[u8]) -> Result<(), Foreign> {
-        meter::check(stored, Self::TAG, DRAINS)
+    fn standing(&self, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign> {
+        self.meter().standing(FORM, stored, now)
+    }
+
+    fn inspect(stored: &[u8], now: Instant) -> Result<Report, Foreign> {
+        let sight = meter::sight(stored, FORM, now)?;
+        let mut report = sight.report(FORM);
+        report.push(("burst", Fact::units(sight.meter.capacity)));
+        report.push(("tat_ms", Fact::Number(sight.drained.as_ms_ceil())));
+        Ok(report)
     }
 }

@@ -8,9 +8,10 @@
 //! Used units are counted in *grains*. Where usage drains continuously a unit is as many grains as the period has
 //! microseconds, so that `limit` grains drain per microsecond: no rate has a remainder.
 
-use super::record::{self, fits, take, Foreign};
+use super::record::{self, fits, take};
 use super::{
-    Amount, Bytes, Change, Decision, Instant, Outcome, Quota, Refusal, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD,
+    Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request, Span, Standing,
+    Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD,
 };
 
 /// How usage drains.
@@ -40,6 +41,14 @@ pub(super) struct Meter {
     pub drain: Drain,
     /// [`Drain::Windows`]: whether they begin at each multiple of the period, shifted by so many microseconds.
     pub align: Option<i64>,
+}
+
+/// The records of an algorithm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Form {
+    pub kind: Kind,
+    /// The ways in which their levels may drain.
+    pub drains: &'static [Drain],
 }
 
 /// What is used.
@@ -130,19 +139,12 @@ impl Meter {
         Span::saturating(steps.saturating_mul(self.period.into()).saturating_sub(now.since(level.at).as_us().into()))
     }
 
-    /// Decides for a key that holds `stored`, a record with the algorithm's number `tag`, whose levels drain in one of the
-    /// ways in `drains`.
-    pub(super) fn decide(
-        &self,
-        (tag, drains): (u8, &[Drain]),
-        stored: Option<&[u8]>,
-        now: Instant,
-        request: Request,
-    ) -> Result<Outcome, Refusal> {
+    /// The level at `now` of a key that holds `stored`, a record of `form`.
+    fn level(&self, form: Form, stored: Option<&[u8]>, now: Instant) -> Result<Level, Foreign> {
         let mut level = match stored {
             None => Level { at: self.start(now), used: 0 },
             Some(bytes) => {
-                let (old, level) = decode(bytes, tag, drains)?;
+                let (old, level) = decode(bytes, form)?;
                 if self.same(&old) {
                     level
                 } else {
@@ -154,20 +156,52 @@ impl Meter {
             // Every window begins on the grid, the one in force too when it is the grid that changed.
             level.at = self.start(level.at.min(now));
         }
-        let level = self.advance(level, now);
-        self.charge(tag, level, now, request.amount)
+        Ok(self.advance(level, now))
     }
 
-    fn charge(&self, tag: u8, level: Level, now: Instant, amount: Amount) -> Result<Outcome, Refusal> {
+    /// Decides for a key that holds `stored`, a record of `form`.
+    pub(super) fn decide(&self, form: Form, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
+        let level = self.level(form, stored, now)?;
+        self.charge(form, level, now, request.amount)
+    }
+
+    /// How a key that holds `stored`, a record of `form`, stands.
+    pub(super) fn standing(&self, form: Form, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign> {
+        Ok(self.stands(self.level(form, stored, now)?, now))
+    }
+
+    fn stands(&self, level: Level, now: Instant) -> Standing {
+        Standing { remaining: self.whole(self.grains(self.capacity).saturating_sub(level.used)), reset: self.reset(level, now) }
+    }
+
+    /// Whole units in so many grains.
+    fn whole(&self, grains: u128) -> u64 {
+        let unit = self.unit().into();
+        if grains < unit {
+            0
+        } else {
+            div(grains, unit) as u64
+        }
+    }
+
+    /// How long until nothing is used any more.
+    fn reset(&self, level: Level, now: Instant) -> Span {
+        if level.used == 0 {
+            Span::ZERO
+        } else {
+            self.until(level, now, level.used)
+        }
+    }
+
+    fn charge(&self, form: Form, level: Level, now: Instant, amount: Amount) -> Result<Outcome, Refusal> {
         let unit = self.unit();
         let capacity = self.grains(self.capacity);
         let free = capacity.saturating_sub(level.used);
-        let whole = |free: u128| if free < unit.into() { 0 } else { div(free, unit.into()) as u64 };
 
         let (granted, used) = match amount {
             Amount::Cost(n) => (n, level.used.saturating_add(self.grains(n))),
             Amount::UpTo(n) => {
-                let granted = n.min(whole(free));
+                let granted = n.min(self.whole(free));
                 // None fits: what is denied is the first one.
                 (granted, level.used.saturating_add(self.grains(granted.max(1))))
             }
@@ -183,15 +217,20 @@ impl Meter {
             return Ok(Outcome::keep(Decision {
                 granted: 0,
                 limit: self.capacity,
-                remaining: whole(free),
+                remaining: self.whole(free),
                 wait: if never { Wait::Never } else { Wait::For(self.until(level, now, used - capacity)) },
-                reset: if level.used == 0 { Span::ZERO } else { self.until(level, now, level.used) },
+                reset: self.reset(level, now),
             }));
         }
 
         let reset = if used == 0 { Span::ZERO } else { self.until(level, now, used) };
-        let decision =
-            Decision { granted, limit: self.capacity, remaining: whole(capacity.saturating_sub(used)), wait: Wait::NONE, reset };
+        let decision = Decision {
+            granted,
+            limit: self.capacity,
+            remaining: self.whole(capacity.saturating_sub(used)),
+            wait: Wait::NONE,
+            reset,
+        };
         let change = if matches!(amount, Amount::Refund(_)) && used == level.used {
             Change::Keep
         } else if used == 0 && self.drain != Drain::Windows {
@@ -199,7 +238,7 @@ impl Meter {
         } else {
             let left = if used == 0 { self.until(level, now, 1) } else { reset };
             let expires = now.checked_add(left).ok_or(Refusal::Overflow)?;
-            let bytes = encode(self, Level { at: level.at, used }, tag).ok_or(Refusal::Overflow)?;
+            let bytes = encode(self, Level { at: level.at, used }, form).ok_or(Refusal::Overflow)?;
             Change::Write { offset: 0, bytes, expires }
         };
         Ok(Outcome { decision, change })
@@ -296,9 +335,9 @@ impl Shape {
 const DRAIN_SHIFT: u32 = 3;
 const SHAPE_SHIFT: u32 = 5;
 
-fn decode(bytes: &[u8], tag: u8, drains: &[Drain]) -> Result<(Meter, Level), Foreign> {
-    let (head, fields) = record::open(bytes, tag)?;
-    let drain = Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)).filter(|drain| drains.contains(drain));
+fn decode(bytes: &[u8], form: Form) -> Result<(Meter, Level), Foreign> {
+    let (head, fields) = record::open(bytes, form.kind)?;
+    let drain = Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)).filter(|drain| form.drains.contains(drain));
     let &drain = drain.ok_or(Foreign::Unknown)?;
     // A shape at a time, so that each is compiled with its widths known.
     let decoded = match head >> SHAPE_SHIFT {
@@ -310,15 +349,52 @@ fn decode(bytes: &[u8], tag: u8, drains: &[Drain]) -> Result<(Meter, Level), For
     decoded.ok_or(Foreign::Unknown)
 }
 
-pub(super) fn check(bytes: &[u8], tag: u8, drains: &[Drain]) -> Result<(), Foreign> {
-    decode(bytes, tag, drains).map(drop)
-}
-
 /// The record; `None` if even the widest can't hold it.
-fn encode(meter: &Meter, level: Level, tag: u8) -> Option<Bytes> {
-    let head = tag | (meter.drain as u8) << DRAIN_SHIFT;
+fn encode(meter: &Meter, level: Level, form: Form) -> Option<Bytes> {
+    let head = form.kind.tag() | (meter.drain as u8) << DRAIN_SHIFT;
     Shape::COMMON
         .encode(meter, level, head)
         .or_else(|| Shape::BURST.encode(meter, level, head | 1 << SHAPE_SHIFT))
         .or_else(|| Shape::WIDE.encode(meter, level, head | 2 << SHAPE_SHIFT))
+}
+
+/// A record as it stands under its own policy.
+pub(super) struct Sight {
+    /// The policy that it was written under.
+    pub meter: Meter,
+    /// As of when it was written; where usage drains in steps, the last step or the window's start.
+    pub at: Instant,
+    /// When the level as it was written is all drained.
+    pub drained: Instant,
+    /// When the step or window in force ends; `None` if usage drains continuously, or nothing is used.
+    pub step: Option<Instant>,
+    /// Units in use, rounded up.
+    pub used: u128,
+    pub standing: Standing,
+}
+
+/// What `bytes` say at `now`.
+pub(super) fn sight(bytes: &[u8], form: Form, now: Instant) -> Result<Sight, Foreign> {
+    let (meter, written) = decode(bytes, form)?;
+    let level = meter.advance(written, now);
+    let after = |at: Instant, span: Span| at.checked_add(span).unwrap_or(Instant::MAX);
+    // A new level is dated now, and so is a step that just fell; but that one leaves something in use.
+    let over = level.used == 0 && (meter.drain != Drain::Windows || level.at != written.at);
+    Ok(Sight {
+        meter,
+        at: level.at,
+        drained: after(written.at, meter.reset(written, written.at)),
+        step: (meter.drain != Drain::Smooth && !over).then(|| after(level.at, Span::from_us(meter.period))),
+        used: level.used.div_ceil(meter.unit().into()),
+        standing: meter.stands(level, now),
+    })
+}
+
+impl Sight {
+    /// The facts that every algorithm tells, and how much is used above the capacity.
+    pub(super) fn report(&self, form: Form) -> Report {
+        let mut report = super::report(form.kind, (self.meter.limit, self.meter.period), self.used, self.standing);
+        report.push(("debt", Fact::units(self.used.saturating_sub(self.meter.capacity.into()))));
+        report
+    }
 }

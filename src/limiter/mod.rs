@@ -111,6 +111,49 @@ impl Decision {
     const CLOSED: Self = Self { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO };
 }
 
+/// How a limiter stands, with nothing asked of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whole units that could be taken right now, rounded down.
+    pub remaining: u64,
+    /// Until nothing is used any more, rounded up to a microsecond.
+    pub reset: Span,
+}
+
+/// What a key holds, a name and a value at a time, for a person to read.
+pub type Report = Vec<(&'static str, Fact)>;
+
+/// A value in a [`Report`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// Nothing of the kind.
+    Nothing,
+    /// A word.
+    Word(&'static str),
+    /// A whole number.
+    Number(i64),
+    /// A length of time, told in milliseconds, exactly.
+    Milliseconds(Span),
+}
+
+impl Fact {
+    fn units(units: impl TryInto<i64>) -> Self {
+        Self::Number(units.try_into().unwrap_or(i64::MAX))
+    }
+}
+
+/// The facts that every algorithm tells, in their order.
+fn report(kind: Kind, quota: (u64, u64), used: u128, standing: Standing) -> Report {
+    vec![
+        ("algorithm", Fact::Word(kind.name())),
+        ("limit", Fact::units(quota.0)),
+        ("period_ms", Fact::Milliseconds(Span::from_us(quota.1))),
+        ("used", Fact::units(used)),
+        ("remaining", Fact::units(standing.remaining)),
+        ("reset_ms", Fact::units(standing.reset.as_ms_ceil())),
+    ]
+}
+
 /// What a decision does to the stored value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -261,8 +304,11 @@ pub trait Algorithm: Copy {
     /// Decides `request` at `now` for a key that holds `stored`. The limit is not 0.
     fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal>;
 
-    /// Whether `stored` is a record of this algorithm.
-    fn check(stored: &[u8]) -> Result<(), Foreign>;
+    /// How a key that holds `stored` stands at `now`. The limit is not 0.
+    fn standing(&self, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign>;
+
+    /// What `stored` says at `now`, under the policy that it was written under.
+    fn inspect(stored: &[u8], now: Instant) -> Result<Report, Foreign>;
 }
 
 /// Makes the closed set of algorithms out of one table: the names, the policies, and the way from one to the other.
@@ -296,6 +342,11 @@ macro_rules! algorithms {
                 (quota.limit() <= self.max_limit()).then(|| match self { $(Self::$name => Policy::$name($name::new(quota)),)* })
             }
 
+            /// The number in records.
+            const fn tag(self) -> u8 {
+                match self { $(Self::$name => $name::TAG,)* }
+            }
+
             /// The algorithm of that number in records.
             const fn tagged(tag: u8) -> Option<Self> {
                 match tag { $($name::TAG => Some(Self::$name),)* _ => None }
@@ -326,6 +377,22 @@ macro_rules! algorithms {
             pub fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
                 match self { $(Self::$name(policy) => decide(policy, stored, now, request),)* }
             }
+
+            /// What [`Self::decide`] would answer, but with the limiter as it stands: nothing is taken.
+            ///
+            /// # Errors
+            /// As [`Self::decide`].
+            pub fn peek(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Decision, Refusal> {
+                match self { $(Self::$name(policy) => peek(policy, stored, now, request),)* }
+            }
+        }
+
+        /// What a key that holds `stored` says at `now`, whichever limiter it is.
+        ///
+        /// # Errors
+        /// If it is not a limiter's record.
+        pub fn inspect(stored: &[u8], now: Instant) -> Result<Report, Foreign> {
+            match record::kind(stored)? { $(Kind::$name => $name::inspect(stored, now),)* }
         }
     };
 }
@@ -335,11 +402,20 @@ macro_rules! algorithms {
 fn decide<A: Algorithm>(policy: &A, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
     if policy.quota().limit() == 0 {
         if let Some(bytes) = stored {
-            A::check(bytes)?;
+            A::inspect(bytes, now)?;
         }
         return Ok(Outcome::keep(Decision::CLOSED));
     }
     policy.decide(stored, now, request)
+}
+
+fn peek<A: Algorithm>(policy: &A, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Decision, Refusal> {
+    let decision = decide(policy, stored, now, request)?.decision;
+    if decision.granted == 0 {
+        return Ok(decision);
+    }
+    let Standing { remaining, reset } = policy.standing(stored, now)?;
+    Ok(Decision { remaining, reset, ..decision })
 }
 
 algorithms! {

@@ -27,13 +27,20 @@ pub enum Foreign {
     Unknown,
 }
 
-/// Splits a record of the algorithm numbered `tag` into the third byte's upper bits and the fields.
-pub(super) fn open(bytes: &[u8], tag: u8) -> Result<(u8, &[u8]), Foreign> {
+/// The algorithm whose record this claims to be.
+pub(super) fn kind(bytes: &[u8]) -> Result<Kind, Foreign> {
     match *bytes {
-        [MAGIC, VERSION, head, ref fields @ ..] if head & TAG_BITS == tag => Ok((head & !TAG_BITS, fields)),
-        [MAGIC, VERSION, head, ..] => Err(Kind::tagged(head & TAG_BITS).map_or(Foreign::Unknown, Foreign::Other)),
+        [MAGIC, VERSION, head, ..] => Kind::tagged(head & TAG_BITS).ok_or(Foreign::Unknown),
         [MAGIC, version, _, ..] => Err(Foreign::Version(version)),
         _ => Err(Foreign::Unknown),
+    }
+}
+
+/// Splits a record of `wanted` into the third byte's upper bits and the fields.
+pub(super) fn open(bytes: &[u8], wanted: Kind) -> Result<(u8, &[u8]), Foreign> {
+    match kind(bytes)? {
+        kind if kind == wanted => Ok((bytes[2] & !TAG_BITS, &bytes[3..])),
+        other => Err(Foreign::Other(other)),
     }
 }
 

@@ -19,10 +19,10 @@
 //!
 //! Counts wrap around at 2^32, which their differences don't notice: no window holds as many.
 
-use super::record::{self, take, Foreign};
+use super::record::{self, take};
 use super::{
-    Algorithm, Amount, Bytes, Change, Decision, Instant, Kind, Outcome, Quota, Refusal, Request, Setting, SettingValue, Span,
-    Wait, MAX_PERIOD, MIN_PERIOD,
+    Algorithm, Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request, Setting,
+    SettingValue, Span, Standing, Wait, MAX_PERIOD, MIN_PERIOD,
 };
 
 /// The most ticks in a period.
@@ -57,17 +57,46 @@ impl Algorithm for Slide {
     }
 
     fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
-        let tick = self.quota.period().as_us().div_ceil(self.segments);
+        self.view(stored, now)?.decide(self.quota.limit(), request.amount)
+    }
+
+    fn standing(&self, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign> {
+        Ok(self.view(stored, now)?.standing(self.quota.limit()))
+    }
+
+    fn inspect(stored: &[u8], now: Instant) -> Result<Report, Foreign> {
+        let log = Log::decode(stored)?;
+        let view = View::new(log, Grid { tick: log.tick, period: log.period }, now);
+        let mut report =
+            super::report(Kind::Slide, (log.limit.into(), log.period), view.used().into(), view.standing(log.limit.into()));
+        let counting = view.len() - view.live;
+        let moment = |index: usize| {
+            let us = view.tick(index) * i128::from(log.tick);
+            if counting == 0 {
+                Fact::Nothing
+            } else {
+                Fact::Number(Instant::saturating(us).as_ms_floor())
+            }
+        };
+        report.push(("debt", Fact::units(u64::from(view.used()).saturating_sub(log.limit.into()))));
+        report.push(("tick_us", Fact::units(log.tick)));
+        report.push(("entries", Fact::units(counting)));
+        report.push(("entries_stored", Fact::units(view.len())));
+        report.push(("oldest_ms", moment(view.live.min(view.len() - 1))));
+        report.push(("newest_ms", moment(view.len() - 1)));
+        Ok(report)
+    }
+}
+
+impl Slide {
+    fn view<'a>(&self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, Foreign> {
+        let period = self.quota.period().as_us();
+        let tick = period.div_ceil(self.segments);
         let log = match stored {
             Some(bytes) => Log::decode(bytes)?,
             None => Log { limit: 0, period: 0, tick, base: 0, before: 0, ahead: 0, entries: &[] },
         };
-        let grid = Grid { tick, period: self.quota.period().as_us() };
-        View::new(log, grid, now).decide(self.quota.limit(), request.amount)
-    }
-
-    fn check(stored: &[u8]) -> Result<(), Foreign> {
-        Log::decode(stored).map(drop)
+        Ok(View::new(log, Grid { tick, period }, now))
     }
 }
 
@@ -97,7 +126,7 @@ const HEADER: usize = 40;
 
 impl<'a> Log<'a> {
     fn decode(bytes: &'a [u8]) -> Result<Self, Foreign> {
-        let (head, mut fields) = record::open(bytes, Slide::TAG)?;
+        let (head, mut fields) = record::open(bytes, Kind::Slide)?;
         let spare = take(&mut fields, 1);
         let limit = take(&mut fields, 4) as u32;
         let period = take(&mut fields, 8) as u64;
@@ -237,10 +266,14 @@ impl<'a> View<'a> {
         }
     }
 
+    fn standing(&self, limit: u64) -> Standing {
+        let used = self.used();
+        Standing { remaining: limit.saturating_sub(used.into()), reset: if used == 0 { Span::ZERO } else { self.until(used) } }
+    }
+
     fn decide(&self, limit: u64, amount: Amount) -> Result<Outcome, Refusal> {
         let used = u64::from(self.used());
-        let free = limit.saturating_sub(used);
-        let reset = if used == 0 { Span::ZERO } else { self.until(used as u32) };
+        let Standing { remaining: free, reset } = self.standing(limit);
         let denied = |remaining, wait| Ok(Outcome::keep(Decision { granted: 0, limit, remaining, wait, reset }));
 
         let granted = match amount {

@@ -24,6 +24,11 @@ impl Instant {
         self.0
     }
 
+    /// Milliseconds since the Unix epoch, rounded down.
+    pub const fn as_ms_floor(self) -> i64 {
+        self.0.div_euclid(1_000)
+    }
+
     /// Milliseconds since the Unix epoch, rounded up: a deadline is never early.
     pub const fn as_ms_ceil(self) -> i64 {
         self.0.div_euclid(1_000) + (self.0.rem_euclid(1_000) != 0) as i64

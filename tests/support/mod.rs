@@ -27,6 +27,12 @@ pub fn server_program() -> String {
     std::env::var("REDIS_RL_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
+/// The command line client: either speaks to any server.
+pub fn cli_program() -> &'static str {
+    let runs = |program: &&str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
+    ["redis-cli", "valkey-cli"].into_iter().find(runs).expect("redis-cli or valkey-cli")
+}
+
 /// The version of RESP that a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resp {
@@ -141,7 +147,7 @@ impl Server {
 
     /// What redis-cli prints for a command.
     pub fn cli(&self, options: &[&str], words: &[&str]) -> String {
-        let client = if server_program().contains("valkey") { "valkey-cli" } else { "redis-cli" };
+        let client = cli_program();
         let output = Command::new(client).arg("-s").arg(self.socket()).args(options).args(words).output();
         let output = output.unwrap_or_else(|error| panic!("{client} does not run: {error}"));
         String::from_utf8(output.stdout).expect("text")

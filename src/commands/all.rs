@@ -1,0 +1,84 @@
+//! `RL.ALL`: several limiters in one decision.
+
+use super::error::{Error, Name};
+use super::grammar::Rule;
+use super::{commit, grammar, now, reply, row, wait_ms, Wanted};
+use crate::keyspace::{Call, Key, Run};
+use crate::limiter::{Decision, Outcome, Wait};
+
+/// `RL.ALL numkeys key [key ...] rule [rule ...]`, with a rule for each key:
+/// `<FIXED|SLIDE|GCRA|BUCKET> limit period [algorithm options] [COST n]`
+///
+/// Charges every rule or none. Replies whether it did (1 or 0), wait_ms, and a row of five integers for each rule.
+pub(crate) struct All;
+
+/// Where the keys begin.
+const FIRST: usize = 2;
+
+impl Run for All {
+    fn run(call: &Call<'_>) {
+        if call.asks_for_keys() {
+            // What is no number of keys has none; the call itself will say so.
+            let keys = grammar::numkeys(call).unwrap_or(0);
+            (FIRST..FIRST + keys).take_while(|&index| call.argument(index).is_some()).for_each(|index| call.key_at(index));
+            return;
+        }
+        reply(call, all(call), |Answer { granted, wait, rows }| {
+            call.reply_array(3);
+            call.reply_integer(granted.into());
+            call.reply_integer(wait_ms(wait));
+            call.reply_array(rows.len());
+            rows.iter().for_each(|decision| call.reply_integers(&row(decision)));
+        });
+    }
+}
+
+struct Answer {
+    granted: bool,
+    wait: Wait,
+    rows: Vec<Decision>,
+}
+
+fn all(call: &Call<'_>) -> Result<Answer, Error> {
+    let keys = grammar::numkeys(call)?;
+    let rules = grammar::rules(call, keys)?;
+    distinct(call, keys)?;
+    let mut keys =
+        (FIRST..FIRST + keys).map(|index| Key::open(call, index)).collect::<Option<Vec<_>>>().ok_or(Error::Arity(Name::All))?;
+    let now = now(call);
+    let outcomes = judge(&keys, &rules, |wanted, key, rule| wanted.decide(key, rule, now))?;
+
+    // The longest of the waits, and never if any is never.
+    let wait = outcomes.iter().map(|outcome: &Outcome| outcome.decision.wait).max().unwrap_or(Wait::NONE);
+    let granted = outcomes.iter().all(|outcome| outcome.decision.granted > 0);
+    let rows = if granted {
+        keys.iter_mut().zip(&outcomes).for_each(|(key, outcome)| commit(key, &outcome.change));
+        outcomes.into_iter().map(|outcome| outcome.decision).collect()
+    } else {
+        // Nothing is taken, so the rules that would have granted are shown as they stand.
+        judge(&keys, &rules, |wanted, key, rule| {
+            rule.policy.peek(wanted.stored(key)?, now, rule.request).map_err(|refusal| wanted.refused(refusal))
+        })?
+    };
+    Ok(Answer { granted, wait, rows })
+}
+
+/// Asks each rule about its key.
+fn judge<T>(
+    keys: &[Key<'_>],
+    rules: &[Rule],
+    ask: impl Fn(Wanted, &Key<'_>, &Rule) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    let pairs = keys.iter().zip(rules).enumerate();
+    pairs.map(|(index, (key, rule))| ask(Wanted { place: Some(index + 1), kind: Some(rule.policy.kind()) }, key, rule)).collect()
+}
+
+/// Two rules for one key would each overwrite what the other charges.
+fn distinct(call: &Call<'_>, keys: usize) -> Result<(), Error> {
+    let mut names: Vec<_> = (0..keys).map(|index| (call.argument(FIRST + index), index + 1)).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some(pair) => Err(Error::SameKey(pair[0].1, pair[1].1)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,24 @@
+//! `RL.PEEK`: the decision that would be taken.
+
+use super::error::{Error, Name};
+use super::{grammar, now, reply, row, Wanted};
+use crate::keyspace::{Call, Key, Run};
+use crate::limiter::Decision;
+
+/// `RL.PEEK <FIXED|SLIDE|GCRA|BUCKET> key limit period [algorithm options] [COST n | UPTO n]`
+///
+/// Replies as the limiter's own command would, but with remaining and reset_ms as they stand: nothing is taken.
+pub(crate) struct Peek;
+
+impl Run for Peek {
+    fn run(call: &Call<'_>) {
+        reply(call, peek(call), |decision| call.reply_integers(&row(&decision)));
+    }
+}
+
+fn peek(call: &Call<'_>) -> Result<Decision, Error> {
+    let rule = grammar::peek(call)?;
+    let key = Key::look(call, 2).ok_or(Error::Arity(Name::Peek))?;
+    let wanted = Wanted::one(rule.policy.kind());
+    rule.policy.peek(wanted.stored(&key)?, now(call), rule.request).map_err(|refusal| wanted.refused(refusal))
+}

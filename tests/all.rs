@@ -178,10 +178,13 @@ fn fifty_clients_on_overlapping_keys_never_get_more_than_any_rule_allows() {
                 })
             })
             .collect();
-        clients.into_iter().flat_map(|client| client.join().expect("a client")).fold(BTreeMap::new(), |mut sum, (rule, units)| {
-            *sum.entry(rule).or_insert(0) += units;
-            sum
-        })
+        clients.into_iter().flat_map(|client| client.join().expect("a client")).fold(
+            BTreeMap::new(),
+            |mut sum, (rule, units)| {
+                *sum.entry(rule).or_insert(0) += units;
+                sum
+            },
+        )
     });
     let mut client = server.client();
     for (rule, (name, most)) in RULES.into_iter().enumerate() {
@@ -257,9 +260,11 @@ fn a_cluster_refuses_keys_of_different_slots_and_takes_a_hash_tag() {
     let words = format!("RL.ALL 2 {{{here}}}:1 {{{elsewhere}}}:2 FIXED 10 60 GCRA 10 60");
     assert!(error(&mut client, &command(&words)).contains("CROSSSLOT"));
     // A node that does not own the slot runs nothing.
-    for words in
-        [format!("RL.ALL 1 {elsewhere} FIXED 10 60"), format!("RL.GCRA {elsewhere} 10 60"), format!("RL.INSPECT {elsewhere}")]
-    {
+    for words in [
+        format!("RL.ALL 1 {elsewhere} FIXED 10 60"),
+        format!("RL.GCRA {elsewhere} 10 60"),
+        format!("RL.INSPECT {elsewhere}"),
+    ] {
         let text = error(&mut client, &command(&words));
         assert!(text.contains("MOVED") || text.contains("CLUSTERDOWN"), "{words}: {text}");
     }

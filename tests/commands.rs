@@ -95,7 +95,10 @@ fn redis_cli_shows_the_reply_in_both_protocols() {
     for protocol in ["-2", "-3"] {
         server.cli(&[], &["FLUSHALL"]);
         let reply = server.cli(&[protocol, "--no-raw"], &["RL.GCRA", "key", "10", "60"]);
-        assert_eq!(reply, "1) (integer) 1\n2) (integer) 10\n3) (integer) 9\n4) (integer) 0\n5) (integer) 6000\n", "{protocol}");
+        assert_eq!(
+            reply, "1) (integer) 1\n2) (integer) 10\n3) (integer) 9\n4) (integer) 0\n5) (integer) 6000\n",
+            "{protocol}"
+        );
         let reply = server.cli(&[protocol], &["RL.GCRA", "key", "10", "60", "BRUST", "3"]);
         assert_eq!(reply.trim(), "ERR unknown option 'BRUST' for RL.GCRA", "{protocol}");
     }
@@ -243,7 +246,8 @@ fn the_server_knows_keys_and_flags() {
         let [_, arity, flags, first, last, step, ..] = &info[0][..] else { panic!("{info:?}") };
         assert_eq!([arity, first, last, step], [&Value::Int(-4), &Value::Int(1), &Value::Int(1), &Value::Int(1)]);
         let Value::Array(flags) = flags else { panic!("{flags:?}") };
-        let mut flags: Vec<String> = flags.iter().map(|flag| redis::from_redis_value(flag.clone()).expect("a flag")).collect();
+        let mut flags: Vec<String> =
+            flags.iter().map(|flag| redis::from_redis_value(flag.clone()).expect("a flag")).collect();
         flags.sort();
         assert_eq!(flags, ["denyoom", "fast", "module", "write"], "{name}");
     }

@@ -296,7 +296,8 @@ fn a_sliding_window_of_100_000_fills_and_slides() {
     assert!(total >= 2 * 100_000, "only {total} granted");
     // In no window are more: batches that lie wholly in one add up to no more than the limit.
     for (index, &(from, ..)) in granted.iter().enumerate() {
-        let within: i64 = granted[index..].iter().take_while(|&&(_, to, _)| to < from + PERIOD).map(|&(.., units)| units).sum();
+        let within: i64 =
+            granted[index..].iter().take_while(|&&(_, to, _)| to < from + PERIOD).map(|&(.., units)| units).sum();
         assert!(within <= 100_000, "{within} in the window from {from:?}");
     }
     let entries = (call::<i64>(&mut client, "STRLEN key") - 40) / 8;

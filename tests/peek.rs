@@ -12,7 +12,8 @@ fn granted_and_wait_are_the_calls_and_the_rest_is_as_it_stands() {
     let server = Server::start();
     let mut client = server.client();
     for name in LIMITERS {
-        let peek = |client: &mut redis::Connection, amount: &str| limit(client, &format!("RL.PEEK {name} {name} 10 1d {amount}"));
+        let peek =
+            |client: &mut redis::Connection, amount: &str| limit(client, &format!("RL.PEEK {name} {name} 10 1d {amount}"));
         assert_eq!(peek(&mut client, ""), [1, 10, 10, 0, 0], "{name}");
         assert_eq!(peek(&mut client, "COST 11"), [0, 10, 10, -1, 0], "{name}");
         let [_, _, _, _, reset] = limit(&mut client, &format!("RL.{name} {name} 10 1d COST 7"));
@@ -21,7 +22,10 @@ fn granted_and_wait_are_the_calls_and_the_rest_is_as_it_stands() {
             assert_eq!(told[..3], [granted, 10, 3], "{name} {amount}");
             assert!(told[3].signum() == wait && (reset - 10_000..=reset).contains(&told[4]), "{name} {amount}: {told:?}");
             let real = limit(&mut client, &format!("RL.{name} {name} 10 1d {amount}"));
-            assert!(real[0] == told[0] && (told[3] - 10_000..=told[3]).contains(&real[3]), "{name} {amount}: {told:?} {real:?}");
+            assert!(
+                real[0] == told[0] && (told[3] - 10_000..=told[3]).contains(&real[3]),
+                "{name} {amount}: {told:?} {real:?}"
+            );
             if granted > 0 {
                 limit(&mut client, &format!("RL.{name} {name} 10 1d REFUND {granted}"));
             }

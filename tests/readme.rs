@@ -86,7 +86,8 @@ fn make_run_ends_in_a_server_that_answers() {
         }
         assert!(start.elapsed() < Duration::from_secs(300));
     };
-    let reply = Command::new(support::cli_program()).args(["-p", &port, "RL.GCRA", "key", "10", "60"]).output().expect("a reply");
+    let reply =
+        Command::new(support::cli_program()).args(["-p", &port, "RL.GCRA", "key", "10", "60"]).output().expect("a reply");
     let stopped = Command::new("kill").args(["-INT", "--", &format!("-{group}")]).status().expect("kill runs");
     let _ = child.wait();
     assert_eq!(String::from_utf8_lossy(&reply.stdout), "1\n10\n9\n0\n6000\n");

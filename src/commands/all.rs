@@ -43,8 +43,10 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
     let keys = grammar::numkeys(call)?;
     let rules = grammar::rules(call, keys)?;
     distinct(call, keys)?;
-    let mut keys =
-        (FIRST..FIRST + keys).map(|index| Key::open(call, index)).collect::<Option<Vec<_>>>().ok_or(Error::Arity(Name::All))?;
+    let mut keys = (FIRST..FIRST + keys)
+        .map(|index| Key::open(call, index))
+        .collect::<Option<Vec<_>>>()
+        .ok_or(Error::Arity(Name::All))?;
     let now = now(call);
     let outcomes = judge(&keys, &rules, |wanted, key, rule| wanted.decide(key, rule, now))?;
 
@@ -70,7 +72,9 @@ fn judge<T>(
     ask: impl Fn(Wanted, &Key<'_>, &Rule) -> Result<T, Error>,
 ) -> Result<Vec<T>, Error> {
     let pairs = keys.iter().zip(rules).enumerate();
-    pairs.map(|(index, (key, rule))| ask(Wanted { place: Some(index + 1), kind: Some(rule.policy.kind()) }, key, rule)).collect()
+    pairs
+        .map(|(index, (key, rule))| ask(Wanted { place: Some(index + 1), kind: Some(rule.policy.kind()) }, key, rule))
+        .collect()
 }
 
 /// Two rules for one key would each overwrite what the other charges.

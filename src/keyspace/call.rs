@@ -101,7 +101,11 @@ pub trait Run {
 /// A command's handler, in the server's form. A panic ends here: unwinding into the server would abort it.
 ///
 /// Only the server calls it, which is why it is private to its table of commands.
-pub extern "C" fn handler<R: Run>(ctx: *mut raw::RedisModuleCtx, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> c_int {
+pub extern "C" fn handler<R: Run>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
     // SAFETY: the server passes the arguments, `argc` of them, with the command's name the first; they outlive the call.
     let arguments = unsafe { std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) };
     let call = Call { ctx, arguments };

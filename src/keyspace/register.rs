@@ -42,7 +42,10 @@ pub struct Command {
 pub fn register(ctx: &Context, commands: &[Command]) -> Status {
     let ctx = ctx.get_raw().cast();
     if let Some(function) = api::missing() {
-        log_warning(ctx, &format!("redis-rl needs Redis 7.0.5 or newer, or Valkey 7.2 or newer: this server has no {function}"));
+        log_warning(
+            ctx,
+            &format!("redis-rl needs Redis 7.0.5 or newer, or Valkey 7.2 or newer: this server has no {function}"),
+        );
         return Status::Err;
     }
     // A key is opened for writing before it is known whether anything will be written: what watches it is told by
@@ -90,7 +93,8 @@ fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
         key.bs.index.pos = pos;
         if counted {
             key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
-            key.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 { keynumidx: 0, firstkey: 1, keystep: 1 };
+            key.fk.keynum =
+                raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 { keynumidx: 0, firstkey: 1, keystep: 1 };
         } else {
             key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
             key.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };

@@ -4,7 +4,8 @@
 
 use super::meter::{self, Drain, Form, Meter};
 use super::{
-    Algorithm, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request, Setting, SettingValue, Standing, MAX_UNITS,
+    Algorithm, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request, Setting, SettingValue, Standing,
+    MAX_UNITS,
 };
 
 /// Token bucket.

@@ -115,18 +115,37 @@ impl Meter {
         }
     }
 
-    /// The level under this policy that was `level` under `old`. Usage is carried in units: raising the capacity frees the
-    /// difference at once, lowering it frees nothing, and what was owed above the old capacity is owed in whole.
-    fn carry(&self, old: &Self, level: Level, now: Instant) -> Level {
-        let Level { at, used } = old.advance(level, now);
+    /// What is used under this policy of what was `used` under `old`. Usage is carried in units: raising the capacity frees
+    /// the difference at once, lowering it frees nothing, and what was owed above the old capacity is owed in whole.
+    fn carry(&self, old: &Self, used: u128) -> u128 {
         // Rounded up, against the caller, by less than one grain: less than a microsecond's worth.
         let (from, to) = (u128::from(old.unit()), u128::from(self.unit()));
         let used = (used / from).saturating_mul(to).saturating_add((used % from * to).div_ceil(from));
-        let (capacity, debt) = (self.grains(old.capacity), used.saturating_sub(self.grains(old.capacity)));
-        Level {
-            at: if self.drain == Drain::Smooth { now } else { at },
-            used: used.min(capacity).min(self.grains(self.capacity)).saturating_add(debt),
+        let capacity = self.grains(old.capacity);
+        used.min(capacity).min(self.grains(self.capacity)).saturating_add(used.saturating_sub(capacity))
+    }
+
+    /// The level at `now` that was written as `level` under `old`.
+    ///
+    /// Usage drains at the old rate up to now, when the policy changes. But a denied call writes nothing, so the record can't
+    /// tell whether this is the change or a retry long after it, for which the old rate would be wrong. So it is never worse
+    /// than as if the change had come right after the record was written: nobody waits for longer than the new policy says.
+    fn changed(&self, old: &Self, level: Level, now: Instant) -> Level {
+        let drained = old.advance(level, now);
+        let at = if self.drain == Drain::Smooth { now } else { drained.at };
+        let just_now = self.aligned(Level { at, used: self.carry(old, drained.used) }, now);
+        let at_once = self.aligned(Level { at: level.at, used: self.carry(old, level.used) }, now);
+        if at_once.used < just_now.used {
+            at_once
+        } else {
+            just_now
         }
+    }
+
+    /// [`Self::advance`], with every window on the grid, the one in force too when it is the grid that changed.
+    fn aligned(&self, level: Level, now: Instant) -> Level {
+        let at = if self.align.is_some() { self.start(level.at.min(now)) } else { level.at };
+        self.advance(Level { at, used: level.used }, now)
     }
 
     /// How long until `grains`, at least 1 of those in use, have drained; rounded up.
@@ -141,26 +160,19 @@ impl Meter {
 
     /// The level at `now` of a key that holds `stored`, a record of `form`.
     fn level(&self, form: Form, stored: Option<&[u8]>, now: Instant) -> Result<Level, Foreign> {
-        let mut level = match stored {
-            None => Level { at: self.start(now), used: 0 },
-            Some(bytes) => {
-                let (old, level) = decode(bytes, form)?;
-                if self.same(&old) {
-                    level
-                } else {
-                    self.carry(&old, level, now)
-                }
-            }
-        };
-        if self.align.is_some() {
-            // Every window begins on the grid, the one in force too when it is the grid that changed.
-            level.at = self.start(level.at.min(now));
-        }
-        Ok(self.advance(level, now))
+        let Some(bytes) = stored else { return Ok(Level { at: self.start(now), used: 0 }) };
+        let (old, level) = decode(bytes, form)?;
+        Ok(if self.same(&old) { self.aligned(level, now) } else { self.changed(&old, level, now) })
     }
 
     /// Decides for a key that holds `stored`, a record of `form`.
-    pub(super) fn decide(&self, form: Form, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
+    pub(super) fn decide(
+        &self,
+        form: Form,
+        stored: Option<&[u8]>,
+        now: Instant,
+        request: Request,
+    ) -> Result<Outcome, Refusal> {
         let level = self.level(form, stored, now)?;
         self.charge(form, level, now, request.amount)
     }
@@ -171,7 +183,10 @@ impl Meter {
     }
 
     fn stands(&self, level: Level, now: Instant) -> Standing {
-        Standing { remaining: self.whole(self.grains(self.capacity).saturating_sub(level.used)), reset: self.reset(level, now) }
+        Standing {
+            remaining: self.whole(self.grains(self.capacity).saturating_sub(level.used)),
+            reset: self.reset(level, now),
+        }
     }
 
     /// Whole units in so many grains.
@@ -223,7 +238,8 @@ impl Meter {
             }));
         }
 
-        let reset = if used == 0 { Span::ZERO } else { self.until(level, now, used) };
+        let after = Level { at: level.at, used };
+        let reset = self.reset(after, now);
         let decision = Decision {
             granted,
             limit: self.capacity,
@@ -238,7 +254,7 @@ impl Meter {
         } else {
             let left = if used == 0 { self.until(level, now, 1) } else { reset };
             let expires = now.checked_add(left).ok_or(Refusal::Overflow)?;
-            let bytes = encode(self, Level { at: level.at, used }, form).ok_or(Refusal::Overflow)?;
+            let bytes = encode(self, after, form).ok_or(Refusal::Overflow)?;
             Change::Write { offset: 0, bytes, expires }
         };
         Ok(Outcome { decision, change })

@@ -21,8 +21,8 @@
 
 use super::record::{self, take};
 use super::{
-    Algorithm, Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request, Setting,
-    SettingValue, Span, Standing, Wait, MAX_PERIOD, MIN_PERIOD,
+    Algorithm, Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request,
+    Setting, SettingValue, Span, Standing, Wait, MAX_PERIOD, MIN_PERIOD,
 };
 
 /// The most ticks in a period.
@@ -268,7 +268,10 @@ impl<'a> View<'a> {
 
     fn standing(&self, limit: u64) -> Standing {
         let used = self.used();
-        Standing { remaining: limit.saturating_sub(used.into()), reset: if used == 0 { Span::ZERO } else { self.until(used) } }
+        Standing {
+            remaining: limit.saturating_sub(used.into()),
+            reset: if used == 0 { Span::ZERO } else { self.until(used) },
+        }
     }
 
     fn decide(&self, limit: u64, amount: Amount) -> Result<Outcome, Refusal> {

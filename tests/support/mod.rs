@@ -130,8 +130,8 @@ impl Server {
 
     fn try_client(&self, resp: Resp) -> RedisResult<Connection> {
         let protocol = if resp == Resp::Three { "resp3" } else { "resp2" };
-        let connection =
-            redis::Client::open(format!("redis+unix://{}?protocol={protocol}", self.socket().display()))?.get_connection()?;
+        let connection = redis::Client::open(format!("redis+unix://{}?protocol={protocol}", self.socket().display()))?
+            .get_connection()?;
         connection.set_read_timeout(Some(DEADLINE))?;
         Ok(connection)
     }

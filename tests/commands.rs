@@ -77,15 +77,17 @@ fn a_limit_of_zero_denies_every_call_and_writes_nothing() {
 fn resp2_and_resp3_reply_alike() {
     let server = Server::start();
     for name in LIMITERS {
-        let replies = [Resp::Two, Resp::Three].map(|resp| {
+        for resp in [Resp::Two, Resp::Three] {
             let mut client = server.client_of(resp);
             call::<()>(&mut client, "FLUSHALL");
-            call::<Value>(&mut client, &format!("{name} key 10 1d COST 3"))
-        });
-        assert_eq!(replies[0], replies[1], "{name}");
-        assert!(
-            matches!(&replies[0], Value::Array(items) if items.len() == 5 && items.iter().all(|item| matches!(item, Value::Int(_))))
-        );
+            let Value::Array(items) = call(&mut client, &format!("{name} key 10 1d COST 3")) else { panic!("no array") };
+            // When all is given back again depends on the moment.
+            let [granted, capacity, remaining, wait_ms, Value::Int(25_000_000..=87_000_000)] = &items[..] else {
+                panic!("{name} {resp:?}: {items:?}")
+            };
+            let head = [granted, capacity, remaining, wait_ms];
+            assert_eq!(head, [&Value::Int(3), &Value::Int(10), &Value::Int(7), &Value::Int(0)], "{name} {resp:?}");
+        }
     }
 }
 

@@ -35,8 +35,8 @@ fn every_algorithm_in_words() {
             r#"algorithm "FIXED", limit 10, period_ms 86400000, used 13, remaining 0, reset_ms 172800 s, debt 3, window_start_ms a moment, window_end_ms a moment"#,
         ),
         (
-            "RL.SLIDE key 10 1d COST 3",
-            r#"algorithm "SLIDE", limit 10, period_ms 86400000, used 3, remaining 7, reset_ms 86500 s, debt 0, tick_us 1318360, entries 1, entries_stored 1, oldest_ms a moment, newest_ms a moment"#,
+            "RL.SLIDE key 10 86450 COST 3",
+            r#"algorithm "SLIDE", limit 10, period_ms 86450000, used 3, remaining 7, reset_ms 86500 s, debt 0, tick_us 1319123, entries 1, entries_stored 1, oldest_ms a moment, newest_ms a moment"#,
         ),
         (
             "RL.GCRA key 10 1d BURST 20 COST 4",

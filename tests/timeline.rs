@@ -809,6 +809,17 @@ fn kind(policy: &str) -> Kind {
 }
 
 #[test]
+fn records_are_small() {
+    for quota in ["10 60s", "1000000 1d", "4294967295 1s", "3 30d"] {
+        for policy in [format!("FIXED {quota}"), format!("GCRA {quota}"), format!("BUCKET {quota} STEP")] {
+            let mut key = Key::default();
+            key.call(&rule(&policy), NOW, Amount::UpTo(MAX_UNITS)).expect("a grant");
+            assert_eq!(key.value.expect("a record").len(), 28, "{policy}");
+        }
+    }
+}
+
+#[test]
 fn a_record_of_another_algorithm_is_foreign() {
     for held in POLICIES {
         for asked in POLICIES {

@@ -118,10 +118,11 @@ struct Log<'a> {
     base: i64,
     before: u32,
     ahead: u32,
-    entries: &'a [[u8; ENTRY]],
+    entries: &'a [Entry],
 }
 
 const ENTRY: usize = 8;
+type Entry = [u8; ENTRY];
 const HEADER: usize = 40;
 
 impl<'a> Log<'a> {
@@ -160,14 +161,12 @@ impl<'a> Log<'a> {
 
     /// The tick of entry `index`, from the base.
     fn offset(&self, index: usize) -> u32 {
-        let [a, b, c, d, ..] = self.entries[index];
-        u32::from_le_bytes([a, b, c, d])
+        offset(&self.entries[index])
     }
 
     /// The units granted up to and with entry `index`, modulo 2^32.
     fn count(&self, index: usize) -> u32 {
-        let [.., a, b, c, d] = self.entries[index];
-        u32::from_le_bytes([a, b, c, d])
+        count(&self.entries[index])
     }
 
     /// The units granted before entry `index`, modulo 2^32.
@@ -180,22 +179,17 @@ impl<'a> Log<'a> {
     }
 }
 
-fn entry(offset: u32, count: u32) -> [u8; ENTRY] {
+fn entry(offset: u32, count: u32) -> Entry {
     let ([a, b, c, d], [e, f, g, h]) = (offset.to_le_bytes(), count.to_le_bytes());
     [a, b, c, d, e, f, g, h]
 }
 
-/// The first index in `low .. high` at which `holds`, which it does from there on; `high` if nowhere.
-fn first(mut low: usize, mut high: usize, holds: impl Fn(usize) -> bool) -> usize {
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if holds(middle) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    low
+fn offset(&[a, b, c, d, ..]: &Entry) -> u32 {
+    u32::from_le_bytes([a, b, c, d])
+}
+
+fn count(&[.., a, b, c, d]: &Entry) -> u32 {
+    u32::from_le_bytes([a, b, c, d])
 }
 
 /// A log as it counts now, under a policy that need not be the one it was written under.
@@ -224,7 +218,8 @@ impl<'a> View<'a> {
         let (own, tick) = (i128::from(log.tick), i128::from(grid.tick));
         let horizon = if own == tick { gone.into() } else { (i128::from(gone) * tick).div_euclid(own) };
         let horizon = horizon + i128::from(view.shift) - i128::from(log.base);
-        view.live = first(0, log.entries.len(), |index| i128::from(log.offset(index)) >= horizon);
+        let horizon = horizon.clamp(0, 1 << 32) as u64;
+        view.live = log.entries.partition_point(|entry| u64::from(offset(entry)) < horizon);
         view
     }
 
@@ -248,12 +243,16 @@ impl<'a> View<'a> {
         (tick + 1) * i128::from(self.grid.tick) - 1 + i128::from(self.grid.period)
     }
 
+    /// The index of the first entry up to which `units` count.
+    fn reaches(&self, units: u32) -> usize {
+        let gone = self.log.before(self.live);
+        self.live + self.log.entries[self.live..].partition_point(|entry| count(entry).wrapping_sub(gone) < units)
+    }
+
     /// How long until `units` of those that count do so no more.
     fn until(&self, units: u32) -> Span {
-        let gone = self.log.before(self.live);
-        let index = first(self.live, self.len(), |index| self.log.count(index).wrapping_sub(gone) >= units);
         // Stored bytes that no limiter wrote may not reach so many.
-        let index = index.min(self.len() - 1);
+        let index = self.reaches(units).min(self.len() - 1);
         let left = self.expiry(self.tick(index)) - i128::from(self.now.as_us());
         Span::saturating(left.max(1).unsigned_abs())
     }
@@ -381,7 +380,7 @@ impl<'a> View<'a> {
             return Outcome { decision: decision(Span::ZERO), change: Change::Remove };
         }
         let gone = self.log.before(self.live);
-        let index = first(self.live, self.len() - 1, |index| self.log.count(index).wrapping_sub(gone) >= used);
+        let index = self.reaches(used).min(self.len() - 1);
         let (offset, bytes) = if self.unchanged(limit as u32) {
             let mut bytes = Bytes::with_capacity(ENTRY);
             bytes.extend(&entry(self.log.offset(index), gone.wrapping_add(used)));

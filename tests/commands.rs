@@ -310,3 +310,28 @@ fn info_tells_the_version() {
     let text: String = call(&mut server.client(), "INFO rl");
     assert!(text.contains(&format!("rl_version:{}", env!("CARGO_PKG_VERSION"))), "{text}");
 }
+
+#[test]
+fn a_limit_may_change_on_a_live_key() {
+    let server = Server::start();
+    let mut client = server.client();
+    for name in LIMITERS {
+        let mut call = |words: &str| limit(&mut client, &format!("{name} {name} {words}"));
+        assert_eq!(call("10 1d COST 10")[..3], [10, 10, 0], "{name}");
+        // Raised, and the difference is free at once; lowered, and nothing is.
+        assert_eq!(call("15 1d COST 3")[..3], [3, 15, 2], "{name}");
+        assert_eq!(call("5 1d")[..3], [0, 5, 0], "{name}");
+        assert_eq!(call("15 1d UPTO 3")[..3], [2, 15, 0], "{name}");
+    }
+    // From a slow limit to a fast one: the wait that is told is enough, though the denial changed nothing.
+    for name in ["RL.GCRA", "RL.BUCKET"] {
+        call::<()>(&mut client, &format!("DEL {name}"));
+        assert_eq!(limit(&mut client, &format!("{name} {name} 10 1d COST 10"))[0], 10);
+        let [granted, _, _, wait_ms, _] = limit(&mut client, &format!("{name} {name} 10 1"));
+        if granted == 0 {
+            assert!((1..=100).contains(&wait_ms), "{name}: {wait_ms}");
+            std::thread::sleep(std::time::Duration::from_millis(wait_ms as u64));
+            assert_eq!(limit(&mut client, &format!("{name} {name} 10 1"))[0], 1, "{name}");
+        }
+    }
+}

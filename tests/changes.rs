@@ -97,3 +97,28 @@ fn a_faster_limit_frees_a_key_that_was_full_at_a_slower_one() {
         assert_eq!(decide(&policy(5, 10), &key, 2_000_000, 1).0, 1);
     }
 }
+
+#[test]
+fn two_grids_on_one_key_grant_no_more_than_one() {
+    for (period, one, other) in [(86_400, 0, -28_800), (86_400, 0, 28_800), (3_600, 0, 1_800)] {
+        let policy = |offset: i64| {
+            let mut policy = Kind::Fixed.policy(Quota::new(10, Span::from_us(period * 1_000_000)).expect("ok")).expect("ok");
+            policy.set(0, offset * 1_000_000);
+            policy
+        };
+        let (one, other) = (policy(one), policy(other));
+        let mut key = None;
+        let mut granted = 0;
+        // A call a second for ten minutes: one end of a window may lie in there for each of the grids.
+        for second in 0..600 {
+            let request = Request { amount: Amount::Cost(1) };
+            let policy = if second % 2 == 0 { &one } else { &other };
+            let outcome = policy.decide(key.as_deref(), at(second * 1_000_000), request).expect("a decision");
+            granted += outcome.decision.granted;
+            if let Change::Write { bytes, .. } = outcome.change {
+                key = Some(bytes.as_slice().to_vec());
+            }
+        }
+        assert!((10..=30).contains(&granted), "{granted}");
+    }
+}

@@ -144,7 +144,7 @@ impl Meter {
         others.into_iter().fold(literal, |least, other| if other.used < least.used { other } else { least })
     }
 
-    /// [`Self::advance`], with every window on the grid, the one in force too when it is the grid that changed.
+    /// [`Self::advance`], with every window on the grid: the one that holds the level's date.
     fn aligned(&self, level: Level, now: Instant) -> Level {
         let at = if self.align.is_some() { self.start(level.at.min(now)) } else { level.at };
         self.advance(Level { at, used: level.used }, now)
@@ -160,11 +160,16 @@ impl Meter {
         Span::saturating(steps.saturating_mul(self.period.into()).saturating_sub(now.since(level.at).as_us().into()))
     }
 
-    /// The level at `now` of a key that holds `stored`, a record of `form`.
-    fn level(&self, form: Form, stored: Option<&[u8]>, now: Instant) -> Result<Level, Foreign> {
-        let Some(bytes) = stored else { return Ok(Level { at: self.start(now), used: 0 }) };
+    /// The level at `now` of a key that holds `stored`, a record of `form`; and the earliest date that it may be written
+    /// with. A record's date never goes back, or two grids in turn would each move a window to before the other's.
+    fn level(&self, form: Form, stored: Option<&[u8]>, now: Instant) -> Result<(Level, Instant), Foreign> {
+        let Some(bytes) = stored else {
+            let at = self.start(now);
+            return Ok((Level { at, used: 0 }, at));
+        };
         let (old, level) = decode(bytes, form)?;
-        Ok(if self.same(&old) { self.aligned(level, now) } else { self.changed(&old, level, now) })
+        let earliest = level.at.min(now);
+        Ok((if self.same(&old) { self.aligned(level, now) } else { self.changed(&old, level, now) }, earliest))
     }
 
     /// Decides for a key that holds `stored`, a record of `form`.
@@ -175,13 +180,13 @@ impl Meter {
         now: Instant,
         request: Request,
     ) -> Result<Outcome, Refusal> {
-        let level = self.level(form, stored, now)?;
-        self.charge(form, level, now, request.amount)
+        let (level, earliest) = self.level(form, stored, now)?;
+        self.charge(form, (level, earliest), now, request.amount)
     }
 
     /// How a key that holds `stored`, a record of `form`, stands.
     pub(super) fn standing(&self, form: Form, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign> {
-        Ok(self.stands(self.level(form, stored, now)?, now))
+        Ok(self.stands(self.level(form, stored, now)?.0, now))
     }
 
     fn stands(&self, level: Level, now: Instant) -> Standing {
@@ -210,7 +215,13 @@ impl Meter {
         }
     }
 
-    fn charge(&self, form: Form, level: Level, now: Instant, amount: Amount) -> Result<Outcome, Refusal> {
+    fn charge(
+        &self,
+        form: Form,
+        (level, earliest): (Level, Instant),
+        now: Instant,
+        amount: Amount,
+    ) -> Result<Outcome, Refusal> {
         let unit = self.unit();
         let capacity = self.grains(self.capacity);
         let free = capacity.saturating_sub(level.used);
@@ -256,7 +267,7 @@ impl Meter {
         } else {
             let left = if used == 0 { self.until(level, now, 1) } else { reset };
             let expires = now.checked_add(left).ok_or(Refusal::Overflow)?;
-            let bytes = encode(self, after, form).ok_or(Refusal::Overflow)?;
+            let bytes = encode(self, Level { at: level.at.max(earliest), used }, form).ok_or(Refusal::Overflow)?;
             Change::Write { offset: 0, bytes, expires }
         };
         Ok(Outcome { decision, change })

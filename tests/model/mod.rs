@@ -219,7 +219,10 @@ fn bring<M: Meter>(held: M, rule: &Rule, now: i64) -> Result<M, Silence> {
 pub struct Fixed {
     rule: Rule,
     now: Q,
+    /// Where the window in force begins.
     start: Q,
+    /// The date that is written: it lies in that window.
+    kept: Q,
     count: Q,
 }
 
@@ -254,11 +257,17 @@ impl Ledger for Fixed {
     const EMPTY_COUNTS: bool = true;
 
     fn open(rule: &Rule, now: i64) -> Self {
-        Self { rule: *rule, now: q(now), start: rule.window_holding(q(now)), count: Q::zero() }
+        let start = rule.window_holding(q(now));
+        Self { rule: *rule, now: q(now), kept: start.clone(), start, count: Q::zero() }
     }
 
-    fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
-        bring(self, rule, now)
+    fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        // A date that is kept never goes back: a window may begin before it, on a grid.
+        let kept = self.kept.clone().min(q(now));
+        self.start = kept.clone();
+        let mut held = bring(self, rule, now)?;
+        held.kept = kept.max(held.start.clone());
+        Ok(held)
     }
 
     fn used(&self) -> Q {

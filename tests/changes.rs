@@ -36,7 +36,7 @@ fn at(us: u64) -> Instant {
 fn written(policy: &Policy, calls: &[(u64, Amount)]) -> Option<Vec<u8>> {
     let mut key: Option<Vec<u8>> = None;
     for &(us, amount) in calls {
-        let outcome = policy.decide(key.as_deref(), at(us), Request { amount }).expect("a decision");
+        let outcome = policy.decide(key.as_deref(), at(us), Request::now(amount)).expect("a decision");
         match outcome.change {
             Change::Keep => {}
             Change::Remove => key = None,
@@ -51,7 +51,7 @@ fn written(policy: &Policy, calls: &[(u64, Amount)]) -> Option<Vec<u8>> {
 }
 
 fn decide(policy: &Policy, key: &Option<Vec<u8>>, us: u64, n: u64) -> (u64, Wait) {
-    let decision = policy.decide(key.as_deref(), at(us), Request { amount: Amount::Cost(n) }).expect("a decision").decision;
+    let decision = policy.decide(key.as_deref(), at(us), Request::now(Amount::Cost(n))).expect("a decision").decision;
     (decision.granted, decision.wait)
 }
 
@@ -111,7 +111,7 @@ fn two_grids_on_one_key_grant_no_more_than_one() {
         let mut granted = 0;
         // A call a second for ten minutes: one end of a window may lie in there for each of the grids.
         for second in 0..600 {
-            let request = Request { amount: Amount::Cost(1) };
+            let request = Request::now(Amount::Cost(1));
             let policy = if second % 2 == 0 { &one } else { &other };
             let outcome = policy.decide(key.as_deref(), at(second * 1_000_000), request).expect("a decision");
             granted += outcome.decision.granted;

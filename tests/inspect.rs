@@ -36,7 +36,11 @@ fn every_algorithm_in_words() {
         ),
         (
             "RL.SLIDE key 10 86450 COST 3",
-            r#"algorithm "SLIDE", limit 10, period_ms 86450000, used 3, remaining 7, reset_ms 86500 s, debt 0, tick_us 1319123, entries 1, entries_stored 1, oldest_ms a moment, newest_ms a moment"#,
+            r#"algorithm "SLIDE", limit 10, period_ms 86450000, used 3, remaining 7, reset_ms 86500 s, debt 0, bookings 0, tick_us 1319123, entries 1, entries_stored 1, oldest_ms a moment, newest_ms a moment"#,
+        ),
+        (
+            "RL.SLIDE key 10 43225 COST 8; RL.SLIDE key 10 43225 COST 5 RESERVE 1d",
+            r#"algorithm "SLIDE", limit 10, period_ms 43225000, used 13, remaining 0, reset_ms 86500 s, debt 3, bookings 5, tick_us 659562, entries 2, entries_stored 2, oldest_ms a moment, newest_ms a moment"#,
         ),
         (
             "RL.GCRA key 10 1d BURST 20 COST 4",
@@ -52,7 +56,7 @@ fn every_algorithm_in_words() {
         ),
     ] {
         call::<()>(&mut client, "DEL key");
-        limit(&mut client, words);
+        words.split("; ").for_each(|words| drop(limit(&mut client, words)));
         // The slide's tick may end a moment before or after a whole second.
         let shown = shown(&server, "key").join(", ").replace('"', "").replace("=> ", "");
         assert_eq!(shown, expected.replace('"', ""), "{words}");

@@ -463,7 +463,7 @@ proptest! {
         for (index, (now, verb, size)) in calls.into_iter().enumerate() {
             let rule = &rules[index % rules.len()];
             let (_, amount) = Clock::new(0).next(rule, &Action { rule: 0, step: Step::Us(0), verb, size });
-            match rule.policy().decide(key.value.as_deref(), Instant::from_us(now), Request { amount }) {
+            match rule.policy().decide(key.value.as_deref(), Instant::from_us(now), Request::now(amount)) {
                 Ok(outcome) => key.apply(&outcome.change),
                 Err(refusal) => prop_assert_eq!(refusal, Refusal::Overflow),
             }
@@ -555,7 +555,8 @@ fn assert_bound(rule: &Rule, grants: &[(i128, u128)]) {
 
 /// Decides and carries out, at full speed.
 fn decide(key: &mut Key, policy: &Policy, now: u64, amount: Amount) -> Decision {
-    let outcome = policy.decide(key.value.as_deref(), Instant::from_us(now as i64), Request { amount }).expect("a decision");
+    let outcome =
+        policy.decide(key.value.as_deref(), Instant::from_us(now as i64), Request::now(amount)).expect("a decision");
     key.apply(&outcome.change);
     outcome.decision
 }

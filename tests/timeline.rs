@@ -124,8 +124,7 @@ fn refund_on_a_missing_key_does_nothing() {
         ["FIXED 10 60s", "FIXED 10 60s ALIGN 1s", "SLIDE 10 60s", "GCRA 10 60s", "BUCKET 10 60s", "BUCKET 10 60s STEP"]
     {
         timeline(policy, &format!("1s | {policy} | REFUND 5 | 0 10 10 0 0"));
-        let outcome =
-            rule(policy).policy().decide(None, Instant::from_us(0), Request { amount: Amount::Refund(5) }).unwrap();
+        let outcome = rule(policy).policy().decide(None, Instant::from_us(0), Request::now(Amount::Refund(5))).unwrap();
         assert_eq!(outcome.change, Change::Keep);
     }
 }
@@ -797,7 +796,7 @@ fn record(policy: &str) -> Vec<u8> {
 }
 
 fn refusal(policy: &str, stored: &[u8], amount: Amount) -> Option<Refusal> {
-    rule(policy).policy().decide(Some(stored), Instant::from_us(NOW), Request { amount }).err()
+    rule(policy).policy().decide(Some(stored), Instant::from_us(NOW), Request::now(amount)).err()
 }
 
 fn is_foreign(policy: &str, stored: &[u8]) -> bool {

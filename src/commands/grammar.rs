@@ -1,4 +1,4 @@
-//! The arguments of the commands: above all a rule, `limit period [algorithm options] [amount]`.
+//! The arguments of the commands: above all a rule, `limit period [algorithm options] [amount] [wait]`.
 //!
 //! Words are bytes, in no encoding. Keywords come in any order and any letter case, each at most once.
 
@@ -22,8 +22,10 @@ impl Words for [&[u8]] {
 pub struct Rule {
     /// The limit, with the algorithm's options.
     pub policy: Policy,
-    /// The amount.
+    /// The amount, and how far ahead it may be booked.
     pub request: Request,
+    /// For how long the server may hold the reply until the units are free; `None`: not at all.
+    pub block: Option<Span>,
 }
 
 /// Reads one word after the other.
@@ -54,7 +56,31 @@ type AmountOf = fn(u64) -> Amount;
 const AMOUNTS: [(&str, AmountOf); 4] =
     [("COST", Amount::Cost), ("UPTO", Amount::UpTo), ("FORCE", Amount::Force), ("REFUND", Amount::Refund)];
 
+/// A keyword for the wait: what it is called, the amounts that it goes with, and what it does.
+struct Waiting {
+    keyword: &'static str,
+    amounts: &'static [&'static str],
+    set: fn(&mut Rule, Span),
+}
+
+/// The keywords for the wait.
+const WAITS: [Waiting; 2] = [
+    Waiting { keyword: "RESERVE", amounts: &["COST"], set: |rule, span| rule.request.ahead = span },
+    Waiting { keyword: "BLOCK", amounts: &["COST", "UPTO"], set: |rule, span| rule.block = Some(span) },
+];
+
+/// The longest wait that can be asked for: a day.
+const MAX_WAIT_US: u64 = 86_400_000_000;
+
 impl Name {
+    /// The keywords for the wait that the command knows.
+    const fn waits(self) -> &'static [Waiting] {
+        match self {
+            Self::Limiter(_) => &WAITS,
+            Self::Peek | Self::All | Self::Inspect => &[],
+        }
+    }
+
     fn amounts(self) -> &'static [(&'static str, AmountOf)] {
         match self {
             Self::Limiter(_) => &AMOUNTS,
@@ -65,7 +91,7 @@ impl Name {
     }
 }
 
-/// The words of a limiter command: `RL.<kind> key limit period [algorithm options] [amount]`.
+/// The words of a limiter command: `RL.<kind> key limit period [algorithm options] [amount] [wait]`.
 ///
 /// # Errors
 /// The first word that is not as it should be; so it is with all of these.
@@ -123,7 +149,7 @@ fn named(word: &[u8]) -> Option<Kind> {
     find(Kind::ALL, |kind| kind.name(), word).map(|(_, &kind)| kind)
 }
 
-/// `limit period [algorithm options] [amount]`, up to the last word or, in [`Name::All`], up to the next rule.
+/// `limit period [algorithm options] [amount] [wait]`, up to the last word or, in [`Name::All`], up to the next rule.
 fn rule<W: Words + ?Sized>(kind: Kind, command: Name, words: &mut Cursor<'_, W>) -> Result<Rule, Error> {
     let (Some(limit), Some(period)) = (words.word(), words.word()) else { return Err(Error::NoLimit(kind)) };
     let limit = count(limit, "limit", 0, kind.max_limit())?;
@@ -133,6 +159,7 @@ fn rule<W: Words + ?Sized>(kind: Kind, command: Name, words: &mut Cursor<'_, W>)
 
     let mut settings_seen = 0_u32;
     let mut amount: Option<(&'static str, Amount)> = None;
+    let mut wait: Option<(&'static Waiting, Span)> = None;
     while let Some(word) = words.peek() {
         if command == Name::All && named(word).is_some() {
             break;
@@ -150,12 +177,25 @@ fn rule<W: Words + ?Sized>(kind: Kind, command: Name, words: &mut Cursor<'_, W>)
                 Some((other, _)) => return Err(Error::Conflict(other, keyword)),
                 None => amount = Some((keyword, of(count(words.value(keyword)?, keyword, 1, MAX_UNITS)?))),
             }
+        } else if let Some((_, found)) = find(command.waits(), |wait| wait.keyword, word) {
+            match wait {
+                Some((other, _)) if other.keyword == found.keyword => return Err(Error::Twice(found.keyword)),
+                Some((other, _)) => return Err(Error::Conflict(other.keyword, found.keyword)),
+                None => wait = Some((found, wait_of(words.value(found.keyword)?, found.keyword)?)),
+            }
         } else {
             return Err(Error::UnknownOption { word: printable(word), command });
         }
     }
-    let amount = amount.map_or(Amount::Cost(1), |(_, amount)| amount);
-    Ok(Rule { policy, request: Request { amount } })
+    let (keyword, amount) = amount.unwrap_or(("COST", Amount::Cost(1)));
+    let mut rule = Rule { policy, request: Request::now(amount), block: None };
+    if let Some((wait, span)) = wait {
+        if !wait.amounts.contains(&keyword) {
+            return Err(Error::Conflict(keyword, wait.keyword));
+        }
+        (wait.set)(&mut rule, span);
+    }
+    Ok(rule)
 }
 
 fn find<'t, T>(table: &'t [T], keyword: impl Fn(&T) -> &'static str, word: &[u8]) -> Option<(usize, &'t T)> {
@@ -207,6 +247,11 @@ const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 
 
 fn period_of(word: &[u8]) -> Option<Span> {
     duration_us(word).map(Span::from_us).filter(|period| (MIN_PERIOD..=MAX_PERIOD).contains(period))
+}
+
+fn wait_of(word: &[u8], name: &'static str) -> Result<Span, Error> {
+    let span = duration_us(word).filter(|us| (1..=MAX_WAIT_US).contains(us)).map(Span::from_us);
+    span.ok_or(Error::Duration { name, range: "above 0, at most 1d" })
 }
 
 /// A unit of time: its suffix, its microseconds, and how many decimals are always whole microseconds.

@@ -157,7 +157,7 @@ impl Meter {
         }
         let step = self.grains(self.limit);
         let steps = if grains <= step { 1 } else { grains.div_ceil(step) };
-        Span::saturating(steps.saturating_mul(self.period.into()).saturating_sub(now.since(level.at).as_us().into()))
+        Span::saturating(steps.saturating_mul(self.period.into()).saturating_sub(now.since(level.at).as_us().into()).max(1))
     }
 
     /// The level at `now` of a key that holds `stored`, a record of `form`; and the earliest date that it may be written
@@ -181,7 +181,7 @@ impl Meter {
         request: Request,
     ) -> Result<Outcome, Refusal> {
         let (level, earliest) = self.level(form, stored, now)?;
-        self.charge(form, (level, earliest), now, request.amount)
+        self.charge(form, (level, earliest), now, request)
     }
 
     /// How a key that holds `stored`, a record of `form`, stands.
@@ -220,13 +220,13 @@ impl Meter {
         form: Form,
         (level, earliest): (Level, Instant),
         now: Instant,
-        amount: Amount,
+        Request { amount, ahead }: Request,
     ) -> Result<Outcome, Refusal> {
         let unit = self.unit();
         let capacity = self.grains(self.capacity);
         let free = capacity.saturating_sub(level.used);
 
-        let (granted, used) = match amount {
+        let (granted, mut used) = match amount {
             Amount::Cost(n) => (n, level.used.saturating_add(self.grains(n))),
             Amount::UpTo(n) => {
                 let granted = n.min(self.whole(free));
@@ -240,15 +240,26 @@ impl Meter {
             }
         };
 
+        let mut wait = Span::ZERO;
         if used > capacity && matches!(amount, Amount::Cost(_) | Amount::UpTo(_)) {
-            let never = matches!(amount, Amount::Cost(n) if n > self.capacity);
-            return Ok(Outcome::keep(Decision {
-                granted: 0,
-                limit: self.capacity,
-                remaining: self.whole(free),
-                wait: if never { Wait::Never } else { Wait::For(self.until(level, now, used - capacity)) },
-                reset: self.reset(level, now),
-            }));
+            let denied = |wait| {
+                let (limit, remaining, reset) = (self.capacity, self.whole(free), self.reset(level, now));
+                Ok(Outcome::keep(Decision { granted: 0, limit, remaining, wait, reset }))
+            };
+            let ahead = match amount {
+                Amount::Cost(n) if n > self.capacity => return denied(Wait::Never),
+                Amount::Cost(_) => ahead,
+                _ => Span::ZERO,
+            };
+            wait = self.until(level, now, used - capacity);
+            if wait > ahead {
+                return denied(Wait::For(wait.saturating_sub(ahead)));
+            }
+            if self.drain == Drain::Windows {
+                // A booking acts wholly in one window: what is left of those before it is used up.
+                let windows = (used - capacity).div_ceil(capacity);
+                used = level.used.max(windows.saturating_mul(capacity)).saturating_add(self.grains(granted));
+            }
         }
 
         let after = Level { at: level.at, used };
@@ -257,7 +268,7 @@ impl Meter {
             granted,
             limit: self.capacity,
             remaining: self.whole(capacity.saturating_sub(used)),
-            wait: Wait::NONE,
+            wait: Wait::For(wait),
             reset,
         };
         let change = if matches!(amount, Amount::Refund(_)) && used == level.used {

@@ -75,12 +75,22 @@ pub enum Amount {
 pub struct Request {
     /// How many units.
     pub amount: Amount,
+    /// How far ahead [`Amount::Cost`] may be booked if the units are not free now; zero: now or not at all. The other amounts
+    /// are never booked.
+    pub ahead: Span,
+}
+
+impl Request {
+    /// A request to be answered by what is free now.
+    pub const fn now(amount: Amount) -> Self {
+        Self { amount, ahead: Span::ZERO }
+    }
 }
 
 /// How long until a call would be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
-    /// After this span, rounded up to a microsecond; zero for a call that is granted.
+    /// After this span, rounded up to a microsecond; zero for a call that is granted, unless it is booked.
     For(Span),
     /// Not ever: the call asks for more than the capacity.
     Never,
@@ -100,7 +110,8 @@ pub struct Decision {
     pub limit: u64,
     /// Whole units that could be taken right now, 0 ..= limit, rounded down.
     pub remaining: u64,
-    /// How long until this same call, alone, would be granted.
+    /// Granted: how long to wait before acting, which is not at all unless the units are booked. Denied: how long until this
+    /// same call, alone, would be granted.
     pub wait: Wait,
     /// Until nothing is used any more, rounded up to a microsecond.
     pub reset: Span,

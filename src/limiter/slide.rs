@@ -14,7 +14,7 @@
 //! | 8 | tick, microseconds |
 //! | 8 | base: the tick from which the entries' ticks are counted, signed |
 //! | 4 | units granted before the first entry, modulo 2^32 |
-//! | 4 | ahead: entries before this tick, from the base, may lie in the future; 0 if none does |
+//! | 4 | ahead: entries before this tick, from the base, may lie in the future; 0 if none does, 2^32 - 1 if however far |
 //! | 4 + 4 each | entries: a tick, from the base, and the units granted up to its end, modulo 2^32; ticks ascend |
 //!
 //! Counts wrap around at 2^32, which their differences don't notice: no window holds as many.
@@ -57,7 +57,7 @@ impl Algorithm for Slide {
     }
 
     fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
-        self.view(stored, now)?.decide(self.quota.limit(), request.amount)
+        self.view(stored, now)?.decide(self.quota.limit(), request)
     }
 
     fn standing(&self, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign> {
@@ -79,6 +79,7 @@ impl Algorithm for Slide {
             }
         };
         report.push(("debt", Fact::units(u64::from(view.used()).saturating_sub(log.limit.into()))));
+        report.push(("bookings", Fact::units(view.booked())));
         report.push(("tick_us", Fact::units(log.tick)));
         report.push(("entries", Fact::units(counting)));
         report.push(("entries_stored", Fact::units(view.len())));
@@ -107,6 +108,21 @@ struct Grid {
     tick: u64,
     /// Microseconds.
     period: u64,
+}
+
+/// An `ahead` that is no tick: what a former policy left may lie in the future however far.
+const ANYWHERE: u32 = u32::MAX;
+
+impl Grid {
+    /// Ticks in a period and a tick.
+    fn segments(self) -> u32 {
+        u32::try_from(self.period.div_ceil(self.tick)).unwrap_or(u32::MAX).saturating_add(1)
+    }
+}
+
+/// How far ahead of `now` a booking may lie: a period and a tick.
+fn reach(now: Instant, period: u64, tick: u64) -> Instant {
+    now.checked_add(Span::from_us(period + tick)).unwrap_or(Instant::MAX)
 }
 
 /// A record, in place.
@@ -207,11 +223,15 @@ impl<'a> View<'a> {
     fn new(log: Log<'a>, grid: Grid, now: Instant) -> Self {
         let mut view = Self { log, grid, now, shift: 0, live: 0 };
         let Some(last) = log.entries.len().checked_sub(1) else { return view };
-        // A log is dated by its last entry, unless it says that this one lies ahead.
-        if log.offset(last) >= log.ahead {
-            let today = now.as_us().div_euclid(log.tick as i64);
-            view.shift = log.base.saturating_add(log.offset(last).into()).saturating_sub(today).max(0);
-        }
+        // A log is dated by its last entry, unless it says that this one lies ahead: as far as a booking may, which is a period
+        // and a tick, or further.
+        let furthest = match log.ahead {
+            ANYWHERE => Instant::MAX,
+            ahead if log.offset(last) < ahead => reach(now, log.period, log.tick),
+            _ => now,
+        };
+        let latest = furthest.as_us().div_euclid(log.tick as i64);
+        view.shift = log.base.saturating_add(log.offset(last).into()).saturating_sub(latest).max(0);
         // An entry is dead when the end of its tick, on the policy's grid, is a period ago. All in the log's ticks: those
         // from the horizon on are alive.
         let gone = now.as_us().saturating_sub(grid.period as i64).saturating_add(1).div_euclid(grid.tick as i64);
@@ -265,6 +285,14 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Those of them that lie ahead.
+    fn booked(&self) -> u32 {
+        let gone = self.log.before(self.live);
+        let today = self.today();
+        let past = (self.live..self.len()).rev().find(|&index| self.tick(index) <= today);
+        self.used().wrapping_sub(past.map_or(0, |index| self.log.count(index).wrapping_sub(gone)))
+    }
+
     fn standing(&self, limit: u64) -> Standing {
         let used = self.used();
         Standing {
@@ -273,15 +301,24 @@ impl<'a> View<'a> {
         }
     }
 
-    fn decide(&self, limit: u64, amount: Amount) -> Result<Outcome, Refusal> {
+    fn decide(&self, limit: u64, Request { amount, ahead }: Request) -> Result<Outcome, Refusal> {
         let used = u64::from(self.used());
         let Standing { remaining: free, reset } = self.standing(limit);
         let denied = |remaining, wait| Ok(Outcome::keep(Decision { granted: 0, limit, remaining, wait, reset }));
 
+        let mut acts = self.now;
         let granted = match amount {
             Amount::Cost(n) if n > limit => return denied(free, Wait::Never),
-            // At most `used` must go, since no more than the limit is asked for.
-            Amount::Cost(n) if n > free => return denied(free, Wait::For(self.until((used + n - limit) as u32))),
+            Amount::Cost(n) if n > free => {
+                // At most `used` must go, since no more than the limit is asked for.
+                let wait = self.until((used + n - limit) as u32);
+                let ahead = ahead.min(reach(self.now, self.grid.period, self.grid.tick).since(self.now));
+                if wait > ahead {
+                    return denied(free, Wait::For(wait.saturating_sub(ahead)));
+                }
+                acts = self.now.checked_add(wait).ok_or(Refusal::Overflow)?;
+                n
+            }
             Amount::UpTo(_) if free == 0 => return denied(free, Wait::For(self.until((used + 1 - limit) as u32))),
             Amount::UpTo(n) => n.min(free),
             Amount::Cost(n) | Amount::Force(n) => n,
@@ -290,9 +327,9 @@ impl<'a> View<'a> {
         let units = u32::try_from(granted).map_err(|_| Refusal::Overflow)?;
         let after = self.used().checked_add(units).ok_or(Refusal::Overflow)?;
 
-        let today = i128::from(self.now.as_us().div_euclid(self.grid.tick as i64));
+        let tick = i128::from(acts.as_us().div_euclid(self.grid.tick as i64));
         // An entry that lies ahead takes in what is granted before its time comes: ticks ascend, and it counts for longer.
-        let tick = if used == 0 { today } else { today.max(self.tick(self.len() - 1)) };
+        let tick = if used == 0 { tick } else { tick.max(self.tick(self.len() - 1)) };
         let expires = self.expiry(tick);
         if expires > i64::MAX.into() {
             return Err(Refusal::Overflow);
@@ -304,10 +341,15 @@ impl<'a> View<'a> {
             granted,
             limit,
             remaining: limit.saturating_sub(after.into()),
-            wait: Wait::NONE,
+            wait: Wait::For(acts.since(self.now)),
             reset: Span::saturating((expires - i128::from(self.now.as_us())).unsigned_abs()),
         };
         Ok(Outcome { decision, change: Change::Write { offset, bytes, expires: Instant::saturating(expires) } })
+    }
+
+    /// The tick of the policy's grid that it is now.
+    fn today(&self) -> i128 {
+        self.now.as_us().div_euclid(self.grid.tick as i64).into()
     }
 
     /// Whether the log is as this policy would have it now.
@@ -327,6 +369,9 @@ impl<'a> View<'a> {
             return None;
         }
         let offset = u32::try_from(tick - i128::from(log.base)).ok()?;
+        if tick > self.today() && offset >= log.ahead {
+            return None;
+        }
         let index = if offset == log.offset(last) { last } else { self.len() };
         let mut bytes = Bytes::with_capacity(ENTRY);
         bytes.extend(&entry(offset, log.count(last).wrapping_add(units)));
@@ -335,9 +380,8 @@ impl<'a> View<'a> {
 
     /// The whole record, on the policy's grid: what counts up to the entry before `end`, and then `used` units by `tick`.
     fn rebuilt(&self, limit: u32, end: usize, tick: i128, used: u32) -> Bytes {
-        let today = i128::from(self.now.as_us().div_euclid(self.grid.tick as i64));
         let base = if self.live < self.len() { self.tick(self.live) } else { tick };
-        // What counts spans two periods and two ticks at the most; stored bytes that no limiter wrote may claim more.
+        // What counts spans two periods and a few ticks at the most; stored bytes that no limiter wrote may claim more.
         let offset = |tick: i128| u32::try_from(tick - base).unwrap_or(u32::MAX);
         let mut bytes = Bytes::with_capacity(HEADER + ENTRY * (end.saturating_sub(self.live) + 1));
         let header = Log {
@@ -346,7 +390,12 @@ impl<'a> View<'a> {
             tick: self.grid.tick,
             base: i64::try_from(base).unwrap_or(i64::MAX),
             before: 0,
-            ahead: if tick > today { offset(tick).saturating_add(1) } else { 0 },
+            ahead: match tick - self.today() {
+                lead if lead > self.grid.segments().into() => ANYWHERE,
+                // Room for a period's further bookings, so that they need not write the log anew.
+                1.. => offset(tick).saturating_add(self.grid.segments()),
+                _ => 0,
+            },
             entries: &[],
         };
         bytes.extend(&header.header());
@@ -431,13 +480,14 @@ mod tests {
             now in any::<i64>(),
             limit in 1..=u32::MAX,
             n in 1..=crate::limiter::MAX_UNITS,
+            ahead in prop_oneof![Just(0), any::<u64>()],
             period in MIN_PERIOD.as_us()..=MAX_PERIOD.as_us(),
         ) {
             let mut bytes = log.header().to_vec();
             bytes.extend(entries.as_flattened());
             let slide = Slide::new(Quota::new(limit.into(), Span::from_us(period)).expect("in range"));
             for amount in [Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)] {
-                let _ = slide.decide(Some(&bytes), Instant::from_us(now), Request { amount });
+                let _ = slide.decide(Some(&bytes), Instant::from_us(now), Request { amount, ahead: Span::from_us(ahead) });
             }
             let _ = Slide::inspect(&bytes, Instant::from_us(now));
         }

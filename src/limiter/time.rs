@@ -83,6 +83,11 @@ impl Span {
         self.0.div_ceil(1_000)
     }
 
+    /// What is left of it after `other`; nothing if that is longer.
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// `us` microseconds, or the longest span.
     pub(crate) const fn saturating(us: u128) -> Self {
         Self(if us > u64::MAX as u128 { u64::MAX } else { us as u64 })

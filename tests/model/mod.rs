@@ -538,7 +538,7 @@ impl Key {
     /// Calls the core, carries out the change, and checks what holds for every change.
     pub fn call(&mut self, rule: &Rule, now: i64, amount: Amount) -> Result<Decision, Refusal> {
         let (policy, now) = (rule.policy(), Instant::from_us(now));
-        let outcome = policy.decide(self.value.as_deref(), now, Request { amount })?;
+        let outcome = policy.decide(self.value.as_deref(), now, Request::now(amount))?;
         let decision = outcome.decision;
         let denied = decision.wait != Wait::NONE;
 
@@ -561,7 +561,7 @@ impl Key {
         let written = matches!(outcome.change, Change::Write { .. });
         self.apply(&outcome.change);
         if written {
-            let again = policy.decide(self.value.as_deref(), now, Request { amount: Amount::Cost(1) });
+            let again = policy.decide(self.value.as_deref(), now, Request::now(Amount::Cost(1)));
             let again = again.map(|outcome| (outcome.decision.granted, outcome.decision.wait == Wait::NONE));
             let fits = decision.remaining > 0;
             let overflow = again == Err(Refusal::Overflow);
@@ -597,12 +597,12 @@ impl Key {
 pub fn survives(policy: &Policy, value: &[u8], now: i64, amount: Amount) {
     let mut key = Key { value: Some(value.to_vec()), expires: None };
     let now = Instant::from_us(now);
-    if let Ok(outcome) = policy.decide(Some(value), now, Request { amount }) {
+    if let Ok(outcome) = policy.decide(Some(value), now, Request::now(amount)) {
         if let Change::Write { offset, .. } = outcome.change {
             assert!(offset <= value.len());
         }
         key.apply(&outcome.change);
-        let again = policy.decide(key.value.as_deref(), now, Request { amount });
+        let again = policy.decide(key.value.as_deref(), now, Request::now(amount));
         assert!(!matches!(again, Err(Refusal::Foreign(_))), "{value:02x?} became {:02x?}", key.value);
     }
 }

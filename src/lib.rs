@@ -1,7 +1,7 @@
 //! Exact, native rate limiting for Redis and Valkey: see the README for what the commands do.
 //!
-//! Three layers, each of which knows only those to its right: `commands` (parse, run, reply) → `keyspace` (the server's
-//! side, all `unsafe` code), [`limiter`] (what is decided: pure, and nothing but integers).
+//! Layers, each of which knows only those to its right: `commands` (parse, run, reply) → `keyspace` (the server's side, all
+//! `unsafe` code), [`queue`] (who waits for what: pure) → [`limiter`] (what is decided: pure, and nothing but integers).
 
 #![deny(unsafe_code)]
 
@@ -9,6 +9,7 @@ pub mod commands;
 #[allow(unsafe_code)]
 mod keyspace;
 pub mod limiter;
+pub mod queue;
 
 use redis_module::{Context, InfoContext, RedisResult, RedisString, Status};
 use redis_module_macros::info_command_handler;
@@ -100,7 +101,13 @@ mod module {
 }
 
 fn load(ctx: &Context, _: &[RedisString]) -> Status {
-    keyspace::register(ctx, COMMANDS)
+    match keyspace::register(ctx, COMMANDS) {
+        Status::Ok => {
+            commands::start(&keyspace::Server::of(ctx));
+            Status::Ok
+        }
+        Status::Err => Status::Err,
+    }
 }
 
 /// `INFO rl`

@@ -2,9 +2,10 @@
 
 use super::error::{Error, Name};
 use super::grammar::Rule;
-use super::{commit, grammar, now, reply, row, wait_ms, Wanted};
+use super::{block, commit, grammar, now, reply, row, wait_ms, Wanted};
 use crate::keyspace::{Call, Key, Run};
-use crate::limiter::{Decision, Outcome, Wait};
+use crate::limiter::{Change, Decision, Outcome, Span, Wait};
+use crate::queue::denied;
 
 /// `RL.ALL numkeys key [key ...] rule [rule ...]`, with a rule for each key:
 /// `<FIXED|SLIDE|GCRA|BUCKET> limit period [algorithm options] [COST n]`
@@ -48,7 +49,14 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
         .collect::<Option<Vec<_>>>()
         .ok_or(Error::Arity(Name::All))?;
     let now = now(call);
-    let outcomes = judge(&keys, &rules, |wanted, key, rule| wanted.decide(key, rule, now))?;
+    let look = |wanted: Wanted, key: &Key<'_>, rule: &Rule| wanted.peek(key, &rule.policy, now, rule.request);
+    let outcomes = judge(&keys, &rules, |wanted, key, rule| {
+        if wanted.others_wait(call) {
+            Ok(Outcome { decision: denied(look(wanted, key, rule)?, Span::ZERO), change: Change::Keep })
+        } else {
+            wanted.decide(key, &rule.policy, now, rule.request)
+        }
+    })?;
 
     // The longest of the waits, and never if any is never.
     let wait = outcomes.iter().map(|outcome: &Outcome| outcome.decision.wait).max().unwrap_or(Wait::NONE);
@@ -59,10 +67,18 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
     } else {
         // Nothing is taken, so the rules that would have granted are shown as they stand.
         judge(&keys, &rules, |wanted, key, rule| {
-            rule.policy.peek(wanted.stored(key)?, now, rule.request).map_err(|refusal| wanted.refused(refusal))
+            let decision = look(wanted, key, rule)?;
+            Ok(if wanted.others_wait(call) { denied(decision, Span::ZERO) } else { decision })
         })?
     };
     Ok(Answer { granted, wait, rows })
+}
+
+impl Wanted {
+    /// Whether others wait for this key, which is one of several.
+    fn others_wait(self, call: &Call<'_>) -> bool {
+        self.place.is_some_and(|place| block::others_wait(call, FIRST + place - 1))
+    }
 }
 
 /// Asks each rule about its key.

@@ -96,6 +96,8 @@ pub enum Error {
     },
     /// The result would not fit.
     Overflow,
+    /// The server has ended a wait that was over already.
+    Unblocked,
 }
 
 impl fmt::Display for Error {
@@ -143,6 +145,7 @@ impl fmt::Display for Error {
                 }
             }
             Self::Overflow => f.write_str("ERR the result is too large for a limiter's record"),
+            Self::Unblocked => f.write_str("UNBLOCKED the wait has been ended"),
         }
     }
 }

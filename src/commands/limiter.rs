@@ -3,25 +3,42 @@
 use std::marker::PhantomData;
 
 use super::error::{Error, Name};
-use super::{commit, grammar, now, reply, row, Wanted};
+use super::{block, commit, grammar, now, reply, row, takes, Wanted};
 use crate::keyspace::{Call, Key, Run};
 use crate::limiter::{Algorithm, Decision, Kind};
 
-/// `RL.<algorithm> key limit period [algorithm options] [COST n | UPTO n | FORCE n | REFUND n]`
+/// `RL.<algorithm> key limit period [algorithm options] [COST n | UPTO n | FORCE n | REFUND n] [RESERVE d | BLOCK d]`
 ///
-/// Replies five integers: granted, limit, remaining, wait_ms, reset_ms.
+/// Replies five integers: granted, limit, remaining, wait_ms, reset_ms. With BLOCK, that may be later.
 pub(crate) struct Limiter<A>(PhantomData<A>);
 
 impl<A: Algorithm> Run for Limiter<A> {
     fn run(call: &Call<'_>) {
-        reply(call, limit(call, A::KIND), |decision| call.reply_integers(&row(&decision)));
+        match limit(call, A::KIND) {
+            // The client waits, and is replied to when its turn has come.
+            Ok(None) => {}
+            Ok(Some(decision)) => reply(call, Ok(decision), |decision| call.reply_integers(&row(&decision))),
+            Err(error) => reply(call, Err(error), |()| {}),
+        }
     }
 }
 
-fn limit(call: &Call<'_>, kind: Kind) -> Result<Decision, Error> {
+fn limit(call: &Call<'_>, kind: Kind) -> Result<Option<Decision>, Error> {
     let rule = grammar::limiter(kind, call)?;
     let mut key = Key::open(call, 1).ok_or(Error::Arity(Name::Limiter(kind)))?;
-    let outcome = Wanted::one(kind).decide(&key, &rule, now(call))?;
+    let takes = takes(rule.request.amount);
+    let now = now(call);
+    let queued = block::others_wait(call, 1);
+    if queued && takes {
+        return block::behind(call, &key, &rule, now);
+    }
+    let outcome = Wanted::one(kind).decide(&key, &rule.policy, now, rule.request)?;
+    if rule.block.is_some() && outcome.decision.granted == 0 {
+        return block::behind(call, &key, &rule, now);
+    }
     commit(&mut key, &outcome.change);
-    Ok(outcome.decision)
+    if queued {
+        block::stir(call, 1);
+    }
+    Ok(Some(outcome.decision))
 }

@@ -1,6 +1,7 @@
 //! The commands: parse, run, reply.
 
 mod all;
+mod block;
 mod error;
 pub mod grammar;
 mod inspect;
@@ -8,6 +9,7 @@ mod limiter;
 mod peek;
 
 pub(crate) use all::All;
+pub(crate) use block::start;
 pub(crate) use inspect::Inspect;
 pub(crate) use limiter::Limiter;
 pub(crate) use peek::Peek;
@@ -15,8 +17,10 @@ pub(crate) use peek::Peek;
 use error::{Error, Holds};
 use grammar::Words;
 
-use crate::keyspace::{Call, Held, Key};
-use crate::limiter::{Change, Decision, Foreign, Instant, Kind, Outcome, Refusal, Wait, MIN_RECORD};
+use crate::keyspace::{Call, Held, Key, Server};
+use crate::limiter::{
+    Amount, Change, Decision, Foreign, Instant, Kind, Outcome, Policy, Refusal, Request, Wait, MIN_RECORD,
+};
 
 impl Words for Call<'_> {
     fn word(&self, index: usize) -> Option<&[u8]> {
@@ -59,14 +63,29 @@ impl Wanted {
         }
     }
 
-    /// Decides a rule for what `key` holds. From here on, [`commit`] can't fail.
-    fn decide(self, key: &Key<'_>, rule: &grammar::Rule, now: Instant) -> Result<Outcome, Error> {
-        let outcome = rule.policy.decide(self.stored(key)?, now, rule.request).map_err(|refusal| self.refused(refusal))?;
+    /// Decides for what `key` holds. From here on, [`commit`] can't fail.
+    fn decide(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Outcome, Error> {
+        self.decide_for(self.stored(key)?, policy, now, request)
+    }
+
+    /// Decides as [`Self::decide`] would if the key held `stored`.
+    fn decide_for(self, stored: Option<&[u8]>, policy: &Policy, now: Instant, request: Request) -> Result<Outcome, Error> {
+        let outcome = policy.decide(stored, now, request).map_err(|refusal| self.refused(refusal))?;
         match &outcome.change {
             Change::Write { offset, bytes, .. } if !Key::fits(offset + bytes.as_slice().len()) => Err(Error::Overflow),
             _ => Ok(outcome),
         }
     }
+
+    /// What [`Self::decide`] would answer, with the limiter as it stands.
+    fn peek(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Decision, Error> {
+        policy.peek(self.stored(key)?, now, request).map_err(|refusal| self.refused(refusal))
+    }
+}
+
+/// Whether a call takes units, and so has to queue up where others wait.
+const fn takes(amount: Amount) -> bool {
+    matches!(amount, Amount::Cost(_) | Amount::UpTo(_))
 }
 
 /// Carries a decision out.
@@ -79,8 +98,8 @@ fn commit(key: &mut Key<'_>, change: &Change) {
 }
 
 /// The time of a call: one reading for all that it decides.
-fn now(call: &Call<'_>) -> Instant {
-    Instant::from_us(call.now_us())
+fn now(server: &Server<'_>) -> Instant {
+    Instant::from_us(server.now_us())
 }
 
 /// The decision as every command replies it.

@@ -1,9 +1,10 @@
 //! `RL.PEEK`: the decision that would be taken.
 
 use super::error::{Error, Name};
-use super::{grammar, now, reply, row, Wanted};
+use super::{block, grammar, now, reply, row, Wanted};
 use crate::keyspace::{Call, Key, Run};
-use crate::limiter::Decision;
+use crate::limiter::{Decision, Span};
+use crate::queue::denied;
 
 /// `RL.PEEK <FIXED|SLIDE|GCRA|BUCKET> key limit period [algorithm options] [COST n | UPTO n]`
 ///
@@ -19,6 +20,6 @@ impl Run for Peek {
 fn peek(call: &Call<'_>) -> Result<Decision, Error> {
     let rule = grammar::peek(call)?;
     let key = Key::look(call, 2).ok_or(Error::Arity(Name::Peek))?;
-    let wanted = Wanted::one(rule.policy.kind());
-    rule.policy.peek(wanted.stored(&key)?, now(call), rule.request).map_err(|refusal| wanted.refused(refusal))
+    let decision = Wanted::one(rule.policy.kind()).peek(&key, &rule.policy, now(call), rule.request)?;
+    Ok(if block::others_wait(call, 2) { denied(decision, Span::ZERO) } else { decision })
 }

@@ -52,6 +52,22 @@ required! {
     RedisModule_ReplyWithNull,
     RedisModule_ReplyWithLongLong,
     RedisModule_ReplyWithError,
+    RedisModule_GetAbsExpire,
+    RedisModule_CreateString,
+    RedisModule_FreeString,
+    RedisModule_GetSelectedDb,
+    RedisModule_SelectDb,
+    RedisModule_GetContextFlags,
+    RedisModule_AvoidReplicaTraffic,
+    RedisModule_BlockClient,
+    RedisModule_UnblockClient,
+    RedisModule_SetDisconnectCallback,
+    RedisModule_GetBlockedClientPrivateData,
+    RedisModule_GetBlockedClientHandle,
+    RedisModule_CreateTimer,
+    RedisModule_StopTimer,
+    RedisModule_SubscribeToKeyspaceEvents,
+    RedisModule_SubscribeToServerEvent,
 }
 
 /// Writes a line to the server's log. Never of a client's bytes: a log is not theirs to write.

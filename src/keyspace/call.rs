@@ -1,20 +1,39 @@
-//! One call of a command: its arguments, the time, and its reply.
+//! One call of a command: its arguments and its reply.
 
 use std::ffi::{c_int, CString};
+use std::ops::Deref;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis_module::raw;
 
 use super::api::server;
+use super::Server;
 
 /// One call of a command. It lives as long as the server's call of the handler, and so does everything borrowed from it.
 pub struct Call<'a> {
-    pub(super) ctx: *mut raw::RedisModuleCtx,
+    server: Server<'a>,
     pub(super) arguments: &'a [*mut raw::RedisModuleString],
 }
 
-impl Call<'_> {
+impl<'a> Deref for Call<'a> {
+    type Target = Server<'a>;
+
+    fn deref(&self) -> &Server<'a> {
+        &self.server
+    }
+}
+
+impl<'a> Call<'a> {
+    /// A call as the server passes it to the module.
+    ///
+    /// # Safety
+    /// `argv` are the `argc` arguments of a call that has the context `ctx` and outlives `'a`.
+    pub(super) unsafe fn new(ctx: *mut raw::RedisModuleCtx, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+        // SAFETY: as the caller says.
+        let arguments = unsafe { std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) };
+        Self { server: Server::new(ctx), arguments }
+    }
+
     /// Argument `index`, the command's name being 0.
     pub fn argument(&self, index: usize) -> Option<&[u8]> {
         let &string = self.arguments.get(index)?;
@@ -25,12 +44,6 @@ impl Call<'_> {
             let bytes = server!(RedisModule_StringPtrLen(string, &mut len));
             Some(std::slice::from_raw_parts(bytes.cast(), len))
         }
-    }
-
-    /// The server's clock, in microseconds since the Unix epoch; 0 before that.
-    pub fn now_us(&self) -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
     }
 
     /// Whether the server only asks where the keys are, of a command registered with `getkeys-api`. It is then told by
@@ -106,12 +119,16 @@ pub extern "C" fn handler<R: Run>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: the server passes the arguments, `argc` of them, with the command's name the first; they outlive the call.
-    let arguments = unsafe { std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) };
-    let call = Call { ctx, arguments };
-    if catch_unwind(AssertUnwindSafe(|| R::run(&call))).is_err() {
+    // SAFETY: the server passes a call's context and arguments, with the command's name the first; they outlive the call.
+    let call = unsafe { Call::new(ctx, argv, argc) };
+    guarded(&call, || R::run(&call));
+    raw::REDISMODULE_OK as c_int
+}
+
+/// Does what ends in a reply to `call`; if it panics, the reply is an error.
+pub(super) fn guarded(call: &Call<'_>, work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
         // No command replies before its work is done, so there is no reply yet.
         let _ = catch_unwind(AssertUnwindSafe(|| call.reply_error("ERR internal error in redis-rl")));
     }
-    raw::REDISMODULE_OK as c_int
 }

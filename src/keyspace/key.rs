@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use redis_module::raw;
 
 use super::api::server;
-use super::Call;
+use super::{Call, Server};
 
 /// From this length on, a change at the end of a value is replicated as such, and not with the whole value.
 const LONG: usize = 256;
@@ -27,15 +27,31 @@ const MOST: usize = 512 * 1024 * 1024;
 
 /// An open key. Each change is complete: the bytes, the deadline, what watches the key, and the replicas.
 pub struct Key<'c> {
-    call: &'c Call<'c>,
+    server: &'c Server<'c>,
     name: *mut raw::RedisModuleString,
+    /// Whether the name was made for this key, and goes with it.
+    own_name: bool,
     key: *mut raw::RedisModuleKey,
 }
+
+const UPDATE: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
 
 impl<'c> Key<'c> {
     /// Opens the key that argument `index` names, to be changed; `None` if there is no such argument.
     pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
-        Self::open_with(call, index, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE)
+        Self::open_with(call, *call.arguments.get(index)?, false, UPDATE)
+    }
+
+    /// Opens a key of this database by its name, to be changed.
+    pub fn open_named(server: &'c Server<'c>, db: i32, name: &[u8]) -> Option<Self> {
+        // SAFETY: `ctx` is the server's live context; it copies the name, which the key frees when it is dropped.
+        let name = unsafe {
+            if server!(RedisModule_SelectDb(server.ctx, db)) != raw::REDISMODULE_OK as c_int {
+                return None;
+            }
+            server!(RedisModule_CreateString(server.ctx, name.as_ptr().cast(), name.len()))
+        };
+        Self::open_with(server, name, true, UPDATE)
     }
 
     /// Opens the key that argument `index` names, only to look at it: it is not even marked as used.
@@ -43,14 +59,22 @@ impl<'c> Key<'c> {
         // A key whose time is up is not there, but it is not for a look to delete it. Redis 7.0 does not know this flag, and
         // does as with any command that reads.
         const NOEXPIRE: u32 = 1 << 19;
-        Self::open_with(call, index, raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH | NOEXPIRE)
+        let mode = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH | NOEXPIRE;
+        Self::open_with(call, *call.arguments.get(index)?, false, mode)
     }
 
-    fn open_with(call: &'c Call<'c>, index: usize, mode: u32) -> Option<Self> {
-        let &name = call.arguments.get(index)?;
-        // SAFETY: context and name belong to the running call, which outlives `self`; the key is closed when that is dropped.
-        let key = unsafe { server!(RedisModule_OpenKey(call.ctx, name, mode as c_int)) };
-        Some(Self { call, name, key: key.cast() })
+    fn open_with(server: &'c Server<'c>, name: *mut raw::RedisModuleString, own_name: bool, mode: u32) -> Option<Self> {
+        // SAFETY: the context outlives `self`, and so does the name: it belongs to the running call, or to `self`. The key is
+        // closed when that is dropped.
+        let key = unsafe { server!(RedisModule_OpenKey(server.ctx, name, mode as c_int)) };
+        Some(Self { server, name, own_name, key: key.cast() })
+    }
+
+    /// When it expires, in milliseconds since the Unix epoch; `None` if it does not, or there is no such key.
+    pub fn expires_ms(&self) -> Option<i64> {
+        // SAFETY: `key` is open; a missing one is told by null or by the answer for no expiry, which is negative.
+        let ms = if self.key.is_null() { -1 } else { unsafe { server!(RedisModule_GetAbsExpire(self.key)) } };
+        (ms >= 0).then_some(ms)
     }
 
     /// What the key holds. A string shorter than `least` bytes is not looked at: to do so would change how it is stored.
@@ -101,7 +125,7 @@ impl<'c> Key<'c> {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.add(offset), bytes.len());
 
             // The replicas are told the effect, not the call: they hold the same bytes with the same deadline.
-            let ctx = self.call.ctx;
+            let ctx = self.server.ctx;
             if offset > 0 && after >= before && after >= LONG {
                 server!(RedisModule_Replicate(
                     ctx,
@@ -135,15 +159,20 @@ impl<'c> Key<'c> {
         // SAFETY: the key is open for writing, and stays open, as a missing one.
         unsafe {
             server!(RedisModule_DeleteKey(self.key));
-            server!(RedisModule_Replicate(self.call.ctx, c"DEL".as_ptr(), c"s".as_ptr(), self.name));
-            server!(RedisModule_SignalModifiedKey(self.call.ctx, self.name));
+            server!(RedisModule_Replicate(self.server.ctx, c"DEL".as_ptr(), c"s".as_ptr(), self.name));
+            server!(RedisModule_SignalModifiedKey(self.server.ctx, self.name));
         }
     }
 }
 
 impl Drop for Key<'_> {
     fn drop(&mut self) {
-        // SAFETY: the key was opened by `self`, and nothing borrowed from it is left.
-        unsafe { server!(RedisModule_CloseKey(self.key)) }
+        // SAFETY: the key was opened by `self`, and nothing borrowed from it is left; nor is anything else of its own name.
+        unsafe {
+            server!(RedisModule_CloseKey(self.key));
+            if self.own_name {
+                server!(RedisModule_FreeString(self.server.ctx, self.name));
+            }
+        }
     }
 }

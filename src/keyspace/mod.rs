@@ -1,10 +1,15 @@
-//! The server's side: registration, a call's arguments and replies, and the keys. All `unsafe` code is here.
+//! The server's side: registration, a call's arguments and replies, the keys, clients that are held, the timer and events. All
+//! `unsafe` code is here.
 
 mod api;
+mod block;
 mod call;
 mod key;
 mod register;
+mod server;
 
+pub use block::{Client, Holding};
 pub use call::{handler, Call, Run};
 pub use key::{Held, Key};
 pub use register::{register, Command, Keys};
+pub use server::{Server, Timer, Watch};

@@ -37,6 +37,7 @@ impl Algorithm for Bucket {
         Setting { keyword: "CAPACITY", value: SettingValue::Count(1, MAX_UNITS) },
         Setting { keyword: "STEP", value: SettingValue::Flag },
     ];
+    const CHARGED_WHEN_DUE: bool = true;
 
     fn new(quota: Quota) -> Self {
         Self { quota, capacity: quota.limit(), step: false }

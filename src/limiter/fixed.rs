@@ -31,6 +31,8 @@ impl Algorithm for Fixed {
     const TAG: u8 = 1;
     const MAX_LIMIT: u64 = MAX_UNITS;
     const SETTINGS: &'static [Setting] = &[Setting { keyword: "ALIGN", value: SettingValue::Offset }];
+    /// A window starts with a grant, at that moment.
+    const CHARGED_WHEN_DUE: bool = false;
 
     fn new(quota: Quota) -> Self {
         Self { quota, align: None }

@@ -30,6 +30,7 @@ impl Algorithm for Gcra {
     const TAG: u8 = 3;
     const MAX_LIMIT: u64 = MAX_UNITS;
     const SETTINGS: &'static [Setting] = &[Setting { keyword: "BURST", value: SettingValue::Count(1, MAX_UNITS) }];
+    const CHARGED_WHEN_DUE: bool = true;
 
     fn new(quota: Quota) -> Self {
         Self { quota, burst: quota.limit() }

@@ -302,6 +302,9 @@ pub trait Algorithm: Copy {
     const MAX_LIMIT: u64;
     /// Its options.
     const SETTINGS: &'static [Setting];
+    /// Whether who waited may be charged as of the moment the units were due, though the grant comes a little later: what
+    /// flows in meanwhile is then not lost. Otherwise the grant's own moment counts.
+    const CHARGED_WHEN_DUE: bool;
 
     /// The policy with every option at its default.
     fn new(quota: Quota) -> Self;
@@ -372,6 +375,11 @@ macro_rules! algorithms {
             /// The algorithm.
             pub const fn kind(&self) -> Kind {
                 match self { $(Self::$name(_) => Kind::$name,)* }
+            }
+
+            /// See [`Algorithm::CHARGED_WHEN_DUE`].
+            pub const fn charged_when_due(&self) -> bool {
+                match self { $(Self::$name(_) => $name::CHARGED_WHEN_DUE,)* }
             }
 
             /// Sets option `index` of [`Kind::settings`] to `value`, which is in the setting's range (1 for a flag).

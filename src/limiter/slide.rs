@@ -43,6 +43,8 @@ impl Algorithm for Slide {
     /// What an entry can count.
     const MAX_LIMIT: u64 = u32::MAX as u64;
     const SETTINGS: &'static [Setting] = &[Setting { keyword: "SEGMENTS", value: SettingValue::Count(1, MAX_SEGMENTS) }];
+    /// Its promise is about the moments of the grants themselves.
+    const CHARGED_WHEN_DUE: bool = false;
 
     fn new(quota: Quota) -> Self {
         Self { quota, segments: MAX_SEGMENTS }

@@ -52,6 +52,16 @@ impl Instant {
         }
     }
 
+    /// This moment and `span` after it, or the last one that can be told.
+    pub const fn saturating_add(self, span: Span) -> Self {
+        Self(self.0.saturating_add_unsigned(span.0))
+    }
+
+    /// This moment and `span` before it, or the first one that can be told.
+    pub const fn saturating_sub(self, span: Span) -> Self {
+        Self(self.0.saturating_sub_unsigned(span.0))
+    }
+
     /// The moment at `us`, or the end of the range on its side.
     pub(crate) const fn saturating(us: i128) -> Self {
         if us > i64::MAX as i128 {

@@ -1,0 +1,217 @@
+//! `BLOCK`: calls that wait for their turn. The server holds their replies, and the [queues](crate::queue) know whose turn it is.
+//!
+//! All is done on the server's main thread: a call joins a queue; the timer, which is set for the first moment at which
+//! anything is due in any queue, grants and denies; events have a queue looked at early. Nothing is granted but from the timer, so
+//! a call never pays for those that wait.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use lazy_static::lazy_static;
+
+use super::error::{Error, Name};
+use super::grammar::Rule;
+use super::{commit, now, reply, row, Wanted};
+use crate::keyspace::{Call, Client, Holding, Key, Server, Timer, Watch};
+use crate::limiter::{Change, Decision, Instant, Outcome, Policy, Request, Span, Wait};
+use crate::queue::{denied, Counter, Queues, Waiter};
+
+/// The most answers, and the most queues looked at, before the server has its turn again.
+const BATCH: usize = 500;
+
+#[derive(Default)]
+struct Waiting {
+    queues: Queues<Client>,
+    /// The timer, and what it is set for.
+    timer: Option<(Timer, Instant)>,
+    /// Whether the server tells what happens to keys: from the first wait on.
+    watches_keys: bool,
+}
+
+lazy_static! {
+    static ref WAITING: Mutex<Waiting> = Mutex::default();
+}
+
+/// How many wait: what a call asks that has to do with no queue.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn waiting() -> MutexGuard<'static, Waiting> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Begins anew, as the module is loaded.
+pub(crate) fn start(server: &Server<'_>) {
+    *waiting() = Waiting::default();
+    COUNT.store(0, Ordering::Relaxed);
+    server.watch_databases::<Waiting>();
+}
+
+/// Whether somebody waits for the key that argument `index` names.
+pub(super) fn others_wait(call: &Call<'_>, index: usize) -> bool {
+    COUNT.load(Ordering::Relaxed) > 0 && call.argument(index).is_some_and(|name| waiting().queues.holds(call.db(), name))
+}
+
+/// The call has changed the key that argument `index` names: who waits for it may be due.
+pub(super) fn stir(call: &Call<'_>, index: usize) {
+    if let Some(name) = call.argument(index) {
+        Waiting::stirred(call, |queues, now| queues.stir(call.db(), name, now));
+    }
+}
+
+/// What becomes of a call that takes units and can't have them now, or has to queue up for them: `None` if it waits.
+pub(super) fn behind(call: &Call<'_>, key: &Key<'_>, rule: &Rule, now: Instant) -> Result<Option<Decision>, Error> {
+    let decision = Wanted::one(rule.policy.kind()).peek(key, &rule.policy, now, rule.request)?;
+    let patience = match rule.block {
+        Some(patience) if !call.forbids_blocking() => patience,
+        // As if it were not told to wait, and so is what it is told.
+        _ => return Ok(Some(denied(decision, Span::ZERO))),
+    };
+    let need = match decision.wait {
+        Wait::Never => return Ok(Some(decision)),
+        Wait::For(_) if decision.granted > 0 => Span::ZERO,
+        Wait::For(need) => need,
+    };
+    if need > patience {
+        return Ok(Some(denied(decision, patience)));
+    }
+    let Some(client) = Client::hold::<Waiting>(call) else { return Ok(None) };
+    let (Rule { policy, request, .. }, deadline) = (*rule, now.saturating_add(patience));
+    let waiter = Waiter { client, policy, request, joined: now, deadline };
+    let mut waiting = waiting();
+    waiting.queues.join(call.db(), call.argument(1).unwrap_or_default(), waiter, key, now.saturating_add(need));
+    if !waiting.watches_keys {
+        waiting.watches_keys = true;
+        call.watch_keys::<Waiting>();
+    }
+    waiting.settle(call, now);
+    Ok(None)
+}
+
+impl Waiting {
+    /// Sets the timer as the queues now need it.
+    fn settle(&mut self, server: &Server<'_>, now: Instant) {
+        COUNT.store(self.queues.len(), Ordering::Relaxed);
+        let wakes = self.queues.wakes();
+        // One that is too early does no harm.
+        if self.timer.is_some_and(|(_, set)| wakes.is_some_and(|wakes| set <= wakes)) {
+            return;
+        }
+        if let Some((timer, _)) = self.timer.take() {
+            server.stop_timer(timer);
+        }
+        if let Some(wakes) = wakes {
+            let in_ms = i64::try_from(wakes.since(now).as_ms_ceil()).unwrap_or(i64::MAX);
+            self.timer = Some((server.start_timer::<Self>(in_ms), wakes));
+        }
+    }
+
+    /// Has queues looked at soon, unless it is the queues themselves that changed the key.
+    fn stirred(server: &Server<'_>, stir: impl FnOnce(&mut Queues<Client>, Instant)) {
+        if COUNT.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut waiting = match WAITING.try_lock() {
+            Ok(waiting) => waiting,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // The timer has opened a key, which turned out to have expired: it is being looked at.
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let now = now(server);
+        stir(&mut waiting.queues, now);
+        waiting.settle(server, now);
+    }
+}
+
+impl Watch for Waiting {
+    fn timer(server: &Server<'_>) {
+        let now = now(server);
+        let may_grant = server.may_write();
+        let mut answers = Vec::new();
+        let mut waiting = waiting();
+        waiting.timer = None;
+        for _ in 0..BATCH {
+            let Some((id, db, name)) = waiting.queues.due(now) else { break };
+            let Some(mut key) = Key::open_named(server, db, &name) else { break };
+            answers.extend(waiting.queues.serve(id, &mut key, now, may_grant, BATCH - answers.len()));
+            if answers.len() >= BATCH {
+                break;
+            }
+        }
+        waiting.settle(server, now);
+        drop(waiting);
+        // Of the replies that are ready at once, the server sends the last first.
+        answers.into_iter().rev().for_each(|(client, answer)| client.release::<Self>(answer));
+    }
+
+    fn key(server: &Server<'_>, name: &[u8]) {
+        Self::stirred(server, |queues, now| queues.stir(server.db(), name, now));
+    }
+
+    fn databases(server: &Server<'_>) {
+        Self::stirred(server, Queues::stir_all);
+    }
+}
+
+impl Holding for Waiting {
+    type Answer = Result<Decision, Error>;
+
+    fn reply(call: &Call<'_>, answer: Self::Answer) {
+        reply(call, answer, |decision| call.reply_integers(&row(&decision)));
+    }
+
+    fn ended(call: &Call<'_>, client: Client) {
+        Self::reply(call, end(call, client));
+    }
+
+    fn gone(server: &Server<'_>, client: Client) -> bool {
+        leave(server, client).is_some()
+    }
+}
+
+/// The reply to a client whose wait is ended early: that of one whose time is over.
+fn end(call: &Call<'_>, client: Client) -> Result<Decision, Error> {
+    let waiter = leave(call, client).ok_or(Error::Unblocked)?;
+    let kind = waiter.policy.kind();
+    let key = Key::open(call, 1).ok_or(Error::Arity(Name::Limiter(kind)))?;
+    let decision = Wanted::one(kind).peek(&key, &waiter.policy, now(call), waiter.request)?;
+    Ok(denied(decision, waiter.patience()))
+}
+
+fn leave(server: &Server<'_>, client: Client) -> Option<Waiter<Client>> {
+    let mut waiting = waiting();
+    let now = now(server);
+    let waiter = waiting.queues.leave(client, now);
+    waiting.settle(server, now);
+    waiter
+}
+
+impl Counter for Key<'_> {
+    type Error = Error;
+
+    fn stored(&self) -> Result<Option<&[u8]>, Error> {
+        // Whether it is the right limiter's is for the decision to see.
+        Wanted { place: None, kind: None }.stored(self)
+    }
+
+    fn expires(&self) -> Option<Instant> {
+        self.expires_ms().map(|ms| Instant::from_us(ms.saturating_mul(1_000)))
+    }
+
+    fn decide(&self, policy: &Policy, stored: Option<&[u8]>, at: Instant, request: Request) -> Result<Outcome, Error> {
+        Wanted::one(policy.kind()).decide_for(stored, policy, at, request)
+    }
+
+    fn peek(&self, policy: &Policy, at: Instant, request: Request) -> Result<Decision, Error> {
+        Wanted::one(policy.kind()).peek(self, policy, at, request)
+    }
+
+    fn commit(&mut self, change: &Change, now: Instant) {
+        match change {
+            // As of a moment that has passed it may have expired already; a key's deadline is yet to come.
+            Change::Write { offset, bytes, expires } => {
+                self.write(*offset, bytes.as_slice(), expires.max(&now).as_ms_ceil())
+            }
+            change => commit(self, change),
+        }
+    }
+}

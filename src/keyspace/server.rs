@@ -1,0 +1,131 @@
+//! The server, for as long as it has called the module: its clock and state, the timer, and what it tells of its keys.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use redis_module::{raw, Context};
+
+use super::api::server;
+
+/// The server, which has called the module: by a command, by the timer or with an event. What is borrowed from it lives as
+/// long as that call.
+pub struct Server<'a> {
+    pub(super) ctx: *mut raw::RedisModuleCtx,
+    lives: PhantomData<&'a ()>,
+}
+
+impl<'a> Server<'a> {
+    /// The server that has called the module with this context.
+    pub fn of(ctx: &'a Context) -> Self {
+        Self::new(ctx.get_raw().cast())
+    }
+
+    /// The server behind a context that outlives `'a`.
+    pub(super) const fn new(ctx: *mut raw::RedisModuleCtx) -> Self {
+        Self { ctx, lives: PhantomData }
+    }
+
+    /// The server's clock, in microseconds since the Unix epoch; 0 before that.
+    pub fn now_us(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    }
+
+    /// The number of the database that is selected.
+    pub fn db(&self) -> i32 {
+        // SAFETY: `ctx` is live, as in all of this file.
+        unsafe { server!(RedisModule_GetSelectedDb(self.ctx)) }
+    }
+
+    /// Whether the client of a call can't be held: in a transaction, in a script, and wherever else the server forbids it.
+    pub fn forbids_blocking(&self) -> bool {
+        let forbidding =
+            raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
+        self.flags() & forbidding != 0
+    }
+
+    /// Whether keys may be changed out of turn: not on a replica, and not while the server pauses writes, when it would abort.
+    pub fn may_write(&self) -> bool {
+        // SAFETY: as above.
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_MASTER != 0 && unsafe { server!(RedisModule_AvoidReplicaTraffic()) } == 0
+    }
+
+    fn flags(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { server!(RedisModule_GetContextFlags(self.ctx)) as u32 }
+    }
+
+    /// Has `T` called once, in so many milliseconds.
+    pub fn start_timer<T: Watch>(&self, in_ms: i64) -> Timer {
+        // SAFETY: as above. The callback takes no data.
+        Timer(unsafe { server!(RedisModule_CreateTimer(self.ctx, in_ms, Some(timer::<T>), ptr::null_mut())) })
+    }
+
+    /// Stops a timer that was started and has not been called.
+    pub fn stop_timer(&self, Timer(id): Timer) {
+        // SAFETY: as above. The server knows its timers by number: one that is gone is no error.
+        unsafe { server!(RedisModule_StopTimer(self.ctx, id, ptr::null_mut())) };
+    }
+
+    /// Has `T` told whenever all keys of a database may have changed at once.
+    pub fn watch_databases<T: Watch>(&self) {
+        for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
+            let event = raw::RedisModuleEvent { id, dataver: 1 };
+            // SAFETY: as above. The callback does not look at the event's data.
+            unsafe { server!(RedisModule_SubscribeToServerEvent(self.ctx, event, Some(databases::<T>))) };
+        }
+    }
+
+    /// Has `T` told of each key that is deleted, renamed, copied, restored, moved, evicted or expires, or whose deadline is set
+    /// by a command. It can't be undone, and costs each such command a little.
+    pub fn watch_keys<T: Watch>(&self) {
+        let types = raw::REDISMODULE_NOTIFY_GENERIC | raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
+        // SAFETY: as above.
+        unsafe { server!(RedisModule_SubscribeToKeyspaceEvents(self.ctx, types, Some(keys::<T>))) };
+    }
+}
+
+/// What the server calls out of turn. A panic ends where it happens.
+pub trait Watch {
+    /// The timer's time has come.
+    fn timer(server: &Server<'_>);
+
+    /// Something has happened to a key of the selected database.
+    fn key(server: &Server<'_>, name: &[u8]);
+
+    /// Something has happened to whole databases.
+    fn databases(server: &Server<'_>);
+}
+
+/// A timer that has been started.
+#[derive(Clone, Copy, Debug)]
+pub struct Timer(raw::RedisModuleTimerID);
+
+extern "C" fn timer<T: Watch>(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
+    let _ = catch_unwind(AssertUnwindSafe(|| T::timer(&Server::new(ctx))));
+}
+
+extern "C" fn keys<T: Watch>(
+    ctx: *mut raw::RedisModuleCtx,
+    _: c_int,
+    _: *const c_char,
+    name: *mut raw::RedisModuleString,
+) -> c_int {
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let mut len = 0;
+        // SAFETY: the server passes the key's name, which outlives this call and does not change in it.
+        let name = unsafe {
+            let bytes = server!(RedisModule_StringPtrLen(name, &mut len));
+            std::slice::from_raw_parts(bytes.cast(), len)
+        };
+        T::key(&Server::new(ctx), name);
+    }));
+    raw::REDISMODULE_OK as c_int
+}
+
+extern "C" fn databases<T: Watch>(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
+    let _ = catch_unwind(AssertUnwindSafe(|| T::databases(&Server::new(ctx))));
+}

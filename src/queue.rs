@@ -30,8 +30,8 @@ pub trait Counter {
     /// Why there is no decision.
     type Error;
 
-    /// What the key holds.
-    fn stored(&self) -> Result<Option<&[u8]>, Self::Error>;
+    /// What the key holds; an error if that can be no record of the policy's algorithm.
+    fn stored(&self, policy: &Policy) -> Result<Option<&[u8]>, Self::Error>;
 
     /// When the key expires; `None` if it never does, or is missing.
     fn expires(&self) -> Option<Instant>;
@@ -121,8 +121,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn of<K: Counter>(key: &K) -> Option<Self> {
-        let value = key.stored().ok()?;
+    fn of<K: Counter>(key: &K, policy: &Policy) -> Option<Self> {
+        let value = key.stored(policy).ok()?;
         value.is_none_or(|bytes| bytes.len() <= SHORT).then(|| Self { value: value.map(Into::into), expires: key.expires() })
     }
 }
@@ -178,7 +178,7 @@ impl<C: Copy + Eq + Hash> Queues<C> {
                 deadlines: BTreeSet::new(),
                 wake: due,
                 due,
-                seen: Seen::of(counter),
+                seen: Seen::of(counter, &waiter.policy),
                 as_of: waiter.joined,
             };
             self.queues.insert(number, queue);
@@ -344,7 +344,7 @@ impl<C: Copy> Queue<C> {
                 }
                 Ok(Turn::Granted(outcome)) => {
                     key.commit(&outcome.change, now);
-                    self.seen = Seen::of(key);
+                    self.seen = Seen::of(key, &head.policy);
                     // It is told as of its moment, and answered now.
                     let reset = outcome.decision.reset.saturating_sub(now.since(self.as_of));
                     Ok(Decision { reset, ..outcome.decision })
@@ -360,7 +360,7 @@ impl<C: Copy> Queue<C> {
     /// Decides about the first. If it is granted, [`Self::as_of`] becomes the moment that it is charged at.
     fn turn<K: Counter>(&mut self, head: &Waiter<C>, key: &K, now: Instant) -> Result<Turn, K::Error> {
         let decide = |stored, at| key.decide(&head.policy, stored, at, head.request);
-        let stored = key.stored()?;
+        let stored = key.stored(&head.policy)?;
         // A key that has expired since may be gone because its time was due, and so was the turn.
         let known = self.seen.as_ref().and_then(|seen| {
             let expired = stored.is_none() && seen.expires.is_some_and(|at| at <= now);
@@ -381,7 +381,7 @@ impl<C: Copy> Queue<C> {
         let since = self.due.min(now);
         let turn = self.turned(head, since, now, outcome);
         if matches!(turn, Turn::Wait(_)) {
-            self.seen = Seen::of(key);
+            self.seen = Seen::of(key, &head.policy);
             self.as_of = now;
         }
         Ok(turn)

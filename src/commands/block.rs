@@ -188,9 +188,8 @@ fn leave(server: &Server<'_>, client: Client) -> Option<Waiter<Client>> {
 impl Counter for Key<'_> {
     type Error = Error;
 
-    fn stored(&self) -> Result<Option<&[u8]>, Error> {
-        // Whether it is the right limiter's is for the decision to see.
-        Wanted { place: None, kind: None }.stored(self)
+    fn stored(&self, policy: &Policy) -> Result<Option<&[u8]>, Error> {
+        Wanted::one(policy.kind()).stored(self)
     }
 
     fn expires(&self) -> Option<Instant> {

@@ -233,6 +233,78 @@ pub fn assert_same(left: &Snapshots, right: &Snapshots) {
     assert!(!left.is_empty());
 }
 
+/// A call on a connection of its own, which the server may hold back: it has it, and its reply is yet to be read.
+pub struct Held {
+    connection: Connection,
+    /// The client's number at the server.
+    pub id: i64,
+    pub sent: Instant,
+}
+
+/// What a [`Held`] call came to: the five integers or the error, and when.
+#[derive(Debug)]
+pub struct Reply {
+    pub row: Result<[i64; 5], String>,
+    pub sent: Instant,
+    pub at: Instant,
+}
+
+impl Held {
+    /// Sends a call, and sees to it that the server has read it: whatever is sent next comes after it.
+    pub fn send(server: &Server, words: &str) -> Self {
+        Self::prepare(server, Resp::Two).call(&mut server.client(), words)
+    }
+
+    /// A client that has not called yet.
+    pub fn prepare(server: &Server, resp: Resp) -> Self {
+        let mut connection = server.client_of(resp);
+        let id = call(&mut connection, "CLIENT ID");
+        Self { connection, id, sent: Instant::now() }
+    }
+
+    /// Sends a call on this connection. Another one to the same server tells that it has been read.
+    pub fn call(mut self, other: &mut Connection, words: &str) -> Self {
+        self.sent = Instant::now();
+        self.connection.send_packed_command(&command(words).get_packed_command()).expect("a connection");
+        call::<()>(other, "PING");
+        self
+    }
+
+    /// Waits for the reply.
+    pub fn reply(&mut self) -> Reply {
+        let reply = self.connection.recv_response().and_then(Value::extract_error);
+        let at = Instant::now();
+        let row = match reply {
+            Ok(reply) => {
+                Vec::<i64>::from_redis_value(reply).map(|row| row.try_into().expect("five")).map_err(|e| e.to_string())
+            }
+            Err(error) => Err(format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default())),
+        };
+        Reply { row, sent: self.sent, at }
+    }
+
+    /// The reply to a call that is granted or denied.
+    pub fn row(mut self) -> [i64; 5] {
+        self.reply().row.expect("five integers")
+    }
+
+    /// The same connection, for further calls: there is no reply to come.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+/// The replies of all, in the order in which they are given; each is read as it comes.
+pub fn replies(held: Vec<Held>) -> Vec<Reply> {
+    let readers: Vec<_> = held.into_iter().map(|mut held| std::thread::spawn(move || held.reply())).collect();
+    readers.into_iter().map(|reader| reader.join().expect("a reply")).collect()
+}
+
+/// How many calls the server holds back.
+pub fn held(client: &mut Connection) -> i64 {
+    info(client, "clients", "blocked_clients")
+}
+
 /// A number that `INFO` tells.
 pub fn info(client: &mut Connection, section: &str, field: &str) -> i64 {
     let text: String = call(client, &format!("INFO {section}"));

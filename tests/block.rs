@@ -1,0 +1,650 @@
+//! `BLOCK`: who waits is granted in turn, on time, and leaves no trace when it goes.
+
+mod support;
+
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use redis::{Connection, Value};
+use support::{
+    assert_same, call, command, error, held, info, limit, replies, snapshots, wait_for, Held, Reply, Resp, Server,
+};
+
+/// Tests that measure time run alone, the others side by side.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+fn shared() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn took(reply: &Reply) -> Duration {
+    reply.at - reply.sent
+}
+
+/// Uses up a key, so that nothing is free for a day.
+fn exhaust(client: &mut Connection, words: &str) {
+    assert!(limit(client, words)[0] > 0, "{words}");
+}
+
+// ---- In turn, and on time ----
+
+/// `clients` at once, in a known order.
+fn crowd(server: &Server, clients: usize, words: &str) -> Vec<Reply> {
+    let mut control = server.client();
+    let prepared: Vec<_> = (0..clients).map(|_| Held::prepare(server, Resp::Two)).collect();
+    replies(prepared.into_iter().map(|held| held.call(&mut control, words)).collect())
+}
+
+#[test]
+fn two_hundred_clients_at_a_hundred_a_second_are_granted_in_turn_and_on_time() {
+    let _alone = alone();
+    let server = Server::start();
+    for words in ["RL.GCRA key 100 1 BURST 1 BLOCK 30", "RL.BUCKET key 100 1 CAPACITY 1 BLOCK 30"] {
+        // The machine may be busy with something else: one of a few tries has to be on time.
+        let on_time = (0..3).any(|_| {
+            call::<()>(&mut server.client(), "FLUSHALL");
+            let replies = crowd(&server, 200, words);
+            let start = replies[0].sent;
+            let mut late = Vec::new();
+            for (index, reply) in replies.iter().enumerate() {
+                assert_eq!(reply.row.as_ref().expect("a grant")[..4], [1, 1, 0, 0], "{words}, client {index}");
+                let due = start + ms(10) * index as u32;
+                assert!(reply.at >= due, "{words}: client {index} is {:?} early", due - reply.at);
+                late.push(reply.at - due);
+            }
+            // The grants are ten milliseconds apart: seen in another order, they were late, or not in the order of arrival.
+            let in_order = replies.is_sorted_by_key(|reply| reply.at);
+            late.sort();
+            println!("{words}: late by {:?} in the median, {:?} at most", late[100], late[199]);
+            in_order && late[100] < ms(5) && late[199] < ms(50)
+        });
+        assert!(on_time, "{words}");
+    }
+}
+
+#[test]
+fn windows_let_in_as_many_as_fit() {
+    let _alone = alone();
+    let server = Server::start();
+    for words in ["RL.FIXED key 20 200ms BLOCK 30", "RL.SLIDE key 20 200ms BLOCK 30"] {
+        call::<()>(&mut server.client(), "FLUSHALL");
+        let replies = crowd(&server, 100, words);
+        let start = replies[0].sent;
+        for (index, reply) in replies.iter().enumerate() {
+            assert_eq!(reply.row.as_ref().expect("a grant")[0], 1);
+            let due = ms(200) * (index / 20) as u32;
+            let at = reply.at - start;
+            assert!(at >= due && at < due + ms(150), "{words}: client {index}, due at {due:?}, came at {at:?}");
+        }
+    }
+}
+
+#[test]
+fn each_is_granted_its_own_amount_by_its_own_policy() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    // A unit flows in every 20 ms.
+    exhaust(&mut client, "RL.BUCKET key 50 1 CAPACITY 6 COST 6");
+    let start = Instant::now();
+    let waiting = vec![
+        Held::send(&server, "RL.BUCKET key 50 1 CAPACITY 6 COST 5 BLOCK 10"),
+        Held::send(&server, "RL.BUCKET key 50 1 CAPACITY 6 UPTO 5 BLOCK 10"),
+        // By its policy ten flow in where five did.
+        Held::send(&server, "RL.BUCKET key 100 1 CAPACITY 6 COST 4 BLOCK 10"),
+        Held::send(&server, "RL.BUCKET key 50 1 CAPACITY 6 BLOCK 10"),
+    ];
+    let replies = replies(waiting);
+    assert!(replies.is_sorted_by_key(|reply| reply.at), "{replies:?}");
+    let granted: Vec<_> = replies.iter().map(|reply| reply.row.as_ref().expect("a grant")[0]).collect();
+    assert_eq!(granted, [5, 1, 4, 1]);
+    // Five, one and one at 20 ms each, four at 10 ms each.
+    assert!(start.elapsed() >= ms(175), "{:?}", start.elapsed());
+}
+
+#[test]
+fn late_timers_cost_no_throughput() {
+    let _alone = alone();
+    let server = Server::start();
+    // One after the other, and several at once: 50 a second either way.
+    for workers in [1, 4] {
+        let on_time = (0..3).any(|_| {
+            call::<()>(&mut server.client(), "FLUSHALL");
+            let start = Instant::now();
+            std::thread::scope(|scope| {
+                for _ in 0..workers {
+                    scope.spawn(|| {
+                        let mut client = server.client();
+                        for _ in 0..100 / workers {
+                            assert_eq!(limit(&mut client, "RL.GCRA key 50 1 BURST 1 BLOCK 10")[0], 1);
+                        }
+                    });
+                }
+            });
+            // The first comes at once.
+            let (ideal, real) = (ms(20) * 99, start.elapsed());
+            println!("{workers} workers: 100 calls in {real:?}, ideally {ideal:?}");
+            assert!(real >= ideal);
+            real < ideal.mul_f64(1.03)
+        });
+        assert!(on_time, "{workers} workers");
+    }
+}
+
+#[test]
+fn replies_are_alike_in_both_protocols() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut control = server.client();
+    for resp in [Resp::Two, Resp::Three] {
+        call::<()>(&mut control, "FLUSHALL");
+        exhaust(&mut control, "RL.GCRA key 10 1 BURST 1");
+        let mut held = Held::prepare(&server, resp).call(&mut control, "RL.GCRA key 10 1 BURST 1 BLOCK 5");
+        assert_eq!(held.reply().row.expect("a grant"), [1, 1, 0, 0, 100]);
+        let mut held = Held::prepare(&server, resp).call(&mut control, "RL.GCRA key 10 1 BURST 1 BLOCK 10ms");
+        assert_eq!(held.reply().row.expect("a denial")[..3], [0, 1, 0]);
+        assert_eq!(call::<String>(held.connection(), "PING"), "PONG");
+    }
+}
+
+#[test]
+fn what_is_pipelined_behind_a_wait_comes_after_it() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut pipe = redis::pipe();
+    for _ in 0..3 {
+        pipe.add_command(command("RL.GCRA key 20 1 BURST 1 BLOCK 5")).add_command(command("DBSIZE"));
+    }
+    let start = Instant::now();
+    let replies: Vec<Value> = pipe.query(&mut server.client()).expect("replies");
+    assert_eq!(replies.len(), 6);
+    assert!(replies.iter().step_by(2).all(|row| matches!(row, Value::Array(row) if row[0] == Value::Int(1))), "{replies:?}");
+    assert!(start.elapsed() >= ms(100));
+}
+
+// ---- Who does not wait ----
+
+#[test]
+fn nobody_passes_the_queue() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    let policies = ["RL.FIXED key 10 12h", "RL.SLIDE key 10 12h", "RL.GCRA key 10 12h", "RL.BUCKET key 10 12h CAPACITY 10"];
+    for policy in policies {
+        call::<()>(&mut client, "FLUSHALL");
+        exhaust(&mut client, &format!("{policy} COST 7"));
+        let day = limit(&mut client, &format!("{policy} COST 10"))[3];
+        let first = Held::send(&server, &format!("{policy} COST 9 BLOCK 1d"));
+        let before = snapshots(&mut client);
+        // Three are free, but the first in the queue waits for nine.
+        for words in ["COST 1", "UPTO 3", "COST 1 RESERVE 1d", "UPTO 3", "COST 9"] {
+            let row = limit(&mut client, &format!("{policy} {words}"));
+            assert!(row[0] == 0 && row[2] == 3 && (1..=day).contains(&row[3]), "{policy} {words}: {row:?}");
+        }
+        assert_eq!(limit(&mut client, &format!("{policy} COST 11"))[3], -1);
+        let (name, rest) = policy.strip_prefix("RL.").and_then(|words| words.split_once(" key ")).expect("a policy");
+        let row = limit(&mut client, &format!("RL.PEEK {name} key {rest}"));
+        assert!(row[0] == 0 && row[2] == 3 && row[3] >= 1, "{row:?}");
+        let all = format!("RL.ALL 2 key other {name} {rest} FIXED 5 60");
+        let (granted, wait, rows): (i64, i64, Vec<Vec<i64>>) = call(&mut client, &all);
+        assert!(granted == 0 && wait >= 1 && rows[0][0] == 0 && rows[1][0] == 1, "{all}: {rows:?}");
+        // One that would wait stands behind.
+        let second = Held::send(&server, &format!("{policy} COST 1 BLOCK 1d"));
+        assert_eq!(held(&mut client), 2);
+        assert_same(&before, &snapshots(&mut client));
+
+        // What must act does, at once.
+        assert_eq!(limit(&mut client, &format!("{policy} FORCE 1"))[0], 1);
+        assert_eq!(held(&mut client), 2);
+        assert_eq!(limit(&mut client, &format!("{policy} REFUND 7"))[0], 7);
+        assert_eq!(first.row()[0], 9, "{policy}");
+        assert_eq!(held(&mut client), 1, "one unit is used of the ten, and nine by the first: none is left for the second");
+        assert_eq!(limit(&mut client, &format!("{policy} REFUND 2"))[0], 2);
+        assert_eq!(second.row()[0], 1, "{policy}");
+        // With the queue gone, the last unit is anybody's.
+        assert_eq!(limit(&mut client, policy)[..3], [1, 10, 0]);
+    }
+}
+
+#[test]
+fn a_crowd_of_both_kinds_gets_what_the_limit_allows() {
+    let _shared = shared();
+    let server = Server::start();
+    let start = Instant::now();
+    let granted: Vec<i64> = std::thread::scope(|scope| {
+        let worker = |words: &'static str| {
+            let server = &server;
+            scope.spawn(move || {
+                let mut client = server.client();
+                let mut granted = 0;
+                while start.elapsed() < ms(1_000) {
+                    granted += limit(&mut client, words)[0];
+                }
+                granted
+            })
+        };
+        let waiting: Vec<_> = (0..8).map(|_| worker("RL.GCRA key 100 1 BURST 5 BLOCK 5")).collect();
+        let passing: Vec<_> = (0..2).map(|_| worker("RL.GCRA key 100 1 BURST 5 UPTO 5")).collect();
+        [waiting, passing].map(|kind| kind.into_iter().map(|worker| worker.join().expect("a count")).sum()).into()
+    });
+    let took = start.elapsed();
+    let most = 5 + took.as_micros() * 100 / 1_000_000;
+    let total: i64 = granted.iter().sum();
+    assert!((total as u128) <= most, "{granted:?} in {took:?}");
+    assert!(total >= 90 && granted[0] >= 80, "those who wait get what there is: {granted:?}");
+}
+
+#[test]
+fn who_certainly_waits_in_vain_is_denied_at_once() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    for (policy, need_ms) in [
+        ("RL.FIXED key 10 100s", 100_000),
+        ("RL.SLIDE key 10 100s", 100_001),
+        ("RL.GCRA key 10 100s", 40_000),
+        ("RL.BUCKET key 10 100s CAPACITY 10", 40_000),
+    ] {
+        call::<()>(&mut client, "FLUSHALL");
+        exhaust(&mut client, &format!("{policy} COST 10"));
+        let before = snapshots(&mut client);
+        for amount in ["COST 4", "UPTO 4"] {
+            let need_ms = if amount == "UPTO 4" && need_ms == 40_000 { 10_000 } else { need_ms };
+            let row = limit(&mut client, &format!("{policy} {amount} BLOCK 5s"));
+            assert_eq!(row[..3], [0, 10, 0]);
+            assert!((need_ms - 6_000..=need_ms - 5_000).contains(&row[3]), "{policy} {amount}: {row:?}");
+        }
+        assert_eq!(limit(&mut client, &format!("{policy} COST 11 BLOCK 1d"))[3], -1);
+        assert_same(&before, &snapshots(&mut client));
+    }
+    assert_eq!(limit(&mut client, "RL.GCRA closed 0 1s BLOCK 1d"), [0, 0, 0, -1, 0]);
+}
+
+#[test]
+fn transactions_and_scripts_are_answered_at_once() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    let words = "RL.GCRA key 1 10s BLOCK 1d";
+    for first in [true, false] {
+        let mut pipe = redis::pipe();
+        pipe.atomic().add_command(command(words));
+        let rows: Vec<Vec<i64>> = pipe.query(&mut client).expect("a reply");
+        // Whole: it is not the wait less what it would have waited.
+        assert!(if first { rows[0][0] == 1 } else { rows[0][0] == 0 && rows[0][3] > 9_000 }, "{rows:?}");
+    }
+    let script = "return redis.call(unpack(ARGV))";
+    let mut eval = redis::cmd("EVAL");
+    eval.arg(script).arg(0).arg(words.split(' ').collect::<Vec<_>>());
+    let row: Vec<i64> = eval.query(&mut client).expect("a reply");
+    assert!(row[0] == 0 && row[3] > 9_000, "{row:?}");
+    assert_eq!(held(&mut client), 0);
+    for (words, text) in [
+        ("RL.ALL 1 key GCRA 10 60 BLOCK 5", "ERR unknown option 'BLOCK' for RL.ALL"),
+        ("RL.ALL 1 key GCRA 10 60 RESERVE 5", "ERR unknown option 'RESERVE' for RL.ALL"),
+        ("RL.PEEK GCRA key 10 60 BLOCK 5", "ERR unknown option 'BLOCK' for RL.PEEK"),
+        ("RL.GCRA key 10 60 FORCE 5 BLOCK 5", "ERR FORCE and BLOCK can't be combined"),
+        ("RL.GCRA key 10 60 BLOCK 5 REFUND 5", "ERR REFUND and BLOCK can't be combined"),
+        ("RL.GCRA key 10 60 UPTO 5 RESERVE 5", "ERR UPTO and RESERVE can't be combined"),
+        ("RL.GCRA key 10 60 RESERVE 5 BLOCK 5", "ERR RESERVE and BLOCK can't be combined"),
+        ("RL.GCRA key 10 60 BLOCK 5 BLOCK 5", "ERR BLOCK is given twice"),
+        ("RL.GCRA key 10 60 BLOCK", "ERR BLOCK needs a value"),
+        ("RL.GCRA key 10 60 BLOCK 0", "ERR BLOCK must be above 0, at most 1d: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"),
+        ("RL.GCRA key 10 60 RESERVE 86401", "ERR RESERVE must be above 0, at most 1d: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"),
+    ] {
+        assert_eq!(error(&mut client, &command(words)), text);
+    }
+}
+
+// ---- Those who leave ----
+
+#[test]
+fn timeouts_come_on_time() {
+    let _alone = alone();
+    let server = Server::start();
+    let mut client = server.client();
+    exhaust(&mut client, "RL.GCRA key 10 1 COST 10");
+    exhaust(&mut client, "RL.SLIDE log 10 500ms COST 10");
+    let before = snapshots(&mut client);
+    let on_time = (0..3).any(|_| {
+        // In the state's view each could be granted within its time, were nobody before it.
+        call::<()>(&mut client, "FLUSHALL");
+        exhaust(&mut client, "RL.GCRA key 10 1 COST 10");
+        exhaust(&mut client, "RL.SLIDE log 10 500ms COST 10");
+        let mut waiting = vec![Held::send(&server, "RL.GCRA key 10 1 COST 10 BLOCK 1")];
+        let spans = [120, 155, 250, 333, 101];
+        waiting.extend(spans.iter().map(|span| Held::send(&server, &format!("RL.GCRA key 10 1 BLOCK {span}ms"))));
+        waiting.push(Held::send(&server, "RL.SLIDE log 10 500ms COST 10 BLOCK 2"));
+        waiting.push(Held::send(&server, "RL.SLIDE log 10 500ms UPTO 4 BLOCK 501ms"));
+        let replies = replies(waiting);
+        assert_eq!(replies[0].row.as_ref().expect("a grant")[0], 10);
+        let late = replies[1..6].iter().zip(spans).map(|(reply, span)| {
+            let row = reply.row.as_ref().expect("a denial");
+            assert!(row[0] == 0 && row[1] == 10 && row[3] >= 1, "{row:?}");
+            assert!(took(reply) >= ms(span), "{span} ms: {reply:?}");
+            took(reply) - ms(span)
+        });
+        let late = late.max().expect("some");
+        println!("timeouts are late by {late:?} at most");
+        assert_eq!(replies[6].row.as_ref().expect("a grant")[0], 10);
+        assert_eq!(replies[7].row.as_ref().expect("a denial")[0], 0);
+        late < ms(50)
+    });
+    assert!(on_time);
+    // The ten of the first are charged, and nothing for the others.
+    assert_eq!(before.len(), 2);
+    let [_, _, _, _, reset] = limit(&mut client, "RL.PEEK GCRA key 10 1");
+    assert!(reset <= 1_000, "{reset}");
+    assert_eq!(held(&mut client), 0);
+}
+
+#[test]
+fn those_who_are_gone_leave_no_gap() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    exhaust(&mut client, "RL.GCRA key 5 1 BURST 1");
+    let start = Instant::now();
+    let mut waiting: Vec<_> = (0..8).map(|_| Held::send(&server, "RL.GCRA key 5 1 BURST 1 BLOCK 30")).collect();
+    assert_eq!(held(&mut client), 8);
+    let kill = |client: &mut Connection, held: &Held| call::<i64>(client, &format!("CLIENT KILL ID {}", held.id));
+    assert_eq!(kill(&mut client, &waiting[6]), 1);
+    assert_eq!(kill(&mut client, &waiting[3]), 1);
+    // The first, too.
+    drop(waiting.remove(0));
+    drop(waiting.remove(1));
+    wait_for("them to be gone", || held(&mut client) == 4);
+    let replies = replies(waiting);
+    let (gone, granted): (Vec<_>, Vec<_>) = replies.iter().partition(|reply| reply.row.is_err());
+    assert_eq!((gone.len(), granted.len()), (2, 4));
+    for (index, reply) in granted.iter().enumerate() {
+        let due = ms(200) * (index as u32 + 1);
+        let at = reply.at - start;
+        assert!(at + ms(10) >= due && at < due + ms(120), "{index}: {at:?}");
+    }
+    assert_eq!(held(&mut client), 0);
+    let [granted, _, _, _, reset] = limit(&mut client, "RL.GCRA key 5 1 BURST 1 FORCE 1");
+    assert!(granted == 1 && reset <= 400, "no more is charged than was granted: {reset}");
+}
+
+#[test]
+fn client_unblock_ends_a_wait() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    exhaust(&mut client, "RL.SLIDE key 5 12h COST 5");
+    let before = snapshots(&mut client);
+    let mut waiting: Vec<_> = (0..3).map(|_| Held::send(&server, "RL.SLIDE key 5 12h COST 2 BLOCK 1d")).collect();
+    for (index, how, expected) in [(1, "ERROR", "UNBLOCKED"), (0, "TIMEOUT", ""), (2, "", "")] {
+        assert_eq!(call::<i64>(&mut client, &format!("CLIENT UNBLOCK {} {how}", waiting[index].id)), 1);
+        let reply = waiting[index].reply();
+        match reply.row {
+            Err(error) => assert!(!expected.is_empty() && error.starts_with(expected), "{error}"),
+            Ok(row) => assert!(expected.is_empty() && row[..3] == [0, 5, 0] && row[3] >= 1, "{row:?}"),
+        }
+        // The client goes on.
+        assert_eq!(call::<String>(waiting[index].connection(), "PING"), "PONG");
+    }
+    assert_eq!(held(&mut client), 0);
+    assert_same(&before, &snapshots(&mut client));
+    // Nobody is in the way of the next.
+    assert_eq!(limit(&mut client, "RL.SLIDE key 5 12h REFUND 1")[0], 1);
+    assert_eq!(limit(&mut client, "RL.SLIDE key 5 12h")[0], 1);
+}
+
+#[test]
+fn the_module_stays_while_somebody_waits() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    exhaust(&mut client, "RL.GCRA key 1 1d");
+    let waiting = Held::send(&server, "RL.GCRA key 1 1d BLOCK 1d");
+    let refusal = error(&mut client, &command("MODULE UNLOAD rl"));
+    assert!(refusal.contains("rl") || refusal.contains("block"), "{refusal}");
+    drop(waiting);
+    wait_for("it to be gone", || held(&mut client) == 0);
+    call::<()>(&mut client, "MODULE UNLOAD rl");
+    call::<()>(&mut client, &format!("MODULE LOAD {}", support::module().display()));
+    let waiting = Held::send(&server, "RL.GCRA key 1 1d BLOCK 1d");
+    call::<()>(&mut client, "DEL key");
+    assert_eq!(waiting.row()[0], 1);
+}
+
+// ---- What happens to the key ----
+
+#[test]
+fn a_turn_that_comes_early_is_noticed() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    let policies = ["RL.FIXED key 5 12h", "RL.SLIDE key 5 12h", "RL.GCRA key 5 12h", "RL.BUCKET key 5 12h STEP"];
+    for (index, happens) in [
+        "DEL key",
+        "UNLINK key",
+        "GETDEL key",
+        "RENAME key elsewhere",
+        "RENAME fresh key",
+        "COPY fresh key REPLACE",
+        "MOVE key 2",
+        "PEXPIRE key 1",
+        "PEXPIREAT key 1",
+        "PEXPIRE key 40",
+        "FLUSHDB",
+        "FLUSHALL",
+        "FLUSHALL ASYNC",
+        "SWAPDB 0 1",
+        "POLICY REFUND 1",
+        "POLICY REFUND 5",
+    ]
+    .iter()
+    .enumerate()
+    {
+        for policy in policies {
+            call::<()>(&mut client, "FLUSHALL");
+            exhaust(&mut client, &format!("{policy} COST 5"));
+            exhaust(&mut client, &policy.replace("key", "fresh"));
+            let waiting = Held::send(&server, &format!("{policy} BLOCK 1d"));
+            let other = Held::send(&server, &policy.replace("key 5", "other 0"));
+            let start = Instant::now();
+            call::<()>(&mut client, &happens.replace("POLICY", policy));
+            let row = waiting.row();
+            assert_eq!(row[0], 1, "{index}: {happens}, {policy}");
+            let limit = ms(if *happens == "PEXPIRE key 40" { 140 } else { 100 });
+            assert!(start.elapsed() < limit, "{happens}, {policy}: {:?}", start.elapsed());
+            assert_eq!(other.row()[0], 0);
+            assert_eq!(held(&mut client), 0);
+        }
+    }
+}
+
+#[test]
+fn a_raised_limit_is_noticed() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    exhaust(&mut client, "RL.GCRA key 10 1d COST 10");
+    let waiting = Held::send(&server, "RL.GCRA key 10 1d BLOCK 1d");
+    // Whoever raises the limit has to write under it, as FORCE does; the first still has its own policy.
+    let raised = Held::send(&server, "RL.GCRA key 1000 1s BLOCK 1d");
+    assert_eq!(held(&mut client), 2);
+    let start = Instant::now();
+    assert_eq!(limit(&mut client, "RL.GCRA key 1000 1s FORCE 1")[0], 1);
+    assert_eq!(waiting.row()[0], 1);
+    assert_eq!(raised.row()[0], 1);
+    assert!(start.elapsed() < ms(200), "{:?}", start.elapsed());
+}
+
+#[test]
+fn an_evicted_key_lets_the_first_in() {
+    let _shared = shared();
+    let server = Server::with(&["--maxmemory-policy", "volatile-ttl"]);
+    let mut client = server.client();
+    exhaust(&mut client, "RL.GCRA key 1 1h");
+    let waiting = Held::send(&server, "RL.GCRA key 1 1h BLOCK 1d");
+    call::<()>(&mut client, "CONFIG SET maxmemory 1");
+    let _: redis::RedisResult<Value> = command("SET other 1").query(&mut client);
+    assert_eq!(waiting.row()[0], 1);
+}
+
+#[test]
+fn a_key_that_becomes_something_else_is_an_error() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    for kind in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        call::<()>(&mut client, "DEL key");
+        exhaust(&mut client, &format!("RL.{kind} key 1 12h"));
+        let waiting: Vec<_> = (0..2).map(|_| Held::send(&server, &format!("RL.{kind} key 1 12h BLOCK 1d"))).collect();
+        call::<()>(&mut client, "RPUSH list 1");
+        call::<()>(&mut client, "RENAME list key");
+        for reply in replies(waiting) {
+            assert_eq!(reply.row.expect_err("an error"), format!("WRONGTYPE key holds a list, not a {kind} limiter"));
+        }
+        assert_eq!(call::<String>(&mut client, "TYPE key"), "list");
+    }
+    // Another algorithm's call waits for nothing.
+    call::<()>(&mut client, "DEL key");
+    exhaust(&mut client, "RL.GCRA key 1 1d");
+    let _waiting = Held::send(&server, "RL.GCRA key 1 1d BLOCK 1d");
+    let text = error(&mut client, &command("RL.SLIDE key 1 1d BLOCK 1d"));
+    assert_eq!(text, "WRONGTYPE key holds a GCRA limiter, not a SLIDE limiter");
+}
+
+#[test]
+fn databases_have_queues_of_their_own() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut control = server.client();
+    let waiting: Vec<_> = (0..4)
+        .map(|db| {
+            let mut held = Held::prepare(&server, Resp::Two);
+            call::<()>(held.connection(), &format!("SELECT {db}"));
+            exhaust(held.connection(), "RL.GCRA key 1 1d");
+            held.call(&mut control, "RL.GCRA key 1 1d BLOCK 1d")
+        })
+        .collect();
+    call::<()>(&mut control, "SELECT 2");
+    call::<()>(&mut control, "DEL key");
+    wait_for("one to be granted", || held(&mut control) == 3);
+    call::<()>(&mut control, "SWAPDB 3 9");
+    wait_for("another to be granted", || held(&mut control) == 2);
+    call::<()>(&mut control, "FLUSHALL");
+    assert!(replies(waiting).iter().all(|reply| reply.row.as_ref().is_ok_and(|row| row[0] == 1)));
+}
+
+// ---- Replicas, files, pauses, failover ----
+
+/// A replica of the server, in step with it.
+fn replica_of(server: &Server) -> Server {
+    let replica = Server::on_port(&[]);
+    call::<()>(&mut replica.client(), &format!("REPLICAOF 127.0.0.1 {}", server.port));
+    wait_for("the replica", || {
+        let status: String = call(&mut replica.client(), "INFO replication");
+        status.contains("master_link_status:up") && info(&mut server.client(), "replication", "connected_slaves") == 1
+    });
+    replica
+}
+
+fn in_step(server: &Server, replica: &Server) {
+    let offset = info(&mut server.client(), "replication", "master_repl_offset");
+    wait_for("the replica", || info(&mut replica.client(), "replication", "slave_repl_offset") >= offset);
+}
+
+#[test]
+fn grants_replicate_and_a_pause_holds_them_back() {
+    let _shared = shared();
+    let mut server = Server::on_port(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let replica = replica_of(&server);
+    let mut client = server.client();
+    for (pause, policy) in
+        [("WRITE", "RL.GCRA key 20 1 BURST 1"), ("ALL", "RL.SLIDE log 2 100ms"), ("WRITE", "RL.FIXED window 2 100ms")]
+    {
+        exhaust(&mut client, policy);
+        let waiting: Vec<_> = (0..8).map(|_| Held::send(&server, &format!("{policy} BLOCK 20"))).collect();
+        let waiting = std::thread::spawn(|| replies(waiting));
+        let mut impatient = Held::send(&server, &format!("{policy} BLOCK 150ms"));
+        call::<()>(&mut client, &format!("CLIENT PAUSE 400 {pause}"));
+        let paused = Instant::now();
+        let reply = impatient.reply();
+        assert_eq!(reply.row.as_ref().expect("a denial")[0], 0, "who is out of time is told so during the pause, too");
+        assert!(took(&reply) < ms(300), "{reply:?}");
+        let replies = waiting.join().expect("replies");
+        // Some had their turn before the pause; nobody has it in the pause, and all have it after.
+        assert!(replies.iter().all(|reply| reply.row.as_ref().is_ok_and(|row| row[0] == 1)), "{replies:?}");
+        let after = replies.iter().filter(|reply| reply.at > paused + ms(390)).count();
+        let during = replies.iter().filter(|reply| (paused + ms(20)..paused + ms(390)).contains(&reply.at)).count();
+        assert!(during == 0 && after >= 6, "{policy}: {during} in the pause, {after} after it");
+    }
+    // Keys that live for long, so that they can be compared.
+    for (name, db) in [("GCRA", 0), ("SLIDE", 0), ("BUCKET", 3), ("FIXED", 0)] {
+        let mut clients: Vec<_> = (0..4).map(|_| Held::prepare(&server, Resp::Two)).collect();
+        for held in &mut clients {
+            call::<()>(held.connection(), &format!("SELECT {db}"));
+        }
+        exhaust(clients[0].connection(), &format!("RL.{name} long:{name} 5 12h COST 5"));
+        let waiting =
+            clients.into_iter().map(|held| held.call(&mut client, &format!("RL.{name} long:{name} 5 12h BLOCK 1d")));
+        let waiting: Vec<_> = waiting.collect();
+        let mut control = server.client();
+        call::<()>(&mut control, &format!("SELECT {db}"));
+        assert_eq!(limit(&mut control, &format!("RL.{name} long:{name} 5 12h REFUND 4"))[0], 4);
+        assert!(replies(waiting).iter().all(|reply| reply.row.as_ref().is_ok_and(|row| row[0] == 1)));
+    }
+    sleep(ms(200));
+    in_step(&server, &replica);
+    let before = snapshots(&mut client);
+    assert_same(&before, &snapshots(&mut replica.client()));
+    let mut third = (server.client(), replica.client());
+    call::<()>(&mut third.0, "SELECT 3");
+    call::<()>(&mut third.1, "SELECT 3");
+    let before_third = snapshots(&mut third.0);
+    assert_same(&before_third, &snapshots(&mut third.1));
+    server.crash_and_restart();
+    assert_same(&before, &snapshots(&mut server.client()));
+    let mut third = server.client();
+    call::<()>(&mut third, "SELECT 3");
+    assert_same(&before_third, &snapshots(&mut third));
+}
+
+#[test]
+fn a_failover_ends_the_waits_and_the_new_primary_goes_on() {
+    let _shared = shared();
+    let mut server = Server::on_port(&["--appendonly", "yes"]);
+    let mut replica = replica_of(&server);
+    let mut client = server.client();
+    exhaust(&mut client, "RL.GCRA key 10 1 COST 10");
+    exhaust(&mut client, "RL.GCRA long 5 1d COST 5");
+    let waiting: Vec<_> = (0..5)
+        .map(|_| Held::send(&server, "RL.GCRA long 5 1d BLOCK 1d"))
+        .chain((0..5).map(|_| Held::send(&server, "RL.GCRA key 10 1 COST 10 BLOCK 30")))
+        .collect();
+    call::<()>(&mut client, "FAILOVER");
+    let mut granted = 0;
+    for reply in replies(waiting) {
+        match reply.row {
+            Ok(row) => granted += row[0],
+            // The server says UNBLOCKED, and closes the connection, as it does to who waits in BLPOP.
+            Err(error) => assert!(error.contains("UNBLOCKED") || error.contains("unblock"), "{error}"),
+        }
+    }
+    wait_for("the new primary", || call::<String>(&mut replica.client(), "INFO replication").contains("role:master"));
+    assert!(granted <= 10, "{granted}");
+    // It holds what was granted, and goes on from there.
+    assert_eq!(limit(&mut replica.client(), "RL.GCRA long 5 1d")[0], 0);
+    let waiting = Held::send(&replica, "RL.GCRA long 5 1d BLOCK 1d");
+    assert_eq!(limit(&mut replica.client(), "RL.GCRA long 5 1d REFUND 1")[0], 1);
+    assert_eq!(waiting.row()[0], 1);
+    assert!(server.is_alive() && replica.is_alive());
+    assert_eq!(held(&mut server.client()), 0);
+    in_step(&replica, &server);
+    assert_same(&snapshots(&mut replica.client()), &snapshots(&mut server.client()));
+}

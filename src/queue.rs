@@ -361,9 +361,9 @@ impl<C: Copy> Queue<C> {
     fn turn<K: Counter>(&mut self, head: &Waiter<C>, key: &K, now: Instant) -> Result<Turn, K::Error> {
         let decide = |stored, at| key.decide(&head.policy, stored, at, head.request);
         let stored = key.stored(&head.policy)?;
-        // A key that has expired since may be gone because its time was due, and so was the turn.
+        // Who may be charged as of a moment ago is judged by what the key held then, though it may have expired since.
         let known = self.seen.as_ref().and_then(|seen| {
-            let expired = stored.is_none() && seen.expires.is_some_and(|at| at <= now);
+            let expired = stored.is_none() && head.policy.charged_when_due() && seen.expires.is_some_and(|at| at <= now);
             (seen.value.as_deref() == stored || expired).then_some(seen.value.as_deref())
         });
         if let Some(value) = known {

@@ -15,7 +15,7 @@ LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llv
 # The compiler's own headers (stddef.h), which libclang alone does not bring.
 CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
 
-.PHONY: help run test matrix servers build deps lint fmt clean
+.PHONY: help run test matrix servers waiters build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,7 +54,7 @@ test: deps ## Everything that proves the product: format, lints, unit, property 
 	if [ -n "$${CI:-}" ]; then $(MAKE) matrix; fi
 
 # The tests that start servers; the others prove what has no server in it, once.
-INTEGRATION := all amounts block commands durability inspect keys peek readme
+INTEGRATION := all amounts block commands durability inspect keys outgoing peek readme
 SERVERS := $(CURDIR)/target/servers
 
 matrix: build servers ## The integration tests on every server: the distribution's, Redis 8 and Valkey 9
@@ -99,6 +99,9 @@ define bundled
 	chmod +x $@
 	$@ --version >/dev/null || { echo "$@ does not run on this machine" >&2; rm -f $@; exit 1; }
 endef
+
+waiters: build ## Measure what 10 000 waiting clients cost: memory, wake-ups a second, a PING's latency meanwhile
+	@REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo bench --bench waiters
 
 build: deps ## Build the module, target/release/libredis_rl.so
 	@cargo build --release

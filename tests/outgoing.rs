@@ -1,0 +1,217 @@
+//! Outgoing calls of a fleet that must stay under a third party's quota: three processes, two thousand tasks in all, each on a
+//! connection of its own, each with the one line that it takes. Nothing is dropped, nobody polls, and the quota is used up.
+//!
+//! The processes are this program, started again.
+
+mod support;
+
+use std::fmt::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisResult};
+use support::{command, Server};
+
+const PROCESSES: u64 = 3;
+/// A third party's quota, and how many tasks call it at once: as many as a few of its windows let through.
+const QUOTAS: [Quota; 4] = [
+    Quota { limit: 200, period_ms: 1_000, tasks: 1_400 },
+    Quota { limit: 50, period_ms: 1_000, tasks: 350 },
+    Quota { limit: 100, period_ms: 5_000, tasks: 300 },
+    Quota { limit: 1, period_ms: 1_000, tasks: 10 },
+];
+
+#[derive(Clone, Copy)]
+struct Quota {
+    limit: u64,
+    period_ms: u64,
+    tasks: u64,
+}
+
+/// What a worker process is told to do.
+const WORK: &str = "REDIS_RL_OUTGOING";
+
+fn main() {
+    if let Ok(work) = std::env::var(WORK) {
+        return worker(&work);
+    }
+    let trials = [
+        ("a_sliding_window_is_used_up_and_never_overrun", "RL.SLIDE", "", true),
+        ("calls_go_out_evenly_spaced", "RL.GCRA", "BURST 1", false),
+    ];
+    let (printer, tables) = std::sync::mpsc::channel();
+    let trials = trials.map(|(name, limiter, options, bursts)| {
+        let printer = printer.clone();
+        Trial::test(name, move || {
+            // The machine may be busy with something else: one of a few runs has to be fast enough, and all have to be right.
+            let mut slow = String::new();
+            for _ in 0..3 {
+                let run = simulate(limiter, options, bursts);
+                let _ = printer.send(run.table);
+                if !run.wrong.is_empty() {
+                    return Err(Failed::from(run.wrong.join("\n")));
+                }
+                slow = run.slow.join("\n");
+                if slow.is_empty() {
+                    return Ok(());
+                }
+            }
+            Err(Failed::from(slow))
+        })
+    });
+    // One after the other: they are about time.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let conclusion = libtest_mimic::run(&arguments, trials.into());
+    drop(printer);
+    tables.iter().for_each(|table| println!("{table}"));
+    conclusion.exit();
+}
+
+// ---- A process of the fleet ----
+
+/// `work`: the server's address, and then each call with the number of tasks that make it. Prints a line a call: which it
+/// was, and when it was let go in microseconds since the Unix epoch, or the reply that did not.
+fn worker(work: &str) {
+    let mut lines = work.lines();
+    let client = Client::open(lines.next().expect("an address")).expect("an address");
+    let calls: Vec<(u64, &str)> = lines
+        .map(|line| line.split_once(' ').expect("a number and a call"))
+        .map(|(tasks, call)| (tasks.parse().expect("a number"), call))
+        .collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        // One connection after the other: a socket's backlog holds but a few.
+        let mut ready = Vec::new();
+        for (index, (number, call)) in calls.into_iter().enumerate() {
+            for _ in 0..number {
+                ready.push((index, connect(&client).await, call.to_owned()));
+            }
+        }
+        let tasks = ready
+            .into_iter()
+            .map(|(index, connection, call)| tokio::spawn(async move { (index, outgoing(connection, &call).await) }));
+        let tasks: Vec<_> = tasks.collect();
+        for task in tasks {
+            match task.await.expect("a task") {
+                (index, Ok(at)) => println!("{index} {at}"),
+                (index, Err(error)) => println!("{index} {error}"),
+            }
+        }
+    });
+}
+
+/// One task: waits for its turn, and calls the third party.
+async fn outgoing(connection: RedisResult<MultiplexedConnection>, call: &str) -> Result<u128, String> {
+    let mut connection = connection.map_err(|error| error.to_string())?;
+    let reply: RedisResult<Vec<i64>> = command(call).query_async(&mut connection).await;
+    match reply {
+        Ok(row) if row[0] == 1 => Ok(SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_micros()),
+        Ok(row) => Err(format!("{row:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
+    // The client would give up by itself, long before the server does.
+    let patient = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    client.get_multiplexed_async_connection_with_config(&patient).await
+}
+
+// ---- The fleet ----
+
+/// What came of it.
+#[derive(Default)]
+struct Run {
+    table: String,
+    wrong: Vec<String>,
+    slow: Vec<String>,
+}
+
+/// Plays all quotas at once. `bursts`: a whole window's worth may go out at the same moment.
+fn simulate(limiter: &str, options: &str, bursts: bool) -> Run {
+    let server = Server::with(&["--maxclients", "9000"]);
+    let mut work = vec![format!("unix://{}", server.dir().join("server.sock").display())];
+    for (index, quota) in QUOTAS.iter().enumerate() {
+        let Quota { limit, period_ms, tasks } = quota;
+        // The last process takes what is left over.
+        work.push(format!("{} {limiter} partner-{index} {limit} {period_ms}ms {options} BLOCK 60", tasks / PROCESSES));
+    }
+    let fleet: Vec<_> = (0..PROCESSES)
+        .map(|process| {
+            let mut work = work.clone();
+            if process == PROCESSES - 1 {
+                for (line, quota) in work[1..].iter_mut().zip(QUOTAS) {
+                    let (number, call) = line.split_once(' ').expect("a number and a call");
+                    let number: u64 = number.parse().expect("a number");
+                    *line = format!("{} {call}", number + quota.tasks % PROCESSES);
+                }
+            }
+            let program = std::env::current_exe().expect("this program");
+            let child = Command::new(program).env(WORK, work.join("\n")).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+            child.expect("a process")
+        })
+        .collect();
+    let mut seen: Vec<(Vec<u128>, Vec<String>)> = vec![Default::default(); QUOTAS.len()];
+    for process in fleet {
+        let output = process.wait_with_output().expect("a process that ends");
+        for line in String::from_utf8(output.stdout).expect("text").lines() {
+            let (index, what) = line.split_once(' ').expect("two words");
+            let (succeeded, failed) = &mut seen[index.parse::<usize>().expect("a number")];
+            match what.parse() {
+                Ok(at) => succeeded.push(at),
+                Err(_) => failed.push(what.into()),
+            }
+        }
+    }
+
+    let table = format!(
+        "{limiter} {options}\n period  limit  processes  concurrency  succeeded  failed  mean interval  of the limit  most in a window\n"
+    );
+    let mut run = Run { table, ..Run::default() };
+    for (quota, (times, failed)) in QUOTAS.iter().zip(&mut seen) {
+        let Quota { limit, period_ms, tasks } = *quota;
+        times.sort_unstable();
+        let (Some(first), Some(last)) = (times.first(), times.last()) else {
+            run.wrong.push(format!("{limit} per {period_ms} ms: nothing succeeded: {:?}", failed.first()));
+            continue;
+        };
+        let span_us = (last - first).max(1);
+        // Those that go out together at the start are no measure of the rate.
+        let at_start = if bursts { limit } else { 1 };
+        let ideal_us = u128::from((tasks - at_start) * period_ms * 1_000 / limit);
+        let share = ideal_us as f64 / span_us as f64;
+        // The replies travel: a twentieth of the period is left for that.
+        let window_us = u128::from(period_ms * 950);
+        let most = times.iter().enumerate().map(|(index, from)| times[index..].partition_point(|at| at - from < window_us));
+        let most = most.max().unwrap_or(0) as u64;
+        let _ = writeln!(
+            run.table,
+            "{:>7} {limit:>6} {PROCESSES:>10} {tasks:>12} {:>10} {:>7} {:>14} {:>13} {most:>17}",
+            format!("{:?}", Duration::from_millis(period_ms)),
+            times.len(),
+            failed.len(),
+            format!("{:.2} ms", span_us as f64 / 1_000.0 / (times.len() - 1) as f64),
+            format!("{:.1} %", share * 100.0),
+        );
+        if times.len() as u64 != tasks || !failed.is_empty() {
+            run.wrong.push(format!(
+                "{limit} per {period_ms} ms: of {tasks}, {} succeeded; {:?}",
+                times.len(),
+                failed.first()
+            ));
+        }
+        if most > limit {
+            run.wrong.push(format!("{limit} per {period_ms} ms: {most} in a window"));
+        }
+        // Faster than allowed it can't be either, but for the replies' travel.
+        if share > 1.03 {
+            run.wrong.push(format!("{limit} per {period_ms} ms: {share:.3} of the limit"));
+        }
+        if share < 0.97 {
+            run.slow.push(format!("{limit} per {period_ms} ms: {share:.3} of the limit"));
+        }
+    }
+    run
+}

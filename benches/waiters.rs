@@ -133,6 +133,7 @@ impl Scene {
         });
         pings.sort();
         let ping = |permille: usize| pings[(pings.len() - 1) * permille / 1_000].as_secs_f64() * 1_000.0;
+        assert!(ping(990) < 50.0, "{}: a PING takes {} ms at p99", self.name, ping(990));
         let each = |from: i64, to: i64| (to - from) / WAITERS as i64;
         format!(
             "{:<32} {:>17} {:>17} {:>10} {:>12.0} {:>22}",

@@ -259,6 +259,17 @@ impl<C: Copy + Eq + Hash> Queues<C> {
         answers
     }
 
+    /// Ends a queue: those who waited in it, in their order.
+    pub fn dismiss(&mut self, id: QueueId) -> Vec<C> {
+        let clients = self.queues.get(&id).map(|queue| queue.waiters.values().map(|waiter| waiter.client).collect());
+        let clients: Vec<C> = clients.unwrap_or_default();
+        for client in &clients {
+            self.clients.remove(client);
+        }
+        self.drop_queue(id);
+        clients
+    }
+
     /// Has the queue looked at by `wake`, or before.
     fn wake(&mut self, id: QueueId, wake: Instant) {
         if self.queues.get(&id).is_some_and(|queue| wake < queue.wake) {

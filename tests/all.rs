@@ -240,7 +240,7 @@ fn the_server_finds_its_keys() {
 
 #[test]
 fn a_cluster_refuses_keys_of_different_slots_and_takes_a_hash_tag() {
-    let server = Server::on_port(&["--cluster-enabled", "yes"]);
+    let server = Server::node();
     let mut client = server.client();
     call::<()>(&mut client, "CLUSTER ADDSLOTSRANGE 0 8191");
     support::wait_for("the slots", || {

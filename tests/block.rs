@@ -648,3 +648,61 @@ fn a_failover_ends_the_waits_and_the_new_primary_goes_on() {
     in_step(&replica, &server);
     assert_same(&snapshots(&mut replica.client()), &snapshots(&mut server.client()));
 }
+
+/// Two nodes of a cluster, of which the first has all slots.
+fn cluster() -> [Server; 2] {
+    let nodes = [Server::node(), Server::node()];
+    let mut clients = [nodes[0].client(), nodes[1].client()];
+    call::<()>(&mut clients[0], "CLUSTER ADDSLOTSRANGE 0 16383");
+    let bus: String = call(&mut clients[1], "CLUSTER MYID");
+    let nodes_of_second: String = call(&mut clients[1], "CLUSTER NODES");
+    let address = nodes_of_second.split_whitespace().find(|word| word.contains('@')).expect("an address");
+    let bus_port = address.split(['@', ',']).nth(1).expect("a port");
+    call::<()>(&mut clients[0], &format!("CLUSTER MEET 127.0.0.1 {} {bus_port}", nodes[1].port));
+    wait_for("the nodes to meet", || {
+        let known: String = call(&mut clients[0], "CLUSTER NODES");
+        let both = |client: &mut Connection| call::<String>(client, "CLUSTER INFO").contains("cluster_state:ok");
+        known.contains(&bus) && !known.contains("handshake") && both(&mut clients[0]) && both(&mut clients[1])
+    });
+    nodes
+}
+
+#[test]
+fn a_slot_that_moves_takes_its_queue_along() {
+    let _shared = shared();
+    let [from, to] = cluster();
+    let (mut source, mut target) = (from.client(), to.client());
+    let ids: [String; 2] = [call(&mut source, "CLUSTER MYID"), call(&mut target, "CLUSTER MYID")];
+    let slot: i64 = call(&mut source, "CLUSTER KEYSLOT key");
+    exhaust(&mut source, "RL.GCRA key 5 1d COST 5");
+    exhaust(&mut source, "RL.GCRA {key}soon 5 1 COST 5");
+    exhaust(&mut source, "RL.GCRA stays 5 1 COST 5");
+    let waiting: Vec<_> = (0..3).map(|_| Held::send(&from, "RL.GCRA key 5 1d BLOCK 1d")).collect();
+    call::<()>(&mut target, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
+    call::<()>(&mut source, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
+    // As long as the key is here, so is its queue.
+    let [soon, stays] = ["{key}soon", "stays"].map(|key| Held::send(&from, &format!("RL.GCRA {key} 5 1 BLOCK 5")));
+    assert_eq!([soon.row()[0], stays.row()[0]], [1, 1]);
+    let last = Held::send(&from, "RL.GCRA {key}soon 5 1 COST 5 BLOCK 5");
+    assert_eq!(held(&mut source), 4);
+    let migrated: String = call(&mut source, &format!("MIGRATE 127.0.0.1 {} key 0 5000", to.port));
+    assert_eq!(migrated, "OK");
+    for reply in replies(waiting) {
+        assert_eq!(reply.row.expect_err("no grant of what has moved"), "TRYAGAIN the key's slot has moved to another node");
+    }
+    // Who asks again is sent on, and finds the key as it was.
+    assert!(error(&mut source, &command("RL.GCRA key 5 1d BLOCK 1d")).starts_with("ASK "));
+    call::<()>(&mut target, "ASKING");
+    assert_eq!(limit(&mut target, "RL.GCRA key 5 1d BLOCK 1ms")[..3], [0, 5, 0]);
+    // A slot can also go under a queue whose time is yet to come.
+    call::<()>(&mut source, &format!("MIGRATE 127.0.0.1 {} {{key}}soon 0 5000", to.port));
+    assert!(replies(vec![last])[0].row.as_ref().is_err_and(|error| error.starts_with("TRYAGAIN ")));
+    for client in [&mut target, &mut source] {
+        call::<()>(client, &format!("CLUSTER SETSLOT {slot} NODE {}", ids[1]));
+    }
+    assert!(error(&mut source, &command("RL.GCRA key 5 1d BLOCK 1d")).starts_with("MOVED "));
+    let waiting = Held::send(&to, "RL.GCRA key 5 1d BLOCK 1d");
+    assert_eq!(limit(&mut target, "RL.GCRA key 5 1d REFUND 1")[0], 1);
+    assert_eq!(waiting.row()[0], 1);
+    assert_eq!(held(&mut source), 0);
+}

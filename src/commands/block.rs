@@ -132,7 +132,11 @@ impl Watch for Waiting {
         for _ in 0..BATCH {
             let Some((id, db, name)) = waiting.queues.due(now) else { break };
             let Some(mut key) = Key::open_named(server, db, &name) else { break };
-            answers.extend(waiting.queues.serve(id, &mut key, now, may_grant, BATCH - answers.len()));
+            if may_grant && !key.is_local() {
+                answers.extend(waiting.queues.dismiss(id).into_iter().map(|client| (client, Err(Error::Moved))));
+            } else {
+                answers.extend(waiting.queues.serve(id, &mut key, now, may_grant, BATCH - answers.len()));
+            }
             if answers.len() >= BATCH {
                 break;
             }

@@ -96,6 +96,8 @@ pub enum Error {
     },
     /// The result would not fit.
     Overflow,
+    /// The key waited for is another node's now. Cluster clients know the code: they ask again, and are sent there.
+    Moved,
     /// The server has ended a wait that was over already.
     Unblocked,
 }
@@ -145,6 +147,7 @@ impl fmt::Display for Error {
                 }
             }
             Self::Overflow => f.write_str("ERR the result is too large for a limiter's record"),
+            Self::Moved => f.write_str("TRYAGAIN the key's slot has moved to another node"),
             Self::Unblocked => f.write_str("UNBLOCKED the wait has been ended"),
         }
     }

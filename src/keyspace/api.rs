@@ -59,6 +59,8 @@ required! {
     RedisModule_SelectDb,
     RedisModule_GetContextFlags,
     RedisModule_AvoidReplicaTraffic,
+    RedisModule_Call,
+    RedisModule_FreeCallReply,
     RedisModule_BlockClient,
     RedisModule_UnblockClient,
     RedisModule_SetDisconnectCallback,

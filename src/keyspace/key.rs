@@ -70,6 +70,23 @@ impl<'c> Key<'c> {
         Some(Self { server, name, own_name, key: key.cast() })
     }
 
+    /// Whether its slot is this node's to serve: always, but in a cluster.
+    pub fn is_local(&self) -> bool {
+        if !self.server.in_cluster() {
+            return true;
+        }
+        // SAFETY: the context and the name are live. The server refuses the call, with null, for a key that it would redirect
+        // a client for; a reply is freed.
+        unsafe {
+            let reply = server!(RedisModule_Call(self.server.ctx, c"EXISTS".as_ptr(), c"s".as_ptr(), self.name));
+            if reply.is_null() {
+                return false;
+            }
+            server!(RedisModule_FreeCallReply(reply));
+        }
+        true
+    }
+
     /// When it expires, in milliseconds since the Unix epoch; `None` if it does not, or there is no such key.
     pub fn expires_ms(&self) -> Option<i64> {
         // SAFETY: `key` is open; a missing one is told by null or by the answer for no expiry, which is negative.

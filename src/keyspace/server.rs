@@ -53,6 +53,11 @@ impl<'a> Server<'a> {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_MASTER != 0 && unsafe { server!(RedisModule_AvoidReplicaTraffic()) } == 0
     }
 
+    /// Whether the server is a node of a cluster.
+    pub(super) fn in_cluster(&self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
+    }
+
     fn flags(&self) -> u32 {
         // SAFETY: as above.
         unsafe { server!(RedisModule_GetContextFlags(self.ctx)) as u32 }

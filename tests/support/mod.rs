@@ -60,10 +60,13 @@ impl Server {
 
     /// A server that also listens on a free port of the loopback interface.
     pub fn on_port(options: &[&str]) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
-        drop(listener);
-        Self::launch(port, options)
+        Self::launch(free_port(), options)
+    }
+
+    /// A node of a cluster, without slots.
+    pub fn node() -> Self {
+        let bus = free_port().to_string();
+        Self::on_port(&["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-require-full-coverage", "no"])
     }
 
     fn launch(port: u16, options: &[&str]) -> Self {
@@ -176,6 +179,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
 }
 
 /// The command that these words make.

@@ -27,7 +27,7 @@ const COMMANDS: &[Command] = &[
         flags: c"write deny-oom fast",
         keys: Keys::Update(1),
         summary: c"Takes units from a fixed window.",
-        complexity: c"O(1)",
+        complexity: c"O(1); with BLOCK, O(log(N)) with N the clients that wait",
     },
     Command {
         name: c"rl.slide",
@@ -36,7 +36,7 @@ const COMMANDS: &[Command] = &[
         flags: c"write deny-oom fast",
         keys: Keys::Update(1),
         summary: c"Takes units from a sliding window.",
-        complexity: c"O(log(N)) with N the grants in the window, amortized; O(N) for the first grant after a change of policy",
+        complexity: c"O(log(N)) with N the grants in the window, amortized; O(N) for the first grant after a change of policy; with BLOCK, N counts the clients that wait, too",
     },
     Command {
         name: c"rl.gcra",
@@ -45,7 +45,7 @@ const COMMANDS: &[Command] = &[
         flags: c"write deny-oom fast",
         keys: Keys::Update(1),
         summary: c"Takes units by the generic cell rate algorithm: evenly spaced, after a burst.",
-        complexity: c"O(1)",
+        complexity: c"O(1); with BLOCK, O(log(N)) with N the clients that wait",
     },
     Command {
         name: c"rl.bucket",
@@ -54,7 +54,7 @@ const COMMANDS: &[Command] = &[
         flags: c"write deny-oom fast",
         keys: Keys::Update(1),
         summary: c"Takes tokens from a bucket that fills up with time.",
-        complexity: c"O(1)",
+        complexity: c"O(1); with BLOCK, O(log(N)) with N the clients that wait",
     },
     Command {
         name: c"rl.peek",

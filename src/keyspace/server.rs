@@ -47,10 +47,11 @@ impl<'a> Server<'a> {
         self.flags() & forbidding != 0
     }
 
-    /// Whether keys may be changed out of turn: not on a replica, and not while the server pauses writes, when it would abort.
+    /// Whether keys may be changed by the timer: not on a read-only replica, and not while the server pauses writes, when it
+    /// would abort.
     pub fn may_write(&self) -> bool {
         // SAFETY: as above.
-        self.flags() & raw::REDISMODULE_CTX_FLAGS_MASTER != 0 && unsafe { server!(RedisModule_AvoidReplicaTraffic()) } == 0
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_READONLY == 0 && unsafe { server!(RedisModule_AvoidReplicaTraffic()) } == 0
     }
 
     /// Whether the server is a node of a cluster.

@@ -302,8 +302,9 @@ impl Held {
     }
 }
 
-/// The replies of all, in the order in which they are given; each is read as it comes.
-pub fn replies(held: Vec<Held>) -> Vec<Reply> {
+/// The replies to all of these, in their order; each is read as it comes.
+pub fn replies(held: impl IntoIterator<Item = Held>) -> Vec<Reply> {
+    // Whoever is taken from the iterator is listened to from then on.
     let readers: Vec<_> = held.into_iter().map(|mut held| std::thread::spawn(move || held.reply())).collect();
     readers.into_iter().map(|reader| reader.join().expect("a reply")).collect()
 }

@@ -149,7 +149,9 @@ fn replies_are_alike_in_both_protocols() {
         call::<()>(&mut control, "FLUSHALL");
         exhaust(&mut control, "RL.GCRA key 10 1 BURST 1");
         let mut held = Held::prepare(&server, resp).call(&mut control, "RL.GCRA key 10 1 BURST 1 BLOCK 5");
-        assert_eq!(held.reply().row.expect("a grant"), [1, 1, 0, 0, 100]);
+        // A timer that is late by a few milliseconds leaves less than the hundred until nothing is used.
+        let row = held.reply().row.expect("a grant");
+        assert!(row[..4] == [1, 1, 0, 0] && (1..=100).contains(&row[4]), "{row:?}");
         let mut held = Held::prepare(&server, resp).call(&mut control, "RL.GCRA key 10 1 BURST 1 BLOCK 10ms");
         assert_eq!(held.reply().row.expect("a denial")[..3], [0, 1, 0]);
         assert_eq!(call::<String>(held.connection(), "PING"), "PONG");
@@ -232,7 +234,7 @@ fn a_crowd_of_both_kinds_gets_what_the_limit_allows() {
                 granted
             })
         };
-        let waiting: Vec<_> = (0..5).map(|_| worker("RL.GCRA key 100 1 BURST 5 BLOCK 5")).collect();
+        let waiting: Vec<_> = (0..8).map(|_| worker("RL.GCRA key 100 1 BURST 5 BLOCK 5")).collect();
         let passing: Vec<_> = (0..2).map(|_| worker("RL.GCRA key 100 1 BURST 5 UPTO 5")).collect();
         [waiting, passing].map(|kind| kind.into_iter().map(|worker| worker.join().expect("a count")).sum()).into()
     });
@@ -354,7 +356,7 @@ fn those_who_are_gone_leave_no_gap() {
     let mut client = server.client();
     exhaust(&mut client, "RL.GCRA key 5 1 BURST 1");
     let start = Instant::now();
-    let mut waiting: Vec<_> = (0..5).map(|_| Held::send(&server, "RL.GCRA key 5 1 BURST 1 BLOCK 30")).collect();
+    let mut waiting: Vec<_> = (0..8).map(|_| Held::send(&server, "RL.GCRA key 5 1 BURST 1 BLOCK 30")).collect();
     assert_eq!(held(&mut client), 8);
     let kill = |client: &mut Connection, held: &Held| call::<i64>(client, &format!("CLIENT KILL ID {}", held.id));
     assert_eq!(kill(&mut client, &waiting[6]), 1);
@@ -569,7 +571,7 @@ fn grants_replicate_and_a_pause_holds_them_back() {
         [("WRITE", "RL.GCRA key 20 1 BURST 1"), ("ALL", "RL.SLIDE log 2 100ms"), ("WRITE", "RL.FIXED window 2 100ms")]
     {
         exhaust(&mut client, policy);
-        let waiting: Vec<_> = (0..5).map(|_| Held::send(&server, &format!("{policy} BLOCK 20"))).collect();
+        let waiting: Vec<_> = (0..8).map(|_| Held::send(&server, &format!("{policy} BLOCK 20"))).collect();
         let waiting = std::thread::spawn(|| replies(waiting));
         let mut impatient = Held::send(&server, &format!("{policy} BLOCK 150ms"));
         call::<()>(&mut client, &format!("CLIENT PAUSE 400 {pause}"));

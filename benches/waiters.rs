@@ -96,11 +96,13 @@ impl Scene {
         exchange(&runtime, &mut streams, self.before);
         call::<()>(&mut client, self.first);
         let connected = resident(&mut client);
+        let counted = info(&mut client, "memory", "used_memory");
         send(&runtime, &mut streams, self.wait);
         let started = Instant::now();
         let waiting = if self.wake.is_some() { WAITERS as i64 } else { 1 };
         support::wait_for("them to wait", || held(&mut client) >= waiting);
         let more = resident(&mut client);
+        let counted = info(&mut client, "memory", "used_memory") - counted;
 
         let idle = cpu(&mut client);
         if self.wake.is_some() {
@@ -136,10 +138,12 @@ impl Scene {
         assert!(ping(990) < 50.0, "{}: a PING takes {} ms at p99", self.name, ping(990));
         let each = |from: i64, to: i64| (to - from) / WAITERS as i64;
         format!(
-            "{:<32} {:>17} {:>17} {:>10} {:>12.0} {:>22}",
+            "{:<32} {:>17} {:>17} {:>17} {:>10} {:>12.0} {:>22}",
             self.name,
             each(before, connected),
             each(connected, more),
+            // The server's buffers for each client that a module holds: reserved, and hardly ever touched.
+            counted / WAITERS as i64,
             if self.wake.is_some() { format!("{idle:.1}") } else { "-".into() },
             WAITERS as f64 / took.as_secs_f64(),
             format!("{:.2} / {:.2} / {:.2}", ping(500), ping(990), ping(1_000)),

@@ -22,6 +22,9 @@ const FORGIVEN: Span = Span::from_us(100_000);
 /// While nobody may be granted, a queue whose first is due asks again after so long.
 const PAUSE: Span = Span::from_us(20_000);
 
+/// While it is not known exactly when the first is due, its queue is looked at this often.
+const UNSURE: Span = Span::from_us(50_000);
+
 /// Records up to this length are remembered, so that it is known whether they have changed.
 const SHORT: usize = 64;
 
@@ -170,8 +173,7 @@ impl<C: Copy + Eq + Hash> Queues<C> {
         let id = self.id(db, key).unwrap_or_else(|| {
             let key: Arc<[u8]> = key.into();
             self.ids.entry(db).or_default().insert(key.clone(), number);
-            self.agenda.insert((due, number));
-            let queue = Queue {
+            let mut queue = Queue {
                 db,
                 key,
                 waiters: BTreeMap::new(),
@@ -181,6 +183,8 @@ impl<C: Copy + Eq + Hash> Queues<C> {
                 seen: Seen::of(counter, &waiter.policy),
                 as_of: waiter.joined,
             };
+            queue.wake = queue.look_again(counter, &waiter.policy, waiter.joined);
+            self.agenda.insert((queue.wake, number));
             self.queues.insert(number, queue);
             number
         });
@@ -332,8 +336,22 @@ impl<C: Copy> Queue<C> {
             }
         }
         let deadline = self.deadlines.first().map_or(Instant::MAX, |&(deadline, _)| deadline);
-        let gone = if may_grant { key.expires() } else { None }.unwrap_or(Instant::MAX);
-        self.due.min(deadline).min(gone)
+        let again = match self.waiters.first_key_value() {
+            Some((_, head)) if may_grant => self.look_again(key, &head.policy, now),
+            _ => self.due,
+        };
+        deadline.min(again)
+    }
+
+    /// When the first, who has this policy, may be granted: at the moment its units are due, as far as that is known, or when
+    /// the key expires.
+    fn look_again<K: Counter>(&self, key: &K, policy: &Policy, now: Instant) -> Instant {
+        let gone = key.expires().unwrap_or(Instant::MAX);
+        // Of what another policy left, it is only known when it will be paid at the latest.
+        let stored = key.stored(policy).ok().flatten();
+        let known = stored.is_none_or(|bytes| policy.wrote(bytes));
+        let soon = if known { Instant::MAX } else { now.saturating_add(UNSURE) };
+        self.due.min(gone).min(soon)
     }
 
     /// Grants in the order of arrival, up to the first whose units are not due: tells when they are.

@@ -401,6 +401,46 @@ fn client_unblock_ends_a_wait() {
     // Nobody is in the way of the next.
     assert_eq!(limit(&mut client, "RL.SLIDE key 5 12h REFUND 1")[0], 1);
     assert_eq!(limit(&mut client, "RL.SLIDE key 5 12h")[0], 1);
+    // Nor does anything remain of those who waited: not their memory, and nothing that keeps the module from being unloaded.
+    let before = info(&mut client, "memory", "used_memory");
+    for _ in 0..200 {
+        let mut held = Held::prepare(&server, Resp::Two).call(&mut client, "RL.SLIDE key 5 12h BLOCK 1d");
+        assert_eq!(call::<i64>(&mut client, &format!("CLIENT UNBLOCK {}", held.id)), 1);
+        assert_eq!(held.reply().row.expect("a denial")[0], 0);
+    }
+    drop(waiting);
+    wait_for("the clients to be gone", || info(&mut client, "clients", "connected_clients") == 1);
+    let grown = info(&mut client, "memory", "used_memory") - before;
+    assert!(grown < 1_000_000, "{grown} bytes more");
+    call::<()>(&mut client, "MODULE UNLOAD rl");
+}
+
+#[test]
+fn a_server_that_stood_still_goes_on() {
+    let _shared = shared();
+    let mut server = Server::start();
+    let mut client = server.client();
+    for kind in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        let policy = format!("RL.{kind} key:{kind} 1 100ms");
+        exhaust(&mut client, &policy);
+        let first = Held::send(&server, &format!("{policy} BLOCK 1"));
+        let second = Held::send(&server, &format!("{policy} BLOCK 150ms"));
+        assert_eq!(first.row()[0], 1);
+        // Past its deadline, and past the life of the key.
+        call::<()>(&mut client, "DEBUG SLEEP 0.4");
+        assert_eq!(second.row()[0], 0, "{kind}");
+        // What flowed in meanwhile is not let loose at once.
+        exhaust(&mut client, &policy);
+        let waiting: Vec<_> = (0..8).map(|_| Held::send(&server, &format!("{policy} BLOCK 10"))).collect();
+        let waiting = std::thread::spawn(|| replies(waiting));
+        call::<()>(&mut client, "DEBUG SLEEP 0.5");
+        let over = Instant::now();
+        let replies = waiting.join().expect("replies");
+        assert!(replies.iter().all(|reply| reply.row.as_ref().is_ok_and(|row| row[0] == 1)));
+        let at_once = replies.iter().filter(|reply| reply.at < over + ms(50)).count();
+        assert!((1..=3).contains(&at_once), "{kind}: {at_once}");
+    }
+    assert!(server.is_alive());
 }
 
 #[test]
@@ -483,6 +523,36 @@ fn a_raised_limit_is_noticed() {
     assert_eq!(waiting.row()[0], 1);
     assert_eq!(raised.row()[0], 1);
     assert!(start.elapsed() < ms(200), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_key_that_another_limit_left_behind_is_noticed() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    // What is used flows out at five a second up to the change, which is the grant: not at one in a hundred seconds.
+    exhaust(&mut client, "RL.GCRA key 10 2 COST 10");
+    let start = Instant::now();
+    let waiting = Held::send(&server, "RL.GCRA key 10 1000 BLOCK 1000");
+    assert_eq!(waiting.row()[0], 1);
+    assert!(start.elapsed() < ms(400), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_deadline_that_was_set_before_the_wait_is_noticed() {
+    let _shared = shared();
+    let server = Server::start();
+    let mut client = server.client();
+    call::<()>(&mut client, "DEBUG SET-ACTIVE-EXPIRE 0");
+    for kind in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        exhaust(&mut client, &format!("RL.{kind} key 1 1000"));
+        call::<()>(&mut client, "PEXPIRE key 200");
+        let start = Instant::now();
+        let waiting = Held::send(&server, &format!("RL.{kind} key 1 1000 BLOCK 5000"));
+        assert_eq!(waiting.row()[0], 1);
+        assert!(start.elapsed() < ms(300), "{kind}: {:?}", start.elapsed());
+        call::<()>(&mut client, "DEL key");
+    }
 }
 
 #[test]

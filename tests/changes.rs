@@ -122,3 +122,20 @@ fn two_grids_on_one_key_grant_no_more_than_one() {
         assert!((10..=30).contains(&granted), "{granted}");
     }
 }
+
+#[test]
+fn entries_that_come_back_to_life_do_not_make_the_counts_come_full_circle() {
+    let slide = |segments: i64| {
+        let quota = Quota::new(u32::MAX.into(), Span::from_us(60_000_000)).expect("in range");
+        let mut policy = Kind::Slide.policy(quota).expect("in range");
+        policy.set(0, segments);
+        policy
+    };
+    let mut calls = vec![(0, Amount::Cost(4_000_000_000))];
+    calls.extend((1..=8).map(|second| (second * 1_000_000, Amount::Cost(1))));
+    calls.push((61_000_000, Amount::Cost(4_000_000_000)));
+    let key = written(&slide(60), &calls);
+    // What is used leaves less than this, in fine ticks as in coarse ones, which may count more but never less.
+    assert_eq!(decide(&slide(60), &key, 62_000_000, 589_934_583).0, 0);
+    assert_eq!(decide(&slide(6), &key, 62_000_000, 589_934_583).0, 0);
+}

@@ -1,6 +1,7 @@
 //! Proves over random policies and random calls that the core decides as the model does, to the unit and the microsecond,
 //! and that it keeps its promises: what it tells to wait is true, no window holds more than its limit, nothing is lost to
-//! rounding however fast the calls come, a clock that steps back locks nobody out, and no bytes make it panic.
+//! rounding however fast the calls come, bookings wait in line and act in turn, a clock that steps back locks nobody out,
+//! and no bytes make it panic.
 //!
 //! `PROPTEST_CASES` asks for more cases than the default.
 
@@ -9,7 +10,7 @@ mod model;
 use model::{survives, Form, Key, Model, Rule, Silence};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, Refusal, Request, Span, Wait};
+use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Policy, Refusal, Request, Span, Wait};
 use redis_rl::limiter::{MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 use std::collections::VecDeque;
 
@@ -135,6 +136,18 @@ enum Size {
     Share(u64),
 }
 
+/// How far ahead a call may be booked.
+#[derive(Clone, Copy, Debug)]
+enum Ahead {
+    Us(u64),
+    /// So many thousandths of the period.
+    Period(u64),
+    /// Just as long as this call would have to wait.
+    Wait,
+    /// A microsecond less.
+    Less,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Action {
     /// Which of the rules, wrapping around.
@@ -142,6 +155,27 @@ struct Action {
     step: Step,
     verb: Verb,
     size: Size,
+    ahead: Ahead,
+}
+
+impl Action {
+    fn request(&self, rule: &Rule, now: i64, key: &Key) -> Request {
+        let amount = self.verb.of(match self.size {
+            Size::Units(n) => n,
+            Size::Share(permille) => share(rule.capacity(), permille).clamp(1, MAX_UNITS),
+        });
+        let ahead = match self.ahead {
+            Ahead::Us(us) => us,
+            Ahead::Period(permille) => share(rule.period, permille),
+            Ahead::Wait => key.wait(rule, now, amount),
+            Ahead::Less => key.wait(rule, now, amount).saturating_sub(1),
+        };
+        Request { amount, ahead: Span::from_us(ahead) }
+    }
+}
+
+fn share(n: u64, permille: u64) -> u64 {
+    (u128::from(n) * u128::from(permille) / 1_000) as u64
 }
 
 fn sizes() -> impl Strategy<Value = Size> {
@@ -162,13 +196,56 @@ fn any_verb() -> impl Strategy<Value = Verb> {
     prop_oneof![6 => taking(), 1 => Just(Verb::Force), 1 => Just(Verb::Refund)]
 }
 
+fn aheads() -> impl Strategy<Value = Ahead> {
+    const DAY: u64 = 86_400 * SECOND;
+    prop_oneof![
+        4 => Just(Ahead::Us(0)),
+        1 => (0..=10_000u64).prop_map(Ahead::Us),
+        3 => (0..=1_200u64).prop_map(Ahead::Period),
+        1 => (0..=5_000u64).prop_map(Ahead::Period),
+        1 => Just(Ahead::Us(DAY)),
+        2 => Just(Ahead::Wait),
+        1 => Just(Ahead::Less),
+    ]
+}
+
+/// Calls that are answered by what is free now.
 fn actions(
     step: impl Strategy<Value = Step>,
     verb: impl Strategy<Value = Verb>,
     max: usize,
 ) -> impl Strategy<Value = Vec<Action>> {
+    actions_ahead(step, verb, Just(Ahead::Us(0)), max)
+}
+
+/// Calls some of which may be booked; in some of the sequences none.
+fn bookings(
+    step: impl Strategy<Value = Step>,
+    verb: impl Strategy<Value = Verb>,
+    max: usize,
+) -> impl Strategy<Value = Vec<Action>> {
+    (actions_ahead(step, verb, aheads(), max), 0..4u8).prop_map(|(mut actions, books)| {
+        if books == 0 {
+            actions.iter_mut().for_each(|action| action.ahead = Ahead::Us(0));
+        }
+        actions
+    })
+}
+
+fn actions_ahead(
+    step: impl Strategy<Value = Step>,
+    verb: impl Strategy<Value = Verb>,
+    ahead: impl Strategy<Value = Ahead>,
+    max: usize,
+) -> impl Strategy<Value = Vec<Action>> {
     let change = prop_oneof![3 => Just(0usize), 1 => 0..4usize];
-    let action = (change, step, verb, sizes()).prop_map(|(rule, step, verb, size)| Action { rule, step, verb, size });
+    let action = (change, step, verb, sizes(), ahead).prop_map(|(rule, step, verb, size, ahead)| Action {
+        rule,
+        step,
+        verb,
+        size,
+        ahead,
+    });
     vec(action, 1..max).prop_map(|mut actions| {
         // A rule stays in force until an action changes it.
         let mut rule = 0;
@@ -197,9 +274,8 @@ impl Clock {
         Self { now, wait: 0, reset: 0 }
     }
 
-    /// The time and the amount of the next call.
-    fn next(&mut self, rule: &Rule, action: &Action) -> (i64, Amount) {
-        let share = |n: u64, permille: u64| (u128::from(n) * u128::from(permille) / 1_000) as u64;
+    /// The time of the next call, and what it asks of the key.
+    fn next(&mut self, rule: &Rule, action: &Action, key: &Key) -> (i64, Request) {
         let ahead = match action.step {
             Step::Us(us) => us,
             Step::Period(permille) => share(rule.period, permille),
@@ -212,11 +288,7 @@ impl Clock {
         if let Step::Back(permille) = action.step {
             self.now = self.now.saturating_sub_unsigned(share(rule.period, permille)).max(0);
         }
-        let size = match action.size {
-            Size::Units(n) => n,
-            Size::Share(permille) => share(rule.capacity(), permille).clamp(1, MAX_UNITS),
-        };
-        (self.now, action.verb.of(size))
+        (self.now, action.request(rule, self.now, key))
     }
 
     fn heard(&mut self, decision: &Decision) {
@@ -234,16 +306,16 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
     let mut told = Vec::new();
     for action in actions {
         let rule = &rules[action.rule % rules.len()];
-        let (now, amount) = clock.next(rule, action);
+        let (now, request) = clock.next(rule, action, &key);
         if expiring {
             key.expire(now);
         }
-        let expected = model.call(rule, now, amount);
+        let expected = model.call(rule, now, request);
         if expected == Err(Silence::Open) {
             break;
         }
-        told.push(format!("{now} us: {amount:?} of {rule:?}"));
-        let actual = key.call(rule, now, amount);
+        told.push(format!("{now} us: {request:?} of {rule:?}"));
+        let actual = key.call(rule, now, request);
         let expected = expected.map_err(|_| Refusal::Overflow);
         prop_assert_eq!(actual, expected, "core and model at the last of\n{}", told.join("\n"));
         if let Ok(decision) = actual {
@@ -267,7 +339,7 @@ proptest! {
     #[test]
     fn decides_as_the_model(
         rule in kinds().prop_flat_map(rules), start in starts(),
-        actions in actions(steps_ahead(), any_verb(), 60), expiring: bool,
+        actions in bookings(steps_ahead(), any_verb(), 60), expiring: bool,
     ) {
         compare(&[rule], start, &actions, expiring)?;
     }
@@ -275,7 +347,7 @@ proptest! {
     #[test]
     fn decides_as_the_model_while_the_policy_changes(
         rules in kinds().prop_flat_map(rule_changes), start in starts(),
-        actions in actions(steps_ahead(), any_verb(), 60),
+        actions in bookings(steps_ahead(), any_verb(), 60),
     ) {
         compare(&rules, start, &actions, false)?;
     }
@@ -283,7 +355,7 @@ proptest! {
     #[test]
     fn decides_as_the_model_while_the_clock_steps_back(
         rule in kinds().prop_flat_map(rules), start in starts(),
-        actions in actions(steps_anywhere(), any_verb(), 60),
+        actions in bookings(steps_anywhere(), any_verb(), 60),
     ) {
         compare(&[rule], start, &actions, false)?;
     }
@@ -291,7 +363,7 @@ proptest! {
     #[test]
     fn decides_as_the_model_while_the_policy_changes_and_the_clock_steps_back(
         rules in kinds().prop_flat_map(rule_changes), start in starts(),
-        actions in actions(steps_anywhere(), any_verb(), 60),
+        actions in bookings(steps_anywhere(), any_verb(), 60),
     ) {
         compare(&rules, start, &actions, false)?;
     }
@@ -300,27 +372,37 @@ proptest! {
 
     #[test]
     fn a_lone_retry_is_granted_at_the_promised_instant_and_not_before(
-        rule in kinds().prop_flat_map(rules), start in starts(), actions in actions(steps_ahead(), any_verb(), 40),
+        rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 40),
     ) {
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         for action in &actions {
-            let (now, amount) = clock.next(&rule, action);
-            let Ok(decision) = key.call(&rule, now, amount) else { continue };
+            let (now, request) = clock.next(&rule, action, &key);
+            let Ok(decision) = key.call(&rule, now, request) else { continue };
             clock.heard(&decision);
             let promised = now.saturating_add_unsigned(clock.wait);
-            if clock.wait == 0 || promised == i64::MAX {
+            if decision.granted > 0 || clock.wait == 0 || promised == i64::MAX {
                 continue;
             }
-            let retry = |at| key.clone().call(&rule, at, amount).map(|decision| decision.granted > 0);
-            prop_assert_eq!(retry(promised - 1), Ok(false), "{:?} at {} us: {:?}", amount, now, decision);
+            let retry = |at| key.clone().call(&rule, at, request).map(|retry| (retry.granted > 0).then_some(retry.wait));
+            prop_assert_eq!(retry(promised - 1), Ok(None), "{:?} at {} us: {:?}", request, now, decision);
+            // What was too far ahead to be booked is now just as far ahead as it may be.
+            let ahead = match rule.form {
+                _ if !matches!(request.amount, Amount::Cost(_)) => Span::ZERO,
+                Form::Slide { .. } => request.ahead.min(Span::from_us(rule.period + rule.tick())),
+                _ => request.ahead,
+            };
             // The one way that a granted call fails is a state that would reach past the end of time.
-            prop_assert!(matches!(retry(promised), Ok(true) | Err(Refusal::Overflow)), "{amount:?} at {now} us: {decision:?}");
+            let retried = retry(promised);
+            prop_assert!(
+                retried == Ok(Some(Wait::For(ahead))) || retried == Err(Refusal::Overflow),
+                "{request:?} at {now} us: {decision:?}, then {retried:?}"
+            );
         }
     }
 
     #[test]
     fn a_promise_under_a_changed_policy_is_kept(
-        rules in kinds().prop_flat_map(rule_changes), start in starts(), actions in actions(steps_ahead(), any_verb(), 40),
+        rules in kinds().prop_flat_map(rule_changes), start in starts(), actions in bookings(steps_ahead(), any_verb(), 40),
     ) {
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         // A denied call writes nothing. So what is carried is rounded anew at the retry, and old steps may have fallen.
@@ -328,13 +410,18 @@ proptest! {
         let slack = if rules.iter().any(steps) { rules.iter().map(|rule| rule.period).max().unwrap_or(0) } else { 1 };
         for action in &actions {
             let rule = &rules[action.rule % rules.len()];
-            let (now, amount) = clock.next(rule, action);
-            let Ok(decision) = key.call(rule, now, amount) else { continue };
+            let (now, request) = clock.next(rule, action, &key);
+            let Ok(decision) = key.call(rule, now, request) else { continue };
             clock.heard(&decision);
+            // What is booked may be a step short at either end.
+            let slack = if request.ahead > Span::ZERO { 2 * slack } else { slack };
             let promised = now.saturating_add_unsigned(clock.wait).saturating_add_unsigned(slack);
-            if clock.wait > 0 && promised < i64::MAX {
-                let retry = key.clone().call(rule, promised, amount).map(|decision| decision.granted > 0);
-                prop_assert!(matches!(retry, Ok(true) | Err(Refusal::Overflow)), "{amount:?} of {rule:?} at {now} us: {decision:?} {retry:?}");
+            if decision.granted == 0 && clock.wait > 0 && promised < i64::MAX {
+                let retry = key.clone().call(rule, promised, request).map(|decision| decision.granted > 0);
+                prop_assert!(
+                    matches!(retry, Ok(true) | Err(Refusal::Overflow)),
+                    "{request:?} of {rule:?} at {now} us: {decision:?} {retry:?}"
+                );
             }
         }
     }
@@ -346,12 +433,12 @@ proptest! {
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let mut grants: Vec<(i128, u128)> = Vec::new();
         for action in &actions {
-            let (now, amount) = clock.next(&rule, action);
-            let Ok(decision) = key.call(&rule, now, amount) else { continue };
+            let (now, request) = clock.next(&rule, action, &key);
+            let Ok(decision) = key.call(&rule, now, request) else { continue };
             clock.heard(&decision);
             grants.push((now.into(), decision.granted.into()));
         }
-        assert_bound(&rule, &grants);
+        assert_bound(&rule, &grants, 0);
     }
 
     #[test]
@@ -371,9 +458,99 @@ proptest! {
         for gap in std::iter::once(0).chain(gaps) {
             now += longest * gap / 1_000;
             let Ok(at) = i64::try_from(now) else { break };
-            let Ok(decision) = key.call(&rule, at, Amount::UpTo(MAX_UNITS)) else { break };
+            let Ok(decision) = key.call(&rule, at, Request::now(Amount::UpTo(MAX_UNITS))) else { break };
             total += u128::from(decision.granted);
             prop_assert_eq!(total, u128::from(capacity) + now * u128::from(limit) / u128::from(period));
+        }
+    }
+
+    // ---- Bookings ----
+
+    #[test]
+    fn no_window_holds_more_than_its_bound_if_each_caller_acts_when_it_was_told(
+        rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 100),
+    ) {
+        // Where windows begin with a call, debt keeps them going with nothing that shows where they begin.
+        let forces = !matches!(rule.form, Form::Fixed { align: None });
+        let (mut key, mut clock) = (Key::default(), Clock::new(start));
+        let mut acts: Vec<(i128, u128)> = Vec::new();
+        // The call just made, if it is a booking.
+        let mut booked = None;
+        for action in &actions {
+            let (now, mut request) = clock.next(&rule, action, &key);
+            match request.amount {
+                Amount::Force(_) if !forces => continue,
+                // Given back is what has not acted yet. Were it an older booking, the later ones would still act when they
+                // were told, and the last of their slots would be given away once more.
+                Amount::Refund(_) => match booked {
+                    Some((instant, units)) if instant > now => request.amount = Amount::Refund(units),
+                    _ => continue,
+                },
+                _ => {}
+            }
+            let Ok(decision) = key.call(&rule, now, request) else { continue };
+            clock.heard(&decision);
+            match request.amount {
+                Amount::Refund(units) => {
+                    prop_assert_eq!(decision.granted, units);
+                    acts.pop();
+                    booked = None;
+                }
+                // What is forced is not bound by any window, but what is granted is.
+                Amount::Force(_) => booked = None,
+                _ if decision.granted > 0 => {
+                    let instant = now.saturating_add_unsigned(clock.wait);
+                    acts.push((instant.into(), decision.granted.into()));
+                    booked = (clock.wait > 0).then_some((instant, decision.granted));
+                }
+                _ => {}
+            }
+        }
+        acts.sort_by_key(|&(instant, _)| instant);
+        // A slot is an exact fraction, of which a caller is told the next microsecond.
+        assert_bound(&rule, &acts, 1);
+    }
+
+    #[test]
+    fn no_later_call_acts_before_an_earlier_one(
+        rule in kinds().prop_flat_map(rules), start in starts(),
+        actions in bookings(steps_ahead(), prop_oneof![6 => taking(), 1 => Just(Verb::Force)], 80),
+    ) {
+        let (mut key, mut clock) = (Key::default(), Clock::new(start));
+        let mut latest = i64::MIN;
+        for action in &actions {
+            let (now, request) = clock.next(&rule, action, &key);
+            let Ok(decision) = key.call(&rule, now, request) else { continue };
+            clock.heard(&decision);
+            if decision.granted > 0 && !matches!(request.amount, Amount::Force(_)) {
+                let instant = now.saturating_add_unsigned(clock.wait);
+                prop_assert!(instant >= latest, "{request:?} at {now} us acts at {instant}, after {latest}");
+                latest = instant;
+            }
+        }
+    }
+
+    #[test]
+    fn a_booking_leaves_what_the_same_call_at_its_instant_would(
+        rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 30),
+    ) {
+        let (mut key, mut clock) = (Key::default(), Clock::new(start));
+        for action in &actions {
+            let (now, request) = clock.next(&rule, action, &key);
+            let before = key.clone();
+            let Ok(decision) = key.call(&rule, now, request) else { continue };
+            clock.heard(&decision);
+            let instant = now.saturating_add_unsigned(clock.wait);
+            if decision.granted == 0 || clock.wait == 0 || instant == i64::MAX {
+                continue;
+            }
+            let mut called = before;
+            let granted = called.call(&rule, instant, Request::now(request.amount)).map(|called| called.granted);
+            prop_assert_eq!(granted, Ok(decision.granted), "{:?} at {} us: {:?}", request, now, decision);
+            let (booked, called) = (key.reset(&rule, instant), called.reset(&rule, instant));
+            // A slot is an exact fraction, but nobody calls before the next microsecond.
+            let slack = u64::from(matches!(rule.form, Form::Gcra { .. } | Form::Bucket { step: false, .. }));
+            prop_assert!(booked <= called && called <= booked + slack, "{request:?} at {now} us: {booked}, {called}");
         }
     }
 
@@ -382,30 +559,32 @@ proptest! {
     #[test]
     fn a_step_back_makes_no_wait_longer_than_when_it_was_written(
         rule in kinds().prop_flat_map(rules), start in starts(), back in 0..=i64::MAX,
-        actions in actions(steps_ahead(), prop_oneof![4 => taking(), 1 => Just(Verb::Force)], 30),
+        actions in bookings(steps_ahead(), prop_oneof![4 => taking(), 1 => Just(Verb::Force)], 30),
         size in sizes(), verb in taking(),
     ) {
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
-        let mut written = start;
+        let (mut written, mut booked) = (start, false);
         for action in &actions {
-            let (now, amount) = clock.next(&rule, action);
+            let (now, request) = clock.next(&rule, action, &key);
             let before = key.value.clone();
-            if let Ok(decision) = key.call(&rule, now, amount) {
+            if let Ok(decision) = key.call(&rule, now, request) {
                 clock.heard(&decision);
+                booked |= decision.granted > 0 && clock.wait > 0;
             }
             if key.value != before {
                 written = now;
             }
         }
-        let stay = Action { rule: 0, step: Step::Us(0), verb, size };
-        let (_, amount) = clock.next(&rule, &stay);
+        let stay = Action { rule: 0, step: Step::Us(0), verb, size, ahead: Ahead::Us(0) };
+        let (_, request) = clock.next(&rule, &stay, &key);
         for earlier in [written - back % rule.period as i64, written - back % (written + 1), 0] {
-            let (Ok(then), Ok(now)) = (key.clone().call(&rule, written, amount), key.clone().call(&rule, earlier, amount)) else {
-                continue;
-            };
+            let at = |now| key.clone().call(&rule, now, request);
+            let (Ok(then), Ok(now)) = (at(written), at(earlier)) else { continue };
             // A window, a step or a tick is told by its start: whatever of it had passed may be to come again.
             let unknown = match rule.form {
                 Form::Fixed { .. } | Form::Bucket { step: true, .. } => rule.period,
+                // Nor does a log tell how far ahead its bookings lay.
+                Form::Slide { .. } if booked => rule.period + 2 * rule.tick() - 1,
                 Form::Slide { .. } => rule.tick() - 1,
                 _ => 0,
             };
@@ -422,16 +601,18 @@ proptest! {
 
     #[test]
     fn no_bytes_make_it_panic(
-        rules in kinds().prop_flat_map(rule_changes), start in starts(), actions in actions(steps_anywhere(), any_verb(), 12),
+        rules in kinds().prop_flat_map(rule_changes), start in starts(),
+        actions in bookings(steps_anywhere(), any_verb(), 12),
         garbage in vec(any::<u8>(), 0..120), header in 0..=40usize,
         flips in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6), cut in any::<prop::sample::Index>(), whole: bool,
         now in prop_oneof![any::<i64>(), starts()], size in 1..=MAX_UNITS,
+        ahead in prop_oneof![Just(0), 0..=100 * SECOND, any::<u64>()],
     ) {
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         for action in &actions {
             let rule = &rules[action.rule % rules.len()];
-            let (now, amount) = clock.next(rule, action);
-            let _ = key.call(rule, now, amount);
+            let (now, request) = clock.next(rule, action, &key);
+            let _ = key.call(rule, now, request);
         }
         let real = key.value.unwrap_or_default();
         let mut damaged = real.clone();
@@ -446,8 +627,9 @@ proptest! {
             for rule in &rules {
                 for now in [now, clock.now] {
                     for verb in [Verb::Cost, Verb::UpTo, Verb::Force, Verb::Refund] {
-                        survives(&rule.policy(), &value, now, verb.of(size));
-                        survives(&rule.policy(), &value, now, verb.of(1));
+                        for amount in [verb.of(size), verb.of(1)] {
+                            survives(&rule.policy(), &value, now, Request { amount, ahead: Span::from_us(ahead) });
+                        }
                     }
                 }
             }
@@ -457,13 +639,16 @@ proptest! {
     #[test]
     fn no_time_makes_it_panic(
         rules in kinds().prop_flat_map(rule_changes),
-        calls in vec((prop_oneof![any::<i64>(), Just(i64::MAX), Just(i64::MIN), starts()], any_verb(), sizes()), 1..20),
+        calls in vec(
+            (prop_oneof![any::<i64>(), Just(i64::MAX), Just(i64::MIN), starts()], any_verb(), sizes(), aheads()),
+            1..20,
+        ),
     ) {
         let mut key = Key::default();
-        for (index, (now, verb, size)) in calls.into_iter().enumerate() {
+        for (index, (now, verb, size, ahead)) in calls.into_iter().enumerate() {
             let rule = &rules[index % rules.len()];
-            let (_, amount) = Clock::new(0).next(rule, &Action { rule: 0, step: Step::Us(0), verb, size });
-            match rule.policy().decide(key.value.as_deref(), Instant::from_us(now), Request::now(amount)) {
+            let request = Action { rule: 0, step: Step::Us(0), verb, size, ahead }.request(rule, now, &key);
+            match rule.policy().decide(key.value.as_deref(), Instant::from_us(now), request) {
                 Ok(outcome) => key.apply(&outcome.change),
                 Err(refusal) => prop_assert_eq!(refusal, Refusal::Overflow),
             }
@@ -504,21 +689,38 @@ proptest! {
         limit in 1..=3_000u64, period in periods(), segments in vec(segments(), 1..3),
         actions in actions(steps_ahead(), taking(), 2_000),
     ) {
-        let (mut key, mut clock) = (Key::default(), Clock::new(0));
-        for action in &actions {
-            let segments = segments[action.rule % segments.len()];
-            let rule = Rule { limit, period, form: Form::Slide { segments } };
-            let (now, amount) = clock.next(&rule, action);
-            let Ok(decision) = key.call(&rule, now, amount) else { continue };
-            clock.heard(&decision);
-            let length = key.value.as_ref().map_or(0, Vec::len) as u64;
-            prop_assert!(decision.granted == 0 || length <= 64 + 2 * 8 * limit.min(segments + 1), "{length} bytes");
-        }
+        assert_small(limit, period, &segments, &actions, 1)?;
+    }
+
+    #[test]
+    fn a_slide_log_with_bookings_stays_within_twice_that(
+        limit in 1..=3_000u64, period in periods(), segments in vec(segments(), 1..3),
+        actions in actions_ahead(steps_ahead(), taking(), aheads(), 2_000),
+    ) {
+        assert_small(limit, period, &segments, &actions, 2)?;
     }
 }
 
+/// Checks that a log of these calls is never longer than `times` the entries of a window, and dead ones.
+fn assert_small(limit: u64, period: u64, segments: &[u64], actions: &[Action], times: u64) -> Result<(), TestCaseError> {
+    let (mut key, mut clock) = (Key::default(), Clock::new(0));
+    for action in actions {
+        let segments = segments[action.rule % segments.len()];
+        let rule = Rule { limit, period, form: Form::Slide { segments } };
+        let (now, request) = clock.next(&rule, action, &key);
+        let Ok(decision) = key.call(&rule, now, request) else { continue };
+        clock.heard(&decision);
+        let length = key.value.as_ref().map_or(0, Vec::len) as u64;
+        // Dead entries are trimmed when they are a quarter of the others.
+        let entries = times * limit.min(segments + 1);
+        prop_assert!(decision.granted == 0 || length <= 64 + 8 * (entries + entries / 4), "{length} bytes");
+    }
+    Ok(())
+}
+
 /// Checks all grants, in order of time, against what the algorithm allows in any stretch of time.
-fn assert_bound(rule: &Rule, grants: &[(i128, u128)]) {
+/// Where these are exact fractions of a microsecond, each grant may come up to `late` microseconds after its own.
+fn assert_bound(rule: &Rule, grants: &[(i128, u128)], late: u128) {
     let (limit, period, capacity) = (u128::from(rule.limit), i128::from(rule.period), u128::from(rule.capacity()));
     let mut window = None;
     for (index, &(first, _)) in grants.iter().enumerate() {
@@ -540,12 +742,14 @@ fn assert_bound(rule: &Rule, grants: &[(i128, u128)]) {
                     assert!(last >= window.expect("a window") + period || total <= limit, "{first}..{last}")
                 }
                 Form::Slide { .. } => assert!(periods > 0 || total <= limit, "{first}..{last}: {total}"),
+                // A full bucket, and the steps that may fall after the first grant.
                 Form::Bucket { step: true, .. } => {
-                    assert!(total <= capacity + (periods + 1) * limit, "{first}..{last}: {total}")
+                    let steps = elapsed.div_ceil(period as u128);
+                    assert!(total <= capacity + steps * limit, "{first}..{last}: {total}")
                 }
                 // Multiplied by the period, to be exact.
                 _ => assert!(
-                    total * period as u128 <= capacity * period as u128 + limit * elapsed,
+                    total * period as u128 <= capacity * period as u128 + limit * (elapsed + late),
                     "{first}..{last}: {total}"
                 ),
             }
@@ -627,5 +831,64 @@ fn polling_a_little_too_fast_is_nearly_always_granted() {
         let mut key = Key::default();
         let granted: u64 = (0..100_000).map(|n| decide(&mut key, &policy, n * 990_000, Amount::Cost(1)).granted).sum();
         assert!(granted >= 99_000, "{granted} of 100 000");
+    }
+}
+
+// ---- Bookings at speed ----
+
+#[test]
+fn a_booking_seldom_rewrites_a_slide_log() {
+    const CALLS: u64 = 10_000;
+    for (limit, segments) in
+        [(1_000, 65_536), (1_000, 1_000), (1_000, 10), (100, 65_536), (100, 7), (10, 65_536), (1, 65_536)]
+    {
+        let rule = Rule { limit, period: SECOND, form: Form::Slide { segments } };
+        let (policy, gap, mut key) = (rule.policy(), SECOND / limit, Key::default());
+        let (mut booked, mut rewrites, mut rewritten) = (0, 0, 0);
+        for call in 0..CALLS {
+            // At just the rate of the limit, but half a period's worth comes at once: all that follow act that much later.
+            let now = gap * call.min(limit).max(call.saturating_sub(limit / 2));
+            let request = Request { amount: Amount::Cost(1), ahead: Span::from_us(2 * SECOND) };
+            let outcome = policy.decide(key.value.as_deref(), Instant::from_us(now as i64), request).expect("a decision");
+            booked += u64::from(outcome.decision.wait > Wait::NONE && outcome.decision.granted == 1);
+            if let Change::Write { offset: 0, bytes, .. } = &outcome.change {
+                rewrites += 1;
+                rewritten += bytes.as_slice().len();
+            }
+            key.apply(&outcome.change);
+        }
+        let told = format!("{limit} in {segments}: {booked} booked, {rewrites} rewrites of {rewritten} bytes");
+        assert!(booked > CALLS * 4 / 5, "{told}");
+        // A log is rewritten when a quarter of it is dead.
+        assert!(rewrites <= 5 * CALLS / limit.min(segments), "{told}");
+        assert!(rewritten as u64 <= 64 * CALLS, "{told}");
+    }
+}
+
+#[test]
+fn reserved_slots_of_three_a_second_do_not_drift() {
+    let rule = Rule { limit: 3, period: SECOND, form: Form::Gcra { burst: Some(1) } };
+    let mut key = Key::default();
+    // A booking a second before its slot, for a day.
+    for call in 0..3 * 86_400u64 {
+        let slot = (call * SECOND).div_ceil(3);
+        let now = slot.saturating_sub(SECOND);
+        let request = Request { amount: Amount::Cost(1), ahead: Span::from_us(2 * SECOND) };
+        let decision = key.call(&rule, now as i64, request).expect("a decision");
+        assert_eq!((decision.granted, decision.wait), (1, Wait::For(Span::from_us(slot - now))), "call {call}");
+    }
+}
+
+#[test]
+fn a_log_booked_as_far_ahead_as_may_be_is_free_two_periods_after_a_step_back() {
+    let rule = Rule { limit: 1, period: 1_000, form: Form::Slide { segments: 65_536 } };
+    let (mut key, request) = (Key::default(), Request { amount: Amount::Cost(1), ahead: Span::from_us(SECOND) });
+    let start = 10 * SECOND as i64;
+    for (now, wait) in [(start, 0), (start, 1_000), (start + 999, 1_001)] {
+        let decision = key.call(&rule, now, request).expect("a decision");
+        assert_eq!((decision.granted, decision.wait), (1, Wait::For(Span::from_us(wait))));
+    }
+    for now in [start + 999, start, start - 1, start - 1_000, 0] {
+        assert!(key.reset(&rule, now) <= 2 * (rule.period + rule.tick()), "at {now} us");
     }
 }

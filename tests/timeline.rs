@@ -3,7 +3,7 @@
 //! Then the codec: what is not a record is foreign, and no damage to one makes it panic.
 //!
 //! A row is `time | policy | amount | granted limit remaining wait reset`. An empty policy is that of the row above. Times
-//! may be sums (`6s-1us`); the policy and the amount read as in the commands.
+//! may be sums (`6s-1us`); the policy and the amount read as in the commands (`COST 5 RESERVE 10s`).
 
 mod model;
 
@@ -57,16 +57,21 @@ fn rule(text: &str) -> Rule {
     Rule { limit: count(words[1]), period: time(words[2]) as u64, form }
 }
 
-fn amount(text: &str) -> Amount {
-    let (verb, n) = text.split_once(' ').expect("a verb and a number");
+fn request(text: &str) -> Request {
+    let (amount, ahead) = match text.split_once(" RESERVE ") {
+        Some((amount, ahead)) => (amount, span(ahead)),
+        None => (text, Span::ZERO),
+    };
+    let (verb, n) = amount.split_once(' ').expect("a verb and a number");
     let n = count(n);
-    match verb {
+    let amount = match verb {
         "COST" => Amount::Cost(n),
         "UPTO" => Amount::UpTo(n),
         "FORCE" => Amount::Force(n),
         "REFUND" => Amount::Refund(n),
         other => panic!("no verb: {other}"),
-    }
+    };
+    Request { amount, ahead }
 }
 
 fn decision(text: &str) -> Decision {
@@ -85,9 +90,9 @@ fn timeline(title: &str, table: &str) {
             panic!("not four columns: {row}")
         };
         policy = if given.is_empty() { policy } else { given };
-        let (rule, now, amount) = (rule(policy), time(at), amount(asked));
-        assert_eq!(key.call(&rule, now, amount), Ok(decision(expected)), "{title}: core at {row}");
-        assert_eq!(model.call(&rule, now, amount), Ok(decision(expected)), "{title}: model at {row}");
+        let (rule, now, request) = (rule(policy), time(at), request(asked));
+        assert_eq!(key.call(&rule, now, request), Ok(decision(expected)), "{title}: core at {row}");
+        assert_eq!(model.call(&rule, now, request), Ok(decision(expected)), "{title}: model at {row}");
     }
 }
 
@@ -106,6 +111,7 @@ fn limit_zero_is_closed_and_touches_nothing() {
                  1s |                      | UPTO 1   | 0 0 0 never 0
                  1s |                      | FORCE 1  | 0 0 0 never 0
                  1s |                      | REFUND 1 | 0 0 0 never 0
+                 1s |                      | COST 1 RESERVE 1d | 0 0 0 never 0
                  1s | {name} 10 1ms        | COST 4   | 4 10 6 0 {reset}
                  1s | {policy}             | COST 1   | 0 0 0 never 0
                  1s |                      | UPTO 1   | 0 0 0 never 0
@@ -129,11 +135,14 @@ fn refund_on_a_missing_key_does_nothing() {
     }
 }
 
+/// A booking however far ahead.
+const BOOKING: Request = Request { amount: Amount::Cost(1), ahead: Span::from_us(u64::MAX) };
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let refused = |policy: &str, now, amount| {
         let mut key = Key::default();
-        assert_eq!(key.call(&rule(policy), now, amount), Err(Refusal::Overflow), "{policy} {amount:?}");
+        assert_eq!(key.call(&rule(policy), now, Request::now(amount)), Err(Refusal::Overflow), "{policy} {amount:?}");
         assert_eq!(key.value, None);
     };
     for policy in ["FIXED 1 3650d", "GCRA 1 3650d", "BUCKET 1 3650d", "BUCKET 1 3650d STEP"] {
@@ -141,7 +150,9 @@ fn what_does_not_fit_is_refused() {
         refused(policy, i64::MAX - 1_000, Amount::Cost(1));
         // The longest debt that ends in time, and one more.
         let most = i64::MAX as u64 / MAX_PERIOD.as_us();
-        assert!(Key::default().call(&rule(policy), 0, Amount::Force(most)).is_ok());
+        let mut key = Key::default();
+        assert!(key.call(&rule(policy), 0, Request::now(Amount::Force(most))).is_ok());
+        assert_eq!(key.call(&rule(policy), 0, BOOKING), Err(Refusal::Overflow), "{policy}");
         refused(policy, 0, Amount::Force(most + 1));
     }
     refused("SLIDE 10 60s", 0, Amount::Force(1 << 32));
@@ -150,8 +161,39 @@ fn what_does_not_fit_is_refused() {
 
     let mut key = Key::default();
     let slide = rule("SLIDE 4294967295 60s");
-    assert_eq!(key.call(&slide, 0, Amount::Cost(u32::MAX.into())).map(|decision| decision.granted), Ok(u32::MAX.into()));
-    assert_eq!(key.call(&slide, 0, Amount::Force(1)), Err(Refusal::Overflow));
+    let all = Request::now(Amount::Cost(u32::MAX.into()));
+    assert_eq!(key.call(&slide, 0, all).map(|decision| decision.granted), Ok(u32::MAX.into()));
+    assert_eq!(key.call(&slide, 0, Request::now(Amount::Force(1))), Err(Refusal::Overflow));
+    // Its log counts as many units, with those that are booked.
+    assert_eq!(key.call(&slide, 0, BOOKING), Err(Refusal::Overflow));
+}
+
+#[test]
+fn a_cost_above_the_capacity_is_never_booked() {
+    for policy in ["FIXED 10 60s", "SLIDE 10 60s", "GCRA 99 60s BURST 10", "BUCKET 99 60s CAPACITY 10 STEP"] {
+        timeline(
+            policy,
+            &format!(
+                "0 | {policy} | COST 11 RESERVE 1d | 0 10 10 never 0
+                 0 |          | REFUND 1           | 0 10 10 0 0"
+            ),
+        );
+    }
+}
+
+#[test]
+fn only_cost_is_booked() {
+    for policy in ["FIXED 10 60s", "SLIDE 10 60s SEGMENTS 1", "GCRA 1 60s BURST 10", "BUCKET 10 60s STEP"] {
+        let (mut key, rule) = (Key::default(), rule(policy));
+        key.call(&rule, 0, Request::now(Amount::Cost(10))).expect("a grant");
+        let far = |amount| Request { amount, ahead: BOOKING.ahead };
+        let denied = key.clone().call(&rule, 0, Request::now(Amount::UpTo(1))).expect("a decision");
+        assert_eq!((denied.granted, key.call(&rule, 0, far(Amount::UpTo(1)))), (0, Ok(denied)), "{policy}");
+        for (amount, granted) in [(Amount::Force(5), 5), (Amount::Refund(15), 15)] {
+            let decision = key.call(&rule, 0, far(amount)).expect("a decision");
+            assert_eq!((decision.granted, decision.wait), (granted, Wait::NONE), "{policy}");
+        }
+    }
 }
 
 // ---- FIXED ----
@@ -266,6 +308,82 @@ fn fixed() {
         "100s     | FIXED 10 60s | COST 5  | 5 10 5 0 60s
          130s     |              | COST 5  | 5 10 0 0 30s
          110s     |              | COST 1  | 0 10 0 50s 50s",
+    );
+}
+
+#[test]
+fn fixed_reserve() {
+    timeline(
+        "a booking acts wholly in one window: what is left of those before is used up",
+        "0    | FIXED 10 60s | COST 8              | 8 10 2 0 60s
+         10s  |              | COST 5 RESERVE 49s  | 0 10 2 1s 50s
+         10s  |              | COST 5 RESERVE 50s  | 5 10 0 50s 110s
+         10s  |              | COST 1              | 0 10 0 50s 110s
+         10s  |              | UPTO 1              | 0 10 0 50s 110s
+         10s  |              | COST 5 RESERVE 1d   | 5 10 0 50s 110s
+         10s  |              | COST 1 RESERVE 1d   | 1 10 0 110s 170s
+         60s  |              | COST 1              | 0 10 0 60s 2m
+         2m   |              | COST 9              | 9 10 0 0 60s",
+    );
+    timeline(
+        "what is free is taken now, however far ahead it might be booked",
+        "0    | FIXED 10 60s | COST 5 RESERVE 1d   | 5 10 5 0 60s
+         59s  |              | COST 5 RESERVE 1d   | 5 10 0 0 1s",
+    );
+    timeline(
+        "a whole limit takes a whole window, and the next booking goes behind it",
+        "0    | FIXED 10 60s | COST 1              | 1 10 9 0 60s
+         0    |              | COST 10 RESERVE 60s | 10 10 0 60s 2m
+         0    |              | COST 9 RESERVE 2m-1us | 0 10 0 1us 2m
+         1us  |              | COST 9 RESERVE 2m-1us | 9 10 0 2m-1us 3m-1us
+         2m   |              | COST 2              | 0 10 1 60s 60s
+         2m   |              | COST 1              | 1 10 0 0 60s",
+    );
+    timeline(
+        "REFUND gives a booking back, but not what it used up",
+        "0    | FIXED 10 60s | COST 8              | 8 10 2 0 60s
+         0    |              | COST 5 RESERVE 60s  | 5 10 0 60s 2m
+         0    |              | REFUND 5            | 5 10 0 0 60s
+         0    |              | COST 1              | 0 10 0 60s 60s
+         60s  |              | COST 10             | 10 10 0 0 60s",
+    );
+    timeline(
+        "FORCE while a booking lies ahead is paid from its window on",
+        "0    | FIXED 10 60s | COST 8              | 8 10 2 0 60s
+         0    |              | COST 5 RESERVE 60s  | 5 10 0 60s 2m
+         0    |              | FORCE 4             | 4 10 0 0 2m
+         60s  |              | COST 2              | 0 10 1 60s 60s
+         60s  |              | COST 1              | 1 10 0 0 60s",
+    );
+    timeline(
+        "a booking while debt is owed goes behind it",
+        "0    | FIXED 10 60s | FORCE 25            | 25 10 0 0 3m
+         0    |              | COST 6 RESERVE 1d   | 6 10 0 3m 4m
+         2m   |              | COST 4 RESERVE 60s  | 4 10 0 60s 2m
+         3m   |              | COST 1              | 0 10 0 60s 60s",
+    );
+    timeline(
+        "the limit goes up: the difference is free at once, bookings are carried whole",
+        "0    | FIXED 10 60s | COST 8              | 8 10 2 0 60s
+         0    |              | COST 5 RESERVE 60s  | 5 10 0 60s 2m
+         0    | FIXED 20 60s | COST 6              | 0 20 5 60s 60s
+         0    |              | COST 5              | 5 20 0 0 60s",
+    );
+    timeline(
+        "the limit goes down: bookings are carried whole",
+        "0    | FIXED 10 60s | COST 8              | 8 10 2 0 60s
+         0    |              | COST 5 RESERVE 60s  | 5 10 0 60s 2m
+         0    | FIXED 4 60s  | COST 1              | 0 4 0 2m 3m
+         0    |              | COST 1 RESERVE 2m   | 1 4 0 2m 3m
+         2m   |              | COST 2              | 2 4 0 0 60s",
+    );
+    timeline(
+        "windows on a grid, and a clock that steps back",
+        "130s | FIXED 10 60s ALIGN 0 | COST 10            | 10 10 0 0 50s
+         130s |                      | COST 1 RESERVE 49s | 0 10 0 1s 50s
+         131s |                      | COST 1 RESERVE 49s | 1 10 0 49s 109s
+         70s  |                      | COST 9             | 0 10 0 50s 110s
+         180s |                      | COST 9             | 9 10 0 0 60s",
     );
 }
 
@@ -475,6 +593,92 @@ fn slide_segments() {
     );
 }
 
+#[test]
+fn slide_reserve() {
+    timeline(
+        "a booking is entered at the tick in which it acts, at most a period and a tick ahead",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 10            | 10 10 0 0 61s-1us
+         10s      |                          | COST 4 RESERVE 50s | 0 10 0 1s-1us 51s-1us
+         10s      |                          | COST 4 RESERVE 51s | 4 10 0 51s-1us 111s-1us
+         20s      |                          | COST 6 RESERVE 1d  | 6 10 0 41s-1us 101s-1us
+         30s      |                          | COST 1             | 0 10 0 91s-1us 91s-1us
+         30s      |                          | COST 1 RESERVE 61s | 0 10 0 30s-1us 91s-1us
+         30s      |                          | COST 1 RESERVE 1d  | 0 10 0 30s-1us 91s-1us
+         60s-2us  |                          | COST 1 RESERVE 1d  | 0 10 0 1us 61s+1us
+         60s-1us  |                          | COST 1 RESERVE 1d  | 1 10 0 61s 121s
+         61s-1us  |                          | COST 1             | 0 10 0 60s 120s
+         121s-2us |                          | UPTO 20            | 0 10 0 1us 60s+1us
+         121s-1us |                          | UPTO 20            | 9 10 0 0 60s",
+    );
+    timeline(
+        "one a millisecond, in ticks of a microsecond",
+        "0        | SLIDE 1 1ms | COST 1            | 1 1 0 0 1ms
+         0        |             | COST 1 RESERVE 1s | 1 1 0 1ms 2ms
+         0        |             | COST 1 RESERVE 1s | 0 1 0 999us 2ms
+         998us    |             | COST 1 RESERVE 1s | 0 1 0 1us 1ms+2us
+         999us    |             | COST 1 RESERVE 1s | 1 1 0 1ms+1us 2ms+1us
+         2ms      |             | COST 1            | 0 1 0 1ms 1ms
+         3ms      |             | COST 1            | 1 1 0 0 1ms",
+    );
+    timeline(
+        "what is free is taken now, however far ahead it might be booked",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 9 RESERVE 1d  | 9 10 1 0 61s-1us
+         30s      |                          | COST 1 RESERVE 1d  | 1 10 0 0 61s-1us",
+    );
+    timeline(
+        "FORCE while a booking lies ahead acts at once, and counts for as long as the booking",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 10            | 10 10 0 0 61s-1us
+         1s       |                          | COST 2 RESERVE 60s | 2 10 0 60s-1us 120s-1us
+         2s       |                          | FORCE 3            | 3 10 0 0 119s-1us
+         61s-1us  |                          | COST 6             | 0 10 5 60s 60s
+         61s-1us  |                          | COST 5             | 5 10 0 0 60s",
+    );
+    timeline(
+        "REFUND gives back the newest first, so bookings first",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 10            | 10 10 0 0 61s-1us
+         1s       |                          | COST 2 RESERVE 60s | 2 10 0 60s-1us 120s-1us
+         1s       |                          | REFUND 1           | 1 10 0 0 120s-1us
+         1s       |                          | REFUND 3           | 3 10 2 0 60s-1us
+         1s       |                          | COST 2             | 2 10 0 0 61s-1us
+         1s       |                          | COST 2 RESERVE 60s | 2 10 0 60s-1us 120s-1us
+         1s       |                          | REFUND 100         | 12 10 10 0 0",
+    );
+    timeline(
+        "the limit changes, up and down: bookings stay, and what is granted now counts for as long",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 10            | 10 10 0 0 61s-1us
+         1s       |                          | COST 2 RESERVE 60s | 2 10 0 60s-1us 120s-1us
+         2s       | SLIDE 15 60s SEGMENTS 60 | COST 4             | 0 15 3 59s-1us 119s-1us
+         2s       |                          | COST 3             | 3 15 0 0 119s-1us
+         61s-1us  | SLIDE 4 60s SEGMENTS 60  | COST 1             | 0 4 0 60s 60s
+         61s-1us  |                          | COST 1 RESERVE 60s | 1 4 0 60s 2m",
+    );
+    timeline(
+        "a shorter period: the booking lies further ahead than a new one may",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 10            | 10 10 0 0 61s-1us
+         1s       |                          | COST 2 RESERVE 60s | 2 10 0 60s-1us 120s-1us
+         2s       | SLIDE 10 10s SEGMENTS 10 | COST 1 RESERVE 8s  | 0 10 0 1s-1us 69s-1us
+         2s       |                          | COST 1 RESERVE 9s  | 1 10 0 9s-1us 69s-1us
+         11s-1us  |                          | COST 8             | 0 10 7 60s 60s
+         11s-1us  |                          | COST 8 RESERVE 1d  | 0 10 7 49s 60s
+         60s-1us  |                          | COST 8 RESERVE 1d  | 8 10 0 11s 21s
+         71s-1us  |                          | COST 3             | 0 10 2 10s 10s",
+    );
+    timeline(
+        "finer ticks that don't divide the period: a booking keeps its own tick's end, rounded up",
+        "0        | SLIDE 3 1s SEGMENTS 4 | COST 2                | 2 3 1 0 1250ms-1us
+         0        |                       | COST 2 RESERVE 1250ms | 2 3 0 1250ms-1us 2250ms-1us
+         0        | SLIDE 3 1s SEGMENTS 7 | FORCE 1               | 1 3 0 0 2285721us
+         0        |                       | COST 1                | 0 3 0 2285721us 2285721us",
+    );
+    timeline(
+        "coarser ticks: a booking's tick is rounded up to theirs",
+        "5s       | SLIDE 10 60s SEGMENTS 60 | COST 10            | 10 10 0 0 61s-1us
+         5s       |                          | COST 5 RESERVE 1d  | 5 10 0 61s-1us 121s-1us
+         6s       | SLIDE 10 60s SEGMENTS 6  | COST 5 RESERVE 1d  | 5 10 0 64s-1us 124s-1us
+         70s-1us  |                          | COST 1             | 0 10 0 60s 60s",
+    );
+}
+
 // ---- GCRA ----
 
 #[test]
@@ -626,6 +830,70 @@ fn gcra_burst() {
     );
 }
 
+#[test]
+fn gcra_reserve() {
+    timeline(
+        "bookings stand in line, and a later call behind them",
+        "0    | GCRA 10 60s | COST 10               | 10 10 0 0 60s
+         0    |             | COST 1 RESERVE 6s-1us | 0 10 0 1us 60s
+         0    |             | COST 1 RESERVE 6s     | 1 10 0 6s 66s
+         0    |             | COST 3 RESERVE 1d     | 3 10 0 24s 84s
+         0    |             | COST 1                | 0 10 0 30s 84s
+         0    |             | UPTO 9                | 0 10 0 30s 84s
+         24s  |             | COST 1                | 0 10 0 6s 60s
+         30s  |             | COST 1                | 1 10 0 0 60s",
+    );
+    timeline(
+        "what is free is taken now, however far ahead it might be booked",
+        "0    | GCRA 10 60s | COST 5 RESERVE 1d     | 5 10 5 0 30s
+         0    |             | COST 6 RESERVE 1d     | 6 10 0 6s 66s",
+    );
+    timeline(
+        "REFUND gives a booking back, FORCE goes before those to come",
+        "0    | GCRA 10 60s | COST 10               | 10 10 0 0 60s
+         0    |             | COST 5 RESERVE 30s    | 5 10 0 30s 90s
+         0    |             | REFUND 5              | 5 10 0 0 60s
+         0    |             | COST 1 RESERVE 1d     | 1 10 0 6s 66s
+         0    |             | FORCE 4               | 4 10 0 0 90s
+         0    |             | COST 1 RESERVE 1d     | 1 10 0 36s 96s",
+    );
+    timeline(
+        "the limit goes up: bookings are carried whole",
+        "0    | GCRA 10 60s | COST 10               | 10 10 0 0 60s
+         0    |             | COST 5 RESERVE 30s    | 5 10 0 30s 90s
+         0    | GCRA 20 60s | COST 6                | 0 20 5 3s 45s
+         0    |             | COST 6 RESERVE 3s     | 6 20 0 3s 63s",
+    );
+    timeline(
+        "the limit goes down: bookings are carried whole",
+        "0    | GCRA 10 60s | COST 10               | 10 10 0 0 60s
+         0    |             | COST 5 RESERVE 30s    | 5 10 0 30s 90s
+         0    | GCRA 5 60s  | COST 1 RESERVE 60s    | 0 5 0 12s 2m
+         0    |             | COST 1 RESERVE 72s    | 1 5 0 72s 132s",
+    );
+    timeline(
+        "the clock steps back: what is booked is booked as of now",
+        "1000s | GCRA 10 60s | COST 10              | 10 10 0 0 60s
+         1000s |             | COST 5 RESERVE 30s   | 5 10 0 30s 90s
+         40s   |             | COST 1 RESERVE 30s   | 0 10 0 6s 90s
+         40s   |             | COST 1 RESERVE 36s   | 1 10 0 36s 96s
+         76s   |             | COST 1               | 0 10 0 6s 60s",
+    );
+}
+
+#[test]
+fn reserved_slots_of_a_burst_of_one_are_evenly_spaced() {
+    let slots = |limit: u64| {
+        let at = |slot: u64| (slot * 1_000_000).div_ceil(limit);
+        let row =
+            |slot| format!("0 | GCRA {limit} 1s BURST 1 | COST 1 RESERVE 7s | 1 1 0 {}us {}us\n", at(slot), at(slot + 1));
+        (0..20).map(row).collect::<String>()
+    };
+    assert!(slots(10).ends_with("1900000us 2000000us\n"));
+    timeline("ten a second: 100 ms apart", &slots(10));
+    timeline("three a second: exact thirds, each rounded up", &slots(3));
+}
+
 // ---- BUCKET ----
 
 #[test]
@@ -768,6 +1036,81 @@ fn bucket_step() {
     );
 }
 
+#[test]
+fn bucket_reserve() {
+    timeline(
+        "tokens that are yet to come are booked in turn",
+        "0    | BUCKET 10 60s | COST 8                | 8 10 2 0 48s
+         0    |               | COST 5 RESERVE 18s-1us | 0 10 2 1us 48s
+         0    |               | COST 5 RESERVE 18s    | 5 10 0 18s 78s
+         0    |               | COST 1                | 0 10 0 24s 78s
+         0    |               | COST 10 RESERVE 1d    | 10 10 0 78s 138s
+         78s  |               | COST 1                | 0 10 0 6s 60s
+         84s  |               | COST 1                | 1 10 0 0 60s",
+    );
+    timeline(
+        "REFUND and FORCE while bookings lie ahead",
+        "0    | BUCKET 10 60s CAPACITY 3 | COST 3            | 3 3 0 0 18s
+         0    |                          | COST 3 RESERVE 1d | 3 3 0 18s 36s
+         0    |                          | FORCE 1           | 1 3 0 0 42s
+         0    |                          | REFUND 2          | 2 3 0 0 30s
+         0    |                          | COST 1 RESERVE 1d | 1 3 0 18s 36s
+         0    |                          | REFUND 9          | 6 3 3 0 0",
+    );
+    timeline(
+        "the limit and the capacity change, up and down: bookings are carried whole",
+        "0    | BUCKET 10 60s             | COST 10            | 10 10 0 0 60s
+         0    |                           | COST 5 RESERVE 30s | 5 10 0 30s 90s
+         0    | BUCKET 10 60s CAPACITY 16 | COST 1             | 1 16 0 0 96s
+         0    |                           | COST 2 RESERVE 12s | 2 16 0 12s 108s
+         0    | BUCKET 10 60s CAPACITY 4  | COST 1 RESERVE 1d  | 1 4 0 18s 42s",
+    );
+}
+
+#[test]
+fn bucket_step_reserve() {
+    timeline(
+        "a booking acts with a step: what a full bucket can't take in then is lost",
+        "0    | BUCKET 10 60s STEP | COST 8             | 8 10 2 0 60s
+         10s  |                    | COST 5 RESERVE 49s | 0 10 2 1s 50s
+         10s  |                    | COST 5 RESERVE 50s | 5 10 0 50s 110s
+         10s  |                    | COST 6 RESERVE 1d  | 6 10 0 110s 170s
+         60s  |                    | COST 1             | 0 10 0 60s 2m
+         2m   |                    | COST 5             | 0 10 4 60s 60s
+         2m   |                    | COST 4             | 4 10 0 0 60s",
+    );
+    timeline(
+        "a bucket that is not full takes in all of a step, and keeps what a booking leaves",
+        "0    | BUCKET 10 60s CAPACITY 25 STEP | COST 23            | 23 25 2 0 3m
+         0    |                                | COST 5 RESERVE 60s | 5 25 0 60s 3m
+         0    |                                | COST 20 RESERVE 1d | 20 25 0 3m 5m
+         0    |                                | COST 1 RESERVE 1d  | 1 25 0 3m 6m
+         3m   |                                | COST 4             | 4 25 0 0 3m",
+    );
+    timeline(
+        "a bucket of one token gives one a step, however many a step would bring",
+        "0    | BUCKET 10 60s CAPACITY 1 STEP | COST 1             | 1 1 0 0 60s
+         0    |                               | COST 1 RESERVE 1d  | 1 1 0 60s 2m
+         0    |                               | COST 1 RESERVE 1d  | 1 1 0 2m 3m
+         60s  |                               | COST 1             | 0 1 0 2m 2m
+         3m   |                               | COST 1             | 1 1 0 0 60s",
+    );
+    timeline(
+        "REFUND gives a booking back, but not what was lost",
+        "0    | BUCKET 10 60s STEP | COST 8             | 8 10 2 0 60s
+         0    |                    | COST 5 RESERVE 60s | 5 10 0 60s 2m
+         0    |                    | REFUND 5           | 5 10 0 0 60s
+         60s  |                    | COST 10            | 10 10 0 0 60s",
+    );
+    timeline(
+        "the limit changes, up and down: bookings are carried whole",
+        "0    | BUCKET 10 60s STEP | COST 10            | 10 10 0 0 60s
+         0    |                    | COST 5 RESERVE 60s | 5 10 0 60s 2m
+         0    | BUCKET 20 60s STEP | COST 6             | 0 20 5 60s 60s
+         0    | BUCKET 4 60s STEP  | COST 1 RESERVE 1d  | 1 4 0 2m 3m",
+    );
+}
+
 // ---- The codec ----
 
 const POLICIES: &[&str] = &[
@@ -786,12 +1129,13 @@ const POLICIES: &[&str] = &[
 const NOW: i64 = 1_760_000_000_123_456;
 const AMOUNTS: [Amount; 4] = [Amount::Cost(2), Amount::UpTo(MAX_UNITS), Amount::Force(MAX_UNITS), Amount::Refund(2)];
 
-/// A record of a few calls under `policy`.
+/// A record of a few calls under `policy`, a booking among them.
 fn record(policy: &str) -> Vec<u8> {
     let mut key = Key::default();
     for call in 0..4 {
-        key.call(&rule(policy), NOW + call * 1_000, Amount::Force(3)).expect("a grant");
+        key.call(&rule(policy), NOW + call * 1_000, Request::now(Amount::Force(3))).expect("a grant");
     }
+    key.call(&rule(policy), NOW + 4_000, BOOKING).expect("a booking, or too far ahead");
     key.value.expect("a record")
 }
 
@@ -812,7 +1156,8 @@ fn records_are_small() {
     for quota in ["10 60s", "1000000 1d", "4294967295 1s", "3 30d"] {
         for policy in [format!("FIXED {quota}"), format!("GCRA {quota}"), format!("BUCKET {quota} STEP")] {
             let mut key = Key::default();
-            key.call(&rule(&policy), NOW, Amount::UpTo(MAX_UNITS)).expect("a grant");
+            key.call(&rule(&policy), NOW, Request::now(Amount::UpTo(MAX_UNITS))).expect("a grant");
+            key.call(&rule(&policy), NOW, BOOKING).expect("a booking");
             assert_eq!(key.value.expect("a record").len(), 28, "{policy}");
         }
     }
@@ -870,9 +1215,10 @@ fn a_record_changed_at_any_byte_is_foreign_or_decided() {
 
 /// Decides on `value` in every way.
 fn survives_all(policy: &str, value: &[u8]) {
-    for amount in AMOUNTS {
-        for now in [0, NOW, i64::MAX] {
-            survives(&rule(policy).policy(), value, now, amount);
+    let policy = rule(policy).policy();
+    for now in [0, NOW, i64::MAX] {
+        for request in AMOUNTS.map(Request::now).into_iter().chain([BOOKING]) {
+            survives(&policy, value, now, request);
         }
     }
 }

@@ -163,8 +163,10 @@ impl Holding for Waiting {
         reply(call, answer, |decision| call.reply_integers(&row(&decision)));
     }
 
-    fn ended(call: &Call<'_>, client: Client) {
-        Self::reply(call, end(call, client));
+    fn ended(call: &Call<'_>, client: Client) -> bool {
+        let waiter = leave(call, client);
+        Self::reply(call, waiter.ok_or(Error::Unblocked).and_then(|waiter| out_of_time(call, &waiter)));
+        waiter.is_some()
     }
 
     fn gone(server: &Server<'_>, client: Client) -> bool {
@@ -172,9 +174,8 @@ impl Holding for Waiting {
     }
 }
 
-/// The reply to a client whose wait is ended early: that of one whose time is over.
-fn end(call: &Call<'_>, client: Client) -> Result<Decision, Error> {
-    let waiter = leave(call, client).ok_or(Error::Unblocked)?;
+/// The reply to one who has waited in vain, whose call this is.
+fn out_of_time(call: &Call<'_>, waiter: &Waiter<Client>) -> Result<Decision, Error> {
     let kind = waiter.policy.kind();
     let key = Key::open(call, 1).ok_or(Error::Arity(Name::Limiter(kind)))?;
     let decision = Wanted::one(kind).peek(&key, &waiter.policy, now(call), waiter.request)?;

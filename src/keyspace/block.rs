@@ -25,8 +25,9 @@ pub trait Holding {
     /// Replies to the call of a client that was released.
     fn reply(call: &Call<'_>, answer: Self::Answer);
 
-    /// The server ends the wait of a client as if its time was over, and wants the reply to its call.
-    fn ended(call: &Call<'_>, client: Client);
+    /// The server ends the wait of a client as if its time was over, and wants the reply to its call: whether it was still
+    /// held, and not released before.
+    fn ended(call: &Call<'_>, client: Client) -> bool;
 
     /// A client is gone, without a reply: whether it was still held, and not released before.
     fn gone(server: &Server<'_>, client: Client) -> bool;
@@ -83,8 +84,16 @@ extern "C" fn ended<H: Holding>(
 ) -> c_int {
     // SAFETY: as above.
     let call = unsafe { Call::new(ctx, argv, argc) };
-    // SAFETY: the context is that of a client which was held.
-    guarded(&call, || H::ended(&call, Client(unsafe { server!(RedisModule_GetBlockedClientHandle(ctx)) })));
+    guarded(&call, || {
+        // SAFETY: the context is that of a client which was held. If it was so until now, it is to be released here, with no
+        // answer: the server would keep its memory, and the module, for ever.
+        unsafe {
+            let client = server!(RedisModule_GetBlockedClientHandle(ctx));
+            if H::ended(&call, Client(client)) {
+                server!(RedisModule_UnblockClient(client, std::ptr::null_mut()));
+            }
+        }
+    });
     raw::REDISMODULE_OK as c_int
 }
 

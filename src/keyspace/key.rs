@@ -89,8 +89,15 @@ impl<'c> Key<'c> {
 
     /// When it expires, in milliseconds since the Unix epoch; `None` if it does not, or there is no such key.
     pub fn expires_ms(&self) -> Option<i64> {
-        // SAFETY: `key` is open; a missing one is told by null or by the answer for no expiry, which is negative.
-        let ms = if self.key.is_null() { -1 } else { unsafe { server!(RedisModule_GetAbsExpire(self.key)) } };
+        // SAFETY: `key` is open, or null for a missing key, which the first function takes. Redis 8.2 crashes if it is asked
+        // for the deadline of a missing key.
+        let ms = unsafe {
+            if server!(RedisModule_KeyType(self.key)) as isize == raw::REDISMODULE_KEYTYPE_EMPTY {
+                return None;
+            }
+            server!(RedisModule_GetAbsExpire(self.key))
+        };
+        // A negative number: it has none.
         (ms >= 0).then_some(ms)
     }
 

@@ -59,6 +59,10 @@ impl Algorithm for Bucket {
         self.meter().decide(FORM, stored, now, request)
     }
 
+    fn wrote(&self, stored: &[u8]) -> bool {
+        self.meter().wrote(FORM, stored)
+    }
+
     fn standing(&self, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign> {
         self.meter().standing(FORM, stored, now)
     }

@@ -184,6 +184,11 @@ impl Meter {
         self.charge(form, (level, earliest), now, request)
     }
 
+    /// Whether `stored`, a record of `form`, drains as this policy says, on its grid.
+    pub(super) fn wrote(&self, form: Form, stored: &[u8]) -> bool {
+        decode(stored, form).is_ok_and(|(old, level)| self.same(&old) && self.start(level.at) == level.at)
+    }
+
     /// How a key that holds `stored`, a record of `form`, stands.
     pub(super) fn standing(&self, form: Form, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign> {
         Ok(self.stands(self.level(form, stored, now)?.0, now))
@@ -255,10 +260,12 @@ impl Meter {
             if wait > ahead {
                 return denied(Wait::For(wait.saturating_sub(ahead)));
             }
-            if self.drain == Drain::Windows {
-                // A booking acts wholly in one window: what is left of those before it is used up.
-                let windows = (used - capacity).div_ceil(capacity);
-                used = level.used.max(windows.saturating_mul(capacity)).saturating_add(self.grains(granted));
+            if self.drain != Drain::Smooth {
+                // A booking acts wholly in one window: what is left of those before it is used up. So with steps: what a full
+                // bucket can't take in is lost.
+                let step = self.grains(self.limit);
+                let steps = (used - capacity).div_ceil(step);
+                used = level.used.max(steps.saturating_mul(step)).saturating_add(self.grains(granted));
             }
         }
 

@@ -318,6 +318,10 @@ pub trait Algorithm: Copy {
     /// Decides `request` at `now` for a key that holds `stored`. The limit is not 0.
     fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal>;
 
+    /// Whether a key that holds `stored` was last changed under this policy, as far as can be seen, or counts as if it was: waits
+    /// are then exact, and not only long enough.
+    fn wrote(&self, stored: &[u8]) -> bool;
+
     /// How a key that holds `stored` stands at `now`. The limit is not 0.
     fn standing(&self, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign>;
 
@@ -375,6 +379,12 @@ macro_rules! algorithms {
             /// The algorithm.
             pub const fn kind(&self) -> Kind {
                 match self { $(Self::$name(_) => Kind::$name,)* }
+            }
+
+            /// Whether a key that holds `stored` was last changed under this policy, as far as can be seen, or counts as if it
+            /// was: the waits that are told are then exact, and not only long enough.
+            pub fn wrote(&self, stored: &[u8]) -> bool {
+                match self { $(Self::$name(policy) => policy.wrote(stored),)* }
             }
 
             /// See [`Algorithm::CHARGED_WHEN_DUE`].

@@ -62,6 +62,11 @@ impl Algorithm for Slide {
         self.view(stored, now)?.decide(self.quota.limit(), request)
     }
 
+    fn wrote(&self, _: &[u8]) -> bool {
+        // The entries are what was granted when, under whatever policy.
+        true
+    }
+
     fn standing(&self, stored: Option<&[u8]>, now: Instant) -> Result<Standing, Foreign> {
         Ok(self.view(stored, now)?.standing(self.quota.limit()))
     }
@@ -374,6 +379,8 @@ impl<'a> View<'a> {
         if tick > self.today() && offset >= log.ahead {
             return None;
         }
+        // Another policy may bring dead entries back to life: with them, too, the counts must not come full circle.
+        log.count(last).wrapping_sub(log.before).checked_add(units)?;
         let index = if offset == log.offset(last) { last } else { self.len() };
         let mut bytes = Bytes::with_capacity(ENTRY);
         bytes.extend(&entry(offset, log.count(last).wrapping_add(units)));
@@ -386,6 +393,8 @@ impl<'a> View<'a> {
         // What counts spans two periods and a few ticks at the most; stored bytes that no limiter wrote may claim more.
         let offset = |tick: i128| u32::try_from(tick - base).unwrap_or(u32::MAX);
         let mut bytes = Bytes::with_capacity(HEADER + ENTRY * (end.saturating_sub(self.live) + 1));
+        // The last tick that a reader takes for a booking's.
+        let furthest = reach(self.now, self.grid.period, self.grid.tick).as_us().div_euclid(self.grid.tick as i64);
         let header = Log {
             limit,
             period: self.grid.period,
@@ -393,7 +402,7 @@ impl<'a> View<'a> {
             base: i64::try_from(base).unwrap_or(i64::MAX),
             before: 0,
             ahead: match tick - self.today() {
-                lead if lead > self.grid.segments().into() => ANYWHERE,
+                1.. if tick > furthest.into() => ANYWHERE,
                 // Room for a period's further bookings, so that they need not write the log anew.
                 1.. => offset(tick).saturating_add(self.grid.segments()),
                 _ => 0,

@@ -8,7 +8,7 @@
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{Signed, ToPrimitive, Zero};
-use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Policy, Quota, Refusal, Request, Span, Wait};
+use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Policy, Quota, Refusal, Request, Span, Wait, MAX_UNITS};
 
 type Q = BigRational;
 
@@ -127,10 +127,20 @@ trait Ledger: Clone {
     fn charge(&mut self, units: &Q);
     /// The time until `units` of those used are paid.
     fn paid_after(&self, units: &Q) -> Q;
+
+    /// How far ahead a booking may lie, in microseconds.
+    fn reach(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Takes `units` that are free after `wait` microseconds, and not before.
+    fn book(&mut self, units: &Q, _wait: u64) {
+        self.charge(units);
+    }
 }
 
 /// What every call means: section 3 of the contract.
-fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, amount: Amount) -> Result<Decision, Silence> {
+fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request) -> Result<Decision, Silence> {
     if rule.limit == 0 {
         return Ok(Decision { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO });
     }
@@ -143,20 +153,31 @@ fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, amount: Amount) 
     let fits = (&capacity - &used).floor().max(Q::zero());
     let missing = |n: Q| &used + n - &capacity;
 
-    let (charge, wait) = match amount {
+    let (charge, wait) = match request.amount {
         Amount::Cost(n) if q(n) <= fits => (q(n), Wait::NONE),
         Amount::Cost(n) if q(n) > capacity => (Q::zero(), Wait::Never),
-        Amount::Cost(n) => (Q::zero(), Wait::For(span(ledger.paid_after(&missing(q(n))))?)),
-        Amount::UpTo(_) if fits.is_zero() => (Q::zero(), Wait::For(span(ledger.paid_after(&missing(q(1))))?)),
+        Amount::Cost(n) => {
+            let need = span(ledger.paid_after(&missing(q(n))));
+            let ahead = Span::from_us(request.ahead.as_us().min(ledger.reach()));
+            if need <= ahead {
+                (q(n), Wait::For(need))
+            } else {
+                (Q::zero(), Wait::For(need.saturating_sub(ahead)))
+            }
+        }
+        Amount::UpTo(_) if fits.is_zero() => (Q::zero(), Wait::For(span(ledger.paid_after(&missing(q(1)))))),
         Amount::UpTo(n) => (q(n).min(fits), Wait::NONE),
         Amount::Force(n) => (q(n), Wait::NONE),
         Amount::Refund(n) => (-q(n).min(used), Wait::NONE),
     };
-    if !charge.is_zero() {
-        ledger.charge(&charge);
+    match wait {
+        _ if charge.is_zero() => {}
+        Wait::NONE => ledger.charge(&charge),
+        Wait::For(wait) => ledger.book(&charge, wait.as_us()),
+        Wait::Never => unreachable!("what is charged is granted"),
     }
     let used = ledger.used();
-    let reset = span(if used.is_zero() { Q::zero() } else { ledger.paid_after(&used) })?;
+    let reset = span(if used.is_zero() { Q::zero() } else { ledger.paid_after(&used) });
     if !charge.is_zero() {
         Instant::from_us(now).checked_add(reset).ok_or(Silence::Overflow)?;
         *held = (L::EMPTY_COUNTS || !used.is_zero()).then_some(ledger);
@@ -171,9 +192,9 @@ fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, amount: Amount) 
     })
 }
 
-/// A time in whole microseconds, rounded up.
-fn span(time: Q) -> Result<Span, Silence> {
-    time.ceil().to_integer().to_u64().map(Span::from_us).ok_or(Silence::Overflow)
+/// A time in whole microseconds, rounded up; or the longest that can be told.
+fn span(time: Q) -> Span {
+    Span::from_us(time.ceil().to_integer().to_u64().unwrap_or(u64::MAX))
 }
 
 /// A ledger that carries its usage over a change of policy.
@@ -280,6 +301,12 @@ impl Ledger for Fixed {
 
     fn paid_after(&self, units: &Q) -> Q {
         &self.start + (units / q(self.rule.limit)).ceil() * q(self.rule.period) - &self.now
+    }
+
+    fn book(&mut self, units: &Q, wait: u64) {
+        // It acts wholly in one window: those before it are used up.
+        let before = ((&self.now + q(wait) - &self.start) / q(self.rule.period)).floor();
+        self.count = self.count.clone().max(before * q(self.rule.limit)) + units;
     }
 }
 
@@ -397,6 +424,15 @@ impl Ledger for Bucket {
             units / self.rule.rate()
         }
     }
+
+    fn book(&mut self, units: &Q, wait: u64) {
+        if self.rule.steps() {
+            // The bucket holds no more than its capacity at the step with which the booking acts: the rest is lost.
+            let steps = ((&self.now + q(wait) - &self.last) / q(self.rule.period)).floor();
+            self.tokens = self.tokens.clone().min(q(self.rule.capacity()) - steps * q(self.rule.limit));
+        }
+        self.charge(units);
+    }
 }
 
 /// `SLIDE`: every grant, with the last instant of its tick.
@@ -434,6 +470,24 @@ impl Slide {
         entry.end > self.now - i128::from(self.rule.period)
     }
 
+    /// Enters `units` at the tick of `instant`, or at the last entry's: ticks ascend.
+    fn enter(&mut self, units: &Q, instant: i128) {
+        let end = end_of_tick(instant, self.tick).max(self.entries.last().map_or(i128::MIN, |last| last.end));
+        self.entries.push(Entry { end, units: units.to_integer().to_u64().expect("a number of units") });
+    }
+
+    /// Drops what counts no more, as a log may whenever it is written.
+    fn trim(&mut self) {
+        let (live, dead) = self.entries.iter().partition(|entry| self.counts(entry));
+        self.entries = live;
+        self.dropped.extend::<Vec<_>>(dead);
+    }
+
+    fn write(&mut self) {
+        self.written = self.now;
+        self.ahead |= self.lead() > 0;
+    }
+
     /// How far the last entry's tick lies ahead of that of the clock.
     fn lead(&self) -> i128 {
         self.entries.last().map_or(0, |last| last.end - end_of_tick(self.now, self.tick)).max(0)
@@ -468,9 +522,7 @@ impl Ledger for Slide {
     }
 
     fn charge(&mut self, units: &Q) {
-        let (live, dead) = self.entries.iter().partition(|entry| self.counts(entry));
-        self.entries = live;
-        self.dropped.extend::<Vec<_>>(dead);
+        self.trim();
         let mut back = (-units).to_integer().to_u64().unwrap_or(0);
         while back > 0 {
             let newest = self.entries.last_mut().expect("no more is given back than is used");
@@ -480,11 +532,19 @@ impl Ledger for Slide {
             self.entries.pop_if(|entry| entry.units == 0);
         }
         if units.is_positive() {
-            let end = end_of_tick(self.now, self.tick).max(self.entries.last().map_or(i128::MIN, |last| last.end));
-            self.entries.push(Entry { end, units: units.to_integer().to_u64().expect("a number of units") });
+            self.enter(units, self.now);
         }
-        self.written = self.now;
-        self.ahead |= self.lead() > 0;
+        self.write();
+    }
+
+    fn reach(&self) -> u64 {
+        self.rule.period + self.rule.tick()
+    }
+
+    fn book(&mut self, units: &Q, wait: u64) {
+        self.trim();
+        self.enter(units, self.now + i128::from(wait));
+        self.write();
     }
 
     fn paid_after(&self, units: &Q) -> Q {
@@ -509,14 +569,14 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn call(&mut self, rule: &Rule, now: i64, amount: Amount) -> Result<Decision, Silence> {
+    pub fn call(&mut self, rule: &Rule, now: i64, request: Request) -> Result<Decision, Silence> {
         match rule.form {
-            Form::Fixed { .. } => call(&mut self.fixed, rule, now, amount),
-            Form::Gcra { .. } => call(&mut self.gcra, rule, now, amount),
-            Form::Bucket { .. } => call(&mut self.bucket, rule, now, amount),
+            Form::Fixed { .. } => call(&mut self.fixed, rule, now, request),
+            Form::Gcra { .. } => call(&mut self.gcra, rule, now, request),
+            Form::Bucket { .. } => call(&mut self.bucket, rule, now, request),
             Form::Slide { .. } => {
                 let before = self.slide.clone();
-                let decision = call(&mut self.slide, rule, now, amount)?;
+                let decision = call(&mut self.slide, rule, now, request)?;
                 if self.slide.as_ref().is_some_and(|slide| slide.used() > q(Slide::MAX_USED)) {
                     self.slide = before;
                     return Err(Silence::Overflow);
@@ -536,20 +596,20 @@ pub struct Key {
 
 impl Key {
     /// Calls the core, carries out the change, and checks what holds for every change.
-    pub fn call(&mut self, rule: &Rule, now: i64, amount: Amount) -> Result<Decision, Refusal> {
+    pub fn call(&mut self, rule: &Rule, now: i64, request: Request) -> Result<Decision, Refusal> {
         let (policy, now) = (rule.policy(), Instant::from_us(now));
-        let outcome = policy.decide(self.value.as_deref(), now, Request::now(amount))?;
+        let outcome = policy.decide(self.value.as_deref(), now, request)?;
         let decision = outcome.decision;
-        let denied = decision.wait != Wait::NONE;
 
         assert_eq!(decision.limit, if rule.limit == 0 { 0 } else { rule.capacity() });
         assert!(decision.remaining <= decision.limit);
-        assert_eq!(
-            denied,
-            decision.granted == 0 && (rule.limit == 0 || !matches!(amount, Amount::Refund(_))),
-            "{outcome:?}"
-        );
-        assert!(!denied || outcome.change == Change::Keep, "a denied call changes nothing: {outcome:?}");
+        if decision.granted > 0 || matches!(request.amount, Amount::Refund(_)) && rule.limit > 0 {
+            let ahead = if matches!(request.amount, Amount::Cost(_)) { request.ahead } else { Span::ZERO };
+            assert!(decision.wait <= Wait::For(ahead), "later than asked for: {outcome:?}");
+        } else {
+            assert!(decision.wait > Wait::NONE, "a denied call has to wait: {outcome:?}");
+            assert_eq!(outcome.change, Change::Keep, "a denied call changes nothing: {outcome:?}");
+        }
         if let Change::Write { offset, bytes, expires } = &outcome.change {
             let length = offset + bytes.as_slice().len();
             assert!(*offset <= self.value.as_ref().map_or(0, Vec::len), "{outcome:?}");
@@ -568,6 +628,20 @@ impl Key {
             assert!(overflow || again == Ok((fits.into(), fits)), "what was written reads as {again:?}");
         }
         Ok(decision)
+    }
+
+    /// How long `amount` would have to wait, in microseconds; 0 also if it would do so in vain.
+    pub fn wait(&self, rule: &Rule, now: i64, amount: Amount) -> u64 {
+        match rule.policy().peek(self.value.as_deref(), Instant::from_us(now), Request::now(amount)) {
+            Ok(Decision { wait: Wait::For(wait), .. }) => wait.as_us(),
+            _ => 0,
+        }
+    }
+
+    /// Until nothing is used any more, in microseconds.
+    pub fn reset(&self, rule: &Rule, now: i64) -> u64 {
+        let more = Request::now(Amount::Cost(MAX_UNITS));
+        rule.policy().peek(self.value.as_deref(), Instant::from_us(now), more).expect("a record").reset.as_us()
     }
 
     /// Carries out a change as the server does.
@@ -594,15 +668,15 @@ impl Key {
 
 /// Whatever the value is, it is refused or leads to a decision, and so does what was made of it: nothing panics, and what
 /// was written is not foreign.
-pub fn survives(policy: &Policy, value: &[u8], now: i64, amount: Amount) {
+pub fn survives(policy: &Policy, value: &[u8], now: i64, request: Request) {
     let mut key = Key { value: Some(value.to_vec()), expires: None };
     let now = Instant::from_us(now);
-    if let Ok(outcome) = policy.decide(Some(value), now, Request::now(amount)) {
+    if let Ok(outcome) = policy.decide(Some(value), now, request) {
         if let Change::Write { offset, .. } = outcome.change {
             assert!(offset <= value.len());
         }
         key.apply(&outcome.change);
-        let again = policy.decide(key.value.as_deref(), now, Request::now(amount));
+        let again = policy.decide(key.value.as_deref(), now, request);
         assert!(!matches!(again, Err(Refusal::Foreign(_))), "{value:02x?} became {:02x?}", key.value);
     }
 }

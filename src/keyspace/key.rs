@@ -1,11 +1,18 @@
 //! One key: what it holds, and every way in which the module changes it.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, CStr};
 
 use redis_module::raw;
 
 use super::api::server;
 use super::{Call, Server};
+
+/// The commands that tell the replicas what has changed.
+pub(super) const EFFECTS: [&CStr; 4] = [SET, SETRANGE, PEXPIREAT, DEL];
+const SET: &CStr = c"SET";
+const SETRANGE: &CStr = c"SETRANGE";
+const PEXPIREAT: &CStr = c"PEXPIREAT";
+const DEL: &CStr = c"DEL";
 
 /// From this length on, a change at the end of a value is replicated as such, and not with the whole value.
 const LONG: usize = 256;
@@ -153,18 +160,18 @@ impl<'c> Key<'c> {
             if offset > 0 && after >= before && after >= LONG {
                 server!(RedisModule_Replicate(
                     ctx,
-                    c"SETRANGE".as_ptr(),
+                    SETRANGE.as_ptr(),
                     c"slb".as_ptr(),
                     self.name,
                     offset as i64,
                     bytes.as_ptr(),
                     bytes.len()
                 ));
-                server!(RedisModule_Replicate(ctx, c"PEXPIREAT".as_ptr(), c"sl".as_ptr(), self.name, expires_ms));
+                server!(RedisModule_Replicate(ctx, PEXPIREAT.as_ptr(), c"sl".as_ptr(), self.name, expires_ms));
             } else {
                 server!(RedisModule_Replicate(
                     ctx,
-                    c"SET".as_ptr(),
+                    SET.as_ptr(),
                     c"sbcl".as_ptr(),
                     self.name,
                     value,
@@ -183,7 +190,7 @@ impl<'c> Key<'c> {
         // SAFETY: the key is open for writing, and stays open, as a missing one.
         unsafe {
             server!(RedisModule_DeleteKey(self.key));
-            server!(RedisModule_Replicate(self.server.ctx, c"DEL".as_ptr(), c"s".as_ptr(), self.name));
+            server!(RedisModule_Replicate(self.server.ctx, DEL.as_ptr(), c"s".as_ptr(), self.name));
             server!(RedisModule_SignalModifiedKey(self.server.ctx, self.name));
         }
     }

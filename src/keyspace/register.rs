@@ -7,6 +7,7 @@ use redis_module::raw;
 use redis_module::{Context, Status};
 
 use super::api::{self, log_warning, server};
+use super::key::EFFECTS;
 
 /// Where a command's keys are, and what it does with them.
 #[derive(Clone, Copy)]
@@ -48,6 +49,17 @@ pub fn register(ctx: &Context, commands: &[Command]) -> Status {
         );
         return Status::Err;
     }
+    if let Some(command) = EFFECTS.iter().find(|command| !knows(ctx, command)) {
+        let command = command.to_string_lossy();
+        log_warning(
+            ctx,
+            &format!(
+                "redis-rl needs the command {command}, which this server has renamed or disabled: replicas and the append-only \
+                 file are told by it what has changed"
+            ),
+        );
+        return Status::Err;
+    }
     // A key is opened for writing before it is known whether anything will be written: what watches it is told by
     // `Key::write`, and not by the mere opening.
     // SAFETY: `ctx` is the context of the module's loading, as in all of this file.
@@ -59,6 +71,20 @@ pub fn register(ctx: &Context, commands: &[Command]) -> Status {
         }
     }
     Status::Ok
+}
+
+/// Whether the server knows a command by its own name.
+fn knows(ctx: *mut raw::RedisModuleCtx, command: &CStr) -> bool {
+    // SAFETY: `ctx` is the context of the module's loading. The call has too few arguments, and does nothing: the server says
+    // why by the error number.
+    unsafe {
+        let reply = server!(RedisModule_Call(ctx, command.as_ptr(), c"".as_ptr()));
+        let unknown = reply.is_null() && std::io::Error::last_os_error().kind() == std::io::ErrorKind::NotFound;
+        if !reply.is_null() {
+            server!(RedisModule_FreeCallReply(reply));
+        }
+        !unknown
+    }
 }
 
 fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {

@@ -69,6 +69,23 @@ impl Server {
         Self::on_port(&["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-require-full-coverage", "no"])
     }
 
+    /// What the log of a server says that does not start, with these options.
+    pub fn refusing(options: &[&str]) -> String {
+        let dir = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
+        let options: Vec<String> = options.iter().map(ToString::to_string).collect();
+        let mut child = Self::spawn(dir.path(), 0, &options);
+        let start = Instant::now();
+        while child.try_wait().expect("the server's state").is_none() {
+            if start.elapsed() > DEADLINE {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("the server started: {options:?}");
+            }
+            sleep(Duration::from_millis(5));
+        }
+        std::fs::read_to_string(dir.path().join("server.out")).unwrap_or_default()
+    }
+
     fn launch(port: u16, options: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();

@@ -778,3 +778,30 @@ fn a_slot_that_moves_takes_its_queue_along() {
     assert_eq!(waiting.row()[0], 1);
     assert_eq!(held(&mut source), 0);
 }
+
+#[test]
+fn whole_slots_move_where_the_server_can() {
+    let _shared = shared();
+    let [from, to] = cluster();
+    let (mut source, mut target) = (from.client(), to.client());
+    let id: String = call(&mut target, "CLUSTER MYID");
+    exhaust(&mut source, "RL.GCRA key 5 1d COST 5");
+    let slot: i64 = call(&mut source, "CLUSTER KEYSLOT key");
+    let waiting: Vec<_> = (0..3).map(|_| Held::send(&from, "RL.GCRA key 5 1d BLOCK 1d")).collect();
+    let moved = command(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {id}"));
+    if let Err(refusal) = moved.query::<()>(&mut source) {
+        // It is Valkey's own, from version 9 on.
+        let text = refusal.to_string().to_lowercase();
+        return assert!(text.contains("unknown subcommand") && !text.contains("module"), "{refusal}");
+    }
+    for reply in replies(waiting) {
+        assert_eq!(reply.row.expect_err("no grant of what has moved"), "TRYAGAIN the key's slot has moved to another node");
+    }
+    wait_for("the slot to move", || {
+        command("RL.PEEK GCRA key 5 1d").query::<Vec<i64>>(&mut source).is_err_and(|error| error.code() == Some("MOVED"))
+    });
+    // It is what it was, and so are those with a deadline.
+    wait_for("the new node", || command("RL.PEEK GCRA key 5 1d").query::<Vec<i64>>(&mut target).is_ok());
+    assert_eq!(limit(&mut target, "RL.GCRA key 5 1d")[..3], [0, 5, 0]);
+    assert!(call::<i64>(&mut target, "PTTL key") > 0);
+}

@@ -63,7 +63,11 @@ pub fn register(ctx: &Context, commands: &[Command]) -> Status {
     // A key is opened for writing before it is known whether anything will be written: what watches it is told by
     // `Key::write`, and not by the mere opening.
     // SAFETY: `ctx` is the context of the module's loading, as in all of this file.
-    unsafe { server!(RedisModule_SetModuleOptions(ctx, raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int)) };
+    unsafe {
+        let moves = if moves_slots_whole(ctx) { HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 };
+        let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int | moves;
+        server!(RedisModule_SetModuleOptions(ctx, options));
+    }
     for command in commands {
         if !create(ctx, command) {
             log_warning(ctx, &format!("redis-rl could not register the command {}", command.name.to_string_lossy()));
@@ -71,6 +75,34 @@ pub fn register(ctx: &Context, commands: &[Command]) -> Status {
         }
     }
     Status::Ok
+}
+
+/// Valkey 9: the module does not mind that whole slots move (`CLUSTER MIGRATESLOTS`). All that lasts is in strings, and who
+/// waits is sent to the new node when the queue is next looked at. In Redis the bit may come to mean something else.
+const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
+
+/// Whether the server is a Valkey that asks for [`HANDLE_ATOMIC_SLOT_MIGRATION`].
+fn moves_slots_whole(ctx: *mut raw::RedisModuleCtx) -> bool {
+    // SAFETY: `ctx` is the context of the module's loading. The functions are called only where there are such; what the field
+    // is told by lives until the information is freed.
+    unsafe {
+        let (Some(all), Some(info), Some(field), Some(free)) = (
+            raw::RedisModule_GetModuleOptionsAll,
+            raw::RedisModule_GetServerInfo,
+            raw::RedisModule_ServerInfoGetFieldC,
+            raw::RedisModule_FreeServerInfo,
+        ) else {
+            return false;
+        };
+        if all() & HANDLE_ATOMIC_SLOT_MIGRATION == 0 {
+            return false;
+        }
+        let data = info(ctx, c"server".as_ptr());
+        let name = field(data, c"server_name".as_ptr());
+        let valkey = !name.is_null() && CStr::from_ptr(name) == c"valkey";
+        free(ctx, data);
+        valkey
+    }
 }
 
 /// Whether the server knows a command by its own name.

@@ -54,7 +54,7 @@ test: deps ## Everything that proves the product: format, lints, unit, property 
 	if [ -n "$${CI:-}" ]; then $(MAKE) matrix; fi
 
 # The tests that start servers; the others prove what has no server in it, once.
-INTEGRATION := access all amounts block commands durability inspect keys outgoing peek readme reserve
+INTEGRATION := access all amounts block commands concurrency crash durability inspect keys outgoing peek readme reserve
 SERVERS := $(CURDIR)/target/servers
 
 matrix: build servers ## The integration tests on every server: the distribution's, Redis 8 and Valkey 9

@@ -44,6 +44,7 @@ pub struct Server {
     child: Child,
     dir: TempDir,
     options: Vec<String>,
+    module: bool,
     pub port: u16,
 }
 
@@ -73,7 +74,7 @@ impl Server {
     pub fn refusing(options: &[&str]) -> String {
         let dir = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();
-        let mut child = Self::spawn(dir.path(), 0, &options);
+        let mut child = Self::spawn(dir.path(), 0, &options, true);
         let start = Instant::now();
         while child.try_wait().expect("the server's state").is_none() {
             if start.elapsed() > DEADLINE {
@@ -89,13 +90,13 @@ impl Server {
     fn launch(port: u16, options: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();
-        let child = Self::spawn(dir.path(), port, &options);
-        let mut server = Self { child, dir, options, port };
+        let child = Self::spawn(dir.path(), port, &options, true);
+        let mut server = Self { child, dir, options, module: true, port };
         server.wait_until_up();
         server
     }
 
-    fn spawn(dir: &Path, port: u16, options: &[String]) -> Child {
+    fn spawn(dir: &Path, port: u16, options: &[String], with_module: bool) -> Child {
         let log = std::fs::File::create(dir.join("server.out")).expect("a log file");
         Command::new(server_program())
             .args([
@@ -111,8 +112,8 @@ impl Server {
                 "",
             ])
             .args(["--enable-debug-command", "yes", "--enable-module-command", "yes", "--loglevel", "warning"])
-            .arg("--loadmodule")
-            .arg(module())
+            .args(with_module.then_some("--loadmodule"))
+            .args(with_module.then(module))
             .args(options)
             .current_dir(dir)
             .stdout(log.try_clone().expect("the log file"))
@@ -173,12 +174,28 @@ impl Server {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Kills the server as a power cut would, and starts it again on the same files.
-    pub fn crash_and_restart(&mut self) {
+    /// Kills the server as a power cut would.
+    pub fn crash(&mut self) {
         self.kill();
         let _ = std::fs::remove_file(self.socket());
-        self.child = Self::spawn(self.dir.path(), self.port, &self.options);
+    }
+
+    /// Starts a server that was killed, on the same files.
+    pub fn restart(&mut self) {
+        self.child = Self::spawn(self.dir.path(), self.port, &self.options, self.module);
         self.wait_until_up();
+    }
+
+    /// [`Self::crash`], then [`Self::restart`].
+    pub fn crash_and_restart(&mut self) {
+        self.crash();
+        self.restart();
+    }
+
+    /// As [`Self::crash_and_restart`], but from now on with or without the module.
+    pub fn crash_and_restart_with_module(&mut self, module: bool) {
+        self.module = module;
+        self.crash_and_restart();
     }
 
     /// Whether it is still the process that was started.

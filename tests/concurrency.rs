@@ -1,0 +1,130 @@
+//! A hundred connections at once, on one key and on many: what is granted in all is what the algorithm allows, to the unit.
+
+mod support;
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use redis::Connection;
+use support::{call, command, limit, Server};
+
+const CONNECTIONS: usize = 100;
+const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
+/// Nothing drains within the test.
+const PERIOD: &str = "3650d";
+
+/// Each connection does its `part`, given its number.
+fn crowd(server: &Server, part: impl Fn(usize, &mut Connection) + Sync) {
+    let clients: Vec<_> = (0..CONNECTIONS).map(|_| server.client()).collect();
+    std::thread::scope(|scope| {
+        for (number, mut client) in clients.into_iter().enumerate() {
+            let part = &part;
+            scope.spawn(move || part(number, &mut client));
+        }
+    });
+}
+
+#[test]
+fn one_key_grants_its_limit_and_not_a_unit_more() {
+    let server = Server::start();
+    for name in LIMITERS {
+        let granted = AtomicI64::new(0);
+        crowd(&server, |number, client| {
+            for call in 0..60 {
+                let amount = ["COST 1", "COST 7", "UPTO 5", "COST 2 RESERVE 1", "COST 3 BLOCK 1ms"][(number + call) % 5];
+                let words = format!("RL.{name} {name} 10007 {PERIOD} {amount}");
+                granted.fetch_add(limit(client, &words)[0], Ordering::Relaxed);
+            }
+        });
+        // What is left over is less than the dearest call.
+        let mut client = server.client();
+        let granted = granted.into_inner();
+        let left = limit(&mut client, &format!("RL.PEEK {name} {name} 10007 {PERIOD}"))[2];
+        assert_eq!(granted + left, 10_007, "{name}");
+        assert!(left < 7, "{name}: {left} left");
+        assert_eq!(limit(&mut client, &format!("RL.{name} {name} 10007 {PERIOD} UPTO 10"))[0], left);
+        assert_eq!(limit(&mut client, &format!("RL.{name} {name} 10007 {PERIOD}"))[..3], [0, 10_007, 0]);
+    }
+}
+
+#[test]
+fn what_is_used_is_what_was_granted_less_what_was_given_back() {
+    let server = Server::start();
+    let keys: i64 = 25;
+    let used: Vec<AtomicI64> = (0..keys * 4).map(|_| AtomicI64::new(0)).collect();
+    // A refund takes the fraction that is left of a unit along, and tells whole units.
+    let fractions: Vec<AtomicI64> = (0..keys * 4).map(|_| AtomicI64::new(0)).collect();
+    crowd(&server, |number, client| {
+        for call in 0..80 {
+            let key = (number * 31 + call * 17) % used.len();
+            let name = LIMITERS[key % 4];
+            let amount = ["COST 3", "UPTO 4", "FORCE 2", "REFUND 1", "COST 5", "REFUND 3", "UPTO 1"][(number + call) % 7];
+            let row = limit(client, &format!("RL.{name} key:{key} 100 {PERIOD} {amount}"));
+            let refund = amount.strip_prefix("REFUND ").map(|asked| asked.parse::<i64>().expect("a number"));
+            let units = refund.map_or(row[0], |_| -row[0]);
+            fractions[key].fetch_add(refund.is_some_and(|asked| row[0] < asked).into(), Ordering::Relaxed);
+            used[key].fetch_add(units, Ordering::Relaxed);
+            if call % 8 == 0 {
+                // Others look meanwhile, and charge several keys as one.
+                limit(client, &format!("RL.PEEK {name} key:{key} 100 {PERIOD}"));
+                let other = (key + 4) % used.len();
+                let words = format!("RL.ALL 2 key:{key} key:{other} {name} 100 {PERIOD} {name} 100 {PERIOD} COST 2");
+                let (granted, _, rows): (i64, i64, Vec<Vec<i64>>) = support::call(client, &words);
+                if granted == 1 {
+                    used[key].fetch_add(rows[0][0], Ordering::Relaxed);
+                    used[other].fetch_add(rows[1][0], Ordering::Relaxed);
+                }
+            }
+        }
+    });
+    let mut client = server.client();
+    for (key, used) in used.iter().enumerate() {
+        let used = used.load(Ordering::Relaxed);
+        let facts: Vec<redis::Value> = call(&mut client, &format!("RL.INSPECT key:{key}"));
+        let told =
+            facts.chunks(2).find(|pair| pair[0] == redis::Value::BulkString(b"used".into())).map(|pair| pair[1].clone());
+        // A key that everything was given back of is gone.
+        let told = told.unwrap_or(redis::Value::Int(0));
+        let redis::Value::Int(told) = told else { panic!("{told:?}") };
+        // Of the four, two drain all the time, however little.
+        let drains = matches!(LIMITERS[key % 4], "GCRA" | "BUCKET");
+        let fractions = if drains { fractions[key].load(Ordering::Relaxed) } else { 0 };
+        assert!((used - fractions..=used).contains(&told), "key:{key}: {told}, not {used}");
+    }
+}
+
+#[test]
+fn a_rate_is_met_exactly_under_pressure() {
+    let server = Server::start();
+    let mut clock = server.client();
+    let now_us = |clock: &mut Connection| {
+        let (seconds, us): (i64, i64) = call(clock, "TIME");
+        seconds * 1_000_000 + us
+    };
+    // Twenty thousand a second, in periods of a tenth: always used up, and never overdrawn.
+    for (name, options) in [("GCRA", ""), ("BUCKET", ""), ("SLIDE", ""), ("FIXED", "ALIGN 0")] {
+        let granted = AtomicI64::new(0);
+        let words = format!("RL.{name} {name} 2000 100ms {options} UPTO 50");
+        let start = now_us(&mut clock);
+        let began = std::time::Instant::now();
+        crowd(&server, |_, client| {
+            while began.elapsed() < Duration::from_millis(700) {
+                let mut pipe = redis::pipe();
+                (0..8).for_each(|_| {
+                    pipe.add_command(command(&words));
+                });
+                let rows: Vec<Vec<i64>> = pipe.query(client).expect("replies");
+                granted.fetch_add(rows.iter().map(|row| row[0]).sum(), Ordering::Relaxed);
+            }
+        });
+        let elapsed = now_us(&mut clock) - start;
+        let granted = granted.into_inner();
+        let most = match name {
+            "GCRA" | "BUCKET" => 2_000 + elapsed * 20_000 / 1_000_000,
+            // As many windows as the time can touch.
+            _ => 2_000 * (elapsed / 100_000 + 2),
+        };
+        assert!(granted <= most, "{name}: {granted} granted in {elapsed} us, {most} allowed");
+        assert!(granted >= 20_000 * 7 / 10 * 9 / 10, "{name}: only {granted} granted in {elapsed} us");
+    }
+}

@@ -15,7 +15,7 @@ LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llv
 # The compiler's own headers (stddef.h), which libclang alone does not bring.
 CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
 
-.PHONY: help run test matrix servers waiters build deps lint fmt clean
+.PHONY: help run test matrix servers sanitize waiters build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -49,12 +49,13 @@ test: deps ## Everything that proves the product: format, lints, unit, property 
 	@cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 	cargo build --release
-	REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test --lib --tests
+	cargo test --lib $(addprefix --test ,$(PURE))
 	# In CI, the integration tests on the newer servers too.
-	if [ -n "$${CI:-}" ]; then $(MAKE) matrix; fi
+	if [ -n "$${CI:-}" ]; then $(MAKE) matrix; else REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test $(addprefix --test ,$(INTEGRATION)); fi
 
-# The tests that start servers; the others prove what has no server in it, once.
-INTEGRATION := access all amounts block commands concurrency crash durability inspect keys outgoing peek readme reserve
+# The tests that have no server in them, and those that start some: together, all files of tests/.
+PURE := changes properties queue timeline
+INTEGRATION := access all amounts block commands concurrency crash durability inspect keys leaks outgoing peek readme reserve
 SERVERS := $(CURDIR)/target/servers
 
 matrix: build servers ## The integration tests on every server: the distribution's, Redis 8 and Valkey 9
@@ -99,6 +100,31 @@ define bundled
 	chmod +x $@
 	$@ --version >/dev/null || { echo "$@ does not run on this machine" >&2; rm -f $@; exit 1; }
 endef
+
+# The module with AddressSanitizer and debug assertions, in the distribution's server as it is. What the server itself leaks is
+# none of our business; what the module leaks, tests/leaks.rs tells.
+SANITIZED := $(CURDIR)/target/sanitize
+sanitize: deps ## The integration tests with AddressSanitizer in the module
+	@runtime=$$(ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan-$(MACHINE).so 2>/dev/null | tail -n 1 || true)
+	if [ -z "$$runtime" ]; then
+		sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo
+		$$sudo apt-get update -qq
+		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libclang-rt-14-dev >/dev/null
+		runtime=$$(ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan-$(MACHINE).so | tail -n 1)
+	fi
+	host=$$(rustc -vV | sed -n 's/^host: //p')
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo build --target "$$host" --target-dir $(SANITIZED)
+	rm -f $(SANITIZED)/report.*
+	printf '#!/bin/sh\nLD_PRELOAD=%s ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:log_path=%s exec %s "$$@"\n' \
+		"$$runtime" $(SANITIZED)/report "$$(command -v $(SERVER))" > $(SANITIZED)/redis-server
+	chmod +x $(SANITIZED)/redis-server
+	status=0
+	REDIS_RL_MODULE=$(SANITIZED)/$$host/debug/libredis_rl.so REDIS_RL_SERVER=$(SANITIZED)/redis-server \
+		cargo test --no-fail-fast $(addprefix --test ,$(filter-out leaks readme,$(INTEGRATION))) 2>&1 | grep -E '^test |^test result|panicked' || status=1
+	reports=$$(ls $(SANITIZED)/report.* 2>/dev/null || true)
+	[ -z "$$reports" ] || { cat $$reports; echo "AddressSanitizer found errors" >&2; exit 1; }
+	[ $$status = 0 ]
+	echo "AddressSanitizer found nothing"
 
 waiters: build ## Measure what 10 000 waiting clients cost: memory, wake-ups a second, a PING's latency meanwhile
 	@REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo bench --bench waiters

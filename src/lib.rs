@@ -4,6 +4,10 @@
 //! `unsafe` code), [`queue`] (who waits for what: pure) → [`limiter`] (what is decided: pure, and nothing but integers).
 
 #![deny(unsafe_code)]
+// Nothing that a client sends or a key holds may end in a panic. Indices and arithmetic, which the compiler can't vouch for, are
+// fuzzed.
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo, clippy::unimplemented)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod commands;
 #[allow(unsafe_code)]

@@ -174,6 +174,17 @@ fn a_record_that_is_damaged_or_of_another_version_is_an_error_and_stays() {
                 let mut bytes = record.clone();
                 bytes[place] ^= flip;
                 put(&bytes);
+                // Whoever looks at it, and whatever is asked of it.
+                for words in ["PEEK", "INSPECT", "UPTO 3", "REFUND 1", "FORCE 1", "COST 8 RESERVE 1d", "COST 8 BLOCK 1us"] {
+                    put(&bytes);
+                    let words = match words {
+                        "PEEK" => format!("RL.PEEK {} key 10 1d", &name[3..]),
+                        "INSPECT" => "RL.INSPECT key".into(),
+                        amount => format!("{name} key 10 1d {amount}"),
+                    };
+                    let _ = command(&words).query::<Value>(&mut client);
+                }
+                put(&bytes);
                 // What is still a record may be granted or denied; the server must live, and the key keep its TTL.
                 match command(&format!("{name} key 10 1d")).query::<Vec<i64>>(&mut client) {
                     Ok(reply) => assert_eq!(reply.len(), 5),

@@ -48,6 +48,7 @@ run: build ## Build, and start a server with the module loaded (PORT=6379, or th
 test: deps ## Everything that proves the product: format, lints, unit, property and integration tests
 	@cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
+	[ "$(sort $(basename $(notdir $(wildcard tests/*.rs))))" = "$(sort $(PURE) $(INTEGRATION))" ] || { echo "PURE and INTEGRATION are not the files of tests/" >&2; exit 1; }
 	cargo build --release
 	cargo test --lib $(addprefix --test ,$(PURE))
 	# In CI, the integration tests on the newer servers too.

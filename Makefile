@@ -15,7 +15,7 @@ LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llv
 # The compiler's own headers (stddef.h), which libclang alone does not bring.
 CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
 
-.PHONY: help run test matrix servers sanitize waiters build deps lint fmt clean
+.PHONY: help run test matrix servers sanitize instructions waiters build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -126,6 +126,18 @@ sanitize: deps ## The integration tests with AddressSanitizer in the module
 	[ -z "$$reports" ] || { cat $$reports; echo "AddressSanitizer found errors" >&2; exit 1; }
 	[ $$status = 0 ]
 	echo "AddressSanitizer found nothing"
+
+CALLGRIND := $(CURDIR)/target/callgrind
+instructions: build ## Count the instructions of a call, command by command
+	@if ! command -v callgrind_control >/dev/null; then
+		sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo
+		$$sudo apt-get update -qq
+		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends valgrind >/dev/null
+	fi
+	mkdir -p $(CALLGRIND)
+	printf '#!/bin/sh\nexec valgrind -q --tool=callgrind --callgrind-out-file=callgrind.out.%%p %s "$$@"\n' "$$(command -v $(SERVER))" > $(CALLGRIND)/redis-server
+	chmod +x $(CALLGRIND)/redis-server
+	REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(CALLGRIND)/redis-server cargo bench --quiet --bench instructions
 
 waiters: build ## Measure what 10 000 waiting clients cost: memory, wake-ups a second, a PING's latency meanwhile
 	@REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo bench --bench waiters

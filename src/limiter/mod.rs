@@ -231,6 +231,7 @@ impl Bytes {
         Self(if len <= Self::SHORT { Inner::Short([0; Self::SHORT], 0) } else { Inner::Long(Vec::with_capacity(len)) })
     }
 
+    #[inline(always)]
     fn extend(&mut self, more: &[u8]) {
         match &mut self.0 {
             Inner::Long(bytes) => bytes.extend_from_slice(more),

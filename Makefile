@@ -15,7 +15,7 @@ LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llv
 # The compiler's own headers (stddef.h), which libclang alone does not bring.
 CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
 
-.PHONY: help run test matrix servers sanitize instructions waiters build deps lint fmt clean
+.PHONY: help run test matrix servers sanitize fuzz instructions waiters build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -51,8 +51,8 @@ test: deps ## Everything that proves the product: format, lints, unit, property 
 	[ "$(sort $(basename $(notdir $(wildcard tests/*.rs))))" = "$(sort $(PURE) $(INTEGRATION))" ] || { echo "PURE and INTEGRATION are not the files of tests/" >&2; exit 1; }
 	cargo build --release
 	cargo test --lib $(addprefix --test ,$(PURE))
-	# In CI, the integration tests on the newer servers too.
-	if [ -n "$${CI:-}" ]; then $(MAKE) matrix; else REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test $(addprefix --test ,$(INTEGRATION)); fi
+	# In CI, a little fuzzing, and the integration tests on the newer servers too.
+	if [ -n "$${CI:-}" ]; then $(MAKE) fuzz SECONDS=15; $(MAKE) matrix; else REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test $(addprefix --test ,$(INTEGRATION)); fi
 
 # The tests that have no server in them, and those that start some: together, all files of tests/.
 PURE := changes properties queue timeline
@@ -126,6 +126,32 @@ sanitize: deps ## The integration tests with AddressSanitizer in the module
 	[ -z "$$reports" ] || { cat $$reports; echo "AddressSanitizer found errors" >&2; exit 1; }
 	[ $$status = 0 ]
 	echo "AddressSanitizer found nothing"
+
+# Each explores one of the pure parts: the grammar, records, sequences of calls against the exact model, the queues.
+FUZZ := grammar record calls queue
+# For each of them.
+SECONDS ?= 600
+FUZZED := $(CURDIR)/target/fuzz
+fuzz: deps ## Fuzz the pure parts, SECONDS=600 for each of four targets, after all inputs that are kept
+	@command -v g++ >/dev/null || { sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo apt-get update -qq; $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends g++ >/dev/null; }
+	cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --debug --locked cargo-fuzz
+	# All of it is safe Rust: without a sanitizer it is several times as fast, and any compiler will do.
+	cargo fuzz build --sanitizer none --target-dir $(FUZZED)
+	run() {
+		log=$(FUZZED)/$$1.log
+		cargo fuzz run --sanitizer none --target-dir $(FUZZED) "$$@" >"$$log" 2>&1 || { grep -v '^#' "$$log" | tail -n 60; exit 1; }
+	}
+	for target in $(FUZZ); do
+		mkdir -p $(FUZZED)/corpus/$$target fuzz/regressions/$$target
+		run $$target $$(find fuzz/corpus/$$target fuzz/regressions/$$target -type f ! -name '.*') -- -runs=0 -timeout=10
+		echo "$$target: $$(grep -c '^Executed' $(FUZZED)/$$target.log) kept inputs pass"
+	done
+	for target in $(FUZZ); do
+		dictionary=; [ ! -f fuzz/$$target.dict ] || dictionary=-dict=fuzz/$$target.dict
+		# What is found goes into the first folder, which is no part of the repository.
+		run $$target $(FUZZED)/corpus/$$target fuzz/corpus/$$target fuzz/regressions/$$target -- -max_total_time=$(SECONDS) -max_len=1024 -timeout=10 $$dictionary
+		echo "$$target: $$(grep DONE $(FUZZED)/$$target.log)"
+	done
 
 CALLGRIND := $(CURDIR)/target/callgrind
 instructions: build ## Count the instructions of a call, command by command

@@ -390,19 +390,22 @@ impl<C: Copy> Queue<C> {
     fn turn<K: Counter>(&mut self, head: &Waiter<C>, key: &K, now: Instant) -> Result<Turn, K::Error> {
         let decide = |stored, at| key.decide(&head.policy, stored, at, head.request);
         let stored = key.stored(&head.policy)?;
-        // Who may be charged as of a moment ago is judged by what the key held then, though it may have expired since.
-        let known = self.seen.as_ref().and_then(|seen| {
-            let expired = stored.is_none() && head.policy.charged_when_due() && seen.expires.is_some_and(|at| at <= now);
-            (seen.value.as_deref() == stored || expired).then_some(seen.value.as_deref())
+        // Who may be charged as of a moment ago is judged by what the key held then, though it may have expired since. Of what
+        // another policy left, it is not known exactly when it was due: that counts as of now.
+        let known = self.seen.as_ref().map(|seen| (seen.value.as_deref(), seen.expires)).filter(|&(value, expires)| {
+            let expired = stored.is_none() && head.policy.charged_when_due() && expires.is_some_and(|at| at <= now);
+            (value == stored || expired) && value.is_none_or(|bytes| head.policy.wrote(bytes))
         });
-        if let Some(value) = known {
+        if let Some((value, _)) = known {
             let earliest = self.as_of.max(head.joined).max(now.saturating_sub(FORGIVEN)).min(now);
             let due = due(&decide(value, earliest)?, earliest);
             if due <= now {
                 let charged = if head.policy.charged_when_due() { due } else { now };
-                return Ok(self.turned(head, due, charged, decide(value, charged)?));
-            }
-            if value == stored {
+                let outcome = decide(value, charged)?;
+                if outcome.decision.granted > 0 {
+                    return Ok(self.turned(head, due, charged, outcome));
+                }
+            } else if value == stored {
                 return Ok(Turn::Wait(due));
             }
         }

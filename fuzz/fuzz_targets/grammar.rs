@@ -1,0 +1,94 @@
+//! No words make the grammar panic; what it accepts is within the contract's ranges, whichever command says it, and what it
+//! refuses is told in a short printable line.
+#![no_main]
+
+use std::fmt::Display;
+
+use libfuzzer_sys::fuzz_target;
+use redis_rl::commands::grammar::{limiter, numkeys, peek, rules, Rule};
+use redis_rl::limiter::{Algorithm, Amount, Decision, Instant, Kind, Policy, Quota, Refusal, Span};
+use redis_rl::limiter::{MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+
+const DAY: Span = Span::from_us(86_400_000_000);
+
+fn quota(policy: &Policy) -> Quota {
+    match policy {
+        Policy::Fixed(policy) => policy.quota(),
+        Policy::Slide(policy) => policy.quota(),
+        Policy::Gcra(policy) => policy.quota(),
+        Policy::Bucket(policy) => policy.quota(),
+    }
+}
+
+fn in_range(rule: &Rule) {
+    let Rule { policy, request, block } = rule;
+    let quota = quota(policy);
+    assert!(quota.limit() <= policy.kind().max_limit() && (MIN_PERIOD..=MAX_PERIOD).contains(&quota.period()), "{rule:?}");
+    let (Amount::Cost(n) | Amount::UpTo(n) | Amount::Force(n) | Amount::Refund(n)) = request.amount;
+    assert!((1..=MAX_UNITS).contains(&n), "{rule:?}");
+    let (cost, upto) = (matches!(request.amount, Amount::Cost(_)), matches!(request.amount, Amount::UpTo(_)));
+    assert!(request.ahead == Span::ZERO || cost && block.is_none() && request.ahead <= DAY, "{rule:?}");
+    assert!(block.is_none_or(|span| (cost || upto) && Span::ZERO < span && span <= DAY), "{rule:?}");
+
+    match policy.decide(None, Instant::from_us(1_760_000_000_000_000), *request).map(|outcome| outcome.decision) {
+        Ok(Decision { limit, remaining, .. }) => assert!(remaining <= limit && limit <= MAX_UNITS, "{rule:?}"),
+        // A debt or a wait past the end of time.
+        Err(refusal) => assert_eq!(refusal, Refusal::Overflow, "{rule:?}"),
+    }
+}
+
+fn accepted<T>(result: Result<T, impl Display>) -> Option<T> {
+    result.inspect_err(|error| short_and_printable(&error.to_string())).ok()
+}
+
+fn short_and_printable(text: &str) {
+    let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    assert!(text.starts_with("ERR ") && text.len() <= 256 && printable, "{text:?}");
+}
+
+/// Takes no units but as `Cost`, or as `UpTo` if that is known too, and never waits.
+fn only_takes(rule: &Rule, upto: bool) {
+    let known = matches!(rule.request.amount, Amount::Cost(_)) || upto && matches!(rule.request.amount, Amount::UpTo(_));
+    assert!(known && rule.request.ahead == Span::ZERO && rule.block.is_none(), "{rule:?}");
+    in_range(rule);
+}
+
+// A command as one types it: words between spaces, so that a dictionary fits. Two spaces make an empty word.
+fuzz_target!(|line: &[u8]| {
+    let words = split(line);
+    for &kind in Kind::ALL {
+        let rule = accepted(limiter(kind, &words[..]));
+        if let Some(rule) = &rule {
+            in_range(rule);
+        }
+        for line in [line.to_ascii_lowercase(), line.to_ascii_uppercase()] {
+            assert_eq!(limiter(kind, &split(&line)[..]).ok(), rule, "letter case matters");
+        }
+        // What the other commands accept, they read alike.
+        let name = kind.name().as_bytes();
+        let rest = words.get(2..).unwrap_or_default();
+        if let Some(peeked) = accepted(peek(&[&[b"RL.PEEK", name, b"key"], rest].concat()[..])) {
+            only_takes(&peeked, true);
+            assert_eq!(rule, Some(peeked));
+        }
+        let all: [&[u8]; 4] = [b"RL.ALL", b"1", b"key", name];
+        if let Some(one) = accepted(rules(&[&all, rest].concat()[..], 1)) {
+            assert_eq!(rule.as_slice(), one);
+            only_takes(&one[0], false);
+        }
+    }
+    if let Some(rule) = accepted(peek(&words[..])) {
+        only_takes(&rule, true);
+    }
+    if let Some(keys) = accepted(numkeys(&words[..])) {
+        assert!((1..=1024).contains(&keys));
+        if let Some(rules) = accepted(rules(&words[..], keys)) {
+            assert_eq!(rules.len(), keys);
+            rules.iter().for_each(|rule| only_takes(rule, false));
+        }
+    }
+});
+
+fn split(line: &[u8]) -> Vec<&[u8]> {
+    line.split(|&byte| byte == b' ').collect()
+}

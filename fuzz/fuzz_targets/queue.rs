@@ -1,0 +1,349 @@
+//! Clients join, leave, lose patience and are granted, while the timer is late, keys go or change, limits differ and writes
+//! are paused: nobody is passed, granted early or forgotten.
+#![no_main]
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use libfuzzer_sys::fuzz_target;
+use redis_rl::limiter::{Amount, Change, Decision, Instant, Outcome, Policy, Refusal, Request, Span, Wait};
+use redis_rl::queue::{Counter, Queues, Waiter};
+use redis_rl_fuzz::model::{Form, Key, Rule};
+use redis_rl_fuzz::{rules, units};
+
+const MS: u64 = 1_000;
+/// How late a grant may be without being charged for it.
+const FORGIVEN: u64 = 100 * MS;
+/// Within this time it is noticed that the first could be granted, where another limit wrote what the key holds: it is
+/// asked every 50 ms, as of a moment that is not longer ago than what is forgiven.
+const NOTICED: Span = Span::from_us(FORGIVEN + 50 * MS);
+/// After this time a queue that found writes paused asks again.
+const PAUSE: Span = Span::from_us(20 * MS);
+/// Two keys of one database, and one of another.
+const NAMES: [(i32, &[u8]); 3] = [(0, b"a"), (0, b"b"), (1, b"a")];
+const MOST: usize = 120;
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A call under one of the rules that would wait for so long.
+    Call(usize, Amount, u64),
+    Leave(usize),
+    Pass(u64),
+    /// The timer, late by so many microseconds.
+    Timer(u64),
+    Delete,
+    Expire(u64),
+    /// A call that does not wait, under one of the rules.
+    Act(usize, Amount),
+    Pause(u64),
+    StirAll,
+    /// Whatever is due is another node's now.
+    Dismiss,
+}
+
+fn event(u: &mut Unstructured<'_>) -> Result<Event> {
+    Ok(match u.int_in_range(0..=31u8)? {
+        0..=9 => {
+            let (rule, n) = (u.int_in_range(0..=3)?, units(u, 8)?);
+            let patience = if u.arbitrary()? { u.int_in_range(1..=50 * MS)? } else { u.int_in_range(1..=3_000 * MS)? };
+            Event::Call(rule, if u.ratio(1, 3)? { Amount::UpTo(n) } else { Amount::Cost(n) }, patience)
+        }
+        10 | 11 => Event::Leave(u.arbitrary::<u8>()?.into()),
+        12..=15 => Event::Pass(u.int_in_range(0..=80 * MS)?),
+        16..=21 => Event::Timer(u.int_in_range(0..=2 * MS)?),
+        22 | 23 => Event::Timer(0),
+        24 => Event::Timer(u.int_in_range(0..=500 * MS)?),
+        25 => Event::Delete,
+        26 => Event::Expire(u.int_in_range(0..=500 * MS)?),
+        27 | 28 => {
+            let (rule, n) = (u.int_in_range(0..=3)?, units(u, 8)?);
+            Event::Act(rule, if u.arbitrary()? { Amount::Force(n) } else { Amount::Refund(n) })
+        }
+        29 => Event::Pause(u.int_in_range(0..=300 * MS)?),
+        30 => Event::StirAll,
+        _ => Event::Dismiss,
+    })
+}
+
+#[derive(Debug)]
+struct Play {
+    rules: Vec<Rule>,
+    /// How many the timer answers at once.
+    most: usize,
+    /// Events, each at one of the keys.
+    events: Vec<(usize, Event)>,
+}
+
+impl<'a> Arbitrary<'a> for Play {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let rules = rules(u)?;
+        let most = if u.arbitrary()? { 1_000 } else { u.int_in_range(1..=4)? };
+        let mut events = Vec::new();
+        while !u.is_empty() && events.len() < MOST {
+            events.push((u.int_in_range(0..=7usize)?.saturating_sub(5), event(u)?));
+        }
+        Ok(Self { rules, most, events })
+    }
+}
+
+/// A client that waits, as it is remembered here.
+#[derive(Clone, Copy, Debug)]
+struct Client {
+    number: u32,
+    policy: Policy,
+    amount: Amount,
+    deadline: Instant,
+}
+
+/// A key, who waits for it in the order of arrival, and what was granted when.
+#[derive(Default)]
+struct Place {
+    key: Key,
+    waiting: Vec<Client>,
+    grants: Vec<(Instant, u64)>,
+    /// Whether units were given or taken by hand.
+    meddled: bool,
+    /// Since when the first could be granted, as far as was seen by a timer on time.
+    could: Option<(u32, Instant)>,
+}
+
+impl Counter for Place {
+    type Error = Refusal;
+
+    fn stored(&self, _: &Policy) -> std::result::Result<Option<&[u8]>, Refusal> {
+        Ok(self.key.value.as_deref())
+    }
+
+    fn expires(&self) -> Option<Instant> {
+        self.key.expires
+    }
+
+    fn decide(&self, p: &Policy, stored: Option<&[u8]>, at: Instant, r: Request) -> std::result::Result<Outcome, Refusal> {
+        p.decide(stored, at, r)
+    }
+
+    fn peek(&self, policy: &Policy, at: Instant, request: Request) -> std::result::Result<Decision, Refusal> {
+        policy.peek(self.key.value.as_deref(), at, request)
+    }
+
+    fn commit(&mut self, change: &Change, now: Instant) {
+        self.key.apply(change);
+        if let Change::Write { expires, .. } = change {
+            self.key.expires = Some(Instant::from_us((*expires).max(now).as_ms_ceil().saturating_mul(1_000)));
+        }
+    }
+}
+
+struct World {
+    rules: Vec<Rule>,
+    most: usize,
+    places: [Place; 3],
+    queues: Queues<u32>,
+    now: Instant,
+    /// When a timer last found writes paused.
+    paused: Instant,
+    next: u32,
+}
+
+impl World {
+    /// The place as it is now: what has expired is gone.
+    fn place(&mut self, at: usize) -> &mut Place {
+        let place = &mut self.places[at];
+        place.key.expire(self.now.as_us());
+        place
+    }
+
+    fn call(&mut self, at: usize, rule: usize, amount: Amount, patience: Span) {
+        let (now, number, (db, name)) = (self.now, self.next, NAMES[at]);
+        let (policy, request) = (self.rules[rule % self.rules.len()].policy(), Request::now(amount));
+        let queued = self.queues.holds(db, name);
+        let place = self.place(at);
+        assert_eq!(queued, !place.waiting.is_empty());
+        let Ok(decision) = place.peek(&policy, now, request) else { return };
+        let Wait::For(need) = decision.wait else { return };
+        if decision.granted > 0 && !queued {
+            let outcome = policy.decide(place.key.value.as_deref(), now, request).expect("as when peeked");
+            place.commit(&outcome.change, now);
+            return place.grants.push((now, outcome.decision.granted));
+        }
+        if need > patience {
+            return;
+        }
+        let deadline = now.saturating_add(patience);
+        place.waiting.push(Client { number, policy, amount, deadline });
+        self.next += 1;
+        let waiter = Waiter { client: number, policy, request, joined: now, deadline };
+        self.queues.join(db, name, waiter, &self.places[at], now.saturating_add(need));
+        assert!(self.queues.wakes().is_some_and(|wakes| wakes <= deadline));
+    }
+
+    fn act(&mut self, at: usize, rule: usize, amount: Amount) {
+        let (now, (db, name)) = (self.now, NAMES[at]);
+        let policy = self.rules[rule % self.rules.len()].policy();
+        let place = self.place(at);
+        let Ok(outcome) = policy.decide(place.key.value.as_deref(), now, Request::now(amount)) else { return };
+        place.commit(&outcome.change, now);
+        place.meddled = true;
+        self.queues.stir(db, name, now);
+    }
+
+    /// Lets time pass: the timer fires whenever it is set for.
+    fn pass(&mut self, us: u64, may_grant: bool) {
+        let to = self.now.saturating_add(Span::from_us(us));
+        while let Some(wakes) = self.queues.wakes().filter(|&wakes| wakes <= to) {
+            self.now = self.now.max(wakes);
+            self.fire(may_grant);
+        }
+        self.now = to;
+    }
+
+    fn fire(&mut self, may_grant: bool) {
+        let (now, most) = (self.now, self.most);
+        let late = self.queues.wakes().map_or(Span::ZERO, |wakes| now.since(wakes));
+        for round in 0.. {
+            let Some((id, db, name)) = self.queues.due(now) else { break };
+            assert!(round < 1_000, "the timer never rests");
+            let at = NAMES.iter().position(|&known| known == (db, &*name)).expect("a key that somebody waits for");
+            self.place(at);
+            let place = &mut self.places[at];
+            for (number, answer) in self.queues.serve(id, place, now, may_grant, most) {
+                let index = place.waiting.iter().position(|client| client.number == number).expect("a client that waits");
+                let client = place.waiting.remove(index);
+                let Ok(decision) = answer else { continue };
+                if decision.granted > 0 {
+                    assert!(may_grant, "granted in a pause");
+                    assert!(now <= client.deadline.saturating_add(late), "{client:?} was granted too late, at {now:?}");
+                    assert_eq!(index, 0, "{client:?} passed {:?}", place.waiting[0]);
+                    place.grants.push((now, decision.granted));
+                } else {
+                    assert!(client.deadline <= now, "{client:?} was given up early, at {now:?}");
+                    assert!(decision.wait >= Wait::For(Span::from_us(MS)));
+                }
+            }
+        }
+        assert_eq!(self.queues.len(), self.places.iter().map(|place| place.waiting.len()).sum::<usize>());
+        if !may_grant {
+            self.paused = now;
+            self.places.iter_mut().for_each(|place| place.could = None);
+        } else {
+            (0..NAMES.len()).for_each(|at| self.nobody_is_forgotten(at, late));
+        }
+    }
+
+    /// Right after the timer: the first can't be granted, nobody's time is over, and the timer is set for what is next.
+    fn nobody_is_forgotten(&mut self, at: usize, late: Span) {
+        let exact = self.rules.len() == 1 && self.now.since(self.paused) > PAUSE;
+        let (now, wakes) = (self.now, self.queues.wakes());
+        let place = self.place(at);
+        let Some(&first) = place.waiting.first() else { return };
+        let deadline = place.waiting.iter().map(|client| client.deadline).min().expect("somebody");
+        let wakes = wakes.expect("somebody waits");
+        assert!(now < deadline && wakes <= deadline);
+        let Ok(decision) = place.peek(&first.policy, now, Request::now(first.amount)) else { return };
+        if decision.granted > 0 {
+            assert!(!exact, "{first:?} could be granted at {now:?}");
+            // What another limit left may be free a little earlier than was told; and a pause ends unannounced.
+            let since = place.could.filter(|&(number, _)| number == first.number && late == Span::ZERO);
+            let (_, since) = *place.could.insert(since.unwrap_or((first.number, now)));
+            assert!(wakes <= since.saturating_add(NOTICED), "{first:?} could be granted since {since:?}");
+            return;
+        }
+        place.could = None;
+        let Wait::For(wait) = decision.wait else { panic!("{first:?} waits in vain") };
+        let due = now.saturating_add(wait).min(place.key.expires.unwrap_or(Instant::MAX));
+        assert!(!exact || wakes <= due, "{first:?} is due at {due:?}, before the timer");
+    }
+}
+
+/// No stretch of time holds more than the algorithm allows, but for what the timer's lateness is worth.
+fn nothing_is_granted_twice(rule: &Rule, grants: &[(Instant, u64)]) {
+    let (limit, period, capacity) = (u128::from(rule.limit), u128::from(rule.period), u128::from(rule.capacity()));
+    let mut window = Instant::from_us(0);
+    for (index, &(from, _)) in grants.iter().enumerate() {
+        if let Form::Fixed { align } = rule.form {
+            // The windows are consecutive: each is looked at once, from its first grant on.
+            if from < window {
+                continue;
+            }
+            let begin =
+                align.map_or(from.as_us(), |offset| from.as_us() - (from.as_us() - offset).rem_euclid(period as i64));
+            window = Instant::from_us(begin + period as i64);
+        }
+        let mut total = 0;
+        for &(to, units) in &grants[index..] {
+            total += u128::from(units);
+            let passed = u128::from(to.since(from).as_us());
+            let most = match rule.form {
+                Form::Fixed { .. } if to >= window => break,
+                Form::Slide { .. } if passed >= period => break,
+                Form::Fixed { .. } | Form::Slide { .. } => limit,
+                Form::Bucket { step: true, .. } => capacity + (passed + u128::from(FORGIVEN)).div_ceil(period) * limit,
+                _ => capacity + (passed + u128::from(FORGIVEN)) * limit / period,
+            };
+            assert!(total <= most, "{total} of {most} from {from:?} to {to:?}");
+        }
+    }
+}
+
+fuzz_target!(|play: Play| {
+    let Play { rules, most, events } = play;
+    let now = Instant::from_us(1_760_000_000_000_000);
+    let (places, queues) = Default::default();
+    let mut world = World { rules, most, places, queues, now, paused: Instant::from_us(0), next: 0 };
+    for (at, event) in events {
+        let (db, name) = NAMES[at];
+        match event {
+            Event::Call(rule, amount, patience) => world.call(at, rule, amount, Span::from_us(patience)),
+            Event::Leave(index) => {
+                let waiting = &mut world.places[at].waiting;
+                if !waiting.is_empty() {
+                    let client = waiting.remove(index % waiting.len());
+                    let left = world.queues.leave(client.number, world.now).expect("it waits");
+                    assert_eq!((left.client, left.deadline), (client.number, client.deadline));
+                    assert!(world.queues.leave(client.number, world.now).is_none());
+                }
+            }
+            Event::Pass(us) => world.pass(us, true),
+            Event::Pause(us) => world.pass(us, false),
+            Event::Timer(late) => {
+                if let Some(wakes) = world.queues.wakes() {
+                    world.now = world.now.max(wakes).saturating_add(Span::from_us(late));
+                    world.fire(true);
+                }
+            }
+            Event::Delete => {
+                world.places[at].key = Key::default();
+                world.places[at].meddled = true;
+                world.queues.stir(db, name, world.now);
+            }
+            Event::Expire(us) => {
+                let sooner = world.now.saturating_add(Span::from_us(us));
+                if let Some(expires) = &mut world.places[at].key.expires {
+                    *expires = sooner.min(*expires);
+                    world.places[at].meddled = true;
+                    world.queues.stir(db, name, world.now);
+                }
+            }
+            Event::Act(rule, amount) => world.act(at, rule, amount),
+            Event::StirAll => world.queues.stir_all(world.now),
+            Event::Dismiss => {
+                if let Some((id, db, name)) = world.queues.due(world.now) {
+                    let at = NAMES.iter().position(|&known| known == (db, &*name)).expect("a known key");
+                    let waiting = world.places[at].waiting.drain(..).map(|client| client.number);
+                    assert_eq!(world.queues.dismiss(id), waiting.collect::<Vec<_>>());
+                    assert!(!world.queues.holds(db, &name));
+                }
+            }
+        }
+    }
+    for place in &world.places {
+        if world.rules.len() == 1 && !place.meddled {
+            nothing_is_granted_twice(&world.rules[0], &place.grants);
+        }
+    }
+    // In the end each is answered, and nothing is left of the queues.
+    while let Some(wakes) = world.queues.wakes() {
+        world.now = world.now.max(wakes);
+        world.fire(true);
+    }
+    assert!(world.queues.is_empty() && world.places.iter().all(|place| place.waiting.is_empty()));
+    assert!(!NAMES.iter().any(|(db, name)| world.queues.holds(*db, name)));
+});

@@ -1,0 +1,114 @@
+//! Whatever a key holds, no limiter panics on it: it is refused, or decided about within all that a decision promises.
+#![no_main]
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use libfuzzer_sys::fuzz_target;
+use redis_rl::limiter::{inspect, Amount, Change, Fact, Instant, Kind, Outcome, Request, Span, Wait, MAX_UNITS};
+use redis_rl_fuzz::model::{survives, Form, Key, Rule};
+use redis_rl_fuzz::{rule, rules, start, units, Call, Clock};
+
+#[derive(Debug)]
+struct Stored {
+    /// What wrote a real record; nothing: the value is but bytes.
+    calls: Vec<Call>,
+    /// The rules of these calls, and one of any algorithm.
+    rules: Vec<Rule>,
+    start: i64,
+    /// Bytes of the record to set.
+    patches: Vec<(u8, u8)>,
+    /// How much of it is kept.
+    keep: Option<u8>,
+    /// When it is read, and what is asked.
+    now: i64,
+    request: Request,
+    /// What follows.
+    more: Vec<u8>,
+}
+
+impl<'a> Arbitrary<'a> for Stored {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let n = if u.arbitrary()? { units(u, MAX_UNITS)? } else { u.int_in_range(1..=MAX_UNITS)? };
+        let amount = *u.choose(&[Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)])?;
+        let ahead = Span::from_us(if u.arbitrary()? { u.arbitrary()? } else { 0 });
+        let now = if u.arbitrary()? { u.arbitrary()? } else { start(u)? };
+        let other = *u.choose(Kind::ALL)?;
+        let (mut rules, other, start) = (rules(u)?, rule(u, other)?, start(u)?);
+        rules.push(other);
+        let calls = (0..u.int_in_range(0..=12u8)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
+        let patches = (0..u.int_in_range(0..=6u8)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
+        let keep = u.arbitrary()?;
+        let more = u.bytes(u.len())?.to_vec();
+        Ok(Self { calls, rules, start, patches, keep, now, request: Request { amount, ahead }, more })
+    }
+}
+
+fuzz_target!(|stored: Stored| {
+    let Stored { calls, rules, start, patches, keep, now, request, more } = stored;
+    let (mut key, mut clock, mut in_force) = (Key::default(), Clock::new(start), 0);
+    for call in &calls {
+        in_force += call.change;
+        let rule = &rules[in_force % (rules.len() - 1)];
+        let request = clock.next(call, rule, &key);
+        if let Ok(decision) = key.call(rule, clock.now, request) {
+            clock.heard(&decision);
+        }
+    }
+    let real = key.value.unwrap_or_default();
+    let mut value = real.clone();
+    for (index, byte) in patches {
+        if let Some(old) = value.get_mut(usize::from(index)) {
+            *old = byte;
+        }
+    }
+    value.truncate(keep.map_or(value.len(), usize::from));
+    value.extend(more);
+    for now in [now, clock.now] {
+        let _ = inspect(&value, Instant::from_us(now));
+        for rule in &rules {
+            // Every field of the other records means something, whatever it is; but entries of a log may be in no order.
+            let sound = !matches!(rule.form, Form::Slide { .. }) || value == real;
+            check(rule, &value, now, request, sound);
+            check(&Rule { limit: 0, ..*rule }, &value, now, request, sound);
+        }
+    }
+});
+
+/// Checks what holds for any value at any time, and what holds for those that a limiter may have written.
+fn check(rule: &Rule, value: &[u8], now: i64, request: Request, sound: bool) {
+    let (policy, at) = (rule.policy(), Instant::from_us(now));
+    survives(&policy, value, now, request);
+    let _ = policy.wrote(value);
+    let peeked = policy.peek(Some(value), at, request);
+    let Outcome { decision, change } = match policy.decide(Some(value), at, request) {
+        Err(refusal) => return assert_eq!(peeked, Err(refusal)),
+        Ok(outcome) => outcome,
+    };
+    assert_eq!(peeked.map(|peeked| (peeked.granted, peeked.wait)), Ok((decision.granted, decision.wait)));
+    assert!(decision.limit == (if rule.limit == 0 { 0 } else { rule.capacity() }) && decision.remaining <= decision.limit);
+    let latest = if let Amount::Cost(_) = request.amount { request.ahead } else { Span::ZERO };
+    if decision.granted > 0 || rule.limit > 0 && matches!(request.amount, Amount::Refund(_)) {
+        assert!(decision.wait <= Wait::For(latest), "later than asked for: {decision:?}");
+    } else {
+        assert!(decision.wait > Wait::NONE && change == Change::Keep, "a denial: {decision:?}, {change:?}");
+    }
+    let mut key = Key { value: Some(value.to_vec()), expires: None };
+    if let Change::Write { .. } = change {
+        let mut key = key.clone();
+        key.apply(&change);
+        let written = key.value.expect("a value");
+        assert!(policy.wrote(&written) || matches!(rule.form, Form::Fixed { align: Some(_) }));
+        let report = inspect(&written, at).expect("what a limiter writes is a record");
+        let fact = |name| report.iter().find(|fact| fact.0 == name).map(|fact| fact.1);
+        let number = |n: u64| Some(Fact::Number(n as i64));
+        assert_eq!(fact("algorithm"), Some(Fact::Word(policy.kind().name())));
+        assert_eq!(
+            (fact("limit"), fact("period_ms")),
+            (number(rule.limit), Some(Fact::Milliseconds(Span::from_us(rule.period))))
+        );
+        assert!(!sound || fact("remaining") == number(decision.remaining), "{decision:?}, {report:?}");
+    }
+    // At the end of time, a log's deadline stays there.
+    if sound && (0..1 << 55).contains(&now) {
+        assert_eq!(key.call(rule, now, request), Ok(decision));
+    }
+}

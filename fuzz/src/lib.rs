@@ -1,0 +1,228 @@
+//! What the targets share: policies and calls made of arbitrary bytes, near enough to each other that something happens.
+
+#[path = "../../tests/model/mod.rs"]
+pub mod model;
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use model::{Form, Key, Rule};
+use redis_rl::limiter::{Amount, Decision, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+
+const SECOND: u64 = 1_000_000;
+
+/// A number of units, 1 ..= `max`: small ones are the rule.
+pub fn units(u: &mut Unstructured<'_>, max: u64) -> Result<u64> {
+    Ok(match u.int_in_range(0..=7u8)? {
+        0..=3 => u.int_in_range(1..=20)?,
+        4 => u.int_in_range(1..=2_000)?,
+        5 => u.int_in_range(1..=max)?,
+        6 => 1,
+        _ => max,
+    }
+    .min(max))
+}
+
+fn period(u: &mut Unstructured<'_>) -> Result<u64> {
+    let (min, max) = (MIN_PERIOD.as_us(), MAX_PERIOD.as_us());
+    Ok(match u.int_in_range(0..=7u8)? {
+        0 | 1 => SECOND,
+        2..=4 => u.int_in_range(min..=100_000)?,
+        5 => u.int_in_range(min..=max)?,
+        6 => min,
+        _ => max,
+    })
+}
+
+fn form(u: &mut Unstructured<'_>, kind: Kind, limit: u64, period: u64) -> Result<Form> {
+    let size = period as i64 - 1;
+    let capacity = |u: &mut Unstructured<'_>| {
+        Ok(match u.int_in_range(0..=3u8)? {
+            0 | 1 => None,
+            2 => Some(u.int_in_range(1..=limit.saturating_mul(3).min(MAX_UNITS))?),
+            _ => Some(units(u, MAX_UNITS)?),
+        })
+    };
+    Ok(match kind {
+        Kind::Fixed => Form::Fixed { align: if u.arbitrary()? { Some(u.int_in_range(-size..=size)?) } else { None } },
+        Kind::Slide => Form::Slide { segments: if u.arbitrary()? { units(u, 65_536)? } else { 65_536 } },
+        Kind::Gcra => Form::Gcra { burst: capacity(u)? },
+        Kind::Bucket => Form::Bucket { capacity: capacity(u)?, step: u.arbitrary()? },
+    })
+}
+
+/// A rule of one algorithm, at the extremes as well.
+pub fn rule(u: &mut Unstructured<'_>, kind: Kind) -> Result<Rule> {
+    let (limit, period) = (units(u, kind.max_limit())?, period(u)?);
+    Ok(Rule { limit, period, form: form(u, kind, limit, period)? })
+}
+
+/// A rule near `first`: a change of policy that leaves something to carry.
+fn near(u: &mut Unstructured<'_>, kind: Kind, first: &Rule) -> Result<Rule> {
+    let mut scaled = |n: u64| Ok(if u.arbitrary()? { share(n, u.int_in_range(0..=3_000)?) } else { n });
+    let limit = scaled(first.limit)?.clamp(1, kind.max_limit());
+    let period = scaled(first.period)?.clamp(MIN_PERIOD.as_us(), MAX_PERIOD.as_us());
+    Ok(Rule { limit, period, form: form(u, kind, limit, period)? })
+}
+
+/// A rule, and up to three others near it.
+pub fn rules(u: &mut Unstructured<'_>) -> Result<Vec<Rule>> {
+    let kind = *u.choose(Kind::ALL)?;
+    let mut rules = vec![rule(u, kind)?];
+    for _ in 0..u.int_in_range(0..=3u8)? {
+        rules.push(near(u, kind, &rules[0])?);
+    }
+    Ok(rules)
+}
+
+/// When a sequence begins: at the epoch, in our days, or whenever.
+pub fn start(u: &mut Unstructured<'_>) -> Result<i64> {
+    Ok(match u.int_in_range(0..=3u8)? {
+        0 => 0,
+        1 | 2 => 1_760_000_000_000_000,
+        _ => u.int_in_range(0..=2_000_000_000_000_000)?,
+    })
+}
+
+/// So many thousandths of `n`.
+fn share(n: u64, permille: u64) -> u64 {
+    (u128::from(n) * u128::from(permille) / 1_000) as u64
+}
+
+/// How the clock moves before a call.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    Us(u64),
+    /// By thousandths of the period.
+    Period(u64),
+    /// To the moment at which the last call was told to come back, and the one before it.
+    Promise,
+    Before,
+    /// To the moment at which nothing would be used any more.
+    Reset,
+    /// Back, by thousandths of the period.
+    Back(u64),
+}
+
+/// How far ahead a call may be booked.
+#[derive(Clone, Copy, Debug)]
+pub enum Ahead {
+    Us(u64),
+    /// By thousandths of the period.
+    Period(u64),
+    /// Just as long as the call has to wait, and a microsecond less.
+    Wait,
+    Less,
+}
+
+/// What a call does with its units.
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Cost,
+    UpTo,
+    Force,
+    Refund,
+}
+
+/// How many, before the capacity is known.
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    Units(u64),
+    /// By thousandths of the capacity.
+    Share(u64),
+}
+
+/// A call, before it is known under which rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// How many rules to move on by.
+    pub change: usize,
+    pub step: Step,
+    verb: Verb,
+    size: Size,
+    ahead: Ahead,
+}
+
+impl<'a> Arbitrary<'a> for Call {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let change = u.int_in_range(0..=7usize)?.saturating_sub(4);
+        let step = match u.int_in_range(0..=15u8)? {
+            0 | 1 => Step::Us(0),
+            2 => Step::Us(1),
+            3 | 4 => Step::Us(u.int_in_range(0..=10_000)?),
+            5..=8 => Step::Period(u.int_in_range(0..=255)?),
+            9 => Step::Period(u.int_in_range(0..=3_000)?),
+            10 | 11 => Step::Promise,
+            12 => Step::Before,
+            13 => Step::Reset,
+            _ => Step::Back(u.int_in_range(0..=2_500)?),
+        };
+        let verb = match u.int_in_range(0..=7u8)? {
+            0..=3 => Verb::Cost,
+            4 | 5 => Verb::UpTo,
+            6 => Verb::Force,
+            _ => Verb::Refund,
+        };
+        let size = match u.int_in_range(0..=7u8)? {
+            0..=3 => Size::Units(units(u, MAX_UNITS)?),
+            _ => Size::Share(u.int_in_range(0..=2_500)?),
+        };
+        let ahead = match u.int_in_range(0..=15u8)? {
+            0..=7 => Ahead::Us(0),
+            8 => Ahead::Us(u.int_in_range(0..=10_000)?),
+            9 => Ahead::Us(86_400 * SECOND),
+            10 | 11 => Ahead::Period(u.int_in_range(0..=1_200)?),
+            12 => Ahead::Period(u.int_in_range(0..=5_000)?),
+            13 | 14 => Ahead::Wait,
+            _ => Ahead::Less,
+        };
+        Ok(Self { change, step, verb, size, ahead })
+    }
+}
+
+/// Follows calls through time.
+#[derive(Debug)]
+pub struct Clock {
+    pub now: i64,
+    wait: u64,
+    reset: u64,
+}
+
+impl Clock {
+    pub fn new(now: i64) -> Self {
+        Self { now, wait: 0, reset: 0 }
+    }
+
+    /// The clock moves on to the call: what it asks of `key`.
+    pub fn next(&mut self, call: &Call, rule: &Rule, key: &Key) -> Request {
+        self.now = match call.step {
+            Step::Us(us) => self.now.saturating_add_unsigned(us),
+            Step::Period(permille) => self.now.saturating_add_unsigned(share(rule.period, permille)),
+            Step::Promise => self.now.saturating_add_unsigned(self.wait),
+            Step::Before => self.now.saturating_add_unsigned(self.wait.saturating_sub(1)),
+            Step::Reset => self.now.saturating_add_unsigned(self.reset),
+            Step::Back(permille) => self.now.saturating_sub_unsigned(share(rule.period, permille)).max(0),
+        };
+        let size = match call.size {
+            Size::Units(n) => n,
+            Size::Share(permille) => share(rule.capacity(), permille).clamp(1, MAX_UNITS),
+        };
+        let amount = match call.verb {
+            Verb::Cost => Amount::Cost(size),
+            Verb::UpTo => Amount::UpTo(size),
+            Verb::Force => Amount::Force(size),
+            Verb::Refund => Amount::Refund(size),
+        };
+        let ahead = match call.ahead {
+            Ahead::Us(us) => us,
+            Ahead::Period(permille) => share(rule.period, permille),
+            Ahead::Wait => key.wait(rule, self.now, amount),
+            Ahead::Less => key.wait(rule, self.now, amount).saturating_sub(1),
+        };
+        Request { amount, ahead: Span::from_us(ahead) }
+    }
+
+    /// Remembers what was told.
+    pub fn heard(&mut self, decision: &Decision) {
+        self.wait = if let Wait::For(span) = decision.wait { span.as_us() } else { 0 };
+        self.reset = decision.reset.as_us();
+    }
+}

@@ -12,7 +12,7 @@ use lazy_static::lazy_static;
 use super::error::{Error, Name};
 use super::grammar::Rule;
 use super::{commit, now, reply, row, Wanted};
-use crate::keyspace::{Call, Client, Holding, Key, Server, Timer, Watch};
+use crate::keyspace::{Call, Client, Found, Holding, Key, Server, Timer, Watch};
 use crate::limiter::{Change, Decision, Instant, Outcome, Policy, Request, Span, Wait};
 use crate::queue::{denied, Counter, Queues, Waiter};
 
@@ -131,11 +131,13 @@ impl Watch for Waiting {
         waiting.timer = None;
         for _ in 0..BATCH {
             let Some((id, db, name)) = waiting.queues.due(now) else { break };
-            let Some(mut key) = Key::open_named(server, db, &name) else { break };
-            if may_grant && !key.is_local() {
-                answers.extend(waiting.queues.dismiss(id).into_iter().map(|client| (client, Err(Error::Moved))));
-            } else {
-                answers.extend(waiting.queues.serve(id, &mut key, now, may_grant, BATCH - answers.len()));
+            match Key::open_named(server, db, &name) {
+                Found::Here(mut key) => {
+                    answers.extend(waiting.queues.serve(id, &mut key, now, may_grant, BATCH - answers.len()));
+                }
+                Found::Elsewhere => {
+                    answers.extend(waiting.queues.dismiss(id).into_iter().map(|client| (client, Err(Error::Moved))));
+                }
             }
             if answers.len() >= BATCH {
                 break;

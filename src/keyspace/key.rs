@@ -41,24 +41,42 @@ pub struct Key<'c> {
     key: *mut raw::RedisModuleKey,
 }
 
+/// Where a key is.
+pub enum Found<K> {
+    /// In this server.
+    Here(K),
+    /// On another node of the cluster, or on its way there.
+    Elsewhere,
+}
+
 const UPDATE: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
 
 impl<'c> Key<'c> {
     /// Opens the key that argument `index` names, to be changed; `None` if there is no such argument.
     pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
-        Self::open_with(call, *call.arguments.get(index)?, false, UPDATE)
+        Some(Self::open_with(call, *call.arguments.get(index)?, false, UPDATE))
     }
 
     /// Opens a key of this database by its name, to be changed.
-    pub fn open_named(server: &'c Server<'c>, db: i32, name: &[u8]) -> Option<Self> {
-        // SAFETY: `ctx` is the server's live context; it copies the name, which the key frees when it is dropped.
-        let name = unsafe {
+    pub fn open_named(server: &'c Server<'c>, db: i32, name: &[u8]) -> Found<Self> {
+        // SAFETY: `ctx` is the server's live context; it copies the name, which the key frees when it is dropped. The server
+        // refuses a call, with null, for a key that it would redirect a client for. It comes before the key is opened: it may
+        // find that the key has expired, and delete it.
+        unsafe {
             if server!(RedisModule_SelectDb(server.ctx, db)) != raw::REDISMODULE_OK as c_int {
-                return None;
+                return Found::Elsewhere;
             }
-            server!(RedisModule_CreateString(server.ctx, name.as_ptr().cast(), name.len()))
-        };
-        Self::open_with(server, name, true, UPDATE)
+            let name = server!(RedisModule_CreateString(server.ctx, name.as_ptr().cast(), name.len()));
+            if server.in_cluster() {
+                let reply = server!(RedisModule_Call(server.ctx, c"EXISTS".as_ptr(), c"s".as_ptr(), name));
+                if reply.is_null() {
+                    server!(RedisModule_FreeString(server.ctx, name));
+                    return Found::Elsewhere;
+                }
+                server!(RedisModule_FreeCallReply(reply));
+            }
+            Found::Here(Self::open_with(server, name, true, UPDATE))
+        }
     }
 
     /// Opens the key that argument `index` names, only to look at it: it is not even marked as used.
@@ -67,31 +85,14 @@ impl<'c> Key<'c> {
         // does as with any command that reads.
         const NOEXPIRE: u32 = 1 << 19;
         let mode = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH | NOEXPIRE;
-        Self::open_with(call, *call.arguments.get(index)?, false, mode)
+        Some(Self::open_with(call, *call.arguments.get(index)?, false, mode))
     }
 
-    fn open_with(server: &'c Server<'c>, name: *mut raw::RedisModuleString, own_name: bool, mode: u32) -> Option<Self> {
+    fn open_with(server: &'c Server<'c>, name: *mut raw::RedisModuleString, own_name: bool, mode: u32) -> Self {
         // SAFETY: the context outlives `self`, and so does the name: it belongs to the running call, or to `self`. The key is
         // closed when that is dropped.
         let key = unsafe { server!(RedisModule_OpenKey(server.ctx, name, mode as c_int)) };
-        Some(Self { server, name, own_name, key: key.cast() })
-    }
-
-    /// Whether its slot is this node's to serve: always, but in a cluster.
-    pub fn is_local(&self) -> bool {
-        if !self.server.in_cluster() {
-            return true;
-        }
-        // SAFETY: the context and the name are live. The server refuses the call, with null, for a key that it would redirect
-        // a client for; a reply is freed.
-        unsafe {
-            let reply = server!(RedisModule_Call(self.server.ctx, c"EXISTS".as_ptr(), c"s".as_ptr(), self.name));
-            if reply.is_null() {
-                return false;
-            }
-            server!(RedisModule_FreeCallReply(reply));
-        }
-        true
+        Self { server, name, own_name, key: key.cast() }
     }
 
     /// When it expires, in milliseconds since the Unix epoch; `None` if it does not, or there is no such key.

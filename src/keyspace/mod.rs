@@ -10,6 +10,6 @@ mod server;
 
 pub use block::{Client, Holding};
 pub use call::{handler, Call, Run};
-pub use key::{Held, Key};
+pub use key::{Found, Held, Key};
 pub use register::{register, Command, Keys};
 pub use server::{Server, Timer, Watch};

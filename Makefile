@@ -15,7 +15,7 @@ LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llv
 # The compiler's own headers (stddef.h), which libclang alone does not bring.
 CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
 
-.PHONY: help run test matrix servers sanitize fuzz instructions waiters build deps lint fmt clean
+.PHONY: help run test matrix servers sanitize fuzz chaos instructions waiters build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -152,6 +152,11 @@ fuzz: deps ## Fuzz the pure parts, SECONDS=600 for each of four targets, after a
 		run $$target $(FUZZED)/corpus/$$target fuzz/corpus/$$target fuzz/regressions/$$target -- -max_total_time=$(SECONDS) -max_len=1024 -timeout=10 $$dictionary
 		echo "$$target: $$(grep DONE $(FUZZED)/$$target.log)"
 	done
+
+CHAOS ?= 120
+SEED ?= $(shell date +%s)
+chaos: build ## A cluster under load for CHAOS=120 seconds, with kills, failovers, restarts and slot moves by SEED
+	@REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo bench --quiet --bench chaos -- --seconds $(CHAOS) --seed $(SEED)
 
 CALLGRIND := $(CURDIR)/target/callgrind
 instructions: build ## Count the instructions of a call, command by command

@@ -105,7 +105,7 @@ endef
 # The module with AddressSanitizer and debug assertions, in the distribution's server as it is. What the server itself leaks is
 # none of our business; what the module leaks, tests/leaks.rs tells.
 SANITIZED := $(CURDIR)/target/sanitize
-sanitize: deps ## The integration tests with AddressSanitizer in the module
+sanitize: deps ## All tests with AddressSanitizer in the module
 	@runtime=$$(ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan-$(MACHINE).so 2>/dev/null | tail -n 1 || true)
 	if [ -z "$$runtime" ]; then
 		sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo
@@ -114,14 +114,17 @@ sanitize: deps ## The integration tests with AddressSanitizer in the module
 		runtime=$$(ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan-$(MACHINE).so | tail -n 1)
 	fi
 	host=$$(rustc -vV | sed -n 's/^host: //p')
-	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo build --target "$$host" --target-dir $(SANITIZED)
+	export RUSTC_BOOTSTRAP=1
+	RUSTFLAGS=-Zsanitizer=address cargo build --target "$$host" --target-dir $(SANITIZED)
+	# The pure parts by themselves, the codec among them.
+	RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1 PROPTEST_CASES=600 cargo test --quiet --target "$$host" --target-dir $(SANITIZED) --lib $(addprefix --test ,$(PURE))
 	rm -f $(SANITIZED)/report.*
 	printf '#!/bin/sh\nLD_PRELOAD=%s ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:log_path=%s exec %s "$$@"\n' \
 		"$$runtime" $(SANITIZED)/report "$$(command -v $(SERVER))" > $(SANITIZED)/redis-server
 	chmod +x $(SANITIZED)/redis-server
 	status=0
 	REDIS_RL_MODULE=$(SANITIZED)/$$host/debug/libredis_rl.so REDIS_RL_SERVER=$(SANITIZED)/redis-server \
-		cargo test --no-fail-fast $(addprefix --test ,$(filter-out leaks readme,$(INTEGRATION))) 2>&1 | grep -E '^test |^test result|panicked' || status=1
+		cargo test --no-fail-fast $(addprefix --test ,$(filter-out leaks outgoing readme,$(INTEGRATION))) 2>&1 | grep -E '^test |^test result|panicked' || status=1
 	reports=$$(ls $(SANITIZED)/report.* 2>/dev/null || true)
 	[ -z "$$reports" ] || { cat $$reports; echo "AddressSanitizer found errors" >&2; exit 1; }
 	[ $$status = 0 ]

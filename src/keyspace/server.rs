@@ -76,9 +76,11 @@ impl<'a> Server<'a> {
         unsafe { server!(RedisModule_StopTimer(self.ctx, id, ptr::null_mut())) };
     }
 
-    /// Has `T` told whenever all keys of a database may have changed at once.
+    /// Has `T` told whenever all keys of a database may have changed at once, or are another server's to change.
     pub fn watch_databases<T: Watch>(&self) {
-        for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
+        const EVENTS: [u64; 3] =
+            [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB, raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED];
+        for id in EVENTS {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
             // SAFETY: as above. The callback does not look at the event's data.
             unsafe { server!(RedisModule_SubscribeToServerEvent(self.ctx, event, Some(databases::<T>))) };
@@ -102,7 +104,7 @@ pub trait Watch {
     /// Something has happened to a key of the selected database.
     fn key(server: &Server<'_>, name: &[u8]);
 
-    /// Something has happened to whole databases.
+    /// Something has happened to whole databases, or the server has become a primary or a replica.
     fn databases(server: &Server<'_>);
 }
 

@@ -1,18 +1,12 @@
 //! One key: what it holds, and every way in which the module changes it.
 
-use std::ffi::{c_int, CStr};
+use std::ffi::c_int;
 
 use redis_module::raw;
 
 use super::api::server;
+use super::effects::{self, DEL, PEXPIREAT, SET, SETRANGE};
 use super::{Call, Server};
-
-/// The commands that tell the replicas what has changed.
-pub(super) const EFFECTS: [&CStr; 4] = [SET, SETRANGE, PEXPIREAT, DEL];
-const SET: &CStr = c"SET";
-const SETRANGE: &CStr = c"SETRANGE";
-const PEXPIREAT: &CStr = c"PEXPIREAT";
-const DEL: &CStr = c"DEL";
 
 /// From this length on, a change at the end of a value is replicated as such, and not with the whole value.
 const LONG: usize = 256;
@@ -157,32 +151,19 @@ impl<'c> Key<'c> {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.add(offset), bytes.len());
 
             // The replicas are told the effect, not the call: they hold the same bytes with the same deadline.
-            let ctx = self.server.ctx;
-            if offset > 0 && after >= before && after >= LONG {
-                server!(RedisModule_Replicate(
-                    ctx,
-                    SETRANGE.as_ptr(),
-                    c"slb".as_ptr(),
-                    self.name,
-                    offset as i64,
-                    bytes.as_ptr(),
-                    bytes.len()
-                ));
-                server!(RedisModule_Replicate(ctx, PEXPIREAT.as_ptr(), c"sl".as_ptr(), self.name, expires_ms));
-            } else {
-                server!(RedisModule_Replicate(
-                    ctx,
-                    SET.as_ptr(),
-                    c"sbcl".as_ptr(),
-                    self.name,
-                    value,
-                    after,
-                    c"PXAT".as_ptr(),
-                    expires_ms
-                ));
-            }
+            let (name, at_end) = (self.name, offset > 0 && after >= before && after >= LONG);
+            self.changed(|ctx| {
+                if at_end {
+                    let (bytes, len) = (bytes.as_ptr(), bytes.len());
+                    server!(RedisModule_Replicate(ctx, SETRANGE.as_ptr(), c"slb".as_ptr(), name, offset as i64, bytes, len));
+                    server!(RedisModule_Replicate(ctx, PEXPIREAT.as_ptr(), c"sl".as_ptr(), name, expires_ms));
+                } else {
+                    let at = c"PXAT".as_ptr();
+                    server!(RedisModule_Replicate(ctx, SET.as_ptr(), c"sbcl".as_ptr(), name, value, after, at, expires_ms));
+                }
+            });
+            // Last, since it may move the value.
             server!(RedisModule_SetAbsExpire(self.key, expires_ms));
-            server!(RedisModule_SignalModifiedKey(ctx, self.name));
         }
     }
 
@@ -191,9 +172,25 @@ impl<'c> Key<'c> {
         // SAFETY: the key is open for writing, and stays open, as a missing one.
         unsafe {
             server!(RedisModule_DeleteKey(self.key));
-            server!(RedisModule_Replicate(self.server.ctx, DEL.as_ptr(), c"s".as_ptr(), self.name));
-            server!(RedisModule_SignalModifiedKey(self.server.ctx, self.name));
+            self.changed(|ctx| {
+                server!(RedisModule_Replicate(ctx, DEL.as_ptr(), c"s".as_ptr(), self.name));
+            });
         }
+    }
+
+    /// Tells those who listen, if there are any, by `effects`, and those who watch the key.
+    fn changed(&self, effects: impl FnOnce(*mut raw::RedisModuleCtx)) {
+        let ctx = self.server.ctx;
+        // The timer has no call.
+        if self.own_name || effects::somebody_listens(self.server) {
+            effects(ctx);
+        } else {
+            // To nobody: it only counts as a change to the dataset, which is what snapshots go by.
+            // SAFETY: `ctx` is the context of the running call.
+            unsafe { server!(RedisModule_ReplicateVerbatim(ctx)) };
+        }
+        // SAFETY: the key's name lives at least as long as the key.
+        unsafe { server!(RedisModule_SignalModifiedKey(ctx, self.name)) };
     }
 }
 

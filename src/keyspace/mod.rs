@@ -4,6 +4,7 @@
 mod api;
 mod block;
 mod call;
+mod effects;
 mod key;
 mod register;
 mod server;

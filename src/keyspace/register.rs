@@ -7,7 +7,8 @@ use redis_module::raw;
 use redis_module::{Context, Status};
 
 use super::api::{self, log_warning, server};
-use super::key::EFFECTS;
+use super::effects::{self, Info};
+use super::Server;
 
 /// Where a command's keys are, and what it does with them.
 #[derive(Clone, Copy)]
@@ -49,7 +50,7 @@ pub fn register(ctx: &Context, commands: &[Command]) -> Status {
         );
         return Status::Err;
     }
-    if let Some(command) = EFFECTS.iter().find(|command| !knows(ctx, command)) {
+    if let Some(command) = effects::COMMANDS.iter().find(|command| !knows(ctx, command)) {
         let command = command.to_string_lossy();
         log_warning(
             ctx,
@@ -74,6 +75,7 @@ pub fn register(ctx: &Context, commands: &[Command]) -> Status {
             return Status::Err;
         }
     }
+    effects::start(ctx);
     Status::Ok
 }
 
@@ -83,26 +85,12 @@ const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
 
 /// Whether the server is a Valkey that asks for [`HANDLE_ATOMIC_SLOT_MIGRATION`].
 fn moves_slots_whole(ctx: *mut raw::RedisModuleCtx) -> bool {
-    // SAFETY: `ctx` is the context of the module's loading. The functions are called only where there are such; what the field
-    // is told by lives until the information is freed.
-    unsafe {
-        let (Some(all), Some(info), Some(field), Some(free)) = (
-            raw::RedisModule_GetModuleOptionsAll,
-            raw::RedisModule_GetServerInfo,
-            raw::RedisModule_ServerInfoGetFieldC,
-            raw::RedisModule_FreeServerInfo,
-        ) else {
-            return false;
-        };
-        if all() & HANDLE_ATOMIC_SLOT_MIGRATION == 0 {
-            return false;
-        }
-        let data = info(ctx, c"server".as_ptr());
-        let name = field(data, c"server_name".as_ptr());
-        let valkey = !name.is_null() && CStr::from_ptr(name) == c"valkey";
-        free(ctx, data);
-        valkey
-    }
+    // SAFETY: written by the server's loader before the module's own code runs, and only read here.
+    let Some(all) = (unsafe { raw::RedisModule_GetModuleOptionsAll }) else { return false };
+    // SAFETY: a function of the server's that takes nothing.
+    let known = unsafe { all() };
+    let server = Server::new(ctx);
+    known & HANDLE_ATOMIC_SLOT_MIGRATION != 0 && Info::ask(&server, c"server").text(c"server_name") == Some(c"valkey")
 }
 
 /// Whether the server knows a command by its own name.

@@ -59,7 +59,7 @@ impl<'a> Server<'a> {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
     }
 
-    fn flags(&self) -> u32 {
+    pub(super) fn flags(&self) -> u32 {
         // SAFETY: as above.
         unsafe { server!(RedisModule_GetContextFlags(self.ctx)) as u32 }
     }

@@ -91,7 +91,7 @@ const COMMANDS: &[Command] = &[
 
 /// The entry points that the server looks for in a module.
 mod module {
-    use super::load;
+    use super::{load, unload};
     use redis_module::redis_module;
 
     redis_module! {
@@ -101,6 +101,7 @@ mod module {
         allocator: (std::alloc::System, std::alloc::System),
         data_types: [],
         init: load,
+        deinit: unload,
     }
 }
 
@@ -112,6 +113,11 @@ fn load(ctx: &Context, _: &[RedisString]) -> Status {
         }
         Status::Err => Status::Err,
     }
+}
+
+fn unload(_: &Context) -> Status {
+    keyspace::unregister();
+    Status::Ok
 }
 
 /// `INFO rl`

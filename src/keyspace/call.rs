@@ -7,7 +7,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use redis_module::raw;
 
 use super::api::server;
-use super::Server;
+use super::{reply, Server};
 
 /// One call of a command. It lives as long as the server's call of the handler, and so does everything borrowed from it.
 pub struct Call<'a> {
@@ -60,9 +60,8 @@ impl<'a> Call<'a> {
     }
 
     /// Replies an array of integers.
-    pub fn reply_integers(&self, integers: &[i64]) {
-        self.reply_array(integers.len());
-        integers.iter().for_each(|&integer| self.reply_integer(integer));
+    pub fn reply_integers(&self, integers: &[i64; 5]) {
+        reply::integers(self, integers);
     }
 
     /// Begins an array, whose elements are the next `len` replies.

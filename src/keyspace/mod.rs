@@ -7,10 +7,11 @@ mod call;
 mod effects;
 mod key;
 mod register;
+mod reply;
 mod server;
 
 pub use block::{Client, Holding};
 pub use call::{handler, Call, Run};
 pub use key::{Found, Held, Key};
-pub use register::{register, Command, Keys};
+pub use register::{register, unregister, Command, Keys};
 pub use server::{Server, Timer, Watch};

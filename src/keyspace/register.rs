@@ -8,7 +8,7 @@ use redis_module::{Context, Status};
 
 use super::api::{self, log_warning, server};
 use super::effects::{self, Info};
-use super::Server;
+use super::{reply, Server};
 
 /// Where a command's keys are, and what it does with them.
 #[derive(Clone, Copy)]
@@ -76,7 +76,13 @@ pub fn register(ctx: &Context, commands: &[Command]) -> Status {
         }
     }
     effects::start(ctx);
+    reply::start();
     Status::Ok
+}
+
+/// Gives back what the module holds of the server's, before it goes.
+pub fn unregister() {
+    reply::stop();
 }
 
 /// Valkey 9: the module does not mind that whole slots move (`CLUSTER MIGRATESLOTS`). All that lasts is in strings, and who

@@ -95,6 +95,7 @@ impl Name {
 ///
 /// # Errors
 /// The first word that is not as it should be; so it is with all of these.
+#[inline(always)]
 pub fn limiter<W: Words + ?Sized>(kind: Kind, words: &W) -> Result<Rule, Error> {
     rule(kind, Name::Limiter(kind), &mut Cursor { words, next: 2 })
 }
@@ -150,13 +151,30 @@ fn named(word: &[u8]) -> Option<Kind> {
 }
 
 /// `limit period [algorithm options] [amount] [wait]`, up to the last word or, in [`Name::All`], up to the next rule.
+#[inline(always)]
 fn rule<W: Words + ?Sized>(kind: Kind, command: Name, words: &mut Cursor<'_, W>) -> Result<Rule, Error> {
     let (Some(limit), Some(period)) = (words.word(), words.word()) else { return Err(Error::NoLimit(kind)) };
     let limit = count(limit, "limit", 0, kind.max_limit())?;
     let period = period_of(period).ok_or(BAD_PERIOD)?;
     let quota = Quota::new(limit, period).ok_or(BAD_PERIOD)?;
-    let mut policy = kind.policy(quota).ok_or(BAD_PERIOD)?;
+    let policy = kind.policy(quota).ok_or(BAD_PERIOD)?;
+    let rule = Rule { policy, request: Request::now(Amount::Cost(1)), block: None };
+    // Most have no options: they are not to pay for these.
+    if words.peek().is_none() {
+        return Ok(rule);
+    }
+    options(kind, command, words, period, rule)
+}
 
+/// What follows the limit and the period.
+#[inline(never)]
+fn options<W: Words + ?Sized>(
+    kind: Kind,
+    command: Name,
+    words: &mut Cursor<'_, W>,
+    period: Span,
+    mut rule: Rule,
+) -> Result<Rule, Error> {
     let mut settings_seen = 0_u32;
     let mut amount: Option<(&'static str, Amount)> = None;
     let mut wait: Option<(&'static Waiting, Span)> = None;
@@ -170,7 +188,7 @@ fn rule<W: Words + ?Sized>(kind: Kind, command: Name, words: &mut Cursor<'_, W>)
                 return Err(Error::Twice(setting.keyword));
             }
             settings_seen |= 1 << index;
-            policy.set(index, setting_value(setting, words, period)?);
+            rule.policy.set(index, setting_value(setting, words, period)?);
         } else if let Some((_, &(keyword, of))) = find(command.amounts(), |amount| amount.0, word) {
             match amount {
                 Some((other, _)) if other == keyword => return Err(Error::Twice(keyword)),
@@ -188,7 +206,7 @@ fn rule<W: Words + ?Sized>(kind: Kind, command: Name, words: &mut Cursor<'_, W>)
         }
     }
     let (keyword, amount) = amount.unwrap_or(("COST", Amount::Cost(1)));
-    let mut rule = Rule { policy, request: Request::now(amount), block: None };
+    rule.request.amount = amount;
     if let Some((wait, span)) = wait {
         if !wait.amounts.contains(&keyword) {
             return Err(Error::Conflict(keyword, wait.keyword));
@@ -231,16 +249,26 @@ fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Err
 
 /// One digit or more, and nothing else; `None` also for more than 64 bits.
 fn digits(word: &[u8]) -> Option<u64> {
-    if word.is_empty() {
-        return None;
+    match leading_digits(word)? {
+        (number, []) => Some(number),
+        _ => None,
     }
-    word.iter().try_fold(0_u64, |number, byte| {
+}
+
+/// The digits at the front, at least one, as a number, and what follows them; `None` also for more than 64 bits.
+fn leading_digits(word: &[u8]) -> Option<(u64, &[u8])> {
+    // So many digits always fit.
+    const SURE: usize = 19;
+    let mut number = 0_u64;
+    for (index, byte) in word.iter().enumerate() {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            return None;
+            return (index > 0).then(|| (number, &word[index..]));
         }
-        number.checked_mul(10)?.checked_add(digit.into())
-    })
+        number =
+            if index < SURE { number * 10 + u64::from(digit) } else { number.checked_mul(10)?.checked_add(digit.into())? };
+    }
+    (!word.is_empty()).then_some((number, &[]))
 }
 
 const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
@@ -269,21 +297,26 @@ const UNITS: [Unit; 6] = [
 
 /// A duration in microseconds: digits, optionally a point and digits, and a unit; seconds if there is none.
 fn duration_us(word: &[u8]) -> Option<u64> {
-    let end = word.iter().position(u8::is_ascii_alphabetic).unwrap_or(word.len());
-    let (number, suffix) = word.split_at(end);
+    let (whole, rest) = leading_digits(word)?;
+    let (decimals, part, suffix) = match rest.strip_prefix(b".") {
+        None => (0, 0, rest),
+        Some(rest) => {
+            let (part, suffix) = leading_digits(rest)?;
+            (rest.len() - suffix.len(), part, suffix)
+        }
+    };
     let Unit(_, unit_us, exact) = match suffix {
         [] => &SECONDS,
         _ => UNITS.iter().find(|unit| unit.0.eq_ignore_ascii_case(suffix))?,
     };
-    let Some(point) = number.iter().position(|&byte| byte == b'.') else {
-        return digits(number)?.checked_mul(*unit_us);
-    };
-    let (whole, decimals) = (&number[..point], &number[point + 1..]);
-    if decimals.len() > *exact {
+    if decimals == 0 {
+        return whole.checked_mul(*unit_us);
+    }
+    if decimals > *exact {
         return None;
     }
-    let part_us = unit_us / 10_u64.pow(decimals.len() as u32);
-    digits(whole)?.checked_mul(*unit_us)?.checked_add(digits(decimals)?.checked_mul(part_us)?)
+    let part_us = unit_us / 10_u64.pow(decimals as u32);
+    whole.checked_mul(*unit_us)?.checked_add(part.checked_mul(part_us)?)
 }
 
 /// A client's word as an error can show it: printable ASCII, and not too much of it.

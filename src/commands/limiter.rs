@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::error::{Error, Name};
 use super::{block, commit, grammar, now, reply, row, takes, Wanted};
 use crate::keyspace::{Call, Key, Run};
-use crate::limiter::{Algorithm, Decision, Kind};
+use crate::limiter::{Algorithm, Decision};
 
 /// `RL.<algorithm> key limit period [algorithm options] [COST n | UPTO n | FORCE n | REFUND n] [RESERVE d | BLOCK d]`
 ///
@@ -14,7 +14,7 @@ pub(crate) struct Limiter<A>(PhantomData<A>);
 
 impl<A: Algorithm> Run for Limiter<A> {
     fn run(call: &Call<'_>) {
-        match limit(call, A::KIND) {
+        match limit::<A>(call) {
             // The client waits, and is replied to when its turn has come.
             Ok(None) => {}
             Ok(Some(decision)) => reply(call, Ok(decision), |decision| call.reply_integers(&row(&decision))),
@@ -23,16 +23,17 @@ impl<A: Algorithm> Run for Limiter<A> {
     }
 }
 
-fn limit(call: &Call<'_>, kind: Kind) -> Result<Option<Decision>, Error> {
-    let rule = grammar::limiter(kind, call)?;
-    let mut key = Key::open(call, 1).ok_or(Error::Arity(Name::Limiter(kind)))?;
+#[inline(always)]
+fn limit<A: Algorithm>(call: &Call<'_>) -> Result<Option<Decision>, Error> {
+    let rule = grammar::limiter(A::KIND, call)?;
+    let mut key = Key::open(call, 1).ok_or(Error::Arity(Name::Limiter(A::KIND)))?;
     let takes = takes(rule.request.amount);
     let now = now(call);
     let queued = block::others_wait(call, 1);
     if queued && takes {
         return block::behind(call, &key, &rule, now);
     }
-    let outcome = Wanted::one(kind).decide(&key, &rule.policy, now, rule.request)?;
+    let outcome = Wanted::one(A::KIND).decide(&key, &rule.policy, now, rule.request)?;
     if rule.block.is_some() && outcome.decision.granted == 0 {
         return block::behind(call, &key, &rule, now);
     }

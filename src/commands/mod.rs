@@ -54,6 +54,7 @@ impl Wanted {
     }
 
     /// The record in `key`, if there is one.
+    #[inline]
     fn stored<'k>(self, key: &'k Key<'_>) -> Result<Option<&'k [u8]>, Error> {
         match key.held(MIN_RECORD) {
             Held::Nothing => Ok(None),
@@ -64,11 +65,13 @@ impl Wanted {
     }
 
     /// Decides for what `key` holds. From here on, [`commit`] can't fail.
+    #[inline(always)]
     fn decide(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Outcome, Error> {
         self.decide_for(self.stored(key)?, policy, now, request)
     }
 
     /// Decides as [`Self::decide`] would if the key held `stored`.
+    #[inline(always)]
     fn decide_for(self, stored: Option<&[u8]>, policy: &Policy, now: Instant, request: Request) -> Result<Outcome, Error> {
         let outcome = policy.decide(stored, now, request).map_err(|refusal| self.refused(refusal))?;
         match &outcome.change {

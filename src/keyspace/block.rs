@@ -66,7 +66,7 @@ extern "C" fn replies<H: Holding>(
     argc: c_int,
 ) -> c_int {
     // SAFETY: the server passes the context and the arguments of the call that it held; they outlive this one.
-    let call = unsafe { Call::new(ctx, argv, argc) };
+    let call = unsafe { Call::new(Server::new(ctx), argv, argc) };
     guarded(&call, || {
         // SAFETY: this is what `release` handed over, and `free` has not had it yet; nobody else refers to it.
         let kept = unsafe { server!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Kept<H>>().as_mut() };
@@ -83,7 +83,7 @@ extern "C" fn ended<H: Holding>(
     argc: c_int,
 ) -> c_int {
     // SAFETY: as above.
-    let call = unsafe { Call::new(ctx, argv, argc) };
+    let call = unsafe { Call::new(Server::new(ctx), argv, argc) };
     guarded(&call, || {
         // SAFETY: the context is that of a client which was held. If it was so until now, it is to be released here, with no
         // answer: the server would keep its memory, and the module, for ever.

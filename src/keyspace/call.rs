@@ -24,14 +24,14 @@ impl<'a> Deref for Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A call as the server passes it to the module.
+    /// A call as `server` passes it to the module.
     ///
     /// # Safety
-    /// `argv` are the `argc` arguments of a call that has the context `ctx` and outlives `'a`.
-    pub(super) unsafe fn new(ctx: *mut raw::RedisModuleCtx, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+    /// `argv` are the `argc` arguments of a call that has the context of `server` and outlives `'a`.
+    pub(super) unsafe fn new(server: Server<'a>, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
         // SAFETY: as the caller says.
         let arguments = unsafe { std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) };
-        Self { server: Server::new(ctx), arguments }
+        Self { server, arguments }
     }
 
     /// Argument `index`, the command's name being 0.
@@ -119,7 +119,7 @@ pub extern "C" fn handler<R: Run>(
     argc: c_int,
 ) -> c_int {
     // SAFETY: the server passes a call's context and arguments, with the command's name the first; they outlive the call.
-    let call = unsafe { Call::new(ctx, argv, argc) };
+    let call = unsafe { Call::new(Server::in_command(ctx), argv, argc) };
     guarded(&call, || R::run(&call));
     raw::REDISMODULE_OK as c_int
 }

@@ -1,5 +1,6 @@
 //! One key: what it holds, and every way in which the module changes it.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 
 use redis_module::raw;
@@ -33,6 +34,10 @@ pub struct Key<'c> {
     /// Whether the name was made for this key, and goes with it.
     own_name: bool,
     key: *mut raw::RedisModuleKey,
+    /// How its value is looked at: where it is to be changed, as what may be written to.
+    access: c_int,
+    /// The value and its length, once it was looked at, until the next change.
+    value: Cell<Option<(*mut u8, usize)>>,
 }
 
 /// Where a key is.
@@ -86,7 +91,8 @@ impl<'c> Key<'c> {
         // SAFETY: the context outlives `self`, and so does the name: it belongs to the running call, or to `self`. The key is
         // closed when that is dropped.
         let key = unsafe { server!(RedisModule_OpenKey(server.ctx, name, mode as c_int)) };
-        Self { server, name, own_name, key: key.cast() }
+        let access = (mode & UPDATE) as c_int;
+        Self { server, name, own_name, key: key.cast(), access, value: Cell::new(None) }
     }
 
     /// When it expires, in milliseconds since the Unix epoch; `None` if it does not, or there is no such key.
@@ -115,8 +121,9 @@ impl<'c> Key<'c> {
                 // SAFETY: the key is open and a string, so this is its value, `len` bytes long. It stays where it is until
                 // the value is changed, which takes `&mut self`, or the key is closed, which ends the borrow.
                 Held::Bytes(unsafe {
-                    let bytes = server!(RedisModule_StringDMA(self.key, &mut len, raw::REDISMODULE_READ as c_int));
-                    std::slice::from_raw_parts(bytes.cast(), len)
+                    let bytes = server!(RedisModule_StringDMA(self.key, &mut len, self.access)).cast::<u8>();
+                    self.value.set(Some((bytes, len)));
+                    std::slice::from_raw_parts(bytes, len)
                 })
             }
             raw::REDISMODULE_KEYTYPE_LIST => Held::Type("list"),
@@ -140,14 +147,23 @@ impl<'c> Key<'c> {
         // SAFETY: the key is open for writing and empty or a string. Its value has `before` bytes, is made `after` bytes
         // long where it is not, and is then that long at `value` until the next change; `offset + bytes.len()` is `after`.
         unsafe {
-            let before = server!(RedisModule_ValueLength(self.key));
+            let known = self.value.take();
+            let before = known.map_or_else(|| server!(RedisModule_ValueLength(self.key)), |(_, len)| len);
             let after = offset + bytes.len();
-            if before != after && server!(RedisModule_StringTruncate(self.key, after)) != raw::REDISMODULE_OK as c_int {
-                return;
-            }
-            let mut len = 0;
-            let value: *mut u8 = server!(RedisModule_StringDMA(self.key, &mut len, raw::REDISMODULE_WRITE as c_int)).cast();
-            debug_assert_eq!(len, after);
+            let value = match known {
+                Some((value, len)) if len == after => value,
+                _ => {
+                    if before != after
+                        && server!(RedisModule_StringTruncate(self.key, after)) != raw::REDISMODULE_OK as c_int
+                    {
+                        return;
+                    }
+                    let mut len = 0;
+                    let value: *mut u8 = server!(RedisModule_StringDMA(self.key, &mut len, self.access)).cast();
+                    debug_assert_eq!(len, after);
+                    value
+                }
+            };
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.add(offset), bytes.len());
 
             // The replicas are told the effect, not the call: they hold the same bytes with the same deadline.
@@ -171,6 +187,7 @@ impl<'c> Key<'c> {
     pub fn remove(&mut self) {
         // SAFETY: the key is open for writing, and stays open, as a missing one.
         unsafe {
+            self.value.set(None);
             server!(RedisModule_DeleteKey(self.key));
             self.changed(|ctx| {
                 server!(RedisModule_Replicate(ctx, DEL.as_ptr(), c"s".as_ptr(), self.name));

@@ -108,25 +108,34 @@ const ROOM: usize = 4 + 5 * 23;
 
 /// The array in the server's protocol, at the end of `text`: tells where it starts.
 fn write(text: &mut [u8; ROOM], integers: &[i64; 5]) -> usize {
-    let mut at = ROOM;
     // From the back, where no number's length need be known.
-    let mut put = |bytes: &[u8]| {
-        at -= bytes.len();
-        text[at..at + bytes.len()].copy_from_slice(bytes);
-    };
+    let mut at = ROOM;
     for &integer in integers.iter().rev() {
-        put(b"\r\n");
+        put(text, &mut at, *b"\r\n");
         let mut rest = integer.unsigned_abs();
         while rest >= 100 {
-            put(&PAIRS[(rest % 100) as usize]);
+            put(text, &mut at, PAIRS[(rest % 100) as usize]);
             rest /= 100;
         }
-        let pair = &PAIRS[rest as usize];
-        put(if rest < 10 { &pair[1..] } else { pair });
-        put(if integer < 0 { b":-" } else { b":" });
+        if rest < 10 {
+            put(text, &mut at, [b'0' + rest as u8]);
+        } else {
+            put(text, &mut at, PAIRS[rest as usize]);
+        }
+        if integer < 0 {
+            put(text, &mut at, *b"-");
+        }
+        put(text, &mut at, *b":");
     }
-    put(b"*5\r\n");
+    put(text, &mut at, *b"*5\r\n");
     at
+}
+
+/// Writes before `at`.
+#[inline(always)]
+fn put<const N: usize>(text: &mut [u8; ROOM], at: &mut usize, bytes: [u8; N]) {
+    *at -= N;
+    text[*at..*at + N].copy_from_slice(&bytes);
 }
 
 /// The numbers below a hundred, in two digits.

@@ -44,6 +44,7 @@ impl Algorithm for Gcra {
         self.quota
     }
 
+    #[inline(always)]
     fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
         self.meter().decide(FORM, stored, now, request)
     }

@@ -84,6 +84,7 @@ impl Meter {
     }
 
     /// When a level that begins now is dated.
+    #[inline]
     fn start(&self, now: Instant) -> Instant {
         let Some(offset) = self.align else { return now };
         let period = self.period as i64;
@@ -97,6 +98,7 @@ impl Meter {
     }
 
     /// The level at `now`: what has drained since is gone. A level dated in the future is taken as dated now.
+    #[inline]
     fn advance(&self, level: Level, now: Instant) -> Level {
         let since = now.since(level.at).as_us();
         if self.drain == Drain::Smooth {
@@ -117,6 +119,7 @@ impl Meter {
 
     /// What is used under this policy of what was `used` under `old`. Usage is carried in units: raising the capacity frees
     /// the difference at once, lowering it frees nothing, and what was owed above the old capacity is owed in whole.
+    #[cold]
     fn carry(&self, old: &Self, used: u128) -> u128 {
         // Rounded up, against the caller, by less than one grain: less than a microsecond's worth.
         let (from, to) = (u128::from(old.unit()), u128::from(self.unit()));
@@ -131,6 +134,7 @@ impl Meter {
     /// can't tell whether this is the change or a retry long after it, for which the old rate would be wrong. So it is never
     /// worse than as if the change had come right after the record was written, or when its debt was paid: nobody waits for
     /// longer than the new policy says.
+    #[cold]
     fn changed(&self, old: &Self, level: Level, now: Instant) -> Level {
         let level = Level { at: level.at.min(now), used: level.used };
         let debt = level.used.saturating_sub(old.grains(old.capacity));
@@ -145,12 +149,14 @@ impl Meter {
     }
 
     /// [`Self::advance`], with every window on the grid: the one that holds the level's date.
+    #[inline]
     fn aligned(&self, level: Level, now: Instant) -> Level {
         let at = if self.align.is_some() { self.start(level.at.min(now)) } else { level.at };
         self.advance(Level { at, used: level.used }, now)
     }
 
     /// How long until `grains`, at least 1 of those in use, have drained; rounded up.
+    #[inline]
     fn until(&self, level: Level, now: Instant, grains: u128) -> Span {
         if self.drain == Drain::Smooth {
             return Span::saturating(div_ceil(grains, self.limit.into()));
@@ -162,6 +168,7 @@ impl Meter {
 
     /// The level at `now` of a key that holds `stored`, a record of `form`; and the earliest date that it may be written
     /// with. A record's date never goes back, or two grids in turn would each move a window to before the other's.
+    #[inline(always)]
     fn level(&self, form: Form, stored: Option<&[u8]>, now: Instant) -> Result<(Level, Instant), Foreign> {
         let Some(bytes) = stored else {
             let at = self.start(now);
@@ -173,6 +180,7 @@ impl Meter {
     }
 
     /// Decides for a key that holds `stored`, a record of `form`.
+    #[inline(always)]
     pub(super) fn decide(
         &self,
         form: Form,
@@ -194,6 +202,7 @@ impl Meter {
         Ok(self.stands(self.level(form, stored, now)?.0, now))
     }
 
+    #[inline]
     fn stands(&self, level: Level, now: Instant) -> Standing {
         Standing {
             remaining: self.whole(self.grains(self.capacity).saturating_sub(level.used)),
@@ -202,6 +211,7 @@ impl Meter {
     }
 
     /// Whole units in so many grains.
+    #[inline]
     fn whole(&self, grains: u128) -> u64 {
         let unit = self.unit().into();
         if grains < unit {
@@ -212,6 +222,7 @@ impl Meter {
     }
 
     /// How long until nothing is used any more.
+    #[inline]
     fn reset(&self, level: Level, now: Instant) -> Span {
         if level.used == 0 {
             Span::ZERO
@@ -220,6 +231,7 @@ impl Meter {
         }
     }
 
+    #[inline(always)]
     fn charge(
         &self,
         form: Form,
@@ -359,22 +371,29 @@ impl Shape {
             return None;
         }
         let at = level.at.as_us();
-        let fields = [
-            (meter.limit.into(), self.limit),
-            (if implied { 0 } else { meter.capacity.into() }, self.capacity),
-            ((meter.period / self.period_unit).into(), self.period),
-            (if self.at == 8 { (at as u64).into() } else { u128::try_from(at).ok()? }, self.at),
-            (level.used, self.used),
-        ];
-        if !fields.iter().all(|&(value, width)| fits(value, width)) {
+        let at = if self.at == 8 { at as u64 } else { u64::try_from(at).ok()? };
+        let fits = fits(meter.limit.into(), self.limit)
+            && (implied || fits(meter.capacity.into(), self.capacity))
+            && fits((meter.period / self.period_unit).into(), self.period)
+            && fits(at.into(), self.at)
+            && fits(level.used, self.used);
+        if !fits {
             return None;
         }
-        let mut bytes = Bytes::with_capacity(3 + self.len());
-        bytes.extend(&[record::MAGIC, record::VERSION, head]);
-        for (value, width) in fields {
-            bytes.extend(&value.to_le_bytes()[..width]);
-        }
-        Some(bytes)
+        let mut bytes = [0; Bytes::SHORT];
+        bytes[..3].copy_from_slice(&[record::MAGIC, record::VERSION, head]);
+        let mut end = 3;
+        // All of a number in one store: what is too much of it is zero, and written over.
+        let mut put = |number: u128, width: usize| {
+            bytes[end..end + size_of::<u128>()].copy_from_slice(&number.to_le_bytes());
+            end += width;
+        };
+        put(meter.limit.into(), self.limit);
+        put(if implied { 0 } else { meter.capacity.into() }, self.capacity);
+        put((meter.period / self.period_unit).into(), self.period);
+        put(at.into(), self.at);
+        put(level.used, self.used);
+        Some(Bytes::short(bytes, end))
     }
 }
 
@@ -382,6 +401,7 @@ impl Shape {
 const DRAIN_SHIFT: u32 = 3;
 const SHAPE_SHIFT: u32 = 5;
 
+#[inline]
 fn decode(bytes: &[u8], form: Form) -> Result<(Meter, Level), Foreign> {
     let (head, fields) = record::open(bytes, form.kind)?;
     let drain = Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)).filter(|drain| form.drains.contains(drain));
@@ -397,6 +417,7 @@ fn decode(bytes: &[u8], form: Form) -> Result<(Meter, Level), Foreign> {
 }
 
 /// The record; `None` if even the widest can't hold it.
+#[inline]
 fn encode(meter: &Meter, level: Level, form: Form) -> Option<Bytes> {
     let head = form.kind.tag() | (meter.drain as u8) << DRAIN_SHIFT;
     Shape::COMMON

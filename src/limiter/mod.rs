@@ -231,6 +231,12 @@ impl Bytes {
         Self(if len <= Self::SHORT { Inner::Short([0; Self::SHORT], 0) } else { Inner::Long(Vec::with_capacity(len)) })
     }
 
+    /// The first `len` of these.
+    #[inline(always)]
+    const fn short(array: [u8; Self::SHORT], len: usize) -> Self {
+        Self(Inner::Short(array, len as u8))
+    }
+
     #[inline(always)]
     fn extend(&mut self, more: &[u8]) {
         match &mut self.0 {
@@ -403,7 +409,7 @@ macro_rules! algorithms {
             /// # Errors
             /// [`Refusal::Foreign`] if the value is not a record of this algorithm, [`Refusal::Overflow`] if the result
             /// would not fit one.
-            #[inline]
+            #[inline(always)]
             pub fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
                 match self { $(Self::$name(policy) => decide(policy, stored, now, request),)* }
             }
@@ -428,7 +434,7 @@ macro_rules! algorithms {
 }
 
 /// What holds for every algorithm: a limit of 0 is closed, though not to a look at what the key holds.
-#[inline]
+#[inline(always)]
 fn decide<A: Algorithm>(policy: &A, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
     if policy.quota().limit() == 0 {
         if let Some(bytes) = stored {

@@ -48,10 +48,17 @@ pub(super) fn open(bytes: &[u8], wanted: Kind) -> Result<(u8, &[u8]), Foreign> {
 #[inline(always)]
 pub(super) fn take(fields: &mut &[u8], width: usize) -> u128 {
     let Some((number, rest)) = fields.split_at_checked(width) else { return 0 };
+    // In one load where there is more behind it: what is put together byte by byte, and then read as one, has to wait.
+    let taken = match fields.first_chunk() {
+        Some(&eight) if width <= 8 => (u64::from_le_bytes(eight) & (u64::MAX >> (64 - 8 * width.clamp(1, 8)))).into(),
+        _ => number.iter().rev().fold(0, |number, &byte| number << 8 | u128::from(byte)),
+    };
     *fields = rest;
-    let mut wide = [0; 16];
-    wide[..width].copy_from_slice(number);
-    u128::from_le_bytes(wide)
+    if width == 0 {
+        0
+    } else {
+        taken
+    }
 }
 
 /// Whether `width` bytes, at most 16, hold `number`.

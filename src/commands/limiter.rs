@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::error::{Error, Name};
-use super::{block, commit, grammar, now, reply, row, takes, Wanted};
+use super::{block, charge, grammar, now, reply, row, takes, Wanted};
 use crate::keyspace::{Call, Key, Run};
 use crate::limiter::{Algorithm, Decision};
 
@@ -33,13 +33,13 @@ fn limit<A: Algorithm>(call: &Call<'_>) -> Result<Option<Decision>, Error> {
     if queued && takes {
         return block::behind(call, &key, &rule, now);
     }
-    let outcome = Wanted::one(A::KIND).decide(&key, &rule.policy, now, rule.request)?;
-    if rule.block.is_some() && outcome.decision.granted == 0 {
+    let waits = |decision: &Decision| rule.block.is_some() && decision.granted == 0;
+    let wanted = Wanted::one(A::KIND);
+    let Some(decision) = charge(wanted, &mut key, &rule.policy, now, rule.request, |decision| !waits(decision))? else {
         return block::behind(call, &key, &rule, now);
-    }
-    commit(&mut key, &outcome.change);
+    };
     if queued {
         block::stir(call, 1);
     }
-    Ok(Some(outcome.decision))
+    Ok(Some(decision))
 }

@@ -5,8 +5,8 @@
 
 use super::meter::{self, Drain, Form, Meter};
 use super::{
-    Algorithm, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request, Setting, SettingValue, Standing,
-    MAX_UNITS,
+    Algorithm, Bytes, Fact, Foreign, Instant, Kind, Quota, Refusal, Report, Request, Setting, SettingValue, Standing,
+    Verdict, MAX_UNITS,
 };
 
 /// Fixed window.
@@ -47,8 +47,14 @@ impl Algorithm for Fixed {
     }
 
     #[inline(always)]
-    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
-        self.meter().decide(FORM, stored, now, request)
+    fn decide(
+        &self,
+        stored: Option<&[u8]>,
+        now: Instant,
+        request: Request,
+        into: Option<&mut Bytes>,
+    ) -> Result<Verdict, Refusal> {
+        self.meter().decide(FORM, stored, now, request, into)
     }
 
     fn wrote(&self, stored: &[u8]) -> bool {

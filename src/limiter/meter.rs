@@ -10,7 +10,7 @@
 
 use super::record::{self, fits, take};
 use super::{
-    Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request, Span, Standing,
+    Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Quota, Refusal, Report, Request, Span, Standing, Verdict,
     Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD,
 };
 
@@ -187,9 +187,10 @@ impl Meter {
         stored: Option<&[u8]>,
         now: Instant,
         request: Request,
-    ) -> Result<Outcome, Refusal> {
+        into: Option<&mut Bytes>,
+    ) -> Result<Verdict, Refusal> {
         let (level, earliest) = self.level(form, stored, now)?;
-        self.charge(form, (level, earliest), now, request)
+        self.charge(form, (level, earliest), now, request, into)
     }
 
     /// Whether `stored`, a record of `form`, drains as this policy says, on its grid.
@@ -238,7 +239,8 @@ impl Meter {
         (level, earliest): (Level, Instant),
         now: Instant,
         Request { amount, ahead }: Request,
-    ) -> Result<Outcome, Refusal> {
+        into: Option<&mut Bytes>,
+    ) -> Result<Verdict, Refusal> {
         let unit = self.unit();
         let capacity = self.grains(self.capacity);
         let free = capacity.saturating_sub(level.used);
@@ -261,7 +263,7 @@ impl Meter {
         if used > capacity && matches!(amount, Amount::Cost(_) | Amount::UpTo(_)) {
             let denied = |wait| {
                 let (limit, remaining, reset) = (self.capacity, self.whole(free), self.reset(level, now));
-                Ok(Outcome::keep(Decision { granted: 0, limit, remaining, wait, reset }))
+                Ok((Decision { granted: 0, limit, remaining, wait, reset }, Change::Keep))
             };
             let ahead = match amount {
                 Amount::Cost(n) if n > self.capacity => return denied(Wait::Never),
@@ -297,10 +299,12 @@ impl Meter {
         } else {
             let left = if used == 0 { self.until(level, now, 1) } else { reset };
             let expires = now.checked_add(left).ok_or(Refusal::Overflow)?;
-            let bytes = encode(self, Level { at: level.at.max(earliest), used }, form).ok_or(Refusal::Overflow)?;
-            Change::Write { offset: 0, bytes, expires }
+            if !encode(self, Level { at: level.at.max(earliest), used }, form, into) {
+                return Err(Refusal::Overflow);
+            }
+            Change::Write { offset: 0, bytes: (), expires }
         };
-        Ok(Outcome { decision, change })
+        Ok((decision, change))
     }
 }
 
@@ -363,24 +367,25 @@ impl Shape {
         valid.then_some((Meter { limit, period, capacity, drain, align: None }, Level { at, used }))
     }
 
-    /// The record, if everything fits this shape.
+    /// Writes the record, if everything fits this shape: tells whether it does.
     #[inline(always)]
-    fn encode(&self, meter: &Meter, level: Level, head: u8) -> Option<Bytes> {
+    fn encode(&self, meter: &Meter, level: Level, head: u8, into: Option<&mut Bytes>) -> bool {
         let implied = self.capacity == 0;
-        if implied && meter.capacity != meter.limit || !meter.period.is_multiple_of(self.period_unit) {
-            return None;
-        }
         let at = level.at.as_us();
-        let at = if self.at == 8 { at as u64 } else { u64::try_from(at).ok()? };
+        if implied && meter.capacity != meter.limit
+            || !meter.period.is_multiple_of(self.period_unit)
+            || self.at < 8 && at < 0
+        {
+            return false;
+        }
+        let at = at as u64;
         let fits = fits(meter.limit.into(), self.limit)
             && (implied || fits(meter.capacity.into(), self.capacity))
             && fits((meter.period / self.period_unit).into(), self.period)
             && fits(at.into(), self.at)
             && fits(level.used, self.used);
-        if !fits {
-            return None;
-        }
-        let mut bytes = [0; Bytes::SHORT];
+        let Some(bytes) = into.filter(|_| fits) else { return fits };
+        let bytes = bytes.room(3 + self.len());
         bytes[..3].copy_from_slice(&[record::MAGIC, record::VERSION, head]);
         let mut end = 3;
         // All of a number in one store: what is too much of it is zero, and written over.
@@ -393,7 +398,7 @@ impl Shape {
         put((meter.period / self.period_unit).into(), self.period);
         put(at.into(), self.at);
         put(level.used, self.used);
-        Some(Bytes::short(bytes, end))
+        true
     }
 }
 
@@ -416,14 +421,13 @@ fn decode(bytes: &[u8], form: Form) -> Result<(Meter, Level), Foreign> {
     decoded.ok_or(Foreign::Unknown)
 }
 
-/// The record; `None` if even the widest can't hold it.
+/// Writes the record; `false` if even the widest can't hold it.
 #[inline]
-fn encode(meter: &Meter, level: Level, form: Form) -> Option<Bytes> {
+fn encode(meter: &Meter, level: Level, form: Form, mut into: Option<&mut Bytes>) -> bool {
     let head = form.kind.tag() | (meter.drain as u8) << DRAIN_SHIFT;
-    Shape::COMMON
-        .encode(meter, level, head)
-        .or_else(|| Shape::BURST.encode(meter, level, head | 1 << SHAPE_SHIFT))
-        .or_else(|| Shape::WIDE.encode(meter, level, head | 2 << SHAPE_SHIFT))
+    Shape::COMMON.encode(meter, level, head, into.as_deref_mut())
+        || Shape::BURST.encode(meter, level, head | 1 << SHAPE_SHIFT, into.as_deref_mut())
+        || Shape::WIDE.encode(meter, level, head | 2 << SHAPE_SHIFT, into)
 }
 
 /// A record as it stands under its own policy.
@@ -496,12 +500,18 @@ mod tests {
         }
     }
 
+    fn encoded(meter: &Meter, level: Level) -> Option<Bytes> {
+        let mut bytes = Bytes::new();
+        assert_eq!(encode(meter, level, ANY, None), encode(meter, level, ANY, Some(&mut bytes)));
+        encode(meter, level, ANY, Some(&mut bytes)).then_some(bytes)
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
         #[test]
         fn what_is_encoded_decodes_to_the_same((meter, level) in state()) {
-            let bytes = encode(&meter, level, ANY).expect("it fits the widest shape");
+            let bytes = encoded(&meter, level).expect("it fits the widest shape");
             prop_assert!((crate::limiter::MIN_RECORD..=64).contains(&bytes.as_slice().len()));
             let (decoded, at) = decode(bytes.as_slice(), ANY).expect("a record");
             prop_assert!(decoded.same(&meter));
@@ -515,7 +525,7 @@ mod tests {
         ) {
             bytes[..3].copy_from_slice(&[record::MAGIC, record::VERSION, head & !record::TAG_BITS | Kind::Bucket.tag()]);
             if let Ok((meter, level)) = decode(&bytes, ANY) {
-                let again = encode(&meter, level, ANY).expect("it fits the shape that it came from");
+                let again = encoded(&meter, level).expect("it fits the shape that it came from");
                 prop_assert!(again.as_slice().len() <= bytes.len());
                 let (decoded, at) = decode(again.as_slice(), ANY).expect("a record");
                 prop_assert!(decoded.same(&meter) && at == level);
@@ -531,6 +541,6 @@ mod tests {
     #[test]
     fn more_than_the_widest_shape_holds_is_no_record() {
         let meter = Meter { limit: 1, period: 1_000, capacity: 1, drain: Drain::Smooth, align: None };
-        assert!(encode(&meter, Level { at: Instant::from_us(0), used: 1 << 104 }, ANY).is_none());
+        assert!(encoded(&meter, Level { at: Instant::from_us(0), used: 1 << 104 }).is_none());
     }
 }

@@ -165,9 +165,9 @@ fn report(kind: Kind, quota: (u64, u64), used: u128, standing: Standing) -> Repo
     ]
 }
 
-/// What a decision does to the stored value.
+/// What a decision does to the stored value. `B` is `()` where the bytes are somewhere else.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum Change<B = Bytes> {
     /// Nothing: the key stays as it is.
     Keep,
     /// The value becomes its own first `offset` bytes, followed by `bytes`.
@@ -175,7 +175,7 @@ pub enum Change {
         /// How much of the old value stays; 0 where there was none.
         offset: usize,
         /// What follows.
-        bytes: Bytes,
+        bytes: B,
         /// From when on the value means nothing.
         expires: Instant,
     },
@@ -192,11 +192,8 @@ pub struct Outcome {
     pub change: Change,
 }
 
-impl Outcome {
-    const fn keep(decision: Decision) -> Self {
-        Self { decision, change: Change::Keep }
-    }
-}
+/// A decision, and what carries it out but for the bytes.
+type Verdict = (Decision, Change<()>);
 
 /// Why there is no decision. Nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,51 +212,58 @@ impl From<Foreign> for Refusal {
 
 /// Bytes to be stored: short ones, which are the rule, need no allocation.
 #[derive(Clone)]
-pub struct Bytes(Inner);
-
-#[derive(Clone)]
-enum Inner {
-    Short([u8; Bytes::SHORT], u8),
-    Long(Vec<u8>),
+pub struct Bytes {
+    short: [u8; Bytes::SHORT],
+    /// How many of those.
+    len: usize,
+    /// All of them, if they are too many for that.
+    long: Option<Vec<u8>>,
 }
 
 impl Bytes {
     /// Up to this length they are kept in place: the longest record of fixed length.
     const SHORT: usize = 64;
 
+    /// No bytes.
+    pub const fn new() -> Self {
+        Self { short: [0; Self::SHORT], len: 0, long: None }
+    }
+
     fn with_capacity(len: usize) -> Self {
-        Self(if len <= Self::SHORT { Inner::Short([0; Self::SHORT], 0) } else { Inner::Long(Vec::with_capacity(len)) })
+        Self { long: (len > Self::SHORT).then(|| Vec::with_capacity(len)), ..Self::new() }
     }
 
-    /// The first `len` of these.
+    /// Room for so many bytes, at most [`Self::SHORT`], instead of what there is.
     #[inline(always)]
-    const fn short(array: [u8; Self::SHORT], len: usize) -> Self {
-        Self(Inner::Short(array, len as u8))
+    fn room(&mut self, len: usize) -> &mut [u8; Self::SHORT] {
+        self.long = None;
+        self.len = len;
+        &mut self.short
     }
 
-    #[inline(always)]
     fn extend(&mut self, more: &[u8]) {
-        match &mut self.0 {
-            Inner::Long(bytes) => bytes.extend_from_slice(more),
-            Inner::Short(array, len) => {
-                let start = usize::from(*len);
-                match array.get_mut(start..start + more.len()) {
-                    Some(room) => {
-                        room.copy_from_slice(more);
-                        *len += more.len() as u8;
-                    }
-                    None => self.0 = Inner::Long([&array[..start], more].concat()),
-                }
+        match (&mut self.long, self.short.get_mut(self.len..self.len + more.len())) {
+            (Some(bytes), _) => bytes.extend_from_slice(more),
+            (None, Some(room)) => {
+                room.copy_from_slice(more);
+                self.len += more.len();
             }
+            (None, None) => self.long = Some([&self.short[..self.len], more].concat()),
         }
     }
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        match &self.0 {
-            Inner::Short(array, len) => &array[..usize::from(*len)],
-            Inner::Long(bytes) => bytes,
+        match &self.long {
+            Some(bytes) => bytes,
+            None => &self.short[..self.len],
         }
+    }
+}
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -322,8 +326,15 @@ pub trait Algorithm: Copy {
     /// The limit per period.
     fn quota(&self) -> Quota;
 
-    /// Decides `request` at `now` for a key that holds `stored`. The limit is not 0.
-    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal>;
+    /// Decides `request` at `now` for a key that holds `stored`. The limit is not 0. What is to be written goes `into` the bytes,
+    /// unless this is only a look.
+    fn decide(
+        &self,
+        stored: Option<&[u8]>,
+        now: Instant,
+        request: Request,
+        into: Option<&mut Bytes>,
+    ) -> Result<(Decision, Change<()>), Refusal>;
 
     /// Whether a key that holds `stored` was last changed under this policy, as far as can be seen, or counts as if it was: waits
     /// are then exact, and not only long enough.
@@ -409,9 +420,30 @@ macro_rules! algorithms {
             /// # Errors
             /// [`Refusal::Foreign`] if the value is not a record of this algorithm, [`Refusal::Overflow`] if the result
             /// would not fit one.
-            #[inline(always)]
             pub fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
-                match self { $(Self::$name(policy) => decide(policy, stored, now, request),)* }
+                let mut bytes = Bytes::new();
+                let (decision, change) = self.decide_into(stored, now, request, &mut bytes)?;
+                let change = match change {
+                    Change::Keep => Change::Keep,
+                    Change::Write { offset, bytes: (), expires } => Change::Write { offset, bytes, expires },
+                    Change::Remove => Change::Remove,
+                };
+                Ok(Outcome { decision, change })
+            }
+
+            /// [`Self::decide`], with the bytes apart: they are put where they stay.
+            ///
+            /// # Errors
+            /// As [`Self::decide`].
+            #[inline(always)]
+            pub fn decide_into(
+                &self,
+                stored: Option<&[u8]>,
+                now: Instant,
+                request: Request,
+                bytes: &mut Bytes,
+            ) -> Result<(Decision, Change<()>), Refusal> {
+                match self { $(Self::$name(policy) => decide(policy, stored, now, request, Some(bytes)),)* }
             }
 
             /// What [`Self::decide`] would answer, but with the limiter as it stands: nothing is taken.
@@ -435,18 +467,24 @@ macro_rules! algorithms {
 
 /// What holds for every algorithm: a limit of 0 is closed, though not to a look at what the key holds.
 #[inline(always)]
-fn decide<A: Algorithm>(policy: &A, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
+fn decide<A: Algorithm>(
+    policy: &A,
+    stored: Option<&[u8]>,
+    now: Instant,
+    request: Request,
+    into: Option<&mut Bytes>,
+) -> Result<Verdict, Refusal> {
     if policy.quota().limit() == 0 {
         if let Some(bytes) = stored {
             A::inspect(bytes, now)?;
         }
-        return Ok(Outcome::keep(Decision::CLOSED));
+        return Ok((Decision::CLOSED, Change::Keep));
     }
-    policy.decide(stored, now, request)
+    policy.decide(stored, now, request, into)
 }
 
 fn peek<A: Algorithm>(policy: &A, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Decision, Refusal> {
-    let decision = decide(policy, stored, now, request)?.decision;
+    let (decision, _) = decide(policy, stored, now, request, None)?;
     if decision.granted == 0 {
         return Ok(decision);
     }

@@ -21,8 +21,8 @@
 
 use super::record::{self, take};
 use super::{
-    Algorithm, Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Outcome, Quota, Refusal, Report, Request,
-    Setting, SettingValue, Span, Standing, Wait, MAX_PERIOD, MIN_PERIOD,
+    Algorithm, Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Quota, Refusal, Report, Request, Setting,
+    SettingValue, Span, Standing, Verdict, Wait, MAX_PERIOD, MIN_PERIOD,
 };
 
 /// The most ticks in a period.
@@ -58,8 +58,14 @@ impl Algorithm for Slide {
         self.quota
     }
 
-    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
-        self.view(stored, now)?.decide(self.quota.limit(), request)
+    fn decide(
+        &self,
+        stored: Option<&[u8]>,
+        now: Instant,
+        request: Request,
+        into: Option<&mut Bytes>,
+    ) -> Result<Verdict, Refusal> {
+        self.view(stored, now)?.decide(self.quota.limit(), request, into)
     }
 
     fn wrote(&self, _: &[u8]) -> bool {
@@ -308,10 +314,10 @@ impl<'a> View<'a> {
         }
     }
 
-    fn decide(&self, limit: u64, Request { amount, ahead }: Request) -> Result<Outcome, Refusal> {
+    fn decide(&self, limit: u64, Request { amount, ahead }: Request, into: Option<&mut Bytes>) -> Result<Verdict, Refusal> {
         let used = u64::from(self.used());
         let Standing { remaining: free, reset } = self.standing(limit);
-        let denied = |remaining, wait| Ok(Outcome::keep(Decision { granted: 0, limit, remaining, wait, reset }));
+        let denied = |remaining, wait| Ok((Decision { granted: 0, limit, remaining, wait, reset }, Change::Keep));
 
         let mut acts = self.now;
         let granted = match amount {
@@ -329,7 +335,7 @@ impl<'a> View<'a> {
             Amount::UpTo(_) if free == 0 => return denied(free, Wait::For(self.until((used + 1 - limit) as u32))),
             Amount::UpTo(n) => n.min(free),
             Amount::Cost(n) | Amount::Force(n) => n,
-            Amount::Refund(n) => return Ok(self.refund(limit, n.min(used) as u32, reset)),
+            Amount::Refund(n) => return Ok(self.refund(limit, n.min(used) as u32, reset, into)),
         };
         let units = u32::try_from(granted).map_err(|_| Refusal::Overflow)?;
         let after = self.used().checked_add(units).ok_or(Refusal::Overflow)?;
@@ -341,9 +347,17 @@ impl<'a> View<'a> {
         if expires > i64::MAX.into() {
             return Err(Refusal::Overflow);
         }
-        let (offset, bytes) = self
-            .appended(limit as u32, tick, units)
-            .unwrap_or_else(|| (0, self.rebuilt(limit as u32, self.len(), tick, after)));
+        let offset = match (self.appended(limit as u32, tick, units), into) {
+            (Some((offset, last)), Some(bytes)) => {
+                bytes.room(ENTRY)[..ENTRY].copy_from_slice(&last);
+                offset
+            }
+            (None, Some(bytes)) => {
+                *bytes = self.rebuilt(limit as u32, self.len(), tick, after);
+                0
+            }
+            (_, None) => 0,
+        };
         let decision = Decision {
             granted,
             limit,
@@ -351,7 +365,7 @@ impl<'a> View<'a> {
             wait: Wait::For(acts.since(self.now)),
             reset: Span::saturating((expires - i128::from(self.now.as_us())).unsigned_abs()),
         };
-        Ok(Outcome { decision, change: Change::Write { offset, bytes, expires: Instant::saturating(expires) } })
+        Ok((decision, Change::Write { offset, bytes: (), expires: Instant::saturating(expires) }))
     }
 
     /// The tick of the policy's grid that it is now.
@@ -367,7 +381,7 @@ impl<'a> View<'a> {
 
     /// The end of the log after `units` more at `tick`, which is not before its last entry's; `None` if the log has to be
     /// written anew.
-    fn appended(&self, limit: u32, tick: i128, units: u32) -> Option<(usize, Bytes)> {
+    fn appended(&self, limit: u32, tick: i128, units: u32) -> Option<(usize, Entry)> {
         let log = &self.log;
         let last = self.len().checked_sub(1)?;
         // Dead entries are dropped well before they outnumber the others: a quarter costs four moved entries a grant.
@@ -382,9 +396,7 @@ impl<'a> View<'a> {
         // Another policy may bring dead entries back to life: with them, too, the counts must not come full circle.
         log.count(last).wrapping_sub(log.before).checked_add(units)?;
         let index = if offset == log.offset(last) { last } else { self.len() };
-        let mut bytes = Bytes::with_capacity(ENTRY);
-        bytes.extend(&entry(offset, log.count(last).wrapping_add(units)));
-        Some((HEADER + ENTRY * index, bytes))
+        Some((HEADER + ENTRY * index, entry(offset, log.count(last).wrapping_add(units))))
     }
 
     /// The whole record, on the policy's grid: what counts up to the entry before `end`, and then `used` units by `tick`.
@@ -424,7 +436,7 @@ impl<'a> View<'a> {
     }
 
     /// Gives back the newest `units`, no more than count.
-    fn refund(&self, limit: u64, units: u32, reset: Span) -> Outcome {
+    fn refund(&self, limit: u64, units: u32, reset: Span, into: Option<&mut Bytes>) -> Verdict {
         let used = self.used() - units;
         let decision = |reset| Decision {
             granted: units.into(),
@@ -434,23 +446,27 @@ impl<'a> View<'a> {
             reset,
         };
         if units == 0 {
-            return Outcome::keep(decision(reset));
+            return (decision(reset), Change::Keep);
         }
         if used == 0 {
-            return Outcome { decision: decision(Span::ZERO), change: Change::Remove };
+            return (decision(Span::ZERO), Change::Remove);
         }
         let gone = self.log.before(self.live);
         let index = self.reaches(used).min(self.len() - 1);
-        let (offset, bytes) = if self.unchanged(limit as u32) {
-            let mut bytes = Bytes::with_capacity(ENTRY);
-            bytes.extend(&entry(self.log.offset(index), gone.wrapping_add(used)));
-            (HEADER + ENTRY * index, bytes)
-        } else {
-            (0, self.rebuilt(limit as u32, index, self.tick(index), used))
+        let offset = match (self.unchanged(limit as u32), into) {
+            (true, Some(bytes)) => {
+                bytes.room(ENTRY)[..ENTRY].copy_from_slice(&entry(self.log.offset(index), gone.wrapping_add(used)));
+                HEADER + ENTRY * index
+            }
+            (false, Some(bytes)) => {
+                *bytes = self.rebuilt(limit as u32, index, self.tick(index), used);
+                0
+            }
+            (_, None) => 0,
         };
         let reset = self.until(used);
         let expires = Instant::saturating(i128::from(self.now.as_us()) + i128::from(reset.as_us()));
-        Outcome { decision: decision(reset), change: Change::Write { offset, bytes, expires } }
+        (decision(reset), Change::Write { offset, bytes: (), expires })
     }
 }
 
@@ -498,7 +514,8 @@ mod tests {
             bytes.extend(entries.as_flattened());
             let slide = Slide::new(Quota::new(limit.into(), Span::from_us(period)).expect("in range"));
             for amount in [Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)] {
-                let _ = slide.decide(Some(&bytes), Instant::from_us(now), Request { amount, ahead: Span::from_us(ahead) });
+                let request = Request { amount, ahead: Span::from_us(ahead) };
+                let _ = slide.decide(Some(&bytes), Instant::from_us(now), request, Some(&mut Bytes::new()));
             }
             let _ = Slide::inspect(&bytes, Instant::from_us(now));
         }

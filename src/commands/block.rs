@@ -196,7 +196,7 @@ impl Counter for Key<'_> {
     type Error = Error;
 
     fn stored(&self, policy: &Policy) -> Result<Option<&[u8]>, Error> {
-        Wanted::one(policy.kind()).stored(self)
+        Ok(Wanted::one(policy.kind()).stored(self)?)
     }
 
     fn expires(&self) -> Option<Instant> {

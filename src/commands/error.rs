@@ -102,6 +102,13 @@ pub enum Error {
     Unblocked,
 }
 
+/// Results that are looked at on the way to a grant are better small: the error is not.
+impl From<Box<Error>> for Error {
+    fn from(error: Box<Error>) -> Self {
+        *error
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -96,7 +96,7 @@ impl Name {
 /// # Errors
 /// The first word that is not as it should be; so it is with all of these.
 #[inline(always)]
-pub fn limiter<W: Words + ?Sized>(kind: Kind, words: &W) -> Result<Rule, Error> {
+pub fn limiter<W: Words + ?Sized>(kind: Kind, words: &W) -> Result<Rule, Box<Error>> {
     rule(kind, Name::Limiter(kind), &mut Cursor { words, next: 2 })
 }
 
@@ -104,7 +104,7 @@ pub fn limiter<W: Words + ?Sized>(kind: Kind, words: &W) -> Result<Rule, Error> 
 ///
 /// # Errors
 /// As [`limiter`].
-pub fn peek<W: Words + ?Sized>(words: &W) -> Result<Rule, Error> {
+pub fn peek<W: Words + ?Sized>(words: &W) -> Result<Rule, Box<Error>> {
     let kind = algorithm(words.word(1).ok_or(Error::Arity(Name::Peek))?)?;
     rule(kind, Name::Peek, &mut Cursor { words, next: 3 })
 }
@@ -126,18 +126,18 @@ pub fn numkeys<W: Words + ?Sized>(words: &W) -> Result<usize, Error> {
 ///
 /// # Errors
 /// As [`limiter`].
-pub fn rules<W: Words + ?Sized>(words: &W, keys: usize) -> Result<Vec<Rule>, Error> {
+pub fn rules<W: Words + ?Sized>(words: &W, keys: usize) -> Result<Vec<Rule>, Box<Error>> {
     let mut cursor = Cursor { words, next: 2 + keys };
     let mut rules = Vec::with_capacity(keys);
     while let Some(word) = cursor.word() {
         let kind = algorithm(word)?;
         if rules.len() == keys {
-            return Err(Error::Unpaired { keys, rules: keys + 1 });
+            return Err(Box::new(Error::Unpaired { keys, rules: keys + 1 }));
         }
         rules.push(rule(kind, Name::All, &mut cursor)?);
     }
     if rules.len() < keys {
-        return Err(Error::Unpaired { keys, rules: rules.len() });
+        return Err(Box::new(Error::Unpaired { keys, rules: rules.len() }));
     }
     Ok(rules)
 }
@@ -152,12 +152,12 @@ fn named(word: &[u8]) -> Option<Kind> {
 
 /// `limit period [algorithm options] [amount] [wait]`, up to the last word or, in [`Name::All`], up to the next rule.
 #[inline(always)]
-fn rule<W: Words + ?Sized>(kind: Kind, command: Name, words: &mut Cursor<'_, W>) -> Result<Rule, Error> {
-    let (Some(limit), Some(period)) = (words.word(), words.word()) else { return Err(Error::NoLimit(kind)) };
+fn rule<W: Words + ?Sized>(kind: Kind, command: Name, words: &mut Cursor<'_, W>) -> Result<Rule, Box<Error>> {
+    let (Some(limit), Some(period)) = (words.word(), words.word()) else { return Err(Box::new(Error::NoLimit(kind))) };
     let limit = count(limit, "limit", 0, kind.max_limit())?;
-    let period = period_of(period).ok_or(BAD_PERIOD)?;
-    let quota = Quota::new(limit, period).ok_or(BAD_PERIOD)?;
-    let policy = kind.policy(quota).ok_or(BAD_PERIOD)?;
+    let period = period_of(period).ok_or_else(|| Box::new(BAD_PERIOD))?;
+    let quota = Quota::new(limit, period).ok_or_else(|| Box::new(BAD_PERIOD))?;
+    let policy = kind.policy(quota).ok_or_else(|| Box::new(BAD_PERIOD))?;
     let rule = Rule { policy, request: Request::now(Amount::Cost(1)), block: None };
     // Most have no options: they are not to pay for these.
     if words.peek().is_none() {
@@ -174,7 +174,7 @@ fn options<W: Words + ?Sized>(
     words: &mut Cursor<'_, W>,
     period: Span,
     mut rule: Rule,
-) -> Result<Rule, Error> {
+) -> Result<Rule, Box<Error>> {
     let mut settings_seen = 0_u32;
     let mut amount: Option<(&'static str, Amount)> = None;
     let mut wait: Option<(&'static Waiting, Span)> = None;
@@ -185,31 +185,31 @@ fn options<W: Words + ?Sized>(
         words.next += 1;
         if let Some((index, setting)) = find(kind.settings(), |setting| setting.keyword, word) {
             if settings_seen & 1 << index != 0 {
-                return Err(Error::Twice(setting.keyword));
+                return Err(Box::new(Error::Twice(setting.keyword)));
             }
             settings_seen |= 1 << index;
             rule.policy.set(index, setting_value(setting, words, period)?);
         } else if let Some((_, &(keyword, of))) = find(command.amounts(), |amount| amount.0, word) {
             match amount {
-                Some((other, _)) if other == keyword => return Err(Error::Twice(keyword)),
-                Some((other, _)) => return Err(Error::Conflict(other, keyword)),
+                Some((other, _)) if other == keyword => return Err(Box::new(Error::Twice(keyword))),
+                Some((other, _)) => return Err(Box::new(Error::Conflict(other, keyword))),
                 None => amount = Some((keyword, of(count(words.value(keyword)?, keyword, 1, MAX_UNITS)?))),
             }
         } else if let Some((_, found)) = find(command.waits(), |wait| wait.keyword, word) {
             match wait {
-                Some((other, _)) if other.keyword == found.keyword => return Err(Error::Twice(found.keyword)),
-                Some((other, _)) => return Err(Error::Conflict(other.keyword, found.keyword)),
+                Some((other, _)) if other.keyword == found.keyword => return Err(Box::new(Error::Twice(found.keyword))),
+                Some((other, _)) => return Err(Box::new(Error::Conflict(other.keyword, found.keyword))),
                 None => wait = Some((found, wait_of(words.value(found.keyword)?, found.keyword)?)),
             }
         } else {
-            return Err(Error::UnknownOption { word: printable(word), command });
+            return Err(Box::new(Error::UnknownOption { word: printable(word), command }));
         }
     }
     let (keyword, amount) = amount.unwrap_or(("COST", Amount::Cost(1)));
     rule.request.amount = amount;
     if let Some((wait, span)) = wait {
         if !wait.amounts.contains(&keyword) {
-            return Err(Error::Conflict(keyword, wait.keyword));
+            return Err(Box::new(Error::Conflict(keyword, wait.keyword)));
         }
         (wait.set)(&mut rule, span);
     }

@@ -18,25 +18,25 @@ impl<A: Algorithm> Run for Limiter<A> {
             // The client waits, and is replied to when its turn has come.
             Ok(None) => {}
             Ok(Some(decision)) => reply(call, Ok(decision), |decision| call.reply_integers(&row(&decision))),
-            Err(error) => reply(call, Err(error), |()| {}),
+            Err(error) => reply(call, Err(*error), |()| {}),
         }
     }
 }
 
 #[inline(always)]
-fn limit<A: Algorithm>(call: &Call<'_>) -> Result<Option<Decision>, Error> {
+fn limit<A: Algorithm>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
     let rule = grammar::limiter(A::KIND, call)?;
     let mut key = Key::open(call, 1).ok_or(Error::Arity(Name::Limiter(A::KIND)))?;
     let takes = takes(rule.request.amount);
     let now = now(call);
     let queued = block::others_wait(call, 1);
     if queued && takes {
-        return block::behind(call, &key, &rule, now);
+        return Ok(block::behind(call, &key, &rule, now)?);
     }
     let waits = |decision: &Decision| rule.block.is_some() && decision.granted == 0;
     let wanted = Wanted::one(A::KIND);
     let Some(decision) = charge(wanted, &mut key, &rule.policy, now, rule.request, |decision| !waits(decision))? else {
-        return block::behind(call, &key, &rule, now);
+        return Ok(block::behind(call, &key, &rule, now)?);
     };
     if queued {
         block::stir(call, 1);

@@ -55,12 +55,12 @@ impl Wanted {
 
     /// The record in `key`, if there is one.
     #[inline]
-    fn stored<'k>(self, key: &'k Key<'_>) -> Result<Option<&'k [u8]>, Error> {
+    fn stored<'k>(self, key: &'k Key<'_>) -> Result<Option<&'k [u8]>, Box<Error>> {
         match key.held(MIN_RECORD) {
             Held::Nothing => Ok(None),
             Held::Bytes(bytes) => Ok(Some(bytes)),
-            Held::Short => Err(self.wrong_type(Holds::String(Foreign::Unknown))),
-            Held::Type(name) => Err(self.wrong_type(Holds::Type(name))),
+            Held::Short => Err(Box::new(self.wrong_type(Holds::String(Foreign::Unknown)))),
+            Held::Type(name) => Err(Box::new(self.wrong_type(Holds::Type(name)))),
         }
     }
 
@@ -108,7 +108,7 @@ fn charge(
     now: Instant,
     request: Request,
     goes: impl FnOnce(&Decision) -> bool,
-) -> Result<Option<Decision>, Error> {
+) -> Result<Option<Decision>, Box<Error>> {
     let mut bytes = Bytes::new();
     let decided = policy.decide_into(wanted.stored(key)?, now, request, &mut bytes);
     let (decision, change) = decided.map_err(|refusal| wanted.refused(refusal))?;
@@ -120,7 +120,7 @@ fn charge(
         Change::Write { offset, bytes: (), expires } => {
             let bytes = bytes.as_slice();
             if !Key::fits(offset + bytes.len()) {
-                return Err(Error::Overflow);
+                return Err(Box::new(Error::Overflow));
             }
             key.write(offset, bytes, expires.as_ms_ceil());
         }

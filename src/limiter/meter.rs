@@ -406,7 +406,7 @@ impl Shape {
 const DRAIN_SHIFT: u32 = 3;
 const SHAPE_SHIFT: u32 = 5;
 
-#[inline]
+#[inline(always)]
 fn decode(bytes: &[u8], form: Form) -> Result<(Meter, Level), Foreign> {
     let (head, fields) = record::open(bytes, form.kind)?;
     let drain = Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)).filter(|drain| form.drains.contains(drain));

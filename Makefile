@@ -15,10 +15,10 @@ LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llv
 # The compiler's own headers (stddef.h), which libclang alone does not bring.
 CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
 
-.PHONY: help run test matrix servers sanitize fuzz chaos instructions waiters build deps lint fmt clean
+.PHONY: help run test matrix servers sanitize fuzz chaos instructions core waiters bench bench-report build deps lint fmt clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 run: build ## Build, and start a server with the module loaded (PORT=6379, or the next free one)
 	@server=$$(command -v $(SERVER) || command -v redis-server || command -v valkey-server)
@@ -173,8 +173,29 @@ instructions: build ## Count the instructions of a call, command by command
 	chmod +x $(CALLGRIND)/redis-server
 	REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(CALLGRIND)/redis-server cargo bench --quiet --bench instructions
 
+core: deps ## Time the pure core, decision by decision, in nanoseconds: no server takes part
+	@cargo bench --quiet
+
 waiters: build ## Measure what 10 000 waiting clients cost: memory, wake-ups a second, a PING's latency meanwhile
 	@REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo bench --bench waiters
+
+ROUNDS ?= 5
+# The load on each case in a round, in seconds.
+LOAD ?= 0.8
+bench: build servers ## Measure calls beside the built-ins and other rate limiters, in ROUNDS=5, into docs/benchmarks.*
+	@missing=()
+	command -v redis-benchmark >/dev/null || missing+=(redis-tools)
+	command -v pip >/dev/null || command -v pip3 >/dev/null || missing+=(python3-pip)
+	if [ $${#missing[@]} -gt 0 ]; then
+		sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo
+		$$sudo apt-get update -qq
+		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null
+	fi
+	REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo bench --quiet --bench speed -- --rounds $(ROUNDS) --seconds $(LOAD) \
+		--server $(SERVERS)/redis/redis-server --server $(SERVERS)/valkey/valkey-server
+
+bench-report: deps ## Write docs/benchmarks.md and its charts anew, from docs/benchmarks.json
+	@cargo bench --quiet --bench speed -- --report
 
 build: deps ## Build the module, target/release/libredis_rl.so
 	@cargo build --release

@@ -67,7 +67,7 @@ const COMMANDS: &[Command] = &[
         flags: c"readonly fast",
         keys: Keys::Read(2),
         summary: c"Tells what a limiter would answer, and takes nothing.",
-        complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(N) where its log was written under another policy; O(1) for the others",
+        complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
     },
     Command {
         name: c"rl.all",

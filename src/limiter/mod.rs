@@ -261,6 +261,15 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        match &mut self.long {
+            Some(bytes) => bytes,
+            None => &mut self.short[..self.len],
+        }
+    }
+}
+
 impl Default for Bytes {
     fn default() -> Self {
         Self::new()

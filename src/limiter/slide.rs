@@ -423,6 +423,24 @@ impl<'a> View<'a> {
         };
         bytes.extend(&header.header());
         let gone = if self.live < self.len() { self.log.before(self.live) } else { 0 };
+        if self.log.tick == self.grid.tick {
+            // On its own grid every entry moves by the same number of ticks and units: one pass over the bytes, or a long log
+            // would hold the server up. Ticks ascend, so only the last entry may share its tick with what is added.
+            let kept = self.log.entries.get(self.live..end).unwrap_or_default();
+            let moved = (base - i128::from(self.log.base) + i128::from(self.shift)) as u32;
+            let now = offset(tick);
+            let kept = match kept.split_last() {
+                Some((last, before)) if self::offset(last).wrapping_sub(moved) == now => before,
+                _ => kept,
+            };
+            let start = bytes.as_slice().len();
+            bytes.extend(kept.as_flattened());
+            for kept in bytes.as_mut_slice()[start..].as_chunks_mut::<ENTRY>().0 {
+                *kept = entry(self::offset(kept).wrapping_sub(moved), count(kept).wrapping_sub(gone));
+            }
+            bytes.extend(&entry(now, used));
+            return bytes;
+        }
         let kept = (self.live..end).map(|index| (offset(self.tick(index)), self.log.count(index).wrapping_sub(gone)));
         let added = (offset(tick), used);
         // Of entries that share a tick, the last counts for all.

@@ -43,6 +43,7 @@ pub enum Resp {
 pub struct Server {
     child: Child,
     dir: TempDir,
+    program: String,
     options: Vec<String>,
     module: bool,
     pub port: u16,
@@ -56,12 +57,17 @@ impl Server {
 
     /// A server with the module loaded and these options.
     pub fn with(options: &[&str]) -> Self {
-        Self::launch(0, options)
+        Self::launch(&server_program(), true, 0, options)
+    }
+
+    /// Any server, with or without the module, that also listens on a free port.
+    pub fn of(program: &str, module: bool, options: &[&str]) -> Self {
+        Self::launch(program, module, free_port(), options)
     }
 
     /// A server that also listens on a free port of the loopback interface.
     pub fn on_port(options: &[&str]) -> Self {
-        Self::launch(free_port(), options)
+        Self::launch(&server_program(), true, free_port(), options)
     }
 
     /// A node of a cluster, without slots.
@@ -74,7 +80,7 @@ impl Server {
     pub fn refusing(options: &[&str]) -> String {
         let dir = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();
-        let mut child = Self::spawn(dir.path(), 0, &options, true);
+        let mut child = Self::spawn(dir.path(), &server_program(), 0, &options, true);
         let start = Instant::now();
         while child.try_wait().expect("the server's state").is_none() {
             if start.elapsed() > DEADLINE {
@@ -87,18 +93,18 @@ impl Server {
         std::fs::read_to_string(dir.path().join("server.out")).unwrap_or_default()
     }
 
-    fn launch(port: u16, options: &[&str]) -> Self {
+    fn launch(program: &str, module: bool, port: u16, options: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();
-        let child = Self::spawn(dir.path(), port, &options, true);
-        let mut server = Self { child, dir, options, module: true, port };
+        let child = Self::spawn(dir.path(), program, port, &options, module);
+        let mut server = Self { child, dir, program: program.into(), options, module, port };
         server.wait_until_up();
         server
     }
 
-    fn spawn(dir: &Path, port: u16, options: &[String], with_module: bool) -> Child {
+    fn spawn(dir: &Path, program: &str, port: u16, options: &[String], with_module: bool) -> Child {
         let log = std::fs::File::create(dir.join("server.out")).expect("a log file");
-        Command::new(server_program())
+        Command::new(program)
             .args([
                 "--repl-diskless-sync-delay",
                 "0",
@@ -120,7 +126,7 @@ impl Server {
             .stderr(log)
             .stdin(Stdio::null())
             .spawn()
-            .unwrap_or_else(|error| panic!("{} does not run: {error}", server_program()))
+            .unwrap_or_else(|error| panic!("{program} does not run: {error}"))
     }
 
     fn wait_until_up(&mut self) {
@@ -145,7 +151,7 @@ impl Server {
         self.dir.path()
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.dir.path().join("server.sock")
     }
 
@@ -182,7 +188,7 @@ impl Server {
 
     /// Starts a server that was killed, on the same files.
     pub fn restart(&mut self) {
-        self.child = Self::spawn(self.dir.path(), self.port, &self.options, self.module);
+        self.child = Self::spawn(self.dir.path(), &self.program, self.port, &self.options, self.module);
         self.wait_until_up();
     }
 

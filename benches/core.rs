@@ -1,0 +1,186 @@
+//! What a decision takes, in nanoseconds, without a server: the pure core on the bytes that a key holds, and the grammar on
+//! the words of a call. `make core`, or `cargo bench`
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::measurement::WallTime;
+use criterion::{criterion_group, criterion_main, BenchmarkGroup, Criterion};
+use redis_rl::commands::grammar;
+use redis_rl::limiter::{Amount, Change, Instant, Kind, Policy, Quota, Request, Span};
+
+const DAY: u64 = 86_400_000_000;
+const LIMIT: u64 = 1_000;
+const START: Instant = Instant::from_us(1_760_000_000_000_000);
+
+/// A policy with those options of [`Kind::settings`] that are named.
+fn policy(kind: Kind, limit: u64, period: u64, options: &[(&str, i64)]) -> Policy {
+    let quota = Quota::new(limit, Span::from_us(period)).expect("in range");
+    let mut policy = kind.policy(quota).expect("in range");
+    for &(keyword, value) in options {
+        let index = kind.settings().iter().position(|setting| setting.keyword == keyword).expect("an option of this kind");
+        policy.set(index, value);
+    }
+    policy
+}
+
+fn after(us: u64) -> Instant {
+    START.saturating_add(Span::from_us(us))
+}
+
+/// Decides, and does to the value what the server would.
+fn call(policy: &Policy, value: &mut Vec<u8>, now: Instant, amount: Amount) -> u64 {
+    let stored = (!value.is_empty()).then_some(&value[..]);
+    let outcome = policy.decide(stored, now, Request::now(amount)).expect("a decision");
+    match outcome.change {
+        Change::Keep => {}
+        Change::Write { offset, bytes, .. } => {
+            value.truncate(offset);
+            value.extend_from_slice(bytes.as_slice());
+        }
+        Change::Remove => value.clear(),
+    }
+    outcome.decision.granted
+}
+
+fn holding(policy: &Policy, units: u64) -> Vec<u8> {
+    let mut value = Vec::new();
+    call(policy, &mut value, START, Amount::Force(units));
+    value
+}
+
+fn decide(group: &mut BenchmarkGroup<WallTime>, name: &str, policy: &Policy, stored: Option<&[u8]>, request: Request) {
+    let now = after(1_000);
+    group.bench_function(name, |bencher| {
+        bencher.iter(|| black_box(policy).decide(black_box(stored), black_box(now), black_box(request)));
+    });
+}
+
+fn peek(group: &mut BenchmarkGroup<WallTime>, name: &str, policy: &Policy, stored: &[u8]) {
+    let (now, request) = (after(1_000), Request::now(Amount::Cost(1)));
+    group.bench_function(name, |bencher| {
+        bencher.iter(|| black_box(policy).peek(black_box(Some(stored)), black_box(now), black_box(request)));
+    });
+}
+
+/// Every amount, on a limiter that is half used and on one that is full.
+fn amounts(criterion: &mut Criterion) {
+    for &kind in Kind::ALL {
+        let mut group = criterion.benchmark_group(kind.name());
+        let policy = policy(kind, LIMIT, DAY, &[]);
+        let (half, full) = (holding(&policy, LIMIT / 2), holding(&policy, LIMIT));
+        let cost = Request::now(Amount::Cost(1));
+        let upto = Request::now(Amount::UpTo(2));
+        decide(&mut group, "COST/first", &policy, None, cost);
+        decide(&mut group, "COST/granted", &policy, Some(&half), cost);
+        decide(&mut group, "COST/denied", &policy, Some(&full), cost);
+        decide(&mut group, "UPTO/granted", &policy, Some(&half), upto);
+        decide(&mut group, "UPTO/denied", &policy, Some(&full), upto);
+        decide(&mut group, "FORCE/free", &policy, Some(&half), Request::now(Amount::Force(1)));
+        decide(&mut group, "FORCE/debt", &policy, Some(&full), Request::now(Amount::Force(1)));
+        decide(&mut group, "REFUND", &policy, Some(&half), Request::now(Amount::Refund(1)));
+        decide(&mut group, "RESERVE/booked", &policy, Some(&full), Request { ahead: Span::from_us(2 * DAY), ..cost });
+        decide(&mut group, "RESERVE/denied", &policy, Some(&full), Request { ahead: Span::from_us(1), ..cost });
+        peek(&mut group, "peek/granted", &policy, &half);
+        peek(&mut group, "peek/denied", &policy, &full);
+    }
+}
+
+/// The options of the algorithms.
+fn options(criterion: &mut Criterion) {
+    type Options = &'static [(&'static str, i64)];
+    let rows: [(Kind, &str, Options); 5] = [
+        (Kind::Fixed, "ALIGN", &[("ALIGN", -28_800_000_000)]),
+        (Kind::Slide, "SEGMENTS", &[("SEGMENTS", 60)]),
+        (Kind::Gcra, "BURST", &[("BURST", 2 * LIMIT as i64)]),
+        (Kind::Bucket, "CAPACITY", &[("CAPACITY", 2 * LIMIT as i64)]),
+        (Kind::Bucket, "STEP", &[("STEP", 1)]),
+    ];
+    let cost = Request::now(Amount::Cost(1));
+    for (kind, name, options) in rows {
+        let mut group = criterion.benchmark_group(format!("{} {name}", kind.name()));
+        let policy = policy(kind, LIMIT, DAY, options);
+        decide(&mut group, "granted", &policy, Some(&holding(&policy, LIMIT / 2)), cost);
+        decide(&mut group, "denied", &policy, Some(&holding(&policy, 2 * LIMIT)), cost);
+    }
+    // What another limit left is carried over.
+    for kind in [Kind::Fixed, Kind::Gcra, Kind::Bucket] {
+        let mut group = criterion.benchmark_group(format!("{} changed", kind.name()));
+        let stored = holding(&policy(kind, 2 * LIMIT, DAY, &[]), LIMIT / 2);
+        decide(&mut group, "granted", &policy(kind, LIMIT, DAY, &[]), Some(&stored), cost);
+    }
+}
+
+/// SLIDE on logs of so many entries, one in each `period / entries`.
+fn logs(criterion: &mut Criterion) {
+    // Ticks are whole seconds.
+    const PERIOD: u64 = 65_536_000_000;
+    for entries in [10, 1_000, 65_536] {
+        let mut group = criterion.benchmark_group(format!("SLIDE log of {entries}"));
+        let step = PERIOD / entries;
+        let wide = policy(Kind::Slide, u32::MAX.into(), PERIOD, &[]);
+        let mut log = Vec::new();
+        let mut at = 0;
+        let mut grant = |log: &mut Vec<u8>| {
+            at += step;
+            assert_eq!(call(&wide, log, after(at), Amount::Cost(1)), 1);
+            after(at)
+        };
+        let mut now = START;
+        for _ in 0..entries {
+            now = grant(&mut log);
+        }
+        let tight = policy(Kind::Slide, entries, PERIOD, &[]);
+        let other = policy(Kind::Slide, u32::MAX.into(), PERIOD, &[("SEGMENTS", 60_000)]);
+        let cost = Request::now(Amount::Cost(1));
+        let mut look = |name: &str, policy: &Policy, now: Instant, request: Request| {
+            group.bench_function(name, |bencher| {
+                bencher.iter(|| black_box(policy).decide(black_box(Some(&log)), black_box(now), black_box(request)));
+            });
+        };
+        look("granted, one append", &wide, now, cost);
+        look("denied", &tight, now, cost);
+        look("refunded", &wide, now, Request::now(Amount::Refund(1)));
+        look("refunded, half of it", &wide, now, Request::now(Amount::Refund(entries / 2)));
+        let mut look = |name: &str, policy: &Policy, now: Instant| {
+            group.bench_function(name, |bencher| {
+                bencher.iter(|| black_box(policy).peek(black_box(Some(&log)), black_box(now), black_box(cost)));
+            });
+        };
+        look("peek", &wide, now);
+        look("peek, a third has died", &wide, now.saturating_add(Span::from_us(PERIOD / 3)));
+        look("peek, another policy", &other, now);
+        // Each call finds the log as the last one left it; the rewriting of worn logs has its share.
+        group.bench_function("granted, sliding", |bencher| bencher.iter(|| grant(black_box(&mut log))));
+    }
+}
+
+/// The words of a call, as clients send them.
+fn words(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("grammar");
+    let mut parse = |line: &str, read: fn(&[&[u8]]) -> bool| {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        group.bench_function(line, |bencher| bencher.iter(|| read(black_box(&words))));
+    };
+    let gcra: fn(&[&[u8]]) -> bool = |words| black_box(grammar::limiter(Kind::Gcra, words)).is_ok();
+    parse("RL.GCRA key 10 60", gcra);
+    parse("RL.GCRA key 1000000 250ms COST 5", gcra);
+    parse("RL.GCRA key 10 60 BURST 20 COST 5 RESERVE 30s", gcra);
+    parse("RL.GCRA key 10 60 BRUST 20", gcra);
+    parse("RL.FIXED key 1000 1d ALIGN -8h", |words| black_box(grammar::limiter(Kind::Fixed, words)).is_ok());
+    parse("RL.PEEK GCRA key 10 60", |words| black_box(grammar::peek(words)).is_ok());
+    parse("RL.ALL 2 a b FIXED 60 1m SLIDE 1000 1m COST 7", |words| {
+        grammar::numkeys(words).is_ok_and(|keys| black_box(grammar::rules(words, keys)).is_ok())
+    });
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(800))
+        .sample_size(40)
+        .nresamples(2_000);
+    targets = amounts, options, logs, words
+}
+criterion_main!(benches);

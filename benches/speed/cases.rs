@@ -1,0 +1,322 @@
+//! What is measured: the calls, and how their keys are prepared.
+
+use redis::Value;
+
+use crate::load;
+use crate::peers::Peers;
+
+/// What every other call is compared with.
+pub const SET: &str = "SET key value EX 60";
+/// The same by the loop that can do `MULTI`.
+pub const SET_OWN: &str = "SET key value EX 60, by our own loop";
+
+/// The load of a scene: only the widest has every case.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Width {
+    /// Few cases: unpipelined, with a log, with a replica.
+    Narrow,
+    /// Those that are told of every server.
+    Medium,
+    Wide,
+}
+
+/// What the replies must say, before the measurement and after it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Replies {
+    /// Not a limiter.
+    Any,
+    Grants,
+    Denials,
+}
+
+/// How a limiter says that it granted.
+#[derive(Clone, Copy)]
+pub enum Dialect {
+    /// A row, or for `RL.ALL` a verdict: its first integer is not 0.
+    Ours,
+    /// A row: its first integer is 0 for a grant.
+    Limited,
+    /// A single value, 1 for a grant.
+    Verdict,
+}
+
+/// Which program, besides the server, a case needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    Nothing,
+    Module,
+    RedisCell,
+    Noop,
+    Script(&'static str),
+}
+
+pub struct Case {
+    pub name: &'static str,
+    pub width: Width,
+    pub needs: Needs,
+    /// What is called once for each key before: `#` is the key.
+    pub prepare: &'static str,
+    pub call: &'static str,
+    pub replies: Replies,
+    pub dialect: Dialect,
+    /// Whether its keys would not outlive a round: they are called once each before every measurement.
+    pub refresh: bool,
+    /// Whether a call changes nothing.
+    pub reads: bool,
+    /// `MULTI`, and what is compared with it.
+    pub own_loop: bool,
+}
+
+const BASE: Case = Case {
+    name: "",
+    width: Width::Wide,
+    needs: Needs::Nothing,
+    prepare: "",
+    call: "",
+    replies: Replies::Any,
+    dialect: Dialect::Ours,
+    refresh: false,
+    reads: false,
+    own_loop: false,
+};
+
+const GRANT: Case = Case { replies: Replies::Grants, needs: Needs::Module, width: Width::Narrow, ..BASE };
+const DENIAL: Case = Case { replies: Replies::Denials, needs: Needs::Module, width: Width::Medium, ..BASE };
+const LUA: Case = Case { replies: Replies::Grants, dialect: Dialect::Limited, ..BASE };
+
+/// Grants of meters find a key of a limit that is never reached, with so much used that it lives for hours: it is not created
+/// anew. It is also little enough for a record of the usual size. Logs are as long as the load makes them, up to 1000.
+pub const CASES: &[Case] = &[
+    Case { name: SET, width: Width::Narrow, call: "SET key:# 0123456789012345678901234567 EX 60", refresh: true, ..BASE },
+    Case {
+        name: "GET",
+        width: Width::Medium,
+        prepare: "SET key:# 0123456789012345678901234567",
+        call: "GET key:#",
+        reads: true,
+        ..BASE
+    },
+    Case { name: "INCR", width: Width::Narrow, call: "INCR key:#", ..BASE },
+    Case {
+        name: "a module's command that does nothing",
+        width: Width::Medium,
+        needs: Needs::Noop,
+        call: "NOOP.CALL key:#",
+        reads: true,
+        ..BASE
+    },
+    Case {
+        name: "RL.FIXED, granted",
+        prepare: "RL.FIXED key:# %many 1d COST %tenth",
+        call: "RL.FIXED key:# %many 1d",
+        ..GRANT
+    },
+    Case {
+        name: "RL.GCRA, granted",
+        prepare: "RL.GCRA key:# %many 1d COST %tenth",
+        call: "RL.GCRA key:# %many 1d",
+        ..GRANT
+    },
+    Case {
+        name: "RL.BUCKET, granted",
+        prepare: "RL.BUCKET key:# %many 1d COST %tenth",
+        call: "RL.BUCKET key:# %many 1d",
+        ..GRANT
+    },
+    Case { name: "RL.SLIDE, limit 1000, granted", call: "RL.SLIDE key:# 1000 %slide", refresh: true, ..GRANT },
+    Case { name: "RL.FIXED, denied", prepare: "RL.FIXED key:# 10 1d COST 10", call: "RL.FIXED key:# 10 1d", ..DENIAL },
+    Case { name: "RL.GCRA, denied", prepare: "RL.GCRA key:# 10 1d COST 10", call: "RL.GCRA key:# 10 1d", ..DENIAL },
+    Case { name: "RL.BUCKET, denied", prepare: "RL.BUCKET key:# 10 1d COST 10", call: "RL.BUCKET key:# 10 1d", ..DENIAL },
+    Case { name: "RL.SLIDE, denied", prepare: "RL.SLIDE key:# 10 1d COST 10", call: "RL.SLIDE key:# 10 1d", ..DENIAL },
+    Case {
+        name: "RL.PEEK GCRA",
+        width: Width::Wide,
+        prepare: "RL.GCRA key:# %many 1d COST %tenth",
+        call: "RL.PEEK GCRA key:# %many 1d",
+        reads: true,
+        ..GRANT
+    },
+    Case {
+        name: "RL.GCRA .. BLOCK 5, granted at once",
+        width: Width::Wide,
+        prepare: "RL.GCRA key:# %many 1d COST %tenth",
+        call: "RL.GCRA key:# %many 1d BLOCK 5",
+        ..GRANT
+    },
+    Case {
+        name: "RL.ALL of GCRA and FIXED, granted",
+        width: Width::Wide,
+        prepare: "RL.ALL 2 one:# two:# GCRA %many 1d COST %tenth FIXED %many 1d COST %tenth",
+        call: "RL.ALL 2 one:# two:# GCRA %many 1d FIXED %many 1d",
+        ..GRANT
+    },
+    Case {
+        name: "redis-cell, granted",
+        needs: Needs::RedisCell,
+        prepare: "CL.THROTTLE key:# %burst %many 86400 %tenth",
+        call: "CL.THROTTLE key:# %burst %many 86400",
+        dialect: Dialect::Limited,
+        ..GRANT
+    },
+    Case {
+        name: "redis-cell, denied",
+        width: Width::Wide,
+        needs: Needs::RedisCell,
+        prepare: "CL.THROTTLE key:# 9 10 86400 10",
+        call: "CL.THROTTLE key:# 9 10 86400",
+        dialect: Dialect::Limited,
+        ..DENIAL
+    },
+    Case {
+        name: "throttled-py, GCRA (Lua)",
+        width: Width::Narrow,
+        needs: Needs::Script("throttled/gcra"),
+        prepare: "EVALSHA %sha 1 throttled:v1:gcra:# %interval %many %tenth",
+        call: "EVALSHA %sha 1 throttled:v1:gcra:# %interval %many 1",
+        ..LUA
+    },
+    Case {
+        name: "throttled-py, token bucket (Lua)",
+        needs: Needs::Script("throttled/token_bucket"),
+        prepare: "EVALSHA %sha 1 throttled:v1:token_bucket:# %rate %many %tenth",
+        call: "EVALSHA %sha 1 throttled:v1:token_bucket:# %rate %many 1",
+        ..LUA
+    },
+    Case {
+        name: "throttled-py, leaking bucket (Lua)",
+        needs: Needs::Script("throttled/leaking_bucket"),
+        prepare: "EVALSHA %sha 1 throttled:v1:leaking_bucket:# %rate %many %tenth",
+        call: "EVALSHA %sha 1 throttled:v1:leaking_bucket:# %rate %many 1",
+        ..LUA
+    },
+    Case {
+        name: "throttled-py, sliding window (Lua)",
+        needs: Needs::Script("throttled/sliding_window"),
+        call: "EVALSHA %sha 2 throttled:v1:sliding_window:#:period:%window throttled:v1:sliding_window:#:period:%previous \
+               60 %limit 1 %now_ms",
+        refresh: true,
+        ..LUA
+    },
+    Case {
+        name: "limits, sliding window counter (Lua)",
+        needs: Needs::Script("limits/acquire_sliding_window"),
+        call: "EVALSHA %sha 2 LIMITS:{LIMITER/#/1000/1/minute}/-1 LIMITS:{LIMITER/#/1000/1/minute} %limit 60 1",
+        dialect: Dialect::Verdict,
+        refresh: true,
+        ..LUA
+    },
+    Case {
+        name: "limits, moving window (Lua)",
+        needs: Needs::Script("limits/acquire_moving_window"),
+        call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/minute %now_s %limit 60 1",
+        dialect: Dialect::Verdict,
+        refresh: true,
+        ..LUA
+    },
+    Case {
+        name: "a sorted set (Lua)",
+        width: Width::Medium,
+        needs: Needs::Script("sorted-set"),
+        call: "EVALSHA %sha 1 key:# %sorted_us 1000",
+        refresh: true,
+        ..LUA
+    },
+    Case {
+        name: "limits, fixed window (Lua)",
+        needs: Needs::Script("limits/incr_expire"),
+        call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/day 86400 1",
+        ..BASE
+    },
+    Case { name: SET_OWN, call: "SET key:# 0123456789012345678901234567 EX 60", refresh: true, own_loop: true, ..BASE },
+    Case {
+        name: "MULTI, INCR, EXPIRE, EXEC",
+        call: "MULTI ; INCR key:# ; EXPIRE key:# 60 ; EXEC",
+        refresh: true,
+        own_loop: true,
+        ..BASE
+    },
+];
+
+impl Case {
+    /// The case that it is compared with.
+    pub fn base(&self) -> &'static str {
+        if self.own_loop {
+            SET_OWN
+        } else {
+            SET
+        }
+    }
+
+    /// The modules that its server loads besides ours.
+    pub fn options<'a>(&self, peers: &'a Peers) -> Vec<&'a str> {
+        let path = match self.needs {
+            Needs::RedisCell => &peers.redis_cell,
+            Needs::Noop => &peers.noop,
+            _ => return Vec::new(),
+        };
+        vec!["--loadmodule", path.to_str().expect("a path")]
+    }
+
+    /// Words with all but the key filled in, as a client would now.
+    pub fn fill(words: &str, keys: u64, sha: &str) -> String {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
+        let window = now.as_secs() / 60;
+        let hot = keys == 1;
+        // A hot key gets all calls, and a limit that they never reach; of many keys, each gets a few.
+        let many = if hot { 1_000_000_000 } else { 10_000 };
+        words
+            .replace("%sha", sha)
+            .replace("%many", &many.to_string())
+            .replace("%burst", &(many - 1).to_string())
+            .replace("%tenth", &(many / 10).to_string())
+            .replace("%interval", &(86_400.0 / f64::from(many)).to_string())
+            .replace("%rate", &(f64::from(many) / 86_400.0).to_string())
+            .replace("%now_ms", &now.as_millis().to_string())
+            .replace("%now_s", &now.as_secs_f64().to_string())
+            .replace("%window", &window.to_string())
+            .replace("%previous", &(window - 1).to_string())
+            // A hot key gets far more calls than 1000 a minute. Exact windows shrink until they hold no more than 1000; scripts
+            // that know whole seconds only are given a limit that is never reached.
+            .replace("%slide", if hot { "1ms" } else { "60" })
+            .replace("%sorted_us", if hot { "10000" } else { "60000000" })
+            .replace("%limit", if hot { "1000000000" } else { "1000" })
+    }
+
+    /// Whether a reply is what it has to be.
+    pub fn expects(&self, reply: &Value) -> bool {
+        let first = |reply: &Value| match reply {
+            Value::Array(row) => row.first().cloned(),
+            other => Some(other.clone()),
+        };
+        let number = match first(reply) {
+            Some(Value::Int(number)) => number,
+            Some(Value::Nil) => 0,
+            _ => return self.replies == Replies::Any,
+        };
+        let granted = match self.dialect {
+            Dialect::Ours => number > 0,
+            Dialect::Limited => number == 0,
+            Dialect::Verdict => number == 1,
+        };
+        match self.replies {
+            Replies::Any => true,
+            Replies::Grants => granted,
+            Replies::Denials => !granted,
+        }
+    }
+
+    /// How many changes of keys a call must make, at least and at most: a grant writes, and a denial and a look do not. None is
+    /// known of redis-cell, which writes past the server's count.
+    pub fn changes(&self) -> std::ops::RangeInclusive<f64> {
+        match (self.replies, self.needs) {
+            (_, Needs::RedisCell) => 0.0..=0.0,
+            (Replies::Denials, _) => 0.0..=0.001,
+            _ if self.reads => 0.0..=0.001,
+            _ => 0.999..=f64::MAX,
+        }
+    }
+
+    pub fn first_key(words: &str) -> String {
+        words.replace(load::KEY, "000000000000")
+    }
+}

@@ -56,7 +56,7 @@ test: deps ## Everything that proves the product: format, lints, unit, property 
 
 # The tests that have no server in them, and those that start some: together, all files of tests/.
 PURE := changes properties queue timeline
-INTEGRATION := access all amounts block cluster commands concurrency crash durability inspect keys leaks outgoing peek readme reserve
+INTEGRATION := access all amounts block cluster commands concurrency crash durability inspect keys leaks listeners outgoing peek readme reserve
 SERVERS := $(CURDIR)/target/servers
 
 matrix: build servers ## The integration tests on every server: the distribution's, Redis 8 and Valkey 9

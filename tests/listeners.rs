@@ -1,0 +1,247 @@
+//! Effects are told only where somebody listens. Whoever begins to, in whichever way and in the middle of load, misses none.
+//!
+//! Every key is written once or twice: what was not told is not made good by what is told later.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use redis::Connection;
+use support::{assert_same, call, command, info, snapshots, wait_for, Server};
+
+/// Numbers keys, so that none comes twice.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// A few calls of every kind.
+fn calls(client: &mut Connection) {
+    let mut pipe = redis::pipe();
+    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        let key = NEXT.fetch_add(1, Ordering::Relaxed);
+        pipe.add_command(command(&format!("RL.{name} one:{key} 5 1d COST 2")));
+        if key % 5 == 0 {
+            pipe.add_command(command(&format!("RL.{name} one:{key} 5 1d REFUND 2")));
+        }
+    }
+    let key = NEXT.fetch_add(1, Ordering::Relaxed);
+    pipe.add_command(command("RL.SLIDE log 1000000 1h"));
+    pipe.add_command(command(&format!("RL.ALL 2 all:a:{key} all:b:{key} GCRA 5 1d FIXED 5 1d")));
+    pipe.cmd("EVAL").arg("return redis.call('RL.FIXED', KEYS[1], 5, '1d')").arg(1).arg(format!("script:{key}"));
+    pipe.ignore().exec(client).expect("replies");
+    let mut transaction = redis::pipe();
+    transaction.atomic().cmd("SET").arg(format!("other:{key}")).arg(key).arg("EX").arg(86_400);
+    transaction.add_command(command(&format!("RL.BUCKET transaction:{key} 5 1d")));
+    transaction.ignore().exec(client).expect("a transaction");
+}
+
+/// Does `work` while two clients call all the time, and for a while before and after.
+fn under_load<T>(server: &Server, work: impl FnOnce() -> T) -> T {
+    let over = AtomicBool::new(false);
+    struct Ending<'a>(&'a AtomicBool);
+    impl Drop for Ending<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut client = server.client();
+                while !over.load(Ordering::SeqCst) {
+                    calls(&mut client);
+                    sleep(Duration::from_millis(2));
+                }
+            });
+        }
+        let _ending = Ending(&over);
+        sleep(Duration::from_millis(50));
+        let done = work();
+        sleep(Duration::from_millis(50));
+        done
+    })
+}
+
+/// A server that follows another, and has what that had.
+fn follow(primary: &Server, options: &[&str]) -> Server {
+    let address = format!("127.0.0.1 {}", primary.port);
+    let replica = Server::on_port(&[&["--replicaof", &address[..]], options].concat());
+    wait_until_linked(&replica);
+    replica
+}
+
+fn wait_until_linked(replica: &Server) {
+    let mut client = replica.client();
+    wait_for("the link", || call::<String>(&mut client, "INFO replication").contains("master_link_status:up"));
+}
+
+/// Both hold the same, now that nobody calls.
+fn assert_in_step(primary: &Server, replica: &Server) {
+    let (mut left, mut right) = (primary.client(), replica.client());
+    wait_for("the replica", || {
+        // Whatever link is in between, both count the bytes of the same stream.
+        let offset = |client: &mut Connection| info(client, "replication", "master_repl_offset");
+        offset(&mut left) == offset(&mut right)
+    });
+    assert_same(&snapshots(&mut right), &snapshots(&mut left));
+}
+
+/// The calls so far have been told to nobody.
+fn assert_alone(server: &Server) {
+    let mut client = server.client();
+    assert_eq!(info(&mut client, "replication", "repl_backlog_active"), 0);
+    let changes = info(&mut client, "persistence", "rdb_changes_since_last_save");
+    calls(&mut client);
+    // They count as changes all the same.
+    assert!(info(&mut client, "persistence", "rdb_changes_since_last_save") >= changes + 9);
+}
+
+#[test]
+fn a_replica_that_comes_by_disk() {
+    let primary = Server::on_port(&["--repl-diskless-sync", "no"]);
+    assert_alone(&primary);
+    let replica = under_load(&primary, || follow(&primary, &[]));
+    assert_in_step(&primary, &replica);
+}
+
+#[test]
+fn a_replica_that_comes_by_socket_and_waits_for_others() {
+    let primary = Server::on_port(&["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "1"]);
+    assert_alone(&primary);
+    let replicas = under_load(&primary, || {
+        let first = follow(&primary, &[]);
+        let second = follow(&primary, &["--repl-diskless-load", "swapdb"]);
+        [first, second]
+    });
+    replicas.iter().for_each(|replica| assert_in_step(&primary, replica));
+}
+
+#[test]
+fn a_replica_that_comes_while_a_snapshot_is_taken_for_somebody_else() {
+    let primary = Server::on_port(&["--repl-diskless-sync", "no", "--rdb-key-save-delay", "200"]);
+    assert_alone(&primary);
+    let replica = under_load(&primary, || {
+        call::<()>(&mut primary.client(), "BGSAVE");
+        let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
+        // It gets the next one.
+        sleep(Duration::from_millis(300));
+        call::<()>(&mut primary.client(), "CONFIG SET rdb-key-save-delay 0");
+        wait_until_linked(&replica);
+        replica
+    });
+    assert_in_step(&primary, &replica);
+}
+
+#[test]
+fn a_replica_that_goes_on_where_it_was_and_one_behind_it() {
+    let primary = Server::on_port(&[]);
+    assert_alone(&primary);
+    let (replica, second) = under_load(&primary, || {
+        let replica = follow(&primary, &[]);
+        let second = follow(&replica, &[]);
+        for _ in 0..3 {
+            call::<i64>(&mut primary.client(), "CLIENT KILL TYPE replica");
+            sleep(Duration::from_millis(100));
+        }
+        wait_until_linked(&replica);
+        (replica, second)
+    });
+    assert!(info(&mut primary.client(), "stats", "sync_partial_ok") > 0);
+    assert_in_step(&primary, &replica);
+    assert_in_step(&primary, &second);
+}
+
+#[test]
+fn a_replica_that_comes_after_the_last_one_was_forgotten() {
+    let primary = Server::on_port(&["--repl-backlog-ttl", "1"]);
+    for _ in 0..2 {
+        let replica = under_load(&primary, || follow(&primary, &[]));
+        assert_in_step(&primary, &replica);
+        drop(replica);
+        let mut client = primary.client();
+        wait_for("the end of the backlog", || info(&mut client, "replication", "repl_backlog_active") == 0);
+        // So many calls that it shows.
+        for _ in 0..1_200 {
+            calls(&mut client);
+        }
+        call::<()>(&mut client, "FLUSHALL");
+    }
+}
+
+#[test]
+fn primaries_that_change() {
+    let first = Server::on_port(&[]);
+    assert_alone(&first);
+    let second = under_load(&first, || follow(&first, &[]));
+    assert_in_step(&first, &second);
+    // The second leads, with the first behind it, which joins in the middle of load; and back again.
+    for (old, new) in [(&first, &second), (&second, &first)] {
+        call::<()>(&mut new.client(), "REPLICAOF NO ONE");
+        under_load(new, || {
+            call::<()>(&mut old.client(), &format!("REPLICAOF 127.0.0.1 {}", new.port));
+            wait_until_linked(old);
+        });
+        assert_in_step(new, old);
+    }
+}
+
+#[test]
+fn a_primary_that_was_loaded_with_its_history() {
+    let mut primary = Server::on_port(&[]);
+    let replica = under_load(&primary, || follow(&primary, &[]));
+    assert_in_step(&primary, &replica);
+    for _ in 0..2 {
+        // It knows of its replica by the file only, and makes no copy for it.
+        call::<()>(&mut primary.client(), "SAVE");
+        primary.crash_and_restart();
+        under_load(&primary, || wait_until_linked(&replica));
+        let mut client = primary.client();
+        assert_eq!([info(&mut client, "stats", "sync_partial_ok"), info(&mut client, "stats", "sync_full")], [1, 0]);
+        assert_in_step(&primary, &replica);
+    }
+}
+
+#[test]
+fn a_module_that_is_loaded_where_a_replica_is() {
+    let primary = Server::of(&support::server_program(), false, &[]);
+    let replica = follow(&primary, &[]);
+    call::<()>(&mut primary.client(), &format!("MODULE LOAD {}", support::module().display()));
+    under_load(&primary, || ());
+    assert_in_step(&primary, &replica);
+    // And again, with what it had known before forgotten.
+    call::<()>(&mut primary.client(), "MODULE UNLOAD rl");
+    call::<()>(&mut primary.client(), &format!("MODULE LOAD {}", support::module().display()));
+    under_load(&primary, || ());
+    assert_in_step(&primary, &replica);
+}
+
+#[test]
+fn an_append_only_file_that_is_switched_on() {
+    for options in [&[][..], &["--aof-use-rdb-preamble", "no"]] {
+        let server = Server::with(options);
+        assert_alone(&server);
+        let mut client = server.client();
+        for round in 0..3 {
+            under_load(&server, || {
+                // Every second time it has to wait for a snapshot that is under way.
+                if round == 1 {
+                    call::<()>(&mut client, "CONFIG SET rdb-key-save-delay 100");
+                    call::<()>(&mut client, "BGSAVE");
+                }
+                call::<()>(&mut client, "CONFIG SET appendonly yes");
+                call::<()>(&mut client, "CONFIG SET rdb-key-save-delay 0");
+                wait_for("the file", || {
+                    let text: String = call(&mut client, "INFO persistence");
+                    ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0", "aof_last_bgrewrite_status:ok"]
+                        .iter()
+                        .all(|line| text.contains(line))
+                        && text.contains("aof_base_size")
+                });
+            });
+            let before = snapshots(&mut client);
+            call::<()>(&mut client, "DEBUG LOADAOF");
+            assert_same(&snapshots(&mut client), &before);
+            under_load(&server, || call::<()>(&mut client, "CONFIG SET appendonly no"));
+        }
+    }
+}

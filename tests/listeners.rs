@@ -20,7 +20,7 @@ fn calls(client: &mut Connection) {
     for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
         let key = NEXT.fetch_add(1, Ordering::Relaxed);
         pipe.add_command(command(&format!("RL.{name} one:{key} 5 1d COST 2")));
-        if key % 5 == 0 {
+        if key.is_multiple_of(5) {
             pipe.add_command(command(&format!("RL.{name} one:{key} 5 1d REFUND 2")));
         }
     }

@@ -50,7 +50,7 @@ impl Counter for Key {
         match change {
             Change::Keep => {}
             Change::Remove => *self = Self::default(),
-            Change::Write { offset, bytes, expires } => {
+            Change::Write { offset, bytes, expires, .. } => {
                 let value = self.value.get_or_insert_default();
                 value.truncate(*offset);
                 value.extend_from_slice(bytes.as_slice());

@@ -11,7 +11,7 @@ use lazy_static::lazy_static;
 
 use super::error::{Error, Name};
 use super::grammar::Rule;
-use super::{commit, now, reply, row, Wanted};
+use super::{commit, deadlines, now, reply, row, Wanted};
 use crate::keyspace::{Call, Client, Found, Holding, Key, Server, Timer, Watch};
 use crate::limiter::{Change, Decision, Instant, Outcome, Policy, Request, Span, Wait};
 use crate::queue::{denied, Counter, Queues, Waiter};
@@ -214,8 +214,8 @@ impl Counter for Key<'_> {
     fn commit(&mut self, change: &Change, now: Instant) {
         match change {
             // As of a moment that has passed it may have expired already; a key's deadline is yet to come.
-            Change::Write { offset, bytes, expires } => {
-                self.write(*offset, bytes.as_slice(), expires.max(&now).as_ms_ceil())
+            Change::Write { offset, bytes, expires, slack } => {
+                self.write(*offset, bytes.as_slice(), deadlines(*expires.max(&now), *slack))
             }
             change => commit(self, change),
         }

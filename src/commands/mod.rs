@@ -14,12 +14,14 @@ pub(crate) use inspect::Inspect;
 pub(crate) use limiter::Limiter;
 pub(crate) use peek::Peek;
 
+use std::ops::RangeInclusive;
+
 use error::{Error, Holds};
 use grammar::Words;
 
 use crate::keyspace::{Call, Held, Key, Server};
 use crate::limiter::{
-    Amount, Bytes, Change, Decision, Foreign, Instant, Kind, Outcome, Policy, Refusal, Request, Wait, MIN_RECORD,
+    Amount, Bytes, Change, Decision, Foreign, Instant, Kind, Outcome, Policy, Refusal, Request, Span, Wait, MIN_RECORD,
 };
 
 impl Words for Call<'_> {
@@ -93,9 +95,14 @@ const fn takes(amount: Amount) -> bool {
 fn commit(key: &mut Key<'_>, change: &Change) {
     match change {
         Change::Keep => {}
-        Change::Write { offset, bytes, expires } => key.write(*offset, bytes.as_slice(), expires.as_ms_ceil()),
+        Change::Write { offset, bytes, expires, slack } => key.write(*offset, bytes.as_slice(), deadlines(*expires, *slack)),
         Change::Remove => key.remove(),
     }
+}
+
+/// The deadlines that a key may have, in milliseconds since the Unix epoch.
+fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
+    expires.as_ms_ceil()..=expires.saturating_add(slack).as_ms_ceil()
 }
 
 /// Decides for what `key` holds and carries it out, if `goes` agrees: what [`Wanted::decide`] and [`commit`] do, for the call that
@@ -117,12 +124,12 @@ fn charge(
     }
     match change {
         Change::Keep => {}
-        Change::Write { offset, bytes: (), expires } => {
+        Change::Write { offset, bytes: (), expires, slack } => {
             let bytes = bytes.as_slice();
             if !Key::fits(offset + bytes.len()) {
                 return Err(Box::new(Error::Overflow));
             }
-            key.write(offset, bytes, expires.as_ms_ceil());
+            key.write(offset, bytes, deadlines(expires, slack));
         }
         Change::Remove => key.remove(),
     }

@@ -1,7 +1,8 @@
 //! How replicas and the append-only file learn what has changed: by effects, which are plain commands with absolute values.
 
 use std::ffi::{c_int, c_void, CStr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use redis_module::raw;
 
@@ -52,6 +53,27 @@ pub(super) fn start(ctx: *mut raw::RedisModuleCtx) {
             told == raw::REDISMODULE_OK as c_int
         });
     LISTENERS.store(if known { ASK } else { ALWAYS }, Ordering::Relaxed);
+    let word = c"PXAT";
+    // SAFETY: the server copies the word; without a context it is the module's own.
+    let word = unsafe { server!(RedisModule_CreateString(ptr::null_mut(), word.as_ptr(), word.count_bytes())) };
+    PXAT.store(word, Ordering::Relaxed);
+}
+
+/// `PXAT`, made once.
+static PXAT: AtomicPtr<raw::RedisModuleString> = AtomicPtr::new(ptr::null_mut());
+
+/// The word `PXAT`, as an argument of an effect.
+pub(super) fn pxat() -> *mut raw::RedisModuleString {
+    PXAT.load(Ordering::Relaxed)
+}
+
+/// Gives back what [`start`] made.
+pub(super) fn stop() {
+    let word = PXAT.swap(ptr::null_mut(), Ordering::Relaxed);
+    if !word.is_null() {
+        // SAFETY: it was made by `start`, and is given back once. A string needs no context to be freed.
+        unsafe { server!(RedisModule_FreeString(ptr::null_mut(), word)) };
+    }
 }
 
 extern "C" fn changed(_: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {

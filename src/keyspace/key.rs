@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::ops::RangeInclusive;
 
 use redis_module::raw;
 
@@ -141,8 +142,8 @@ impl<'c> Key<'c> {
     }
 
     /// Makes the value its own first `offset` bytes followed by `bytes`, which [fits](Self::fits), in place, and has it
-    /// expire at `expires_ms` (milliseconds since the Unix epoch).
-    pub fn write(&mut self, offset: usize, bytes: &[u8], expires_ms: i64) {
+    /// expire at one of these `deadlines` (milliseconds since the Unix epoch).
+    pub fn write(&mut self, offset: usize, bytes: &[u8], deadlines: RangeInclusive<i64>) {
         debug_assert!(Self::fits(offset + bytes.len()));
         // SAFETY: the key is open for writing and empty or a string. Its value has `before` bytes, is made `after` bytes
         // long where it is not, and is then that long at `value` until the next change; `offset + bytes.len()` is `after`.
@@ -168,18 +169,29 @@ impl<'c> Key<'c> {
 
             // The replicas are told the effect, not the call: they hold the same bytes with the same deadline.
             let (name, at_end) = (self.name, offset > 0 && after >= before && after >= LONG);
+            // A deadline that is moved is a command of its own for a long log, and moving it more than looking at it: it is moved
+            // seldom, and then as far as it may.
+            let (moved, deadline_ms) = if at_end {
+                (!deadlines.contains(&server!(RedisModule_GetAbsExpire(self.key))), *deadlines.end())
+            } else {
+                (true, *deadlines.start())
+            };
             self.changed(|ctx| {
                 if at_end {
                     let (bytes, len) = (bytes.as_ptr(), bytes.len());
                     server!(RedisModule_Replicate(ctx, SETRANGE.as_ptr(), c"slb".as_ptr(), name, offset as i64, bytes, len));
-                    server!(RedisModule_Replicate(ctx, PEXPIREAT.as_ptr(), c"sl".as_ptr(), name, expires_ms));
+                    if moved {
+                        server!(RedisModule_Replicate(ctx, PEXPIREAT.as_ptr(), c"sl".as_ptr(), name, deadline_ms));
+                    }
                 } else {
-                    let at = c"PXAT".as_ptr();
-                    server!(RedisModule_Replicate(ctx, SET.as_ptr(), c"sbcl".as_ptr(), name, value, after, at, expires_ms));
+                    let at = effects::pxat();
+                    server!(RedisModule_Replicate(ctx, SET.as_ptr(), c"sbsl".as_ptr(), name, value, after, at, deadline_ms));
                 }
             });
-            // Last, since it may move the value.
-            server!(RedisModule_SetAbsExpire(self.key, expires_ms));
+            if moved {
+                // Last, since it may move the value.
+                server!(RedisModule_SetAbsExpire(self.key, deadline_ms));
+            }
         }
     }
 

@@ -82,6 +82,7 @@ pub fn register(ctx: &Context, commands: &[Command]) -> Status {
 
 /// Gives back what the module holds of the server's, before it goes.
 pub fn unregister() {
+    effects::stop();
     reply::stop();
 }
 

@@ -302,7 +302,7 @@ impl Meter {
             if !encode(self, Level { at: level.at.max(earliest), used }, form, into) {
                 return Err(Refusal::Overflow);
             }
-            Change::Write { offset: 0, bytes: (), expires }
+            Change::Write { offset: 0, bytes: (), expires, slack: Span::ZERO }
         };
         Ok((decision, change))
     }

@@ -178,6 +178,8 @@ pub enum Change<B = Bytes> {
         bytes: B,
         /// From when on the value means nothing.
         expires: Instant,
+        /// How much longer the key may live, if that saves moving its deadline.
+        slack: Span,
     },
     /// The key goes: the value means nothing any more.
     Remove,
@@ -434,7 +436,7 @@ macro_rules! algorithms {
                 let (decision, change) = self.decide_into(stored, now, request, &mut bytes)?;
                 let change = match change {
                     Change::Keep => Change::Keep,
-                    Change::Write { offset, bytes: (), expires } => Change::Write { offset, bytes, expires },
+                    Change::Write { offset, bytes: (), expires, slack } => Change::Write { offset, bytes, expires, slack },
                     Change::Remove => Change::Remove,
                 };
                 Ok(Outcome { decision, change })

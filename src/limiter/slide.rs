@@ -365,7 +365,12 @@ impl<'a> View<'a> {
             wait: Wait::For(acts.since(self.now)),
             reset: Span::saturating((expires - i128::from(self.now.as_us())).unsigned_abs()),
         };
-        Ok((decision, Change::Write { offset, bytes: (), expires: Instant::saturating(expires) }))
+        Ok((decision, Change::Write { offset, bytes: (), expires: Instant::saturating(expires), slack: self.slack() }))
+    }
+
+    /// A deadline that is moved eight times in a period, and not with each grant.
+    fn slack(&self) -> Span {
+        Span::from_us(self.grid.period / 8)
     }
 
     /// The tick of the policy's grid that it is now.
@@ -484,7 +489,7 @@ impl<'a> View<'a> {
         };
         let reset = self.until(used);
         let expires = Instant::saturating(i128::from(self.now.as_us()) + i128::from(reset.as_us()));
-        (decision(reset), Change::Write { offset, bytes: (), expires })
+        (decision(reset), Change::Write { offset, bytes: (), expires, slack: self.slack() })
     }
 }
 

@@ -610,7 +610,7 @@ impl Key {
             assert!(decision.wait > Wait::NONE, "a denied call has to wait: {outcome:?}");
             assert_eq!(outcome.change, Change::Keep, "a denied call changes nothing: {outcome:?}");
         }
-        if let Change::Write { offset, bytes, expires } = &outcome.change {
+        if let Change::Write { offset, bytes, expires, .. } = &outcome.change {
             let length = offset + bytes.as_slice().len();
             assert!(*offset <= self.value.as_ref().map_or(0, Vec::len), "{outcome:?}");
             assert!(length <= 64 || matches!(rule.form, Form::Slide { .. }), "a record of {length} bytes");
@@ -648,7 +648,7 @@ impl Key {
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Keep => {}
-            Change::Write { offset, bytes, expires } => {
+            Change::Write { offset, bytes, expires, .. } => {
                 let value = self.value.get_or_insert_default();
                 value.truncate(*offset);
                 value.extend_from_slice(bytes.as_slice());

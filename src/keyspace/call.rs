@@ -119,7 +119,7 @@ pub extern "C" fn handler<R: Run>(
     argc: c_int,
 ) -> c_int {
     // SAFETY: the server passes a call's context and arguments, with the command's name the first; they outlive the call.
-    let call = unsafe { Call::new(Server::in_command(ctx), argv, argc) };
+    let call = unsafe { Call::new(Server::new(ctx), argv, argc) };
     guarded(&call, || R::run(&call));
     raw::REDISMODULE_OK as c_int
 }

@@ -14,8 +14,6 @@ use super::api::server;
 /// long as that call.
 pub struct Server<'a> {
     pub(super) ctx: *mut raw::RedisModuleCtx,
-    /// Whether it is the handler of a command that was called, for which the server has just read its clock.
-    in_command: bool,
     lives: PhantomData<&'a ()>,
 }
 
@@ -27,22 +25,14 @@ impl<'a> Server<'a> {
 
     /// The server behind a context that outlives `'a`.
     pub(super) const fn new(ctx: *mut raw::RedisModuleCtx) -> Self {
-        Self { ctx, in_command: false, lives: PhantomData }
+        Self { ctx, lives: PhantomData }
     }
 
-    /// The server that has called a command's handler with this context, which outlives `'a`.
-    pub(super) const fn in_command(ctx: *mut raw::RedisModuleCtx) -> Self {
-        Self { in_command: true, ..Self::new(ctx) }
-    }
-
-    /// The server's clock, in microseconds since the Unix epoch; 0 before that. For a command it is the moment at which that was
-    /// called; in a transaction or a script, from Redis 7.2 on, the one at which this began, as for the server's own commands.
+    /// The server's clock, in microseconds since the Unix epoch; 0 before that.
+    ///
+    /// It is read, and the server's own reading (`RedisModule_CachedMicroseconds`) is not used: Redis 8.2 may not have renewed it
+    /// since it began to work off what many clients have sent.
     pub fn now_us(&self) -> i64 {
-        // SAFETY: written by the server's loader before the module's own code runs, and only read here.
-        if let (true, Some(cached)) = (self.in_command, unsafe { raw::RedisModule_CachedMicroseconds }) {
-            // SAFETY: a function of the server's that takes nothing.
-            return unsafe { cached() };
-        }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
         seconds.saturating_mul(1_000_000).saturating_add(since.subsec_micros().into())

@@ -30,8 +30,8 @@ impl<'a> Server<'a> {
 
     /// The server's clock, in microseconds since the Unix epoch; 0 before that.
     ///
-    /// It is read, and the server's own reading (`RedisModule_CachedMicroseconds`) is not used: Redis 8.2 may not have renewed it
-    /// since it began to work off what many clients have sent.
+    /// It is read for each call. The server's own reading (`RedisModule_CachedMicroseconds`, from Redis 7.2 on) stands still in a
+    /// transaction or a script.
     pub fn now_us(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);

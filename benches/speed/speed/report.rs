@@ -195,8 +195,8 @@ fn prepared(text: &mut String) {
     }
     text.push_str(
         "\n`…` is a number of 12 digits; where it comes twice, redis-benchmark draws each by itself. `%many` is 10000, and 1000000000 on \
-         the hot key, `%tenth`, `%burst` (one less), `%interval` (seconds for one) and `%rate` (a second) follow from it. `%slide` is 60, and 1ms on the \
-         hot key, `%sorted_us` a minute and 10 milliseconds: so short that 1000 are never reached. `%limit` is 1000, and on the \
+         the hot key, `%tenth`, `%burst` (one less), `%interval` (seconds for one) and `%rate` (a second) follow from it. `%slide` is 1000 60, and 2000 1ms on \
+         the hot key, where a millisecond has up to about 1000 calls, `%sorted_us` a minute and 10 milliseconds: so short that 1000 are never reached. `%limit` is 1000, and on the \
          hot key a limit that is never reached: the scripts know whole seconds only.\n",
     );
 }

@@ -10,7 +10,8 @@ use super::api::server;
 use super::effects::{self, DEL, PEXPIREAT, SET, SETRANGE};
 use super::{Call, Server};
 
-/// From this length on, a change at the end of a value is replicated as such, and not with the whole value.
+/// From this length on, a change at the end of a value is replicated as such, and not with the whole value, even if the deadline
+/// moves, too.
 const LONG: usize = 256;
 
 /// What a key holds.
@@ -168,16 +169,17 @@ impl<'c> Key<'c> {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.add(offset), bytes.len());
 
             // The replicas are told the effect, not the call: they hold the same bytes with the same deadline.
-            let (name, at_end) = (self.name, offset > 0 && after >= before && after >= LONG);
-            // A deadline that is moved is a command of its own for a long log, and moving it more than looking at it: it is moved
-            // seldom, and then as far as it may.
+            let at_end = offset > 0 && after >= before;
+            // Moving the deadline of a log is a command of its own, or has the whole log told, and is more work than looking at it:
+            // it is moved seldom, and then as far as it may.
             let (moved, deadline_ms) = if at_end {
                 (!deadlines.contains(&server!(RedisModule_GetAbsExpire(self.key))), *deadlines.end())
             } else {
                 (true, *deadlines.start())
             };
+            let name = self.name;
             self.changed(|ctx| {
-                if at_end {
+                if at_end && (!moved || after >= LONG) {
                     let (bytes, len) = (bytes.as_ptr(), bytes.len());
                     server!(RedisModule_Replicate(ctx, SETRANGE.as_ptr(), c"slb".as_ptr(), name, offset as i64, bytes, len));
                     if moved {

@@ -155,9 +155,9 @@ fn named(word: &[u8]) -> Option<Kind> {
 fn rule<W: Words + ?Sized>(kind: Kind, command: Name, words: &mut Cursor<'_, W>) -> Result<Rule, Box<Error>> {
     let (Some(limit), Some(period)) = (words.word(), words.word()) else { return Err(Box::new(Error::NoLimit(kind))) };
     let limit = count(limit, "limit", 0, kind.max_limit())?;
-    let period = period_of(period).ok_or_else(|| Box::new(BAD_PERIOD))?;
-    let quota = Quota::new(limit, period).ok_or_else(|| Box::new(BAD_PERIOD))?;
-    let policy = kind.policy(quota).ok_or_else(|| Box::new(BAD_PERIOD))?;
+    let period = period_of(period).ok_or(BAD_PERIOD)?;
+    let quota = Quota::new(limit, period).ok_or(BAD_PERIOD)?;
+    let policy = kind.policy(quota).ok_or(BAD_PERIOD)?;
     let rule = Rule { policy, request: Request::now(Amount::Cost(1)), block: None };
     // Most have no options: they are not to pay for these.
     if words.peek().is_none() {
@@ -205,7 +205,7 @@ fn options<W: Words + ?Sized>(
             return Err(Box::new(Error::UnknownOption { word: printable(word), command }));
         }
     }
-    let (keyword, amount) = amount.unwrap_or(("COST", Amount::Cost(1)));
+    let (keyword, amount) = amount.unwrap_or(("COST", rule.request.amount));
     rule.request.amount = amount;
     if let Some((wait, span)) = wait {
         if !wait.amounts.contains(&keyword) {

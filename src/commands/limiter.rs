@@ -33,9 +33,8 @@ fn limit<A: Algorithm>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> 
     if queued && takes {
         return Ok(block::behind(call, &key, &rule, now)?);
     }
-    let waits = |decision: &Decision| rule.block.is_some() && decision.granted == 0;
-    let wanted = Wanted::one(A::KIND);
-    let Some(decision) = charge(wanted, &mut key, &rule.policy, now, rule.request, |decision| !waits(decision))? else {
+    let answers = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
+    let Some(decision) = charge(Wanted::one(A::KIND), &mut key, &rule.policy, now, rule.request, answers)? else {
         return Ok(block::behind(call, &key, &rule, now)?);
     };
     if queued {

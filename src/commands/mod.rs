@@ -14,6 +14,7 @@ pub(crate) use inspect::Inspect;
 pub(crate) use limiter::Limiter;
 pub(crate) use peek::Peek;
 
+use std::borrow::Borrow;
 use std::ops::RangeInclusive;
 
 use error::{Error, Holds};
@@ -66,18 +67,15 @@ impl Wanted {
         }
     }
 
-    /// Decides for what `key` holds. From here on, [`commit`] can't fail.
+    /// Decides for what `key` holds, with a change that is [`storable`].
     fn decide(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Outcome, Error> {
         self.decide_for(self.stored(key)?, policy, now, request)
     }
 
     /// Decides as [`Self::decide`] would if the key held `stored`.
     fn decide_for(self, stored: Option<&[u8]>, policy: &Policy, now: Instant, request: Request) -> Result<Outcome, Error> {
-        let outcome = policy.decide(stored, now, request).map_err(|refusal| self.refused(refusal))?;
-        match &outcome.change {
-            Change::Write { offset, bytes, .. } if !Key::fits(offset + bytes.as_slice().len()) => Err(Error::Overflow),
-            _ => Ok(outcome),
-        }
+        let Outcome { decision, change } = policy.decide(stored, now, request).map_err(|refusal| self.refused(refusal))?;
+        Ok(Outcome { decision, change: storable(change)? })
     }
 
     /// What [`Self::decide`] would answer, with the limiter as it stands.
@@ -91,11 +89,21 @@ const fn takes(amount: Amount) -> bool {
     matches!(amount, Amount::Cost(_) | Amount::UpTo(_))
 }
 
+/// A change that the server can store: from here on, [`commit`] can't fail.
+fn storable<B: Borrow<Bytes>>(change: Change<B>) -> Result<Change<B>, Error> {
+    match &change {
+        Change::Write { offset, bytes, .. } if !Key::fits(offset + bytes.borrow().as_slice().len()) => Err(Error::Overflow),
+        _ => Ok(change),
+    }
+}
+
 /// Carries a decision out.
-fn commit(key: &mut Key<'_>, change: &Change) {
+fn commit<B: Borrow<Bytes>>(key: &mut Key<'_>, change: &Change<B>) {
     match change {
         Change::Keep => {}
-        Change::Write { offset, bytes, expires, slack } => key.write(*offset, bytes.as_slice(), deadlines(*expires, *slack)),
+        Change::Write { offset, bytes, expires, slack } => {
+            key.write(*offset, bytes.borrow().as_slice(), deadlines(*expires, *slack))
+        }
         Change::Remove => key.remove(),
     }
 }
@@ -122,17 +130,7 @@ fn charge(
     if !goes(&decision) {
         return Ok(None);
     }
-    match change {
-        Change::Keep => {}
-        Change::Write { offset, bytes: (), expires, slack } => {
-            let bytes = bytes.as_slice();
-            if !Key::fits(offset + bytes.len()) {
-                return Err(Box::new(Error::Overflow));
-            }
-            key.write(offset, bytes, deadlines(expires, slack));
-        }
-        Change::Remove => key.remove(),
-    }
+    commit(key, &storable(change.map(|()| &bytes))?);
     Ok(Some(decision))
 }
 

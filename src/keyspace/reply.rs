@@ -46,7 +46,8 @@ pub(super) fn start() {
         let text = [b'-'; LONGEST];
         let text = &text[..len - 7];
         // SAFETY: `ctx` is live. The reply is the module's own until it is freed, and so are the bytes that it is made of, as many
-        // as the server tells; nothing but `row` looks at them again.
+        // as the server tells. They are on its heap: it calls them constant, but nobody else has them, and nothing but `integers`
+        // looks at them again.
         unsafe {
             let reply = server!(RedisModule_Call(ctx, ECHO.as_ptr(), c"b".as_ptr(), text.as_ptr(), text.len()));
             if reply.is_null() {

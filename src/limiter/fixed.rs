@@ -5,7 +5,7 @@
 
 use super::meter::{self, Drain, Form, Meter};
 use super::{
-    Algorithm, Bytes, Fact, Foreign, Instant, Kind, Quota, Refusal, Report, Request, Setting, SettingValue, Standing,
+    Algorithm, Fact, Foreign, Instant, Kind, Quota, Refusal, Report, Request, Room, Setting, SettingValue, Standing,
     Verdict, MAX_UNITS,
 };
 
@@ -47,13 +47,7 @@ impl Algorithm for Fixed {
     }
 
     #[inline(always)]
-    fn decide(
-        &self,
-        stored: Option<&[u8]>,
-        now: Instant,
-        request: Request,
-        into: Option<&mut Bytes>,
-    ) -> Result<Verdict, Refusal> {
+    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request, into: Room<'_>) -> Result<Verdict, Refusal> {
         self.meter().decide(FORM, stored, now, request, into)
     }
 

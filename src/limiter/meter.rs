@@ -10,7 +10,7 @@
 
 use super::record::{self, fits, take};
 use super::{
-    Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Quota, Refusal, Report, Request, Span, Standing, Verdict,
+    Amount, Change, Decision, Fact, Foreign, Instant, Kind, Quota, Refusal, Report, Request, Room, Span, Standing, Verdict,
     Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD,
 };
 
@@ -187,7 +187,7 @@ impl Meter {
         stored: Option<&[u8]>,
         now: Instant,
         request: Request,
-        into: Option<&mut Bytes>,
+        into: Room<'_>,
     ) -> Result<Verdict, Refusal> {
         let (level, earliest) = self.level(form, stored, now)?;
         self.charge(form, (level, earliest), now, request, into)
@@ -239,7 +239,7 @@ impl Meter {
         (level, earliest): (Level, Instant),
         now: Instant,
         Request { amount, ahead }: Request,
-        into: Option<&mut Bytes>,
+        into: Room<'_>,
     ) -> Result<Verdict, Refusal> {
         let unit = self.unit();
         let capacity = self.grains(self.capacity);
@@ -369,7 +369,7 @@ impl Shape {
 
     /// Writes the record, if everything fits this shape: tells whether it does.
     #[inline(always)]
-    fn encode(&self, meter: &Meter, level: Level, head: u8, into: Option<&mut Bytes>) -> bool {
+    fn encode(&self, meter: &Meter, level: Level, head: u8, into: Room<'_>) -> bool {
         let implied = self.capacity == 0;
         let at = level.at.as_us();
         if implied && meter.capacity != meter.limit
@@ -423,7 +423,7 @@ fn decode(bytes: &[u8], form: Form) -> Result<(Meter, Level), Foreign> {
 
 /// Writes the record; `false` if even the widest can't hold it.
 #[inline]
-fn encode(meter: &Meter, level: Level, form: Form, mut into: Option<&mut Bytes>) -> bool {
+fn encode(meter: &Meter, level: Level, form: Form, mut into: Room<'_>) -> bool {
     let head = form.kind.tag() | (meter.drain as u8) << DRAIN_SHIFT;
     Shape::COMMON.encode(meter, level, head, into.as_deref_mut())
         || Shape::BURST.encode(meter, level, head | 1 << SHAPE_SHIFT, into.as_deref_mut())
@@ -476,6 +476,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limiter::Bytes;
 
     const ANY: Form = Form { kind: Kind::Bucket, drains: &Drain::ALL };
 

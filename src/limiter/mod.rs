@@ -195,7 +195,24 @@ pub struct Outcome {
 }
 
 /// A decision, and what carries it out but for the bytes.
-type Verdict = (Decision, Change<()>);
+pub type Verdict = (Decision, Change<()>);
+
+/// Where the bytes of a change go; `None` if this is only a look, which writes none.
+pub type Room<'a> = Option<&'a mut Bytes>;
+
+impl<B> Change<B> {
+    /// The same change with its bytes made into something else.
+    #[inline]
+    pub fn map<C>(self, bytes: impl FnOnce(B) -> C) -> Change<C> {
+        match self {
+            Self::Keep => Change::Keep,
+            Self::Write { offset, bytes: from, expires, slack } => {
+                Change::Write { offset, bytes: bytes(from), expires, slack }
+            }
+            Self::Remove => Change::Remove,
+        }
+    }
+}
 
 /// Why there is no decision. Nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,20 +271,18 @@ impl Bytes {
         }
     }
 
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        match &mut self.long {
+            Some(bytes) => bytes,
+            None => &mut self.short[..self.len],
+        }
+    }
+
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
         match &self.long {
             Some(bytes) => bytes,
             None => &self.short[..self.len],
-        }
-    }
-}
-
-impl Bytes {
-    fn as_mut_slice(&mut self) -> &mut [u8] {
-        match &mut self.long {
-            Some(bytes) => bytes,
-            None => &mut self.short[..self.len],
         }
     }
 }
@@ -337,15 +352,8 @@ pub trait Algorithm: Copy {
     /// The limit per period.
     fn quota(&self) -> Quota;
 
-    /// Decides `request` at `now` for a key that holds `stored`. The limit is not 0. What is to be written goes `into` the bytes,
-    /// unless this is only a look.
-    fn decide(
-        &self,
-        stored: Option<&[u8]>,
-        now: Instant,
-        request: Request,
-        into: Option<&mut Bytes>,
-    ) -> Result<(Decision, Change<()>), Refusal>;
+    /// Decides `request` at `now` for a key that holds `stored`. The limit is not 0.
+    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request, into: Room<'_>) -> Result<Verdict, Refusal>;
 
     /// Whether a key that holds `stored` was last changed under this policy, as far as can be seen, or counts as if it was: waits
     /// are then exact, and not only long enough.
@@ -434,12 +442,7 @@ macro_rules! algorithms {
             pub fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
                 let mut bytes = Bytes::new();
                 let (decision, change) = self.decide_into(stored, now, request, &mut bytes)?;
-                let change = match change {
-                    Change::Keep => Change::Keep,
-                    Change::Write { offset, bytes: (), expires, slack } => Change::Write { offset, bytes, expires, slack },
-                    Change::Remove => Change::Remove,
-                };
-                Ok(Outcome { decision, change })
+                Ok(Outcome { decision, change: change.map(|()| bytes) })
             }
 
             /// [`Self::decide`], with the bytes apart: they are put where they stay.
@@ -453,7 +456,7 @@ macro_rules! algorithms {
                 now: Instant,
                 request: Request,
                 bytes: &mut Bytes,
-            ) -> Result<(Decision, Change<()>), Refusal> {
+            ) -> Result<Verdict, Refusal> {
                 match self { $(Self::$name(policy) => decide(policy, stored, now, request, Some(bytes)),)* }
             }
 
@@ -483,7 +486,7 @@ fn decide<A: Algorithm>(
     stored: Option<&[u8]>,
     now: Instant,
     request: Request,
-    into: Option<&mut Bytes>,
+    into: Room<'_>,
 ) -> Result<Verdict, Refusal> {
     if policy.quota().limit() == 0 {
         if let Some(bytes) = stored {

@@ -21,8 +21,8 @@
 
 use super::record::{self, take};
 use super::{
-    Algorithm, Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Quota, Refusal, Report, Request, Setting,
-    SettingValue, Span, Standing, Verdict, Wait, MAX_PERIOD, MIN_PERIOD,
+    Algorithm, Amount, Bytes, Change, Decision, Fact, Foreign, Instant, Kind, Quota, Refusal, Report, Request, Room,
+    Setting, SettingValue, Span, Standing, Verdict, Wait, MAX_PERIOD, MIN_PERIOD,
 };
 
 /// The most ticks in a period.
@@ -58,13 +58,7 @@ impl Algorithm for Slide {
         self.quota
     }
 
-    fn decide(
-        &self,
-        stored: Option<&[u8]>,
-        now: Instant,
-        request: Request,
-        into: Option<&mut Bytes>,
-    ) -> Result<Verdict, Refusal> {
+    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request, into: Room<'_>) -> Result<Verdict, Refusal> {
         self.view(stored, now)?.decide(self.quota.limit(), request, into)
     }
 
@@ -314,7 +308,7 @@ impl<'a> View<'a> {
         }
     }
 
-    fn decide(&self, limit: u64, Request { amount, ahead }: Request, into: Option<&mut Bytes>) -> Result<Verdict, Refusal> {
+    fn decide(&self, limit: u64, Request { amount, ahead }: Request, into: Room<'_>) -> Result<Verdict, Refusal> {
         let used = u64::from(self.used());
         let Standing { remaining: free, reset } = self.standing(limit);
         let denied = |remaining, wait| Ok((Decision { granted: 0, limit, remaining, wait, reset }, Change::Keep));
@@ -459,7 +453,7 @@ impl<'a> View<'a> {
     }
 
     /// Gives back the newest `units`, no more than count.
-    fn refund(&self, limit: u64, units: u32, reset: Span, into: Option<&mut Bytes>) -> Verdict {
+    fn refund(&self, limit: u64, units: u32, reset: Span, into: Room<'_>) -> Verdict {
         let used = self.used() - units;
         let decision = |reset| Decision {
             granted: units.into(),

@@ -279,7 +279,11 @@ impl<'a> View<'a> {
     /// How long until `units` of those that count do so no more.
     fn until(&self, units: u32) -> Span {
         // Stored bytes that no limiter wrote may not reach so many.
-        let index = self.reaches(units).min(self.len() - 1);
+        self.until_gone(self.reaches(units).min(self.len() - 1))
+    }
+
+    /// How long until entry `index` counts no more.
+    fn until_gone(&self, index: usize) -> Span {
         let left = self.expiry(self.tick(index)) - i128::from(self.now.as_us());
         Span::saturating(left.max(1).unsigned_abs())
     }
@@ -304,7 +308,8 @@ impl<'a> View<'a> {
         let used = self.used();
         Standing {
             remaining: limit.saturating_sub(used.into()),
-            reset: if used == 0 { Span::ZERO } else { self.until(used) },
+            // The last entry is what goes last: there is nothing to search for.
+            reset: if used == 0 { Span::ZERO } else { self.until_gone(self.len() - 1) },
         }
     }
 

@@ -182,7 +182,9 @@ waiters: build ## Measure what 10 000 waiting clients cost: memory, wake-ups a s
 ROUNDS ?= 5
 # The load on each case in a round, in seconds.
 LOAD ?= 0.8
-bench: build servers ## Measure calls beside the built-ins and other rate limiters, in ROUNDS=5, into docs/benchmarks.*
+# Measure only this once more, and keep all else that is in docs/benchmarks.json: speed, memory or scale.
+PART ?=
+bench: build servers ## Measure calls beside the built-ins and other rate limiters, in ROUNDS=5, into docs/benchmarks.*; PART=speed: only that
 	@missing=()
 	command -v redis-benchmark >/dev/null || missing+=(redis-tools)
 	command -v pip >/dev/null || command -v pip3 >/dev/null || missing+=(python3-pip)
@@ -191,7 +193,7 @@ bench: build servers ## Measure calls beside the built-ins and other rate limite
 		$$sudo apt-get update -qq
 		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null
 	fi
-	REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo bench --quiet --bench speed -- --rounds $(ROUNDS) --seconds $(LOAD) \
+	REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo bench --quiet --bench speed -- --rounds $(ROUNDS) --seconds $(LOAD) $(addprefix --part ,$(PART)) \
 		--server $(SERVERS)/redis/redis-server --server $(SERVERS)/valkey/valkey-server
 
 bench-report: deps ## Write docs/benchmarks.md and its charts anew, from docs/benchmarks.json

@@ -31,7 +31,7 @@ pub fn save(svg: &str, path: &Path) {
         @media(prefers-color-scheme:dark){text{fill:#b1bac4}}</style>";
     let head = svg.find("<svg").expect("a drawing");
     let body = head + svg[head..].find('>').expect("its head") + 1;
-    std::fs::write(path, format!("{}\n{STYLE}{}", &svg[..body], &svg[body..])).expect("the chart");
+    crate::write(path, &format!("{}\n{STYLE}{}", &svg[..body], &svg[body..]));
 }
 
 /// A number with a thin gap between thousands.

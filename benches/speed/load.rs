@@ -1,6 +1,7 @@
 //! Load on a server: redis-benchmark's; and a loop of our own, for preparing keys and for `MULTI`, which redis-benchmark can't.
 
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -125,15 +126,15 @@ impl Caller {
     }
 }
 
-/// Calls once for each key.
-pub fn each_key(socket: &Path, words: &str, keys: u64) {
+/// Calls once for each of these keys.
+pub fn each_key(socket: &Path, words: &str, keys: Range<u64>) {
     const BATCH: u64 = 500;
     let mut template = Template::new(words);
     let mut caller = Caller::connect(socket);
-    let lines = caller.lines(&mut template, 0);
+    let lines = caller.lines(&mut template, keys.start);
     let (mut batch, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-    for first in (1..keys).step_by(BATCH as usize) {
-        let after = keys.min(first + BATCH);
+    for first in (keys.start + 1..keys.end).step_by(BATCH as usize) {
+        let after = keys.end.min(first + BATCH);
         batch.clear();
         (first..after).for_each(|key| template.append(key, &mut batch));
         caller.send(&batch, (after - first) as usize * lines);

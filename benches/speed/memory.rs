@@ -191,7 +191,8 @@ fn fill(subject: &Subject, limit: u64, scale: &Scale, peers: &Peers, allocator: 
     drop(pipe);
     let bytes = (settled_memory(&mut client) - before) as f64 / keys as f64;
     assert_eq!(call::<u64>(&mut client, "DBSIZE"), keys, "{} {limit}", subject.name);
-    let entries = (subject.name == SLIDE).then(|| inspect(&mut client, "limit:0000000000", "entries_stored"));
+    let entries =
+        (subject.name == SLIDE).then(|| inspect(&mut client, "limit:0000000000", "entries_stored").expect("a log"));
     Cell { keys, bytes, entries }
 }
 

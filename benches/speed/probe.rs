@@ -82,11 +82,11 @@ impl Pipe {
     }
 }
 
-/// A number that `RL.INSPECT` tells.
-pub fn inspect(client: &mut Connection, key: &str, fact: &str) -> u64 {
+/// A number that `RL.INSPECT` tells; none of a key that is gone.
+pub fn inspect(client: &mut Connection, key: &str, fact: &str) -> Option<u64> {
     let report: Vec<redis::Value> = call(client, &format!("RL.INSPECT {key}"));
-    let at = report.iter().position(|name| *name == redis::Value::BulkString(fact.into())).expect("a fact");
-    redis::from_redis_value(report[at + 1].clone()).expect("a number")
+    let at = report.iter().position(|name| *name == redis::Value::BulkString(fact.into()))?;
+    Some(redis::from_redis_value(report[at + 1].clone()).expect("a number"))
 }
 
 /// What the server's main thread has used of the processor.
@@ -109,10 +109,4 @@ pub fn settled_memory(client: &mut Connection) -> i64 {
         last = memory;
     }
     last
-}
-
-/// The one in the middle.
-pub fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
 }

@@ -1,7 +1,6 @@
 //! What a call costs as keys get many, and as SLIDE's log gets long; and the longest that one call takes while it grows.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plotters::prelude::*;
@@ -11,8 +10,10 @@ use redis_rl::limiter::{self, Amount, Change, Kind, Quota, Request, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::chart::{grouped, save, short, text, COLOURS, INK, WIDTH};
-use crate::probe::{cpu, inspect, line, median, packed, Pipe};
-use crate::support::{call, server_program, Server};
+use crate::load::{each_key, redis_benchmark, Shape};
+use crate::probe::{cpu, inspect, line, packed, Pipe};
+use crate::statistics::median;
+use crate::support::{call, Server};
 use crate::Scale;
 
 /// What was measured.
@@ -79,32 +80,25 @@ fn of_keys(scale: &Scale) -> Vec<OfKeys> {
     let sizes: Vec<u64> = (3..8).map(|power| 10u64.pow(power)).filter(|&keys| keys <= scale.keys).collect();
     // One server at a time: ten million keys take more than a gigabyte.
     // Half used at first, or a key would be gone as soon as its one unit has drained.
-    let gcra = grown(&sizes, scale, "RL.GCRA", "1000000 1d COST 500000", "1000000 1d");
-    let set = format!("{VALUE} EX 86400");
-    let set = grown(&sizes, scale, "SET", &set, &set);
+    let gcra = grown(&sizes, scale, "RL.GCRA key:# 1000000 1d COST 500000", "RL.GCRA key:# 1000000 1d");
+    let set = format!("SET key:# {VALUE} EX 86400");
+    let set = grown(&sizes, scale, &set, &set);
     let rows = sizes.iter().zip(gcra.into_iter().zip(set));
     rows.map(|(&keys, (gcra, set))| OfKeys { keys, gcra, set }).collect()
 }
 
-fn grown(sizes: &[u64], scale: &Scale, name: &str, first: &str, rest: &str) -> Vec<Cost> {
+fn grown(sizes: &[u64], scale: &Scale, prepare: &str, words: &str) -> Vec<Cost> {
     let server = Server::start();
     let mut client = server.client();
-    let mut pipe = Pipe::to(&server);
     let mut there = 0;
     let mut costs = Vec::new();
     for &keys in sizes {
-        while there < keys {
-            let until = keys.min(there + 500);
-            // The names that redis-benchmark makes of its random numbers.
-            let batch: Vec<u8> = (there..until).flat_map(|key| line(&format!("{name} key:{key:012} {first}"))).collect();
-            pipe.send(&batch, (until - there) as usize);
-            there = until;
-        }
+        each_key(&server.socket(), prepare, there..keys);
+        there = keys;
         assert_eq!(call::<u64>(&mut client, "DBSIZE"), keys);
         // The hash table has moved to its new size.
         std::thread::sleep(Duration::from_millis(if keys > 100_000 { 2_000 } else { 200 }));
-        let rounds: Vec<Cost> =
-            (0..scale.rounds()).map(|_| benchmark(&server, &mut client, scale, keys, name, rest)).collect();
+        let rounds: Vec<Cost> = (0..scale.rounds()).map(|_| benchmark(&server, &mut client, scale, keys, words)).collect();
         // What else the machine does can only add to the best round.
         costs.push(Cost {
             calls_per_second: rounds.iter().map(|cost| cost.calls_per_second).fold(0.0, f64::max),
@@ -114,35 +108,11 @@ fn grown(sizes: &[u64], scale: &Scale, name: &str, first: &str, rest: &str) -> V
     costs
 }
 
-fn benchmark(server: &Server, client: &mut Connection, scale: &Scale, keys: u64, name: &str, rest: &str) -> Cost {
+fn benchmark(server: &Server, client: &mut Connection, scale: &Scale, keys: u64, words: &str) -> Cost {
     let calls = if scale.quick { 100_000 } else { 500_000 };
     let before = cpu(client);
-    let output = Command::new(benchmark_program())
-        .arg("-s")
-        .arg(server.dir().join("server.sock"))
-        .args(["--csv", "-P", &PIPELINE.to_string(), "-n", &calls.to_string(), "-r", &keys.to_string()])
-        .args([name, "key:__rand_int__"])
-        .args(rest.split(' '))
-        .output()
-        .expect("redis-benchmark");
-    let cpu_ns = (cpu(client) - before).as_nanos() as f64 / f64::from(calls);
-    let table = String::from_utf8(output.stdout).expect("text");
-    let row = table
-        .lines()
-        .last()
-        .and_then(|row| row.rsplit_once(&format!("{VALUE} EX 86400\",")).map_or(Some(row), |row| Some(row.1)));
-    // Its first column is the command, in quotes.
-    let rate = row
-        .and_then(|row| row.split("\"").filter(|cell| !cell.is_empty() && *cell != ",").find_map(|cell| cell.parse().ok()));
-    Cost { calls_per_second: rate.unwrap_or_else(|| panic!("no rate in {table}")), cpu_ns }
-}
-
-/// The load generator that comes with the server.
-fn benchmark_program() -> String {
-    let own = server_program().replace("-server", "-benchmark");
-    let runs = |program: &String| Command::new(program).arg("--version").output().is_ok();
-    let programs = [own, "redis-benchmark".into(), "valkey-benchmark".into()];
-    programs.into_iter().find(runs).expect("redis-benchmark or valkey-benchmark")
+    let load = redis_benchmark(&server.socket(), words, Shape { keys, pipeline: PIPELINE }, calls);
+    Cost { calls_per_second: load.per_second, cpu_ns: (cpu(client) - before).as_nanos() as f64 / calls as f64 }
 }
 
 fn now() -> limiter::Instant {
@@ -218,11 +188,12 @@ fn of_log(client: &mut Connection, pipe: &mut Pipe, entries: u64, apart: Duratio
     // Dead entries are dropped each time that a quarter of a period has passed: a whole one has its share of it.
     paced(pipe, &words, period / 2, apart);
     let granted_ns = per_call(client, pipe, &words, least.max(period), apart, scale);
-    let counted = (0..15).map(|_| {
+    // The smallest log is gone after a millisecond: on a busy machine, now and then before it can be looked at.
+    let counted = (0..15).filter_map(|_| {
         paced(pipe, &words, apart * 2 * entries.min(100) as u32, apart);
-        inspect(client, &format!("log:{}", LOGS - 1), "entries") as f64
+        Some(inspect(client, &format!("log:{}", LOGS - 1), "entries")? as f64)
     });
-    let counted = median(counted.collect()) as u64;
+    let counted = median(counted) as u64;
 
     // None of these dies meanwhile.
     let period = Duration::from_secs(86_400);
@@ -268,11 +239,11 @@ fn stalls(scale: &Scale) -> Vec<Stall> {
             call::<()>(&mut client, "CONFIG RESETSTAT");
             rounds[row].push(single(&mut pipe, &mut client, words, calls));
             if row == 0 {
-                entries = entries.max(inspect(&mut client, "log", "entries_stored"));
+                entries = entries.max(inspect(&mut client, "log", "entries_stored").expect("a log"));
             }
         }
     }
-    let middle = |rounds: &[[f64; 4]], at: usize| median(rounds.iter().map(|round| round[at]).collect());
+    let middle = |rounds: &[[f64; 4]], at: usize| median(rounds.iter().map(|round| round[at]));
     let least = |rounds: &[[f64; 4]], at: usize| rounds.iter().map(|round| round[at]).fold(f64::MAX, f64::min);
     let rows = rows.iter().zip(&rounds);
     rows.map(|((name, _), rounds)| Stall {

@@ -19,6 +19,8 @@ use super::Call;
 const SHORTEST: usize = 24;
 const LONGEST: usize = 90;
 
+const ECHO: &CStr = c"ECHO";
+
 /// Replies of the server's, by their length, and the context that they were given in.
 static FORMS: [Form; LONGEST - SHORTEST + 1] = [const { Form::new() }; LONGEST - SHORTEST + 1];
 static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
@@ -62,8 +64,6 @@ pub(super) fn start() {
         }
     }
 }
-
-const ECHO: &CStr = c"ECHO";
 
 /// Gives them back.
 pub(super) fn stop() {

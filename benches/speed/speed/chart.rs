@@ -1,72 +1,64 @@
-//! Charts: transparent, and in colours that are legible on light and dark pages.
+//! The section as a chart.
 
 use std::path::Path;
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::HPos;
 
-use crate::cases::{CASES, SET};
+use crate::cases::{CASES, SET, SET_OWN};
+use crate::chart::{grouped, save, text, COLOURS, INK, WIDTH};
 use crate::speed::{Scene, Section, Setting, HOT};
 
-const TEXT: RGBColor = RGBColor(125, 133, 144);
-const OURS: RGBColor = RGBColor(47, 129, 247);
-const OTHERS: RGBColor = RGBColor(190, 134, 60);
-
-const WIDTH: u32 = 840;
-const ROW: u32 = 34;
-const LABELS: u32 = 270;
-const TOP: u32 = 64;
-
-pub fn speed(section: &Section, file: &Path) {
+/// Bars: for each case two, one below the other.
+pub fn speed(section: &Section, path: &Path) {
+    const LEFT: i32 = 260;
+    const RIGHT: i32 = 750;
+    const TOP: i32 = 60;
+    const STEP: i32 = 34;
+    const BAR: i32 = 13;
+    // As wide as a ratio is written, at the most.
+    const RATIO: i32 = 32;
     let first = section.scenes.first().map(|scene| &scene.server);
     let plain = |scene: &&Scene| Some(&scene.server) == first && scene.setting == Setting::Plain && scene.pipeline > 1;
     let hot = section.scenes.iter().filter(plain).find(|scene| scene.keys == HOT);
     let random = section.scenes.iter().filter(plain).find(|scene| scene.keys != HOT);
     let (Some(hot), Some(random)) = (hot, random) else { return };
-    let names = CASES.iter().map(|case| case.name).filter(|name| ![SET, crate::cases::SET_OWN].contains(name));
+    let names = CASES.iter().map(|case| case.name).filter(|name| ![SET, SET_OWN].contains(name));
     let rows: Vec<_> = names.filter_map(|name| Some((name, random.case(name)?, hot.case(name)?))).collect();
-    let height = TOP + ROW * rows.len() as u32 + 12;
-    let root = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
-    let most = rows.iter().map(|(_, random, hot)| random.of_base.high.max(hot.of_base.high)).fold(1.0, f64::max) + 0.15;
-    let style = |size: i32, color: &RGBColor| ("sans-serif", size).into_font().color(color);
-    let title = format!("Calls a second, of those of {SET} (= 1) · {}, pipeline {}", random.server, random.pipeline);
-    root.draw(&Text::new(title, (10, 8), style(17, &TEXT))).expect("a chart");
-    let legend = format!("above: {} random keys; below, fainter: one hot key; thin lines: quartiles", random.keys);
-    root.draw(&Text::new(legend, (10, 32), style(14, &TEXT))).expect("a chart");
-    let mut chart = ChartBuilder::on(&root)
-        .margin_left(LABELS)
-        .margin_right(10)
-        .margin_top(TOP)
-        .margin_bottom(12)
-        .build_cartesian_2d(0.0..most, 0.0..rows.len() as f64)
-        .expect("a chart");
-    let one = [(1.0, 0.0), (1.0, rows.len() as f64)];
-    chart.draw_series([PathElement::new(one, TEXT.stroke_width(1))]).expect("a chart");
-    for (place, (name, random, hot)) in rows.iter().enumerate() {
-        let top = (rows.len() - place) as f64;
-        let color = if name.starts_with("RL.") {
-            OURS
-        } else if name.contains("Lua") || name.starts_with("redis-cell") || name.starts_with("MULTI") {
-            OTHERS
-        } else {
-            TEXT
-        };
-        let bars = [(random, 0.10, color.mix(0.95)), (hot, 0.50, color.mix(0.55))];
-        for (measured, offset, color) in bars {
-            let (from, to) = (top - offset, top - offset - 0.36);
-            let middle = (from + to) / 2.0;
-            let ratio = measured.of_base;
-            chart.draw_series([Rectangle::new([(0.0, from), (ratio.median, to)], color.filled())]).expect("a chart");
-            let whisker = [(ratio.low, middle), (ratio.high, middle)];
-            chart.draw_series([PathElement::new(whisker, TEXT.stroke_width(1))]).expect("a chart");
-            let label = style(12, &TEXT).pos(Pos::new(HPos::Left, VPos::Center));
-            let at = (ratio.high.max(ratio.median) + most * 0.008, middle);
-            chart.draw_series([Text::new(format!("{:.2}", ratio.median), at, label)]).expect("a chart");
+    let bottom = TOP + STEP * rows.len() as i32;
+    let most = rows.iter().map(|(_, random, hot)| random.of_base.high.max(hot.of_base.high)).fold(1.0, f64::max);
+    let place = |ratio: f64| LEFT + (ratio / most * f64::from(RIGHT - LEFT)) as i32;
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, bottom as u32 + 10)).into_drawing_area();
+        let title = format!("Calls a second, of those of {SET} (= 1) · {}, pipeline {}", random.server, random.pipeline);
+        root.draw(&Text::new(title, (10, 14), text(16, HPos::Left))).expect("text");
+        let random_keys = grouped(random.keys as f64);
+        let legend = format!("above: {random_keys} random keys; below, fainter: one hot key; thin lines: quartiles");
+        root.draw(&Text::new(legend, (10, 38), text(13, HPos::Left))).expect("text");
+        let one = place(1.0);
+        root.draw(&PathElement::new([(one, TOP), (one, bottom)], INK)).expect("a line");
+        for (index, (name, random, hot)) in rows.iter().enumerate() {
+            let top = TOP + STEP * index as i32;
+            root.draw(&Text::new(name.to_string(), (LEFT - 8, top + STEP / 2), text(13, HPos::Right))).expect("text");
+            let colour = if name.starts_with("RL.") {
+                COLOURS[0]
+            } else if name.contains("Lua") || name.starts_with("redis-cell") || name.starts_with("MULTI") {
+                COLOURS[1]
+            } else {
+                COLOURS[6]
+            };
+            for (ratio, top, opacity) in [(random.of_base, top + 4, 1.0), (hot.of_base, top + 4 + BAR, 0.55)] {
+                let (middle, low, high) = (top + BAR / 2, place(ratio.low), place(ratio.high));
+                let bar = [(LEFT, top), (place(ratio.median), top + BAR - 1)];
+                root.draw(&Rectangle::new(bar, colour.mix(opacity).filled())).expect("a bar");
+                root.draw(&PathElement::new([(low, middle), (high, middle)], INK)).expect("a line");
+                // Not across the line at 1.
+                let x = if high + 6 + RATIO > one { high.max(one) + 6 } else { high + 6 };
+                root.draw(&Text::new(format!("{:.2}", ratio.median), (x, middle), text(12, HPos::Left))).expect("text");
+            }
         }
-        let label = style(14, &TEXT).pos(Pos::new(HPos::Right, VPos::Center));
-        let y = TOP as i32 + (ROW as i32) * place as i32 + ROW as i32 / 2;
-        root.draw(&Text::new(name.to_string(), (LABELS as i32 - 8, y), label)).expect("a chart");
+        root.present().expect("a drawing");
     }
-    root.present().unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    println!("{}", file.display());
+    save(&svg, path);
 }

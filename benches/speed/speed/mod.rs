@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::cases::{Case, Needs, Replies, Width, CASES, SET};
 use crate::load::{self, Load, Shape};
 use crate::peers::Peers;
+use crate::probe::cpu;
 use crate::statistics::{median, Quartiles};
 use crate::support::{self, call, command, info, Server};
 use crate::Options;
@@ -236,7 +237,7 @@ impl<'a> Runner<'a> {
     }
 
     fn each_key(&self, words: &str) {
-        load::each_key(&self.server.socket(), &self.fill(words), self.shape.keys);
+        load::each_key(&self.server.socket(), &self.fill(words), 0..self.shape.keys);
     }
 
     fn load(&self, calls: u64) -> Load {
@@ -261,9 +262,10 @@ impl<'a> Runner<'a> {
         }
         self.settle();
         let calls = (self.rate * options.seconds).max(1_000.0) as u64;
-        let (cpu, changes) = (cpu(&mut self.client), info(&mut self.client, "persistence", "rdb_changes_since_last_save"));
+        let before = cpu(&mut self.client);
+        let changes = info(&mut self.client, "persistence", "rdb_changes_since_last_save");
         let load = self.load(calls);
-        let cpu_us = (self::cpu(&mut self.client) - cpu) / calls as f64 * 1e6;
+        let cpu_us = (cpu(&mut self.client) - before).as_secs_f64() / calls as f64 * 1e6;
         let changes = info(&mut self.client, "persistence", "rdb_changes_since_last_save") - changes;
         let changes = changes as f64 / calls as f64;
         assert!(self.case.changes().contains(&changes), "{}: {changes} changes a call", self.case.name);
@@ -293,15 +295,6 @@ fn follow(program: &str, server: &Server, client: &mut Connection) -> Server {
     let replica = Server::of(program, true, &["--replicaof", &format!("127.0.0.1 {}", server.port)]);
     support::wait_for("a replica", || call::<String>(client, "INFO replication").contains("state=online"));
     replica
-}
-
-/// The CPU time of the main thread, in seconds.
-fn cpu(client: &mut Connection) -> f64 {
-    let text: String = call(client, "INFO cpu");
-    let field = |name: &str| -> f64 {
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok()).expect("a number")
-    };
-    field("used_cpu_user_main_thread") + field("used_cpu_sys_main_thread")
 }
 
 fn version(program: &str) -> String {

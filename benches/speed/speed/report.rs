@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{ratio, Measured, Round, Scene, Section, Setting, HOT};
 use crate::cases::{CASES, SET};
+use crate::chart::grouped;
 use crate::load::KEY;
 use crate::statistics::Quartiles;
 
@@ -214,15 +215,7 @@ fn keys(scene: &Scene) -> String {
     if scene.keys == HOT {
         return "the hot key".into();
     }
-    format!("{} random keys", thousands(scene.keys))
-}
-
-fn thousands(number: u64) -> String {
-    if number < 1_000 {
-        number.to_string()
-    } else {
-        format!("{} {:03}", thousands(number / 1_000), number % 1_000)
-    }
+    format!("{} random keys", grouped(scene.keys as f64))
 }
 
 fn spread(ratio: Quartiles) -> String {

@@ -14,11 +14,12 @@ pub mod commands;
 mod keyspace;
 pub mod limiter;
 pub mod queue;
+pub mod sketch;
 
 use redis_module::{Context, InfoContext, RedisResult, RedisString, Status};
 use redis_module_macros::info_command_handler;
 
-use commands::{All, Inspect, Limiter, Peek};
+use commands::{docs, settings, All, Help, Inspect, Limiter, Peek, Top};
 use keyspace::{handler, Command, Keys};
 use limiter::{Bucket, Fixed, Gcra, Slide};
 
@@ -32,6 +33,7 @@ const COMMANDS: &[Command] = &[
         keys: Keys::Update(1),
         summary: c"Takes units from a fixed window.",
         complexity: c"O(1); with BLOCK, O(log(N)) with N the clients that wait",
+        arguments: docs::limiter::<Fixed>,
     },
     Command {
         name: c"rl.slide",
@@ -41,6 +43,7 @@ const COMMANDS: &[Command] = &[
         keys: Keys::Update(1),
         summary: c"Takes units from a sliding window.",
         complexity: c"O(log(N)) with N the grants in the window, amortized; O(N) for the first grant after a change of policy; with BLOCK, N counts the clients that wait, too",
+        arguments: docs::limiter::<Slide>,
     },
     Command {
         name: c"rl.gcra",
@@ -50,6 +53,7 @@ const COMMANDS: &[Command] = &[
         keys: Keys::Update(1),
         summary: c"Takes units by the generic cell rate algorithm: evenly spaced, after a burst.",
         complexity: c"O(1); with BLOCK, O(log(N)) with N the clients that wait",
+        arguments: docs::limiter::<Gcra>,
     },
     Command {
         name: c"rl.bucket",
@@ -59,6 +63,7 @@ const COMMANDS: &[Command] = &[
         keys: Keys::Update(1),
         summary: c"Takes tokens from a bucket that fills up with time.",
         complexity: c"O(1); with BLOCK, O(log(N)) with N the clients that wait",
+        arguments: docs::limiter::<Bucket>,
     },
     Command {
         name: c"rl.peek",
@@ -68,6 +73,7 @@ const COMMANDS: &[Command] = &[
         keys: Keys::Read(2),
         summary: c"Tells what a limiter would answer, and takes nothing.",
         complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
+        arguments: docs::peek,
     },
     Command {
         name: c"rl.all",
@@ -77,6 +83,7 @@ const COMMANDS: &[Command] = &[
         keys: Keys::UpdateCounted(1),
         summary: c"Takes units from several limiters, from all of them or from none.",
         complexity: c"O(N) with N the number of keys, and as each rule's own command for each",
+        arguments: docs::all,
     },
     Command {
         name: c"rl.inspect",
@@ -86,6 +93,27 @@ const COMMANDS: &[Command] = &[
         keys: Keys::Read(1),
         summary: c"Tells what a limiter's key holds.",
         complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
+        arguments: docs::inspect,
+    },
+    Command {
+        name: c"rl.top",
+        handler: handler::<Top>,
+        arity: -1,
+        flags: c"admin fast allow-loading allow-stale",
+        keys: Keys::None,
+        summary: c"Tells which keys were denied most of late.",
+        complexity: c"O(N*log(N)) with N the keys that are kept count of, at most 1024",
+        arguments: docs::top,
+    },
+    Command {
+        name: c"rl.help",
+        handler: handler::<Help>,
+        arity: 1,
+        flags: c"fast allow-loading allow-stale",
+        keys: Keys::None,
+        summary: c"Tells the commands, with their arguments.",
+        complexity: c"O(1)",
+        arguments: docs::none,
     },
 ];
 
@@ -105,8 +133,8 @@ mod module {
     }
 }
 
-fn load(ctx: &Context, _: &[RedisString]) -> Status {
-    match keyspace::register(ctx, COMMANDS) {
+fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
+    match keyspace::register(ctx, arguments, settings::SETTINGS, COMMANDS) {
         Status::Ok => {
             commands::start(&keyspace::Server::of(ctx));
             Status::Ok
@@ -123,6 +151,9 @@ fn unload(_: &Context) -> Status {
 /// `INFO rl`
 #[info_command_handler]
 fn info(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
-    ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?.build_section()?.build_info()?;
+    let section = ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?;
+    let section =
+        commands::facts().into_iter().try_fold(section, |section, (name, value)| section.field(&name, value.to_string()))?;
+    section.build_section()?.build_info()?;
     Ok(())
 }

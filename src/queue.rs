@@ -71,8 +71,8 @@ impl<C> Waiter<C> {
     }
 }
 
-/// The answer to one who waited, or its failure.
-pub type Answer<C, E> = (C, Result<Decision, E>);
+/// One who has waited, and the answer, or its failure.
+pub type Answer<C, E> = (Waiter<C>, Result<Decision, E>);
 
 /// A queue, for as long as somebody waits in it.
 pub type QueueId = u64;
@@ -252,8 +252,8 @@ impl<C: Copy + Eq + Hash> Queues<C> {
         let mut answers = Vec::new();
         let wake = queue.serve(key, now, may_grant, most, &mut answers);
         let empty = queue.waiters.is_empty();
-        for (client, _) in &answers {
-            self.clients.remove(client);
+        for (waiter, _) in &answers {
+            self.clients.remove(&waiter.client);
         }
         if empty {
             self.drop_queue(id);
@@ -381,7 +381,7 @@ impl<C: Copy> Queue<C> {
                 Err(error) => Err(error),
             };
             self.take(number);
-            answers.push((head.client, answer));
+            answers.push((head, answer));
         }
         Instant::MAX
     }
@@ -440,7 +440,7 @@ impl<C: Copy> Queue<C> {
         {
             let Some(waiter) = self.take(number) else { break };
             let decision = key.peek(&waiter.policy, now, waiter.request);
-            answers.push((waiter.client, decision.map(|decision| denied(decision, waiter.patience()))));
+            answers.push((waiter, decision.map(|decision| denied(decision, waiter.patience()))));
             moved |= Some(number) == first;
         }
         moved && !self.waiters.is_empty()

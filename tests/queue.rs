@@ -165,9 +165,10 @@ impl World {
             let answers = self.queues.serve(id, self.key.at(now), now, may_grant, most);
             let more = answers.len() == most;
             self.told.push(format!("{now:?}: the timer answers {answers:?}"));
-            for (number, answer) in answers {
+            for (waiter, answer) in answers {
                 let decision = answer.expect("a decision");
-                let place = self.waiting.iter().position(|client| client.number == number).expect("a client that waits");
+                let place =
+                    self.waiting.iter().position(|client| client.number == waiter.client).expect("a client that waits");
                 let client = self.waiting.remove(place);
                 if decision.granted > 0 {
                     assert!(may_grant, "granted in a pause");
@@ -408,7 +409,10 @@ fn a_turn_in_time_is_granted_though_the_timer_is_late() {
                 queues.join(0, b"key", waiter(policy, 1, EPOCH, deadline), &key, due);
                 let (id, ..) = queues.due(late).expect("a queue");
                 let answers = queues.serve(id, key.at(late), late, true, 10);
-                assert!(matches!(&answers[..], [(1, Ok(row))] if row.granted == granted), "{kind:?} {answers:?}");
+                assert!(
+                    matches!(&answers[..], [(Waiter { client: 1, .. }, Ok(row))] if row.granted == granted),
+                    "{kind:?} {answers:?}"
+                );
             }
         }
     }
@@ -446,7 +450,7 @@ fn a_log_that_has_expired_is_begun_anew() {
     queues.leave(1, late);
     let (id, ..) = queues.due(late).expect("a queue");
     let answers = queues.serve(id, key.at(late), late, true, 10);
-    assert!(matches!(&answers[..], [(2, Ok(decision))] if decision.granted == 1), "{answers:?}");
+    assert!(matches!(&answers[..], [(Waiter { client: 2, .. }, Ok(decision))] if decision.granted == 1), "{answers:?}");
     assert_eq!(key.value, used(&policy, late).value);
 }
 
@@ -467,7 +471,7 @@ fn queues_of_different_keys_know_nothing_of_each_other() {
     let (id, db, name) = queues.due(soon).expect("a queue");
     assert_eq!((db, &*name), (1, &b"key"[..]));
     let answers = queues.serve(id, &mut keys[1], soon, true, 10);
-    assert!(matches!(&answers[..], [(1, Ok(decision))] if decision.granted == 1), "{answers:?}");
+    assert!(matches!(&answers[..], [(Waiter { client: 1, .. }, Ok(decision))] if decision.granted == 1), "{answers:?}");
     assert!(queues.due(soon).is_none() && !queues.holds(1, b"key") && queues.holds(0, b"key"));
     queues.stir_all(soon);
     let (id, ..) = queues.due(soon).expect("a queue");

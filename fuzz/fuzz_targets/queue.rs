@@ -204,8 +204,8 @@ impl World {
             let at = NAMES.iter().position(|&known| known == (db, &*name)).expect("a key that somebody waits for");
             self.place(at);
             let place = &mut self.places[at];
-            for (number, answer) in self.queues.serve(id, place, now, may_grant, most) {
-                let index = place.waiting.iter().position(|client| client.number == number).expect("a client that waits");
+            for (waiter, answer) in self.queues.serve(id, place, now, may_grant, most) {
+                let index = place.waiting.iter().position(|client| client.number == waiter.client).expect("a client that waits");
                 let client = place.waiting.remove(index);
                 let Ok(decision) = answer else { continue };
                 if decision.granted > 0 {

@@ -2,7 +2,7 @@
 
 use super::error::{Error, Name};
 use super::grammar::Rule;
-use super::{block, commit, grammar, now, reply, row, wait_ms, Wanted};
+use super::{block, commit, conclude, grammar, now, reply, row, wait_ms, Wanted};
 use crate::keyspace::{Call, Key, Run};
 use crate::limiter::{Change, Decision, Outcome, Span, Wait};
 use crate::queue::denied;
@@ -61,7 +61,7 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
     // The longest of the waits, and never if any is never.
     let wait = outcomes.iter().map(|outcome: &Outcome| outcome.decision.wait).max().unwrap_or(Wait::NONE);
     let granted = outcomes.iter().all(|outcome| outcome.decision.granted > 0);
-    let rows = if granted {
+    let rows: Vec<Decision> = if granted {
         keys.iter_mut().zip(&outcomes).for_each(|(key, outcome)| commit(key, &outcome.change));
         outcomes.into_iter().map(|outcome| outcome.decision).collect()
     } else {
@@ -71,6 +71,13 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
             Ok(if wanted.others_wait(call) { denied(decision, Span::ZERO) } else { decision })
         })?
     };
+    drop(keys);
+    for (index, (rule, row)) in rules.iter().zip(&rows).enumerate() {
+        // A rule that would have granted, had the others, is neither charged nor denied.
+        if granted || row.granted == 0 {
+            conclude(call, || call.key(FIRST + index), rule.policy.kind(), rule.request.amount, row.granted, now);
+        }
+    }
     Ok(Answer { granted, wait, rows })
 }
 

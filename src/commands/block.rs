@@ -11,7 +11,8 @@ use lazy_static::lazy_static;
 
 use super::error::{Error, Name};
 use super::grammar::Rule;
-use super::{commit, deadlines, now, reply, row, Wanted};
+use super::stats::{TIMEOUTS, WAITS};
+use super::{commit, conclude, deadlines, now, reply, row, Wanted};
 use crate::keyspace::{Call, Client, Found, Holding, Key, Server, Timer, Watch};
 use crate::limiter::{Change, Decision, Instant, Outcome, Policy, Request, Span, Wait};
 use crate::queue::{denied, Counter, Queues, Waiter};
@@ -40,10 +41,15 @@ fn waiting() -> MutexGuard<'static, Waiting> {
 }
 
 /// Begins anew, as the module is loaded.
-pub(crate) fn start(server: &Server<'_>) {
+pub(super) fn start(server: &Server<'_>) {
     *waiting() = Waiting::default();
     COUNT.store(0, Ordering::Relaxed);
     server.watch_databases::<Waiting>();
+}
+
+/// How many wait now.
+pub(super) fn waiting_clients() -> u64 {
+    COUNT.load(Ordering::Relaxed) as u64
 }
 
 /// Whether somebody waits for the key that argument `index` names.
@@ -75,6 +81,7 @@ pub(super) fn behind(call: &Call<'_>, key: &Key<'_>, rule: &Rule, now: Instant) 
         return Ok(Some(denied(decision, patience)));
     }
     let Some(client) = Client::hold::<Waiting>(call) else { return Ok(None) };
+    WAITS.up();
     let (Rule { policy, request, .. }, deadline) = (*rule, now.saturating_add(patience));
     let waiter = Waiter { client, policy, request, joined: now, deadline };
     let mut waiting = waiting();
@@ -127,13 +134,25 @@ impl Watch for Waiting {
         let now = now(server);
         let may_grant = server.may_write();
         let mut answers = Vec::new();
+        let mut concluded = Vec::new();
         let mut waiting = waiting();
         waiting.timer = None;
         for _ in 0..BATCH {
             let Some((id, db, name)) = waiting.queues.due(now) else { break };
             match Key::open_named(server, db, &name) {
                 Found::Here(mut key) => {
-                    answers.extend(waiting.queues.serve(id, &mut key, now, may_grant, BATCH - answers.len()));
+                    for (waiter, answer) in waiting.queues.serve(id, &mut key, now, may_grant, BATCH - answers.len()) {
+                        if let Ok(decision) = &answer {
+                            concluded.push((
+                                db,
+                                name.clone(),
+                                waiter.policy.kind(),
+                                waiter.request.amount,
+                                decision.granted,
+                            ));
+                        }
+                        answers.push((waiter.client, answer));
+                    }
                 }
                 Found::Elsewhere => {
                     answers.extend(waiting.queues.dismiss(id).into_iter().map(|client| (client, Err(Error::Moved))));
@@ -145,6 +164,12 @@ impl Watch for Waiting {
         }
         waiting.settle(server, now);
         drop(waiting);
+        for (db, name, kind, amount, granted) in concluded {
+            if granted == 0 {
+                TIMEOUTS.up();
+            }
+            conclude(server, || (db, &name), kind, amount, granted, now);
+        }
         // Of the replies that are ready at once, the server sends the last first.
         answers.into_iter().rev().for_each(|(client, answer)| client.release::<Self>(answer));
     }
@@ -178,10 +203,13 @@ impl Holding for Waiting {
 
 /// The reply to one who has waited in vain, whose call this is.
 fn out_of_time(call: &Call<'_>, waiter: &Waiter<Client>) -> Result<Decision, Error> {
-    let kind = waiter.policy.kind();
+    let (kind, now) = (waiter.policy.kind(), now(call));
     let key = Key::open(call, 1).ok_or(Error::Arity(Name::Limiter(kind)))?;
-    let decision = Wanted::one(kind).peek(&key, &waiter.policy, now(call), waiter.request)?;
-    Ok(denied(decision, waiter.patience()))
+    let decision = denied(Wanted::one(kind).peek(&key, &waiter.policy, now, waiter.request)?, waiter.patience());
+    drop(key);
+    TIMEOUTS.up();
+    conclude(call, || call.key(1), kind, waiter.request.amount, decision.granted, now);
+    Ok(decision)
 }
 
 fn leave(server: &Server<'_>, client: Client) -> Option<Waiter<Client>> {

@@ -15,6 +15,8 @@ pub enum Name {
     All,
     /// `RL.INSPECT`
     Inspect,
+    /// `RL.TOP`
+    Top,
 }
 
 impl fmt::Display for Name {
@@ -24,6 +26,7 @@ impl fmt::Display for Name {
             Self::Peek => "PEEK",
             Self::All => "ALL",
             Self::Inspect => "INSPECT",
+            Self::Top => "TOP",
         };
         write!(f, "RL.{name}")
     }

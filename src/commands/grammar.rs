@@ -50,15 +50,15 @@ impl<'w, W: Words + ?Sized> Cursor<'w, W> {
     }
 }
 
-type AmountOf = fn(u64) -> Amount;
+pub(super) type AmountOf = fn(u64) -> Amount;
 
 /// The keywords for the amount. [`Name::Peek`] knows the first two, [`Name::All`] the first.
 const AMOUNTS: [(&str, AmountOf); 4] =
     [("COST", Amount::Cost), ("UPTO", Amount::UpTo), ("FORCE", Amount::Force), ("REFUND", Amount::Refund)];
 
 /// A keyword for the wait: what it is called, the amounts that it goes with, and what it does.
-struct Waiting {
-    keyword: &'static str,
+pub(super) struct Waiting {
+    pub(super) keyword: &'static str,
     amounts: &'static [&'static str],
     set: fn(&mut Rule, Span),
 }
@@ -74,19 +74,19 @@ const MAX_WAIT_US: u64 = 86_400_000_000;
 
 impl Name {
     /// The keywords for the wait that the command knows.
-    const fn waits(self) -> &'static [Waiting] {
+    pub(super) const fn waits(self) -> &'static [Waiting] {
         match self {
             Self::Limiter(_) => &WAITS,
-            Self::Peek | Self::All | Self::Inspect => &[],
+            Self::Peek | Self::All | Self::Inspect | Self::Top => &[],
         }
     }
 
-    fn amounts(self) -> &'static [(&'static str, AmountOf)] {
+    pub(super) fn amounts(self) -> &'static [(&'static str, AmountOf)] {
         match self {
             Self::Limiter(_) => &AMOUNTS,
             Self::Peek => &AMOUNTS[..2],
             Self::All => &AMOUNTS[..1],
-            Self::Inspect => &[],
+            Self::Inspect | Self::Top => &[],
         }
     }
 }
@@ -141,6 +141,35 @@ pub fn rules<W: Words + ?Sized>(words: &W, keys: usize) -> Result<Vec<Rule>, Box
     }
     Ok(rules)
 }
+
+/// What is asked of `RL.TOP`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopOf {
+    /// So many keys.
+    Most(usize),
+    /// To forget all.
+    Reset,
+}
+
+/// The words of `RL.TOP [n | RESET]`.
+///
+/// # Errors
+/// As [`limiter`].
+pub fn top<W: Words + ?Sized>(words: &W) -> Result<TopOf, Error> {
+    /// As many as are told if it is not said how many.
+    const SOME: usize = 10;
+    if words.word(2).is_some() {
+        return Err(Error::Arity(Name::Top));
+    }
+    match words.word(1) {
+        None => Ok(TopOf::Most(SOME)),
+        Some(word) if word.eq_ignore_ascii_case(b"RESET") => Ok(TopOf::Reset),
+        Some(word) => Ok(TopOf::Most(usize::try_from(count(word, "n", 1, MAX_TOP)?).unwrap_or(SOME))),
+    }
+}
+
+/// The most keys that `RL.TOP` is asked for: as many as it can keep count of.
+pub const MAX_TOP: u64 = 1024;
 
 fn algorithm(word: &[u8]) -> Result<Kind, Error> {
     named(word).ok_or_else(|| Error::UnknownAlgorithm(printable(word)))

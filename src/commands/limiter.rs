@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::error::{Error, Name};
-use super::{block, charge, grammar, now, reply, row, takes, Wanted};
+use super::{block, charge, conclude, grammar, now, reply, row, takes, Wanted};
 use crate::keyspace::{Call, Key, Run};
 use crate::limiter::{Algorithm, Decision};
 
@@ -27,18 +27,26 @@ impl<A: Algorithm> Run for Limiter<A> {
 fn limit<A: Algorithm>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
     let rule = grammar::limiter(A::KIND, call)?;
     let mut key = Key::open(call, 1).ok_or(Error::Arity(Name::Limiter(A::KIND)))?;
-    let takes = takes(rule.request.amount);
+    let amount = rule.request.amount;
+    let takes = takes(amount);
     let now = now(call);
     let queued = block::others_wait(call, 1);
-    if queued && takes {
-        return Ok(block::behind(call, &key, &rule, now)?);
-    }
-    let answers = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
-    let Some(decision) = charge(Wanted::one(A::KIND), &mut key, &rule.policy, now, rule.request, answers)? else {
-        return Ok(block::behind(call, &key, &rule, now)?);
+    let decided = if queued && takes {
+        None
+    } else {
+        let answers = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
+        charge(Wanted::one(A::KIND), &mut key, &rule.policy, now, rule.request, answers)?
     };
-    if queued {
+    let Some(decision) = (match decided {
+        Some(decision) => Some(decision),
+        None => block::behind(call, &key, &rule, now)?,
+    }) else {
+        return Ok(None);
+    };
+    drop(key);
+    if queued && !takes {
         block::stir(call, 1);
     }
+    conclude(call, || call.key(1), A::KIND, amount, decision.granted, now);
     Ok(Some(decision))
 }

@@ -2,17 +2,23 @@
 
 mod all;
 mod block;
+pub(crate) mod docs;
 mod error;
 pub mod grammar;
+mod help;
 mod inspect;
 mod limiter;
 mod peek;
+pub(crate) mod settings;
+mod stats;
+mod top;
 
 pub(crate) use all::All;
-pub(crate) use block::start;
+pub(crate) use help::Help;
 pub(crate) use inspect::Inspect;
 pub(crate) use limiter::Limiter;
 pub(crate) use peek::Peek;
+pub(crate) use top::Top;
 
 use std::borrow::Borrow;
 use std::ops::RangeInclusive;
@@ -24,6 +30,25 @@ use crate::keyspace::{Call, Held, Key, Server};
 use crate::limiter::{
     Amount, Bytes, Change, Decision, Foreign, Instant, Kind, Outcome, Policy, Refusal, Request, Span, Wait, MIN_RECORD,
 };
+
+/// Begins anew, as the module is loaded.
+pub(crate) fn start(server: &Server<'_>) {
+    block::start(server);
+    stats::start();
+    top::start(server);
+}
+
+/// What `INFO rl` tells, by name.
+pub(crate) fn facts() -> Vec<(String, u64)> {
+    stats::facts(block::waiting_clients())
+}
+
+impl Call<'_> {
+    /// The key that argument `index` names, with its database.
+    fn key(&self, index: usize) -> (i32, &[u8]) {
+        (self.db(), self.argument(index).unwrap_or_default())
+    }
+}
 
 impl Words for Call<'_> {
     fn word(&self, index: usize) -> Option<&[u8]> {
@@ -134,14 +159,46 @@ fn charge(
     Ok(Some(decision))
 }
 
+/// What became of a call that asked a limiter of this `kind` for an `amount` is counted, and told to those who follow it. The
+/// key is not open any more: whoever is told may do with it what they like.
+///
+/// `key` is asked only if it is needed.
+#[inline(always)]
+fn conclude<'k>(
+    server: &Server<'_>,
+    key: impl FnOnce() -> (i32, &'k [u8]),
+    kind: Kind,
+    amount: Amount,
+    granted: u64,
+    now: Instant,
+) {
+    // There may be nothing to give back, but nobody is denied it.
+    let denied = granted == 0 && !matches!(amount, Amount::Refund(_));
+    stats::call(kind, denied);
+    let tells = server.has_followers();
+    if denied || tells {
+        let (db, name) = key();
+        if denied {
+            top::denied(db, name, now);
+        }
+        if tells && (denied || granted > 0) {
+            let event = if denied { "rl.denied".into() } else { format!("rl.{}", kind.name().to_lowercase()) };
+            server.tell(db, name, &event);
+        }
+    }
+}
+
 /// The time of a call: one reading for all that it decides.
 fn now(server: &Server<'_>) -> Instant {
     Instant::from_us(server.now_us())
 }
 
+fn number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 /// The decision as every command replies it.
 fn row(decision: &Decision) -> [i64; 5] {
-    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     [
         number(decision.granted),
         number(decision.limit),

@@ -1,6 +1,6 @@
 //! One call of a command: its arguments and its reply.
 
-use std::ffi::{c_int, CString};
+use std::ffi::{c_int, CStr, CString};
 use std::ops::Deref;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -84,8 +84,19 @@ impl<'a> Call<'a> {
 
     /// Replies a string.
     pub fn reply_string(&self, text: &str) {
+        self.reply_bytes(text.as_bytes());
+    }
+
+    /// Replies a string of any bytes.
+    pub fn reply_bytes(&self, bytes: &[u8]) {
+        // SAFETY: as above; the server copies the bytes.
+        unsafe { server!(RedisModule_ReplyWithStringBuffer(self.ctx, bytes.as_ptr().cast(), bytes.len())) };
+    }
+
+    /// Replies a status, such as `OK`: a line.
+    pub fn reply_status(&self, status: &CStr) {
         // SAFETY: as above; the server copies the text.
-        unsafe { server!(RedisModule_ReplyWithStringBuffer(self.ctx, text.as_ptr().cast(), text.len())) };
+        unsafe { server!(RedisModule_ReplyWithSimpleString(self.ctx, status.as_ptr())) };
     }
 
     /// Replies nil.

@@ -4,6 +4,8 @@
 mod api;
 mod block;
 mod call;
+mod config;
+mod docs;
 mod effects;
 mod key;
 mod register;
@@ -12,6 +14,8 @@ mod server;
 
 pub use block::{Client, Holding};
 pub use call::{handler, Call, Run};
+pub use config::{Choice, Number, Setting};
+pub use docs::{Argument, What};
 pub use key::{Found, Held, Key};
 pub use register::{register, unregister, Command, Keys};
 pub use server::{Server, Timer, Watch};

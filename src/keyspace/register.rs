@@ -1,12 +1,14 @@
 //! Telling the server about the commands.
 
-use std::ffi::{c_int, CStr};
+use std::ffi::{c_int, CStr, CString};
 use std::ptr;
 
 use redis_module::raw;
-use redis_module::{Context, Status};
+use redis_module::{Context, RedisString, Status};
 
 use super::api::{self, log_warning, server};
+use super::config::{configure, Setting};
+use super::docs::{Argument, Tree};
 use super::effects::{self, Info};
 use super::{reply, Server};
 
@@ -20,6 +22,8 @@ pub enum Keys {
     /// The argument of this index is the number of keys that follow it, which are read and changed. The flags have
     /// `getkeys-api`: Redis 7.0 routes a module's command by nothing else.
     UpdateCounted(c_int),
+    /// It has none.
+    None,
 }
 
 /// A command, as the server is told of it.
@@ -38,10 +42,23 @@ pub struct Command {
     pub summary: &'static CStr,
     /// How the time it takes grows.
     pub complexity: &'static CStr,
+    /// The arguments.
+    pub arguments: fn() -> Vec<Argument>,
 }
 
+impl Command {
+    /// Name and arguments, as a person would write them.
+    pub fn syntax(&self) -> String {
+        let name = self.name.to_string_lossy().to_uppercase();
+        (self.arguments)().iter().fold(name, |line, argument| format!("{line} {argument}"))
+    }
+}
+
+/// The category of all the module's commands in ACL rules, where the server has categories of modules (Redis 7.4, Valkey 8).
+const CATEGORY: &CStr = c"ratelimit";
+
 /// Registers the commands; an error, which keeps the module from loading, is logged.
-pub fn register(ctx: &Context, commands: &[Command]) -> Status {
+pub fn register(ctx: &Context, arguments: &[RedisString], settings: &'static [Setting], commands: &[Command]) -> Status {
     let ctx = ctx.get_raw().cast();
     if let Some(function) = api::missing() {
         log_warning(
@@ -69,8 +86,14 @@ pub fn register(ctx: &Context, commands: &[Command]) -> Status {
         let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int | moves;
         server!(RedisModule_SetModuleOptions(ctx, options));
     }
+    let arguments: Vec<&[u8]> = arguments.iter().map(RedisString::as_slice).collect();
+    // SAFETY: as above.
+    if !unsafe { configure(ctx, settings, &arguments) } {
+        return Status::Err;
+    }
+    let category = add_category(ctx);
     for command in commands {
-        if !create(ctx, command) {
+        if !create(ctx, command, category) {
             log_warning(ctx, &format!("redis-rl could not register the command {}", command.name.to_string_lossy()));
             return Status::Err;
         }
@@ -114,7 +137,31 @@ fn knows(ctx: *mut raw::RedisModuleCtx, command: &CStr) -> bool {
     }
 }
 
-fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
+/// Adds [`CATEGORY`], where the server lets it: whether it has.
+fn add_category(ctx: *mut raw::RedisModuleCtx) -> bool {
+    // SAFETY: the pointer is written by the server's loader before the module's own code runs, and only read here; `ctx` is the
+    // context of the module's loading.
+    unsafe { raw::RedisModule_AddACLCategory.is_some_and(|add| add(ctx, CATEGORY.as_ptr()) == raw::REDISMODULE_OK as c_int) }
+}
+
+/// Puts a command into the categories of ACL rules that its flags say, as the server does with its own, and into [`CATEGORY`] if
+/// there is one. Before Redis 7.2 no module's command is in any.
+fn set_categories(handle: *mut raw::RedisModuleCommand, command: &Command, own: bool) -> bool {
+    const OF_FLAGS: [(&[u8], &str); 4] =
+        [(b"write", "write"), (b"readonly", "read"), (b"fast", "fast"), (b"admin", "admin dangerous")];
+    let flags = command.flags.to_bytes();
+    let of_flags = OF_FLAGS.iter().filter(|(flag, _)| flags.split(|&byte| byte == b' ').any(|word| word == *flag));
+    let own = own.then(|| CATEGORY.to_string_lossy().into_owned());
+    let categories: Vec<String> = of_flags.map(|&(_, category)| category.into()).chain(own).collect();
+    let Ok(categories) = CString::new(categories.join(" ")) else { return false };
+    // SAFETY: as above; the command has been created.
+    unsafe {
+        raw::RedisModule_SetCommandACLCategories
+            .is_none_or(|set| set(handle, categories.as_ptr()) == raw::REDISMODULE_OK as c_int)
+    }
+}
+
+fn create(ctx: *mut raw::RedisModuleCtx, command: &Command, category: bool) -> bool {
     let name = command.name.as_ptr();
     let version = raw::RedisModuleCommandInfoVersion {
         version: 1,
@@ -126,8 +173,11 @@ fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
         Keys::Update(pos) => (pos, raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE, false),
         Keys::Read(pos) => (pos, raw::REDISMODULE_CMD_KEY_RO, false),
         Keys::UpdateCounted(pos) => (pos, raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE, true),
+        Keys::None => (0, 0, false),
     };
-    let (first, step) = if counted { (0, 0) } else { (pos, 1) };
+    let (first, step) = if counted || pos == 0 { (0, 0) } else { (pos, 1) };
+    let arguments = (command.arguments)();
+    let mut tree = Tree::default();
     // SAFETY: the structures are C's, of integers, pointers and unions of integers: all zero is their empty value, and ends
     // an array of them. The server copies what they point to before it returns.
     unsafe {
@@ -161,9 +211,10 @@ fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
             history: ptr::null_mut(),
             tips: ptr::null(),
             arity: command.arity,
-            key_specs: keys.as_mut_ptr(),
-            args: ptr::null_mut(),
+            key_specs: if pos == 0 { ptr::null_mut() } else { keys.as_mut_ptr() },
+            args: tree.list(&arguments),
         };
-        server!(RedisModule_SetCommandInfo(handle, &info)) == raw::REDISMODULE_OK as c_int
+        set_categories(handle, command, category)
+            && server!(RedisModule_SetCommandInfo(handle, &info)) == raw::REDISMODULE_OK as c_int
     }
 }

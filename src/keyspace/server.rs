@@ -1,6 +1,6 @@
 //! The server, for as long as it has called the module: its clock and state, the timer, and what it tells of its keys.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void, CString};
 use std::marker::PhantomData;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
@@ -66,6 +66,28 @@ impl<'a> Server<'a> {
     pub(super) fn flags(&self) -> u32 {
         // SAFETY: as above.
         unsafe { server!(RedisModule_GetContextFlags(self.ctx)) as u32 }
+    }
+
+    /// Whether anybody may follow what happens to keys, by events of modules (class `d`).
+    #[inline]
+    pub fn has_followers(&self) -> bool {
+        // SAFETY: as above; it takes nothing.
+        let followed = unsafe { server!(RedisModule_GetNotifyKeyspaceEvents()) };
+        followed & raw::REDISMODULE_NOTIFY_MODULE as c_int != 0
+    }
+
+    /// Tells those who follow it that `event` has happened to a key, which is not open.
+    pub fn tell(&self, db: i32, name: &[u8], event: &str) {
+        let Ok(event) = CString::new(event) else { return };
+        // SAFETY: `ctx` is live. The server copies the name; the string that is made of it goes when all have been told.
+        unsafe {
+            if server!(RedisModule_SelectDb(self.ctx, db)) == raw::REDISMODULE_OK as c_int {
+                let name = server!(RedisModule_CreateString(ptr::null_mut(), name.as_ptr().cast(), name.len()));
+                let class = raw::REDISMODULE_NOTIFY_MODULE as c_int;
+                server!(RedisModule_NotifyKeyspaceEvent(self.ctx, class, event.as_ptr(), name));
+                server!(RedisModule_FreeString(ptr::null_mut(), name));
+            }
+        }
     }
 
     /// Has `T` called once, in so many milliseconds.

@@ -1,0 +1,88 @@
+//! What `COMMAND DOCS` and `RL.HELP` tell of the arguments: made of the tables that the grammar reads, so that they can't part.
+
+use super::error::Name;
+use crate::keyspace::{Argument, What};
+use crate::limiter::{Algorithm, Kind, SettingValue};
+
+fn key() -> Argument {
+    Argument::new("key", What::Key)
+}
+
+/// `limit period [algorithm options] [amount] [wait]`
+fn rule(kind: Kind, command: Name) -> Vec<Argument> {
+    let mut arguments = vec![Argument::new("limit", What::Integer), Argument::new("period", What::Text)];
+    arguments.extend(kind.settings().iter().map(|setting| {
+        let keyword = setting.keyword.to_lowercase();
+        match setting.value {
+            SettingValue::Flag => Argument::new(keyword, What::Token).token(setting.keyword),
+            SettingValue::Count(..) => Argument::new(keyword, What::Integer).token(setting.keyword),
+            SettingValue::Offset => Argument::new("offset", What::Text).token(setting.keyword),
+        }
+        .optional()
+    }));
+    let amounts = command.amounts().iter().map(|(keyword, _)| Argument::new("units", What::Integer).token(keyword));
+    arguments.extend(one_of("amount", amounts.collect()).map(Argument::optional));
+    let waits = command.waits().iter().map(|wait| Argument::new("duration", What::Text).token(wait.keyword));
+    arguments.extend(one_of("wait", waits.collect()).map(Argument::optional));
+    arguments
+}
+
+/// One of these; where there is but one, that.
+fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argument> {
+    if arguments.len() > 1 {
+        return Some(Argument::new(name, What::OneOf(arguments)));
+    }
+    arguments.pop()
+}
+
+/// For each algorithm its name, and what `rest` makes of it.
+fn algorithms(name: &str, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
+    let block = |&kind: &Kind| {
+        let name = kind.name().to_lowercase();
+        let mut arguments = vec![Argument::new(&*name, What::Token).token(kind.name())];
+        arguments.extend(rest(kind));
+        Argument::new(name, What::Block(arguments))
+    };
+    Argument::new(name, What::OneOf(Kind::ALL.iter().map(block).collect()))
+}
+
+/// Of `RL.FIXED` and the like.
+pub(crate) fn limiter<A: Algorithm>() -> Vec<Argument> {
+    let mut arguments = vec![key()];
+    arguments.extend(rule(A::KIND, Name::Limiter(A::KIND)));
+    arguments
+}
+
+/// Of `RL.PEEK`.
+pub(crate) fn peek() -> Vec<Argument> {
+    vec![algorithms("algorithm", |kind| {
+        let mut arguments = vec![key()];
+        arguments.extend(rule(kind, Name::Peek));
+        arguments
+    })]
+}
+
+/// Of `RL.ALL`.
+pub(crate) fn all() -> Vec<Argument> {
+    vec![
+        Argument::new("numkeys", What::Integer),
+        key().multiple(),
+        algorithms("rule", |kind| rule(kind, Name::All)).multiple(),
+    ]
+}
+
+/// Of `RL.INSPECT`.
+pub(crate) fn inspect() -> Vec<Argument> {
+    vec![key()]
+}
+
+/// Of `RL.TOP`.
+pub(crate) fn top() -> Vec<Argument> {
+    let ways = vec![Argument::new("n", What::Integer), Argument::new("reset", What::Token).token("RESET")];
+    one_of("what", ways).map(Argument::optional).into_iter().collect()
+}
+
+/// Of a command without arguments.
+pub(crate) fn none() -> Vec<Argument> {
+    Vec::new()
+}

@@ -1,0 +1,19 @@
+//! `RL.HELP`: the commands, for a person at redis-cli.
+
+use crate::keyspace::{Call, Run};
+
+/// `RL.HELP`
+///
+/// Replies a line with the syntax of each command, and one that says what it does, much as `HELP` of the server's own containers does.
+pub(crate) struct Help;
+
+impl Run for Help {
+    fn run(call: &Call<'_>) {
+        let lines: Vec<String> = crate::COMMANDS
+            .iter()
+            .flat_map(|command| [command.syntax(), format!("    {}", command.summary.to_string_lossy())])
+            .collect();
+        call.reply_array(lines.len());
+        lines.iter().for_each(|line| call.reply_string(line));
+    }
+}

@@ -1,0 +1,23 @@
+//! What can be configured, as `rl.<name>`.
+
+use super::grammar::MAX_TOP;
+use crate::keyspace::{Choice, Number, Setting};
+
+/// Every setting that the server learns of.
+pub(crate) static SETTINGS: &[Setting] =
+    &[Setting::Words(&COMPAT), Setting::Number(&TOP_KEYS), Setting::Number(&TOP_HALF_LIFE)];
+
+/// The bit of `CL.THROTTLE` in [`COMPAT`].
+pub(crate) const CL_THROTTLE: i32 = 1;
+/// The bit of `GCRA` in [`COMPAT`].
+pub(crate) const GCRA: i32 = 2;
+
+/// The commands of others that the module offers.
+pub(crate) static COMPAT: Choice =
+    Choice::new(c"compat", &[(c"none", 0), (c"cl.throttle", CL_THROTTLE), (c"gcra", GCRA)], CL_THROTTLE);
+
+/// How many keys `RL.TOP` keeps count of; 0: it is off.
+pub(super) static TOP_KEYS: Number = Number::new(c"top-keys", 128, 0..=MAX_TOP as i64);
+
+/// After so many seconds a denial counts half in `RL.TOP`.
+pub(super) static TOP_HALF_LIFE: Number = Number::new(c"top-half-life", 60, 1..=86_400);

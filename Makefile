@@ -55,8 +55,8 @@ test: deps ## Everything that proves the product: format, lints, unit, property 
 	if [ -n "$${CI:-}" ]; then $(MAKE) fuzz SECONDS=15; $(MAKE) matrix; else REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test $(addprefix --test ,$(INTEGRATION)); fi
 
 # The tests that have no server in them, and those that start some: together, all files of tests/.
-PURE := changes properties queue timeline
-INTEGRATION := access all amounts block cluster commands concurrency crash durability inspect keys leaks listeners outgoing peek readme reserve
+PURE := changes properties queue sketch timeline
+INTEGRATION := access all amounts block cluster commands concurrency crash durability inspect keys leaks listeners operate outgoing peek readme reserve
 SERVERS := $(CURDIR)/target/servers
 
 matrix: build servers ## The integration tests on every server: the distribution's, Redis 8 and Valkey 9

@@ -3,7 +3,7 @@
 //! Space-Saving (Metwally, Agrawal, El Abbadi: "Efficient Computation of Frequent and Top-k Elements in Data Streams", 2005): a
 //! key that is not in a full table takes the place, and the count, of the one with the least. So no count is too high by more than
 //! an n-th of all there was to count, in a table for n, nor is any too low; and whoever has more than that is in the table. Counts
-//! halve each half-life, so that they tell of late; what has faded below one is forgotten, and so may be missing from a count.
+//! halve each half-life, so that they tell of late; what has faded below one is forgotten, so up to two may be missing from a count.
 //!
 //! As pure as [`limiter`](crate::limiter): time is an argument, and all numbers are integers.
 #![forbid(unsafe_code)]
@@ -129,7 +129,7 @@ impl Sketch {
             return;
         }
         let passed = now.since(self.fades).as_us() / self.half_life.as_us() + 1;
-        self.fades = now.saturating_add(self.half_life);
+        self.fades = self.fades.saturating_add(Span::from_us(passed.saturating_mul(self.half_life.as_us())));
         let times = u32::try_from(passed).unwrap_or(u32::MAX).min(63);
         self.counts.iter_mut().for_each(|count| *count = count.div_ceil(1 << times));
         self.entries.iter_mut().for_each(|entry| entry.sure >>= times);

@@ -15,7 +15,7 @@ LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llv
 # The compiler's own headers (stddef.h), which libclang alone does not bring.
 CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
 
-.PHONY: help run test matrix servers sanitize fuzz chaos instructions core waiters bench bench-report build deps lint fmt clean
+.PHONY: help run test recipes matrix servers sanitize fuzz chaos instructions core waiters bench bench-report build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,8 +51,37 @@ test: deps ## Everything that proves the product: format, lints, unit, property 
 	[ "$(sort $(basename $(notdir $(wildcard tests/*.rs))))" = "$(sort $(PURE) $(INTEGRATION))" ] || { echo "PURE and INTEGRATION are not the files of tests/" >&2; exit 1; }
 	cargo build --release
 	cargo test --lib $(addprefix --test ,$(PURE))
-	# In CI, a little fuzzing, and the integration tests on the newer servers too.
-	if [ -n "$${CI:-}" ]; then $(MAKE) fuzz SECONDS=15; $(MAKE) matrix; else REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test $(addprefix --test ,$(INTEGRATION)); fi
+	# In CI, a little fuzzing, the integration tests on the newer servers too, and the recipes.
+	if [ -n "$${CI:-}" ]; then $(MAKE) fuzz SECONDS=15; $(MAKE) matrix; $(MAKE) recipes; else REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test $(addprefix --test ,$(INTEGRATION)); fi
+
+# Python 3.11 and Node.js 18.20, or newer.
+RECIPES := $(CURDIR)/target/recipes
+recipes: build ## Test the recipes of examples/, in Python, Node.js and Rust, on a server
+	@missing=()
+	python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+	command -v node >/dev/null || missing+=(nodejs)
+	command -v npm >/dev/null || missing+=(npm)
+	if [ $${#missing[@]} -gt 0 ]; then
+		sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo
+		$$sudo apt-get update -qq
+		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null
+	fi
+	export REDIS_RL_MODULE=$(MODULE)
+	export REDIS_RL_SERVER=$$(command -v $(SERVER))
+	python=$(RECIPES)/python/bin/python
+	[ -x $$python ] || python3 -m venv $(RECIPES)/python
+	$$python -m pip install --quiet --disable-pip-version-check -r examples/python/requirements.txt
+	$$python -B -m pytest -q -p no:cacheprovider examples/python
+	(
+		cd examples/node
+		[ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --no-audit --no-fund --loglevel=error
+		npm test
+	)
+	cd examples/rust
+	export CARGO_TARGET_DIR=$(RECIPES)/rust
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	cargo test --locked
 
 # The tests that have no server in them, and those that start some: together, all files of tests/.
 PURE := changes properties queue sketch timeline

@@ -1,0 +1,152 @@
+"""A decorator and a context manager over redis-py, for threads and for asyncio. The server decides, and the server waits.
+
+    limit = Limit(redis.Redis(), "GCRA", 10, "1m")         # or redis.asyncio.Redis(), for what follows with async
+
+    @limit("user:{user_id}")                               # denied: raises RateLimited, which has retry_after in seconds
+    def show(user_id): ...
+
+    @limit("partner-api", wait=30)                         # waits for its turn, first come first served; raises after 30 s
+    def call(): ...
+
+    with limit(f"export:{user}", cost=5) as reply:         # the five integers of the reply, by name
+        print(reply.remaining)
+
+A decorator's key is a format string over the arguments of the function; a literal brace is doubled.
+
+When Redis gives no decision (it is down, slow, loading, full): on_down="closed", the default, raises redis-py's error;
+on_down="open" logs it and goes on, uncounted, with None for a reply.
+"""
+
+import dataclasses
+import functools
+import inspect
+import logging
+from typing import NamedTuple
+
+import redis
+import redis.asyncio
+
+log = logging.getLogger(__name__)
+
+# How much longer than the server the client waits for a reply.
+MARGIN_S = 5
+
+
+class Reply(NamedTuple):
+    granted: int
+    limit: int
+    remaining: int
+    wait_ms: int
+    reset_ms: int
+
+
+class RateLimited(Exception):
+    """Denied: come back in `retry_after` seconds; None is never."""
+
+    def __init__(self, key, reply):
+        self.key = key
+        self.reply = reply
+        self.retry_after = None if reply.wait_ms < 0 else reply.wait_ms / 1000
+        when = "never" if self.retry_after is None else f"in {self.retry_after} s"
+        super().__init__(f"{key}: the limit of {reply.limit} is reached; retry {when}")
+
+
+class Limit:
+    """An algorithm with its limit, period and options, as in `Limit(client, "GCRA", 10, "1m", "BURST", 5)`."""
+
+    def __init__(self, client, algorithm, limit, period, *options, on_down="closed"):
+        if on_down not in ("open", "closed"):
+            raise ValueError("on_down is 'open' or 'closed'")
+        self.client = client
+        self.is_async = isinstance(client, redis.asyncio.Redis)
+        self.algorithm = algorithm
+        self.policy = (limit, period, *options)
+        self.on_down = on_down
+
+    def __call__(self, key, *, cost=1, wait=None):
+        return Guard(self, key, cost, wait)
+
+
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    limit: Limit
+    key: str
+    cost: int
+    wait: float | None
+
+    def __call__(self, function):
+        if inspect.iscoroutinefunction(function) != self.limit.is_async:
+            raise TypeError("an async function takes a Limit with redis.asyncio.Redis, another one with redis.Redis")
+        signature = inspect.signature(function)
+
+        def guard(args, kwargs):
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return dataclasses.replace(self, key=self.key.format(**bound.arguments))
+
+        if self.limit.is_async:
+
+            @functools.wraps(function)
+            async def limited(*args, **kwargs):
+                async with guard(args, kwargs):
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @functools.wraps(function)
+            def limited(*args, **kwargs):
+                with guard(args, kwargs):
+                    return function(*args, **kwargs)
+
+        return limited
+
+    # A command is sent once, and on a connection of its own: redis-py's execute_command would repeat it when a reply is lost,
+    # which charges twice, and give up a waiting call after its socket_timeout. A read that fails closes the connection.
+
+    def __enter__(self):
+        pool = self.limit.client.connection_pool
+        try:
+            connection = pool.get_connection()
+            try:
+                connection.send_command(*self._command())
+                return self._decide(connection.read_response(**self._patience()))
+            finally:
+                pool.release(connection)
+        except redis.RedisError as error:
+            return self._undecided(error)
+
+    async def __aenter__(self):
+        pool = self.limit.client.connection_pool
+        try:
+            connection = await pool.get_connection()
+            try:
+                await connection.send_command(*self._command())
+                return self._decide(await connection.read_response(**self._patience()))
+            finally:
+                await pool.release(connection)
+        except redis.RedisError as error:
+            return self._undecided(error)
+
+    def __exit__(self, *_):
+        pass
+
+    async def __aexit__(self, *_):
+        pass
+
+    def _command(self):
+        block = () if self.wait is None else ("BLOCK", self.wait)
+        return (f"RL.{self.limit.algorithm}", self.key, *self.limit.policy, "COST", self.cost, *block)
+
+    def _patience(self):
+        return {} if self.wait is None else {"timeout": self.wait + MARGIN_S}
+
+    def _decide(self, integers):
+        reply = Reply(*integers)
+        if not reply.granted:
+            raise RateLimited(self.key, reply)
+        return reply
+
+    def _undecided(self, error):
+        if self.limit.on_down == "closed":
+            raise error
+        log.warning("%s goes on uncounted: %s", self.key, error)

@@ -1,0 +1,177 @@
+//! A tower layer for axum and its like: each request asks the server once, and the response tells what is left.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use axum::{body::Body, http::Request, routing::get, Router};
+//! # use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+//! # use redis_rl_tower::{OnDown, Policy, RateLimitLayer};
+//! # async fn example() -> redis::RedisResult<()> {
+//! let config = ConnectionManagerConfig::new().set_response_timeout(Some(Duration::from_millis(200)));
+//! let redis = ConnectionManager::new_with_config(redis::Client::open("redis://127.0.0.1")?, config).await?;
+//! let policy = Policy::new("GCRA", 10, Duration::from_secs(60)).option("BURST", 5);
+//! let key = |request: &Request<Body>| format!("limit:{:?}", request.headers().get("x-user"));
+//! let app: Router = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(redis, policy, key, OnDown::Open));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! All requests share the connection, so none of them may wait in the server: `BLOCK` needs a connection of its own.
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use redis::aio::ConnectionLike;
+use redis::{Cmd, RedisResult};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// What becomes of a request when Redis gives no decision: it is down, slow, loading, full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDown {
+    /// It goes through, uncounted and without headers, with a warning in the log.
+    Open,
+    /// It is answered with 503, and an error in the log.
+    Closed,
+}
+
+/// An algorithm with its limit, its period and its options.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    algorithm: &'static str,
+    limit: u64,
+    period: Duration,
+    options: Vec<(&'static str, String)>,
+}
+
+impl Policy {
+    /// `FIXED`, `SLIDE`, `GCRA` or `BUCKET`.
+    pub fn new(algorithm: &'static str, limit: u64, period: Duration) -> Self {
+        Self { algorithm, limit, period, options: Vec::new() }
+    }
+
+    /// One of the algorithm's options, as in `option("BURST", 5)`.
+    pub fn option(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.options.push((name, value.to_string()));
+        self
+    }
+
+    fn command(&self, key: &str) -> Cmd {
+        let mut command = redis::cmd(&format!("RL.{}", self.algorithm));
+        command.arg(key).arg(self.limit).arg(format!("{}us", self.period.as_micros()));
+        for (name, value) in &self.options {
+            command.arg(name).arg(value);
+        }
+        command
+    }
+}
+
+/// Limits requests, each by the key that a function finds for it.
+#[derive(Clone, Debug)]
+pub struct RateLimitLayer<C, K> {
+    connection: C,
+    policy: Policy,
+    key: K,
+    on_down: OnDown,
+}
+
+impl<C, K> RateLimitLayer<C, K> {
+    /// The connection is a `ConnectionManager`, or whatever else is cheap to clone.
+    pub fn new(connection: C, policy: Policy, key: K, on_down: OnDown) -> Self {
+        Self { connection, policy, key, on_down }
+    }
+}
+
+impl<S, C: Clone, K: Clone> Layer<S> for RateLimitLayer<C, K> {
+    type Service = RateLimit<S, C, K>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit { inner, layer: self.clone() }
+    }
+}
+
+/// The service of a [`RateLimitLayer`].
+#[derive(Clone, Debug)]
+pub struct RateLimit<S, C, K> {
+    inner: S,
+    layer: RateLimitLayer<C, K>,
+}
+
+impl<S, C, K, B, R> Service<Request<B>> for RateLimit<S, C, K>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    C: ConnectionLike + Clone + Send + 'static,
+    K: Fn(&Request<B>) -> String,
+    B: Send + 'static,
+    R: From<&'static str>,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready, and not its clone.
+        let inner = self.inner.clone();
+        let mut inner = mem::replace(&mut self.inner, inner);
+        let command = self.layer.policy.command(&(self.layer.key)(&request));
+        let mut connection = self.layer.connection.clone();
+        let (limit, period, on_down) = (self.layer.policy.limit, self.layer.policy.period, self.layer.on_down);
+        Box::pin(async move {
+            let reply: RedisResult<Reply> = command.query_async(&mut connection).await;
+            let reply = match (reply, on_down) {
+                (Ok(reply), _) => reply,
+                (Err(error), OnDown::Open) => {
+                    tracing::warn!(%error, "goes on uncounted");
+                    return inner.call(request).await;
+                }
+                (Err(error), OnDown::Closed) => {
+                    tracing::error!(%error, "refused, as there is no decision");
+                    return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "Service unavailable"));
+                }
+            };
+            let mut response = match reply.0 {
+                0 => refusal(StatusCode::TOO_MANY_REQUESTS, "Too many requests"),
+                _ => inner.call(request).await?,
+            };
+            tell(response.headers_mut(), reply, limit, period);
+            Ok(response)
+        })
+    }
+}
+
+/// granted, limit, remaining, `wait_ms`, `reset_ms`
+type Reply = (u64, u64, u64, i64, u64);
+
+fn refusal<R: From<&'static str>>(status: StatusCode, text: &'static str) -> Response<R> {
+    let mut response = Response::new(text.into());
+    *response.status_mut() = status;
+    response
+}
+
+fn tell(headers: &mut HeaderMap, (granted, capacity, remaining, wait_ms, reset_ms): Reply, limit: u64, period: Duration) {
+    let mut set = |name, value: String| {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_str(&value).expect("digits and signs"));
+    };
+    let window_s = period.as_millis().div_ceil(1000);
+    set("ratelimit-policy", format!("\"default\";q={limit};w={window_s}"));
+    // A cost above the capacity is never granted: no time to tell.
+    let wait_s = u64::try_from(wait_ms).ok().map(|wait_ms| wait_ms.div_ceil(1000));
+    let t = if granted > 0 { Some(reset_ms.div_ceil(1000)) } else { wait_s };
+    set("ratelimit", format!("\"default\";r={remaining}{}", t.map(|t| format!(";t={t}")).unwrap_or_default()));
+    set("x-ratelimit-limit", capacity.to_string());
+    set("x-ratelimit-remaining", remaining.to_string());
+    let reset = SystemTime::now() + Duration::from_millis(reset_ms);
+    let reset_s = reset.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().div_ceil(1000));
+    set("x-ratelimit-reset", reset_s.to_string());
+    if let (0, Some(wait_s)) = (granted, wait_s) {
+        set("retry-after", wait_s.to_string());
+    }
+}

@@ -1,0 +1,192 @@
+//! Real HTTP requests to axum, with a server of the test's own.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::http::Request;
+use axum::routing::get;
+use axum::Router;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis_rl_tower::{OnDown, Policy, RateLimitLayer};
+use tempfile::TempDir;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A server with the module, on a socket in a folder of its own, gone when dropped.
+struct Server {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Server {
+    async fn start() -> (Self, ConnectionManager) {
+        let module = std::env::var_os("REDIS_RL_MODULE")
+            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/libredis_rl.so"), Into::into);
+        let module = module.canonicalize().unwrap_or_else(|_| panic!("{} is missing: run `make build`", module.display()));
+        let program = std::env::var("REDIS_RL_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
+        let log = std::fs::File::create(folder.path().join("log")).expect("a log file");
+        let child = Command::new(&program)
+            .args(["--port", "0", "--unixsocket", "server.sock", "--save", "", "--loadmodule"])
+            .arg(module)
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{program} does not run: {error}"));
+        let mut server = Self { child, folder };
+        let start = Instant::now();
+        loop {
+            match server.connect().await {
+                Ok(connection) => return (server, connection),
+                Err(error) => {
+                    let exited = server.child.try_wait().expect("the server's state");
+                    let log = std::fs::read_to_string(server.folder.path().join("log")).unwrap_or_default();
+                    let waits = exited.is_none() && start.elapsed() < DEADLINE;
+                    assert!(waits, "the server did not start: {error}, {exited:?}\n{log}");
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> redis::RedisResult<ConnectionManager> {
+        let client = redis::Client::open(format!("redis+unix://{}/server.sock", self.folder.path().display()))?;
+        let config =
+            ConnectionManagerConfig::new().set_response_timeout(Some(Duration::from_millis(200))).set_number_of_retries(0);
+        ConnectionManager::new_with_config(client, config).await
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("a server to kill");
+        self.child.wait().expect("its end");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn by_user(request: &Request<Body>) -> String {
+    format!("limit:{}", request.headers()["x-user"].to_str().expect("text"))
+}
+
+/// Serves "hello" behind the layer, and tells where.
+async fn serve(connection: ConnectionManager, policy: Policy, on_down: OnDown) -> String {
+    let layer = RateLimitLayer::new(connection, policy, by_user, on_down);
+    let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    url
+}
+
+async fn ask(url: &str, user: &str) -> minreq::Response {
+    let request = minreq::get(url).with_header("X-User", user).with_timeout(DEADLINE.as_secs());
+    tokio::task::spawn_blocking(|| request.send()).await.expect("no panic").expect("a response")
+}
+
+fn header<'a>(response: &'a minreq::Response, name: &str) -> Option<&'a str> {
+    response.headers.iter().find(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+}
+
+/// The number in a header, or in its parameter `t`.
+fn number(response: &minreq::Response, name: &str) -> u64 {
+    let value = header(response, name).unwrap_or_else(|| panic!("no {name}: {:?}", response.headers));
+    value.rsplit("t=").next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{name}: {value}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn granted_and_denied_with_every_header() {
+    let (_server, connection) = Server::start().await;
+    let url = serve(connection, Policy::new("GCRA", 2, Duration::from_secs(60)), OnDown::Closed).await;
+    let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    for (status, remaining, t, reset) in [(200, 1, 30, 30), (200, 0, 60, 60), (429, 0, 30, 60)] {
+        let asked_s = now_s();
+        let response = ask(&url, "ada").await;
+        assert_eq!(response.status_code, status);
+        assert_eq!(response.as_str().expect("text") == "hello", status == 200);
+        assert_eq!(header(&response, "ratelimit-policy"), Some("\"default\";q=2;w=60"));
+        let quota = header(&response, "ratelimit").expect("a quota");
+        assert!(quota.starts_with(&format!("\"default\";r={remaining};t=")), "{quota}");
+        // What has passed since the first request is less than five seconds.
+        assert!((t - 5..=t).contains(&number(&response, "ratelimit")), "{:?}", response.headers);
+        assert_eq!(number(&response, "x-ratelimit-limit"), 2);
+        assert_eq!(number(&response, "x-ratelimit-remaining"), remaining);
+        let told = number(&response, "x-ratelimit-reset");
+        assert!((asked_s + reset - 5..=now_s() + reset + 1).contains(&told), "{told} at {asked_s}");
+        match status {
+            200 => assert!(header(&response, "retry-after").is_none()),
+            _ => assert_eq!(number(&response, "retry-after"), number(&response, "ratelimit")),
+        }
+    }
+    assert_eq!(ask(&url, "bob").await.status_code, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_retry_after_is_let_in() {
+    let (_server, connection) = Server::start().await;
+    let policy = Policy::new("GCRA", 2, Duration::from_millis(1800)).option("BURST", 1);
+    let url = serve(connection, policy, OnDown::Closed).await;
+    assert_eq!(ask(&url, "ada").await.status_code, 200);
+    let denied = ask(&url, "ada").await;
+    assert_eq!((denied.status_code, number(&denied, "x-ratelimit-limit")), (429, 1));
+    assert_eq!(header(&denied, "ratelimit-policy"), Some("\"default\";q=2;w=2"));
+    tokio::time::sleep(Duration::from_secs(number(&denied, "retry-after"))).await;
+    assert_eq!(ask(&url, "ada").await.status_code, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_at_once_get_no_more_than_the_limit() {
+    let (_server, connection) = Server::start().await;
+    let url = serve(connection, Policy::new("SLIDE", 20, Duration::from_secs(3600)), OnDown::Closed).await;
+    let mut requests = tokio::task::JoinSet::new();
+    for _ in 0..60 {
+        let url = url.clone();
+        requests.spawn(async move { ask(&url, "ada").await.status_code });
+    }
+    let statuses = requests.join_all().await;
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 20);
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 40);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_nothing_has_no_time_to_tell() {
+    let (_server, connection) = Server::start().await;
+    let url = serve(connection, Policy::new("FIXED", 0, Duration::from_secs(60)), OnDown::Open).await;
+    let denied = ask(&url, "ada").await;
+    assert_eq!((denied.status_code, header(&denied, "ratelimit")), (429, Some("\"default\";r=0")));
+    assert!(header(&denied, "retry-after").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_redis_is_down_closed_or_open() {
+    let (mut server, connection) = Server::start().await;
+    let policy = || Policy::new("FIXED", 1, Duration::from_secs(3600));
+    let closed = serve(connection.clone(), policy(), OnDown::Closed).await;
+    let open = serve(connection, policy(), OnDown::Open).await;
+    assert_eq!(ask(&closed, "ada").await.status_code, 200);
+    assert_eq!(ask(&open, "ada").await.status_code, 429);
+    let refuses_or_goes_on = || async {
+        let start = Instant::now();
+        let (refused, let_through) = (ask(&closed, "ada").await, ask(&open, "ada").await);
+        assert_eq!((refused.status_code, let_through.status_code), (503, 200));
+        assert!(header(&let_through, "ratelimit").is_none());
+        assert!(start.elapsed() < Duration::from_secs(5), "a request waits for the response timeout only");
+    };
+    server.signal("-STOP");
+    refuses_or_goes_on().await;
+    server.signal("-CONT");
+    server.kill();
+    refuses_or_goes_on().await;
+}

@@ -8,6 +8,7 @@ use criterion::measurement::WallTime;
 use criterion::{criterion_group, criterion_main, BenchmarkGroup, Criterion};
 use redis_rl::commands::grammar;
 use redis_rl::limiter::{Amount, Change, Instant, Kind, Policy, Quota, Request, Span};
+use redis_rl::sketch::Sketch;
 
 const DAY: u64 = 86_400_000_000;
 const LIMIT: u64 = 1_000;
@@ -174,6 +175,23 @@ fn words(criterion: &mut Criterion) {
     });
 }
 
+/// The table of the keys that are denied most, of the usual size.
+fn sketch(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("sketch of 128");
+    let names: Vec<String> = (0..100_000).map(|key| format!("limit:{key:012}")).collect();
+    for (name, keys) in [("one key", 1), ("100 keys", 100), ("100 000 keys", names.len())] {
+        let mut sketch = Sketch::new(128, Span::from_us(60_000_000), START);
+        let mut turn = 0;
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                // A prime, which comes to all of them.
+                turn = (turn + 7_919) % keys;
+                sketch.count(0, names[turn].as_bytes(), black_box(START));
+            });
+        });
+    }
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default()
@@ -181,6 +199,6 @@ criterion_group! {
         .measurement_time(Duration::from_millis(800))
         .sample_size(40)
         .nresamples(2_000);
-    targets = amounts, options, logs, words
+    targets = amounts, options, logs, words, sketch
 }
 criterion_main!(benches);

@@ -15,7 +15,7 @@ const CALLS: u64 = 4_000;
 const PIPELINE: u64 = 16;
 
 /// What is counted: a name, what is called first, and the call; `#` is one of a thousand keys.
-const ROWS: [(&str, &str, &str); 24] = [
+const ROWS: [(&str, &str, &str); 25] = [
     ("PING", "", "PING"),
     ("GET", "SET key:# 1", "GET key:#"),
     ("INCR", "SET key:# 1", "INCR key:#"),
@@ -27,6 +27,7 @@ const ROWS: [(&str, &str, &str); 24] = [
     ("RL.SLIDE, granted, a log of 1000", "RL.SLIDE long 1000000 1d", "RL.SLIDE long 1000000 1d"),
     ("RL.FIXED, denied", "RL.FIXED fixed:# 10 1d UPTO 10", "RL.FIXED fixed:# 10 1d"),
     ("RL.GCRA, denied", "RL.GCRA gcra:# 10 1d UPTO 10", "RL.GCRA gcra:# 10 1d"),
+    ("RL.GCRA, denied, one key", "RL.GCRA gcra 10 1d UPTO 10", "RL.GCRA gcra 10 1d"),
     ("RL.BUCKET, denied", "RL.BUCKET bucket:# 10 1d UPTO 10", "RL.BUCKET bucket:# 10 1d"),
     ("RL.SLIDE, denied", "RL.SLIDE slide:# 10 1d UPTO 10", "RL.SLIDE slide:# 10 1d"),
     ("RL.GCRA COST 2, granted", "", "RL.GCRA gcra:# 1000 1d COST 2"),

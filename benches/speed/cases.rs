@@ -65,6 +65,8 @@ pub struct Case {
     pub reads: bool,
     /// `MULTI`, and what is compared with it.
     pub own_loop: bool,
+    /// How its server is configured.
+    pub configured: &'static [&'static str],
 }
 
 const BASE: Case = Case {
@@ -78,6 +80,7 @@ const BASE: Case = Case {
     refresh: false,
     reads: false,
     own_loop: false,
+    configured: &[],
 };
 
 const GRANT: Case = Case { replies: Replies::Grants, needs: Needs::Module, width: Width::Narrow, ..BASE };
@@ -126,6 +129,14 @@ pub const CASES: &[Case] = &[
     Case { name: "RL.SLIDE, limit 1000, granted", call: "RL.SLIDE key:# %slide", refresh: true, ..GRANT },
     Case { name: "RL.FIXED, denied", prepare: "RL.FIXED key:# 10 1d COST 10", call: "RL.FIXED key:# 10 1d", ..DENIAL },
     Case { name: "RL.GCRA, denied", prepare: "RL.GCRA key:# 10 1d COST 10", call: "RL.GCRA key:# 10 1d", ..DENIAL },
+    Case {
+        name: "RL.GCRA, denied, not counted for RL.TOP",
+        width: Width::Wide,
+        prepare: "RL.GCRA key:# 10 1d COST 10",
+        call: "RL.GCRA key:# 10 1d",
+        configured: &["--rl.top-keys", "0"],
+        ..DENIAL
+    },
     Case { name: "RL.BUCKET, denied", prepare: "RL.BUCKET key:# 10 1d COST 10", call: "RL.BUCKET key:# 10 1d", ..DENIAL },
     Case { name: "RL.SLIDE, denied", prepare: "RL.SLIDE key:# 10 1d COST 10", call: "RL.SLIDE key:# 10 1d", ..DENIAL },
     Case {
@@ -247,12 +258,12 @@ impl Case {
         }
     }
 
-    /// The modules that its server loads besides ours.
+    /// The options of its server, with the modules that it loads besides ours.
     pub fn options<'a>(&self, peers: &'a Peers) -> Vec<&'a str> {
         let path = match self.needs {
             Needs::RedisCell => &peers.redis_cell,
             Needs::Noop => &peers.noop,
-            _ => return Vec::new(),
+            _ => return self.configured.to_vec(),
         };
         vec!["--loadmodule", path.to_str().expect("a path")]
     }

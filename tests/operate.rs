@@ -338,6 +338,9 @@ fn the_top_is_for_operators() {
         let reply: String = call(client, &format!("ACL DRYRUN someone {words}"));
         reply == "OK"
     };
+    // Of a module that was replaced, too.
+    call::<()>(&mut client, "MODULE UNLOAD rl");
+    call::<()>(&mut client, &format!("MODULE LOAD {}", support::module().display()));
     let categories: Vec<String> = call(&mut client, "ACL CAT");
     let commands: Vec<String> = call(&mut client, "COMMAND LIST FILTERBY MODULE rl");
     call::<()>(&mut client, "ACL SETUSER someone reset on ~* +@all -@dangerous");

@@ -1,8 +1,14 @@
-//! The README tells the truth: its sessions run as printed, and `make run` ends in a server that answers.
+//! The documents tell the truth: in the README and in docs/, sessions run as printed, configurations start a server, and every
+//! command named exists; and `make run` ends in a server that answers.
+//!
+//! What a code block is, its language tells: none, a session, which begins with a prompt; `conf`, a configuration, whole or to be
+//! added to one that loads the module. The others are not run. A document has one server, on which its sessions run in order.
 
 mod support;
 
-use std::io::{BufRead, BufReader};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,23 +16,76 @@ use support::Server;
 
 const PROMPT: &str = "127.0.0.1:6379> ";
 
+/// Where the documents have the module.
+const MODULE: &str = "/path/to/libredis_rl.so";
+
 /// Numbers from here on tell moments: milliseconds since the Unix epoch.
 const A_MOMENT_MS: i64 = 1_700_000_000_000;
 
-/// The commands in the code blocks of a document, each with the reply that stands below it.
-fn sessions(document: &str) -> Vec<(String, Vec<String>)> {
-    let mut calls: Vec<(String, Vec<String>)> = Vec::new();
-    let mut inside = false;
+/// The README and what is in docs/: name and text.
+fn documents() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = std::fs::read_dir(root.join("docs")).expect("docs/").map(|file| file.expect("a file").path());
+    let mut paths: Vec<_> = docs.chain([root.join("README.md")]).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    paths.sort();
+    let text = |path: &Path| std::fs::read_to_string(path).expect("text");
+    paths.iter().map(|path| (path.strip_prefix(root).expect("within").display().to_string(), text(path))).collect()
+}
+
+/// A code block: what it is, and what is in it.
+struct Block<'d> {
+    language: &'d str,
+    lines: Vec<&'d str>,
+}
+
+fn blocks(document: &str) -> Vec<Block<'_>> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Block<'_>> = None;
     for line in document.lines() {
-        if line.starts_with("```") {
-            inside = !inside;
-        } else if let (true, Some(command)) = (inside, line.strip_prefix(PROMPT)) {
-            calls.push((command.into(), Vec::new()));
-        } else if let (true, Some((_, reply))) = (inside && !line.is_empty(), calls.last_mut()) {
-            reply.push(line.into());
+        match (line.strip_prefix("```"), open.take()) {
+            (Some(language), None) => open = Some(Block { language, lines: Vec::new() }),
+            (Some(_), Some(block)) => blocks.push(block),
+            (None, Some(mut block)) => {
+                block.lines.push(line);
+                open = Some(block);
+            }
+            (None, None) => {}
         }
     }
+    assert!(open.is_none(), "a code block does not end");
+    blocks
+}
+
+/// The commands in a document's sessions, each with the reply that stands below it.
+fn calls(document: &str) -> Vec<(String, Vec<String>)> {
+    let mut calls: Vec<(String, Vec<String>)> = Vec::new();
+    for block in blocks(document).into_iter().filter(|block| block.language.is_empty()) {
+        assert!(block.lines.first().is_some_and(|line| line.starts_with(PROMPT)), "not a session: {:?}", block.lines);
+        for line in block.lines {
+            match (line.strip_prefix(PROMPT), calls.last_mut()) {
+                (Some(command), _) => calls.push((command.replace(MODULE, &module()), Vec::new())),
+                (None, Some((_, reply))) if !line.is_empty() => reply.push(line.into()),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(calls.len(), document.matches(PROMPT).count(), "a prompt outside of sessions");
     calls
+}
+
+fn module() -> String {
+    support::module().display().to_string()
+}
+
+/// What redis-cli prints for a line that is typed there.
+fn typed(server: &Server, line: &str) -> Vec<String> {
+    let mut cli = Command::new(support::cli_program());
+    cli.arg("-s").arg(server.socket()).arg("--no-raw").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = cli.spawn().expect("the command line client runs");
+    writeln!(child.stdin.take().expect("its input"), "{line}").expect("it reads");
+    let output = child.wait_with_output().expect("its output");
+    String::from_utf8(output.stdout).expect("text").lines().filter(|line| !line.is_empty()).map(Into::into).collect()
 }
 
 /// Whether a line of a reply is as printed. Times go by: those of a second and more may differ by a few, and moments are later.
@@ -40,34 +99,59 @@ fn alike(printed: &str, line: &str) -> bool {
 }
 
 #[test]
-fn the_readmes_sessions_run_as_printed() {
-    let document = include_str!("../README.md");
-    let calls = sessions(document);
-    assert_eq!(calls.len(), document.matches(PROMPT).count());
-    assert!(calls.len() >= 13);
-    let server = Server::start();
-    for (command, printed) in calls {
-        let words: Vec<&str> = command.split_whitespace().collect();
-        let reply = server.cli(&["--no-raw"], &words);
-        let lines: Vec<&str> = reply.lines().collect();
-        assert!(
-            lines.len() == printed.len() && printed.iter().zip(&lines).all(|(printed, line)| alike(printed, line)),
-            "{command}\nprinted: {printed:?}\nreplied: {lines:?}"
-        );
+fn sessions_run_as_printed() {
+    let mut wrong = Vec::new();
+    for (name, document) in documents() {
+        let calls = calls(&document);
+        if name == "README.md" {
+            assert!(calls.len() >= 13);
+        }
+        if calls.is_empty() {
+            continue;
+        }
+        let server = Server::start();
+        for (command, printed) in calls {
+            let replied = typed(&server, &command);
+            if replied.len() != printed.len() || !printed.iter().zip(&replied).all(|(printed, line)| alike(printed, line)) {
+                wrong.push(format!("{name}: {command}\nprinted: {printed:?}\nreplied: {replied:?}"));
+            }
+        }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn every_command_in_the_readme_exists() {
-    let server = Server::start();
-    let names: std::collections::BTreeSet<&str> = include_str!("../README.md")
-        .split(|c: char| !c.is_ascii_alphanumeric() && c != '.')
-        .filter(|word| word.starts_with("RL."))
+fn configurations_start_a_server_with_the_module() {
+    let mut found = 0;
+    for (name, document) in documents() {
+        for block in blocks(&document).into_iter().filter(|block| block.language == "conf") {
+            found += 1;
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            let text = block.lines.join("\n").replace(MODULE, &module()) + "\n";
+            std::fs::write(file.path(), &text).expect("written");
+            let loads = block.lines.iter().any(|line| line.starts_with("loadmodule "));
+            println!("{name}:\n{text}");
+            let file = file.path().display().to_string();
+            let server = Server::of(&support::server_program(), !loads, &["--include", &file]);
+            assert_eq!(server.cli(&[], &["RL.GCRA", "key", "10", "60"]), "1\n10\n9\n0\n6000\n", "{name}:\n{text}");
+        }
+    }
+    assert!(found > 0);
+}
+
+#[test]
+fn every_command_that_is_named_exists() {
+    let documents = documents();
+    let words = documents.iter().flat_map(|(_, text)| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '.'));
+    let names: BTreeSet<&str> = words
+        .filter(|word| word.starts_with("RL.") || word.starts_with("CL."))
+        .map(|word| word.trim_end_matches('.'))
         .collect();
     assert!(names.len() >= 4);
-    for name in names {
-        assert!(!server.cli(&[], &["COMMAND", "INFO", name]).trim().is_empty(), "{name}");
-    }
+    let server = Server::start();
+    let exists = |name: &str| !server.cli(&[], &["COMMAND", "INFO", name]).trim().is_empty();
+    let missing: Vec<_> = names.into_iter().filter(|name| !exists(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]

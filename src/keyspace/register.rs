@@ -91,9 +91,9 @@ pub fn register(ctx: &Context, arguments: &[RedisString], settings: &'static [Se
     if !unsafe { configure(ctx, settings, &arguments) } {
         return Status::Err;
     }
-    let category = add_category(ctx);
+    add_category(ctx);
     for command in commands {
-        if !create(ctx, command, category) {
+        if !create(ctx, command) {
             log_warning(ctx, &format!("redis-rl could not register the command {}", command.name.to_string_lossy()));
             return Status::Err;
         }
@@ -137,31 +137,37 @@ fn knows(ctx: *mut raw::RedisModuleCtx, command: &CStr) -> bool {
     }
 }
 
-/// Adds [`CATEGORY`], where the server lets it: whether it has.
-fn add_category(ctx: *mut raw::RedisModuleCtx) -> bool {
+/// Adds [`CATEGORY`], where the server lets it. One that an earlier loading of the module has added is still there, and can't be
+/// added again.
+fn add_category(ctx: *mut raw::RedisModuleCtx) {
     // SAFETY: the pointer is written by the server's loader before the module's own code runs, and only read here; `ctx` is the
     // context of the module's loading.
-    unsafe { raw::RedisModule_AddACLCategory.is_some_and(|add| add(ctx, CATEGORY.as_ptr()) == raw::REDISMODULE_OK as c_int) }
-}
-
-/// Puts a command into the categories of ACL rules that its flags say, as the server does with its own, and into [`CATEGORY`] if
-/// there is one. Before Redis 7.2 no module's command is in any.
-fn set_categories(handle: *mut raw::RedisModuleCommand, command: &Command, own: bool) -> bool {
-    const OF_FLAGS: [(&[u8], &str); 4] =
-        [(b"write", "write"), (b"readonly", "read"), (b"fast", "fast"), (b"admin", "admin dangerous")];
-    let flags = command.flags.to_bytes();
-    let of_flags = OF_FLAGS.iter().filter(|(flag, _)| flags.split(|&byte| byte == b' ').any(|word| word == *flag));
-    let own = own.then(|| CATEGORY.to_string_lossy().into_owned());
-    let categories: Vec<String> = of_flags.map(|&(_, category)| category.into()).chain(own).collect();
-    let Ok(categories) = CString::new(categories.join(" ")) else { return false };
-    // SAFETY: as above; the command has been created.
     unsafe {
-        raw::RedisModule_SetCommandACLCategories
-            .is_none_or(|set| set(handle, categories.as_ptr()) == raw::REDISMODULE_OK as c_int)
+        if let Some(add) = raw::RedisModule_AddACLCategory {
+            add(ctx, CATEGORY.as_ptr());
+        }
     }
 }
 
-fn create(ctx: *mut raw::RedisModuleCtx, command: &Command, category: bool) -> bool {
+/// Puts a command into the categories of ACL rules that its flags say, as the server does with its own, and into [`CATEGORY`] if
+/// there is one. Before 7.2 no module's command is in any.
+fn set_categories(handle: *mut raw::RedisModuleCommand, command: &Command) -> bool {
+    const OF_FLAGS: [(&[u8], &str); 4] =
+        [(b"write", "write"), (b"readonly", "read"), (b"fast", "fast"), (b"admin", "admin dangerous")];
+    // SAFETY: as above.
+    let Some(set) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else { return true };
+    let set = |categories: &str| {
+        // SAFETY: as above; the command has been created.
+        CString::new(categories)
+            .is_ok_and(|categories| unsafe { set(handle, categories.as_ptr()) == raw::REDISMODULE_OK as c_int })
+    };
+    let has = |flag: &[u8]| command.flags.to_bytes().split(|&byte| byte == b' ').any(|word| word == flag);
+    let of_flags: Vec<&str> = OF_FLAGS.iter().filter(|(flag, _)| has(flag)).map(|&(_, category)| category).collect();
+    let of_flags = of_flags.join(" ");
+    set(&format!("{of_flags} {}", CATEGORY.to_string_lossy())) || set(&of_flags)
+}
+
+fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
     let name = command.name.as_ptr();
     let version = raw::RedisModuleCommandInfoVersion {
         version: 1,
@@ -214,7 +220,6 @@ fn create(ctx: *mut raw::RedisModuleCtx, command: &Command, category: bool) -> b
             key_specs: if pos == 0 { ptr::null_mut() } else { keys.as_mut_ptr() },
             args: tree.list(&arguments),
         };
-        set_categories(handle, command, category)
-            && server!(RedisModule_SetCommandInfo(handle, &info)) == raw::REDISMODULE_OK as c_int
+        set_categories(handle, command) && server!(RedisModule_SetCommandInfo(handle, &info)) == raw::REDISMODULE_OK as c_int
     }
 }

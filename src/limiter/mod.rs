@@ -240,7 +240,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Up to this length they are kept in place: the longest record of fixed length.
+    /// Up to this length they are kept in place: no record of fixed length is longer.
     const SHORT: usize = 64;
 
     /// No bytes.

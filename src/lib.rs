@@ -19,7 +19,7 @@ pub mod sketch;
 use redis_module::{Context, InfoContext, RedisResult, RedisString, Status};
 use redis_module_macros::info_command_handler;
 
-use commands::{docs, settings, All, Help, Inspect, Limiter, Peek, Top};
+use commands::{docs, settings, All, Help, Inspect, Limiter, Peek, Throttle, Tokens, Top};
 use keyspace::{handler, Command, Keys};
 use limiter::{Bucket, Fixed, Gcra, Slide};
 
@@ -117,6 +117,41 @@ const COMMANDS: &[Command] = &[
     },
 ];
 
+/// Commands of others, for the clients that know them.
+const COMPAT: &[(i32, Command)] = &[
+    (
+        settings::CL_THROTTLE,
+        Command {
+            name: c"cl.throttle",
+            handler: handler::<Throttle>,
+            arity: -5,
+            flags: c"write deny-oom fast",
+            keys: Keys::Update(1),
+            summary: c"Takes units by the generic cell rate algorithm, as redis-cell does.",
+            complexity: c"O(1)",
+            arguments: docs::throttle,
+        },
+    ),
+    (
+        settings::GCRA,
+        Command {
+            name: c"gcra",
+            handler: handler::<Tokens>,
+            arity: -5,
+            flags: c"write deny-oom fast",
+            keys: Keys::Update(1),
+            summary: c"Takes tokens by the generic cell rate algorithm, as the milestones of Redis 8.8 did.",
+            complexity: c"O(1)",
+            arguments: docs::tokens,
+        },
+    ),
+];
+
+/// Those of [`COMPAT`] that are wanted, as it is configured when they are asked for.
+fn compat() -> impl Iterator<Item = &'static Command> {
+    COMPAT.iter().filter(|(bit, _)| settings::COMPAT.has(*bit)).map(|(_, command)| command)
+}
+
 /// The entry points that the server looks for in a module.
 mod module {
     use super::{load, unload};
@@ -134,7 +169,7 @@ mod module {
 }
 
 fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
-    match keyspace::register(ctx, arguments, settings::SETTINGS, COMMANDS) {
+    match keyspace::register(ctx, arguments, settings::SETTINGS, COMMANDS, compat()) {
         Status::Ok => {
             commands::start(&keyspace::Server::of(ctx));
             Status::Ok

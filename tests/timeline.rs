@@ -9,7 +9,7 @@ mod model;
 
 use model::{survives, Form, Key, Model, Rule};
 use redis_rl::limiter::{
-    Amount, Change, Decision, Foreign, Instant, Kind, Refusal, Request, Span, Wait, MAX_PERIOD, MAX_UNITS,
+    inspect, Amount, Change, Decision, Fact, Foreign, Instant, Kind, Refusal, Request, Span, Wait, MAX_PERIOD, MAX_UNITS,
 };
 
 // ---- Reading the tables ----
@@ -828,6 +828,63 @@ fn gcra_burst() {
         "100s     | GCRA 10 60s BURST 1 | COST 1 | 1 1 0 0 6s
          1s       |                     | COST 1 | 0 1 0 6s 6s",
     );
+}
+
+/// A theoretical arrival time, in nanoseconds, as redis-cell stores it.
+fn redis_cell(tat_ns: i128) -> Key {
+    Key { value: Some(tat_ns.to_string().into_bytes()), expires: None }
+}
+
+#[test]
+fn a_key_of_redis_cell_goes_on_counting() {
+    const NOW: i64 = 1_800_000_000_000_000;
+    let now = |us: i64| Instant::from_us(NOW + us);
+    // Under a policy, so many nanoseconds ahead, from a microsecond on: as if the units had been taken here.
+    for (policy, ahead_ns, later_us, asked, expected) in [
+        ("GCRA 1 10s BURST 5", 25_000_000_000, 0, "COST 1", "1 5 1 0 35s"),
+        ("GCRA 1 10s BURST 5", 25_000_000_000, 0, "COST 3", "0 5 2 5s 25s"),
+        ("GCRA 1 10s BURST 5", 25_000_000_000, 5_000_000, "COST 3", "3 5 0 0 50s"),
+        ("GCRA 1 10s BURST 5", 25_000_000_000, 4_999_999, "COST 3", "0 5 2 1us 20s+1us"),
+        ("GCRA 1 10s BURST 5", 25_000_000_000, 0, "COST 6", "0 5 2 never 25s"),
+        ("GCRA 1 10s BURST 5", 25_000_000_000, 0, "REFUND 1", "1 5 3 0 15s"),
+        ("GCRA 1 10s BURST 5", 25_000_000_000, 25_000_000, "COST 5", "5 5 0 0 50s"),
+        ("GCRA 1 10s BURST 5", -1_000_000_000, 0, "COST 5", "5 5 0 0 50s"),
+        // What redis-cell cut off from the emission interval is less than a unit's worth, and stays so.
+        ("GCRA 3 1s", 333_333_333, 0, "COST 2", "2 3 0 0 1s"),
+        ("GCRA 3 1s", 999_999_999, 0, "COST 1", "0 3 0 333334us 1s"),
+        // A fraction of a microsecond counts against the caller.
+        ("GCRA 1 10s BURST 5", 1, 0, "COST 5", "0 5 4 1us 1us"),
+        // More than the capacity, from before the limit was lowered: as in redis-cell, it is owed.
+        ("GCRA 1 10s BURST 2", 25_000_000_000, 0, "COST 1", "0 2 0 15s 25s"),
+        ("GCRA 0 10s BURST 2", 25_000_000_000, 0, "COST 1", "0 0 0 never 0"),
+    ] {
+        let mut key = redis_cell(i128::from(NOW) * 1_000 + ahead_ns);
+        let answer = key.call(&rule(policy), NOW + later_us, request(asked));
+        assert_eq!(answer, Ok(decision(expected)), "{policy}: {ahead_ns} ns, {asked}");
+    }
+
+    let value = redis_cell(i128::from(NOW) * 1_000 + 25_000_000_001).value.expect("a value");
+    assert!(rule("GCRA 1 10s").policy().wrote(&value), "waits are exact");
+    assert!(is_foreign("FIXED 1 10s", &value) && is_foreign("SLIDE 1 10s", &value) && is_foreign("BUCKET 1 10s", &value));
+    let report = inspect(&value, now(0)).expect("a limiter");
+    assert!(
+        report.contains(&("limit", Fact::Nothing)) && report.contains(&("reset_ms", Fact::Number(25_001))),
+        "{report:?}"
+    );
+    assert!(report.contains(&("tat_ms", Fact::Number(NOW / 1_000 + 25_001))), "{report:?}");
+
+    for text in [
+        "180000000000000000",
+        "0800000000000000000",
+        "+800000000000000000",
+        "-800000000000000000",
+        "1800000000000000.00",
+        "9223372036854775808",
+        "18000000000000000000",
+        " 180000000000000000",
+    ] {
+        assert!(is_foreign("GCRA 1 10s", text.as_bytes()), "{text}");
+    }
 }
 
 #[test]

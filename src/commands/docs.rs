@@ -76,6 +76,21 @@ pub(crate) fn inspect() -> Vec<Argument> {
     vec![key()]
 }
 
+/// Of `CL.THROTTLE`.
+pub(crate) fn throttle() -> Vec<Argument> {
+    let numbers = ["max_burst", "count_per_period", "period"].map(|name| Argument::new(name, What::Integer));
+    let quantity = Argument::new("quantity", What::Integer).optional();
+    [key()].into_iter().chain(numbers).chain([quantity]).collect()
+}
+
+/// Of `GCRA`.
+pub(crate) fn tokens() -> Vec<Argument> {
+    let numbers = ["max_burst", "tokens_per_period"].map(|name| Argument::new(name, What::Integer));
+    let period = Argument::new("period", What::Text);
+    let tokens = Argument::new("tokens", What::Integer).token("TOKENS").optional();
+    [key()].into_iter().chain(numbers).chain([period, tokens]).collect()
+}
+
 /// Of `RL.TOP`.
 pub(crate) fn top() -> Vec<Argument> {
     let ways = vec![Argument::new("n", What::Integer), Argument::new("reset", What::Token).token("RESET")];

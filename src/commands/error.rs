@@ -17,6 +17,10 @@ pub enum Name {
     Inspect,
     /// `RL.TOP`
     Top,
+    /// `CL.THROTTLE`
+    Throttle,
+    /// `GCRA`
+    Tokens,
 }
 
 impl fmt::Display for Name {
@@ -27,6 +31,8 @@ impl fmt::Display for Name {
             Self::All => "ALL",
             Self::Inspect => "INSPECT",
             Self::Top => "TOP",
+            Self::Throttle => return f.write_str("CL.THROTTLE"),
+            Self::Tokens => return f.write_str("GCRA"),
         };
         write!(f, "RL.{name}")
     }
@@ -44,7 +50,7 @@ pub enum Holds {
 /// Why a command is refused. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Too few arguments.
+    /// Too few arguments, or too many where none is optional any more.
     Arity(Name),
     /// An algorithm without its first two arguments.
     NoLimit(Kind),
@@ -55,6 +61,13 @@ pub enum Error {
         /// The least value.
         min: u64,
         /// The greatest value.
+        max: u64,
+    },
+    /// Not a whole number, or too large in size.
+    Signed {
+        /// The argument.
+        name: &'static str,
+        /// The greatest value, and the least with a minus.
         max: u64,
     },
     /// Not a duration, or out of range.
@@ -118,6 +131,7 @@ impl fmt::Display for Error {
             Self::Arity(name) => write!(f, "ERR wrong number of arguments for {name}"),
             Self::NoLimit(kind) => write!(f, "ERR {} needs a limit and a period", kind.name()),
             Self::Count { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
+            Self::Signed { name, max } => write!(f, "ERR {name} must be a whole number from -{max} to {max}"),
             Self::Duration { name, range } => write!(
                 f,
                 "ERR {name} must be {range}: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"

@@ -77,7 +77,7 @@ impl Name {
     pub(super) const fn waits(self) -> &'static [Waiting] {
         match self {
             Self::Limiter(_) => &WAITS,
-            Self::Peek | Self::All | Self::Inspect | Self::Top => &[],
+            Self::Peek | Self::All | Self::Inspect | Self::Top | Self::Throttle | Self::Tokens => &[],
         }
     }
 
@@ -86,7 +86,7 @@ impl Name {
             Self::Limiter(_) => &AMOUNTS,
             Self::Peek => &AMOUNTS[..2],
             Self::All => &AMOUNTS[..1],
-            Self::Inspect | Self::Top => &[],
+            Self::Inspect | Self::Top | Self::Throttle | Self::Tokens => &[],
         }
     }
 }
@@ -272,12 +272,12 @@ fn setting_value<W: Words + ?Sized>(setting: &Setting, words: &mut Cursor<'_, W>
 }
 
 /// A whole number of `min ..= max`, in digits.
-fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Error> {
+pub(super) fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Error> {
     digits(word).filter(|number| (min..=max).contains(number)).ok_or(Error::Count { name, min, max })
 }
 
 /// One digit or more, and nothing else; `None` also for more than 64 bits.
-fn digits(word: &[u8]) -> Option<u64> {
+pub(super) fn digits(word: &[u8]) -> Option<u64> {
     match leading_digits(word)? {
         (number, []) => Some(number),
         _ => None,
@@ -300,9 +300,9 @@ fn leading_digits(word: &[u8]) -> Option<(u64, &[u8])> {
     (!word.is_empty()).then_some((number, &[]))
 }
 
-const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
+pub(super) const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
 
-fn period_of(word: &[u8]) -> Option<Span> {
+pub(super) fn period_of(word: &[u8]) -> Option<Span> {
     duration_us(word).map(Span::from_us).filter(|period| (MIN_PERIOD..=MAX_PERIOD).contains(period))
 }
 
@@ -349,7 +349,7 @@ fn duration_us(word: &[u8]) -> Option<u64> {
 }
 
 /// A client's word as an error can show it: printable ASCII, and not too much of it.
-fn printable(word: &[u8]) -> String {
+pub(super) fn printable(word: &[u8]) -> String {
     const MOST: usize = 32;
     let end = if word.len() > MOST { "..." } else { "" };
     format!("{}{end}", word[..word.len().min(MOST)].escape_ascii())

@@ -11,6 +11,7 @@ impl Run for Help {
     fn run(call: &Call<'_>) {
         let lines: Vec<String> = crate::COMMANDS
             .iter()
+            .chain(crate::compat())
             .flat_map(|command| [command.syntax(), format!("    {}", command.summary.to_string_lossy())])
             .collect();
         call.reply_array(lines.len());

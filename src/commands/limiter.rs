@@ -3,9 +3,10 @@
 use std::marker::PhantomData;
 
 use super::error::{Error, Name};
+use super::grammar::Rule;
 use super::{block, charge, conclude, grammar, now, reply, row, takes, Wanted};
 use crate::keyspace::{Call, Key, Run};
-use crate::limiter::{Algorithm, Decision};
+use crate::limiter::{Algorithm, Decision, Kind};
 
 /// `RL.<algorithm> key limit period [algorithm options] [COST n | UPTO n | FORCE n | REFUND n] [RESERVE d | BLOCK d]`
 ///
@@ -25,8 +26,13 @@ impl<A: Algorithm> Run for Limiter<A> {
 
 #[inline(always)]
 fn limit<A: Algorithm>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
-    let rule = grammar::limiter(A::KIND, call)?;
-    let mut key = Key::open(call, 1).ok_or(Error::Arity(Name::Limiter(A::KIND)))?;
+    take(call, Name::Limiter(A::KIND), A::KIND, grammar::limiter(A::KIND, call)?)
+}
+
+/// Has `rule`, which is one of `kind`, decide about the key that argument 1 names: `None` if the client waits.
+#[inline(always)]
+pub(super) fn take(call: &Call<'_>, command: Name, kind: Kind, rule: Rule) -> Result<Option<Decision>, Box<Error>> {
+    let mut key = Key::open(call, 1).ok_or(Error::Arity(command))?;
     let amount = rule.request.amount;
     let takes = takes(amount);
     let now = now(call);
@@ -35,7 +41,7 @@ fn limit<A: Algorithm>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> 
         None
     } else {
         let answers = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
-        charge(Wanted::one(A::KIND), &mut key, &rule.policy, now, rule.request, answers)?
+        charge(Wanted::one(kind), &mut key, &rule.policy, now, rule.request, answers)?
     };
     let Some(decision) = (match decided {
         Some(decision) => Some(decision),
@@ -47,6 +53,6 @@ fn limit<A: Algorithm>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> 
     if queued && !takes {
         block::stir(call, 1);
     }
-    conclude(call, || call.key(1), A::KIND, amount, decision.granted, now);
+    conclude(call, || call.key(1), kind, amount, decision.granted, now);
     Ok(Some(decision))
 }

@@ -11,6 +11,7 @@ mod limiter;
 mod peek;
 pub(crate) mod settings;
 mod stats;
+mod throttle;
 mod top;
 
 pub(crate) use all::All;
@@ -18,6 +19,7 @@ pub(crate) use help::Help;
 pub(crate) use inspect::Inspect;
 pub(crate) use limiter::Limiter;
 pub(crate) use peek::Peek;
+pub(crate) use throttle::{Throttle, Tokens};
 pub(crate) use top::Top;
 
 use std::borrow::Borrow;
@@ -28,7 +30,7 @@ use grammar::Words;
 
 use crate::keyspace::{Call, Held, Key, Server};
 use crate::limiter::{
-    Amount, Bytes, Change, Decision, Foreign, Instant, Kind, Outcome, Policy, Refusal, Request, Span, Wait, MIN_RECORD,
+    Amount, Bytes, Change, Decision, Foreign, Instant, Kind, Outcome, Policy, Refusal, Request, Span, Wait, MIN_LEN,
 };
 
 /// Begins anew, as the module is loaded.
@@ -84,7 +86,7 @@ impl Wanted {
     /// The record in `key`, if there is one.
     #[inline]
     fn stored<'k>(self, key: &'k Key<'_>) -> Result<Option<&'k [u8]>, Box<Error>> {
-        match key.held(MIN_RECORD) {
+        match key.held(self.kind.map_or(MIN_LEN, Kind::min_len)) {
             Held::Nothing => Ok(None),
             Held::Bytes(bytes) => Ok(Some(bytes)),
             Held::Short => Err(Box::new(self.wrong_type(Holds::String(Foreign::Unknown)))),

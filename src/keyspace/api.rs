@@ -1,6 +1,6 @@
 //! The server's functions, found by name when the module loads.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use redis_module::raw;
 
@@ -88,11 +88,20 @@ required! {
 
 /// Writes a line to the server's log. Never of a client's bytes: a log is not theirs to write.
 pub(super) fn log_warning(ctx: *mut raw::RedisModuleCtx, message: &str) {
+    log(ctx, c"warning", message);
+}
+
+/// [`log_warning`], for what is no fault.
+pub(super) fn log_notice(ctx: *mut raw::RedisModuleCtx, message: &str) {
+    log(ctx, c"notice", message);
+}
+
+fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, message: &str) {
     let Ok(message) = CString::new(message) else { return };
     // SAFETY: `ctx` is the live context of the call that logs, and the format takes the one string that follows.
     unsafe {
         if let Some(log) = raw::RedisModule_Log {
-            log(ctx, c"warning".as_ptr(), c"%s".as_ptr(), message.as_ptr());
+            log(ctx, level.as_ptr(), c"%s".as_ptr(), message.as_ptr());
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ptr;
 use redis_module::raw;
 use redis_module::{Context, RedisString, Status};
 
-use super::api::{self, log_warning, server};
+use super::api::{self, log_notice, log_warning, server};
 use super::config::{configure, Setting};
 use super::docs::{Argument, Tree};
 use super::effects::{self, Info};
@@ -57,8 +57,15 @@ impl Command {
 /// The category of all the module's commands in ACL rules, where the server has categories of modules (Redis 7.4, Valkey 8).
 const CATEGORY: &CStr = c"ratelimit";
 
-/// Registers the commands; an error, which keeps the module from loading, is logged.
-pub fn register(ctx: &Context, arguments: &[RedisString], settings: &'static [Setting], commands: &[Command]) -> Status {
+/// Registers the settings, the commands, and those of others (`compat`) that are wanted by then and whose names are free; an error,
+/// which keeps the module from loading, is logged.
+pub fn register<'c>(
+    ctx: &Context,
+    arguments: &[RedisString],
+    settings: &'static [Setting],
+    commands: &[Command],
+    compat: impl Iterator<Item = &'c Command>,
+) -> Status {
     let ctx = ctx.get_raw().cast();
     if let Some(function) = api::missing() {
         log_warning(
@@ -93,8 +100,17 @@ pub fn register(ctx: &Context, arguments: &[RedisString], settings: &'static [Se
     }
     add_category(ctx);
     for command in commands {
-        if !create(ctx, command) {
+        if !(create(ctx, command) && describe(ctx, command)) {
             log_warning(ctx, &format!("redis-rl could not register the command {}", command.name.to_string_lossy()));
+            return Status::Err;
+        }
+    }
+    for command in compat {
+        let name = command.name.to_string_lossy();
+        if !create(ctx, command) {
+            log_notice(ctx, &format!("redis-rl does not provide the command {name}: the server has one of that name"));
+        } else if !describe(ctx, command) {
+            log_warning(ctx, &format!("redis-rl could not register the command {name}"));
             return Status::Err;
         }
     }
@@ -167,8 +183,20 @@ fn set_categories(handle: *mut raw::RedisModuleCommand, command: &Command) -> bo
     set(&format!("{of_flags} {}", CATEGORY.to_string_lossy())) || set(&of_flags)
 }
 
+/// Creates the command, unless its name is taken.
 fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
-    let name = command.name.as_ptr();
+    let (first, step) = match command.keys {
+        Keys::Update(pos) | Keys::Read(pos) => (pos, 1),
+        Keys::UpdateCounted(_) | Keys::None => (0, 0),
+    };
+    let (name, flags) = (command.name.as_ptr(), command.flags.as_ptr());
+    // SAFETY: `ctx` is the context of the module's loading. The server copies the texts.
+    let status = unsafe { server!(RedisModule_CreateCommand(ctx, name, Some(command.handler), flags, first, first, step)) };
+    status == raw::REDISMODULE_OK as c_int
+}
+
+/// Tells the server all about a command that it has.
+fn describe(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
     let version = raw::RedisModuleCommandInfoVersion {
         version: 1,
         sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
@@ -181,18 +209,12 @@ fn create(ctx: *mut raw::RedisModuleCtx, command: &Command) -> bool {
         Keys::UpdateCounted(pos) => (pos, raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE, true),
         Keys::None => (0, 0, false),
     };
-    let (first, step) = if counted || pos == 0 { (0, 0) } else { (pos, 1) };
     let arguments = (command.arguments)();
     let mut tree = Tree::default();
     // SAFETY: the structures are C's, of integers, pointers and unions of integers: all zero is their empty value, and ends
     // an array of them. The server copies what they point to before it returns.
     unsafe {
-        if server!(RedisModule_CreateCommand(ctx, name, Some(command.handler), command.flags.as_ptr(), first, first, step))
-            != raw::REDISMODULE_OK as c_int
-        {
-            return false;
-        }
-        let handle = server!(RedisModule_GetCommand(ctx, name));
+        let handle = server!(RedisModule_GetCommand(ctx, command.name.as_ptr()));
         if handle.is_null() {
             return false;
         }

@@ -1,8 +1,10 @@
 //! GCRA, the generic cell rate algorithm: units one emission interval apart, and a burst of them at once.
 //!
-//! ITU-T I.371 annex A; the [`Meter`] is its continuous-state leaky bucket, and tells why.
+//! ITU-T I.371 annex A; the [`Meter`] is its continuous-state leaky bucket, and tells why. Besides its own records it reads
+//! what redis-cell stored, so that a key of that module goes on counting.
 
 use super::meter::{self, Drain, Form, Meter};
+use super::record;
 use super::{
     Algorithm, Fact, Foreign, Instant, Kind, Quota, Refusal, Report, Request, Room, Setting, SettingValue, Standing,
     Verdict, MAX_UNITS,
@@ -22,6 +24,22 @@ impl Gcra {
     fn meter(&self) -> Meter {
         Meter::new(self.quota, self.burst, Drain::Smooth)
     }
+
+    /// What a theoretical arrival time tells without the policy, which redis-cell does not store.
+    fn arrival(tat: Instant, now: Instant) -> Report {
+        let unknown = |name| (name, Fact::Nothing);
+        vec![
+            ("algorithm", Fact::Word(Self::NAME)),
+            unknown("limit"),
+            unknown("period_ms"),
+            unknown("used"),
+            unknown("remaining"),
+            ("reset_ms", Fact::units(tat.since(now).as_ms_ceil())),
+            unknown("debt"),
+            unknown("burst"),
+            ("tat_ms", Fact::Number(tat.as_ms_ceil())),
+        ]
+    }
 }
 
 impl Algorithm for Gcra {
@@ -30,6 +48,8 @@ impl Algorithm for Gcra {
     const TAG: u8 = 3;
     const MAX_LIMIT: u64 = MAX_UNITS;
     const SETTINGS: &'static [Setting] = &[Setting { keyword: "BURST", value: SettingValue::Count(1, MAX_UNITS) }];
+    /// What redis-cell stored is shorter than a record.
+    const MIN_LEN: usize = record::TAT_DIGITS;
     const CHARGED_WHEN_DUE: bool = true;
 
     fn new(quota: Quota) -> Self {
@@ -58,6 +78,9 @@ impl Algorithm for Gcra {
     }
 
     fn inspect(stored: &[u8], now: Instant) -> Result<Report, Foreign> {
+        if let Some(tat_ns) = record::tat_ns(stored) {
+            return Ok(Self::arrival(Instant::from_us(tat_ns.div_euclid(1_000) + i64::from(tat_ns % 1_000 != 0)), now));
+        }
         let sight = meter::sight(stored, FORM, now)?;
         let mut report = sight.report(FORM);
         report.push(("burst", Fact::units(sight.meter.capacity)));

@@ -174,9 +174,21 @@ impl Meter {
             let at = self.start(now);
             return Ok((Level { at, used: 0 }, at));
         };
-        let (old, level) = decode(bytes, form)?;
+        let (old, level) = match decode(bytes, form) {
+            Ok(decoded) => decoded,
+            Err(foreign) => return self.arrival(form, bytes, now).map(|level| (level, now)).ok_or(foreign),
+        };
         let earliest = level.at.min(now);
         Ok((if self.same(&old) { self.aligned(level, now) } else { self.changed(&old, level, now) }, earliest))
+    }
+
+    /// The level at `now` of a key that redis-cell left: a theoretical arrival time. It does not say under which policy, and
+    /// counts as this one's, as in redis-cell. Rounded up, against the caller, by less than one grain.
+    #[cold]
+    fn arrival(&self, form: Form, bytes: &[u8], now: Instant) -> Option<Level> {
+        let tat_ns = if form.kind == Kind::Gcra { record::tat_ns(bytes)? } else { return None };
+        let left_ns = (i128::from(tat_ns) - i128::from(now.as_us()) * 1_000).max(0).unsigned_abs();
+        Some(Level { at: now, used: (left_ns * u128::from(self.limit)).div_ceil(1_000) })
     }
 
     /// Decides for a key that holds `stored`, a record of `form`.
@@ -195,7 +207,10 @@ impl Meter {
 
     /// Whether `stored`, a record of `form`, drains as this policy says, on its grid.
     pub(super) fn wrote(&self, form: Form, stored: &[u8]) -> bool {
-        decode(stored, form).is_ok_and(|(old, level)| self.same(&old) && self.start(level.at) == level.at)
+        match decode(stored, form) {
+            Ok((old, level)) => self.same(&old) && self.start(level.at) == level.at,
+            Err(_) => self.arrival(form, stored, Instant::MAX).is_some(),
+        }
     }
 
     /// How a key that holds `stored`, a record of `form`, stands.

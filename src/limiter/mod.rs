@@ -32,6 +32,8 @@ pub const MAX_PERIOD: Span = Span::from_us(3_650 * 86_400_000_000);
 
 /// No record is shorter, in bytes.
 pub const MIN_RECORD: usize = 28;
+/// No value that a limiter reads is shorter, in bytes.
+pub const MIN_LEN: usize = record::TAT_DIGITS;
 
 /// A limit per period: the first two arguments of every algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -339,6 +341,8 @@ pub trait Algorithm: Copy {
     const MAX_LIMIT: u64;
     /// Its options.
     const SETTINGS: &'static [Setting];
+    /// No value that it reads is shorter, in bytes.
+    const MIN_LEN: usize = MIN_RECORD;
     /// Whether who waited may be charged as of the moment the units were due, though the grant comes a little later: what
     /// flows in meanwhile is then not lost. Otherwise the grant's own moment counts.
     const CHARGED_WHEN_DUE: bool;
@@ -385,6 +389,11 @@ macro_rules! algorithms {
             /// The highest limit that it takes.
             pub const fn max_limit(self) -> u64 {
                 match self { $(Self::$name => $name::MAX_LIMIT,)* }
+            }
+
+            /// No value that it reads is shorter, in bytes.
+            pub const fn min_len(self) -> usize {
+                match self { $(Self::$name => $name::MIN_LEN,)* }
             }
 
             /// Its options.
@@ -474,7 +483,8 @@ macro_rules! algorithms {
         /// # Errors
         /// If it is not a limiter's record.
         pub fn inspect(stored: &[u8], now: Instant) -> Result<Report, Foreign> {
-            match record::kind(stored)? { $(Kind::$name => $name::inspect(stored, now),)* }
+            let kind = record::kind(stored).or_else(|foreign| record::tat_ns(stored).map(|_| Kind::Gcra).ok_or(foreign));
+            match kind? { $(Kind::$name => $name::inspect(stored, now),)* }
         }
     };
 }

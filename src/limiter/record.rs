@@ -16,6 +16,16 @@ pub(super) const VERSION: u8 = 1;
 /// The bits of the third byte that number the algorithm.
 pub(super) const TAG_BITS: u8 = 0b111;
 
+/// How many digits there are in a theoretical arrival time as redis-cell stores it: a key's whole value, in nanoseconds since the
+/// Unix epoch. So it is from 2001 until the end of its own range, in 2262; a shorter number is somebody else's.
+pub(super) const TAT_DIGITS: usize = 19;
+
+/// A theoretical arrival time that redis-cell stored, in nanoseconds since the Unix epoch.
+pub(super) fn tat_ns(bytes: &[u8]) -> Option<i64> {
+    let number = bytes.len() == TAT_DIGITS && bytes[0] != b'0' && bytes.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(bytes).ok().filter(|_| number)?.parse().ok()
+}
+
 /// What a key holds that is not the record asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {

@@ -1,4 +1,4 @@
-//! Exact, native rate limiting for Redis and Valkey: see the README for what the commands do.
+//! Exact, native rate limiting for Redis and Valkey: docs/commands.md says what the commands do.
 //!
 //! Layers, each of which knows only those to its right: `commands` (parse, run, reply) → `keyspace` (the server's side, all
 //! `unsafe` code), [`queue`] (who waits for what: pure) → [`limiter`] (what is decided: pure, and nothing but integers).

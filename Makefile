@@ -15,7 +15,7 @@ LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llv
 # The compiler's own headers (stddef.h), which libclang alone does not bring.
 CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
 
-.PHONY: help run test recipes matrix servers sanitize fuzz chaos instructions core waiters bench bench-report build deps lint fmt clean
+.PHONY: help run test recipes matrix servers sanitize fuzz chaos instructions core waiters bench bench-report demo plots build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,8 +51,8 @@ test: deps ## Everything that proves the product: format, lints, unit, property 
 	[ "$(sort $(basename $(notdir $(wildcard tests/*.rs))))" = "$(sort $(PURE) $(INTEGRATION))" ] || { echo "PURE and INTEGRATION are not the files of tests/" >&2; exit 1; }
 	cargo build --release
 	cargo test --lib $(addprefix --test ,$(PURE))
-	# In CI, a little fuzzing, the integration tests on the newer servers too, and the recipes.
-	if [ -n "$${CI:-}" ]; then $(MAKE) fuzz SECONDS=15; $(MAKE) matrix; $(MAKE) recipes; else REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test $(addprefix --test ,$(INTEGRATION)); fi
+	# In CI, a little fuzzing, the integration tests on the newer servers too, the recipes, the demo and the plots.
+	if [ -n "$${CI:-}" ]; then $(MAKE) fuzz SECONDS=15; $(MAKE) matrix; $(MAKE) recipes; $(MAKE) demo DEMO=3; $(MAKE) plots PLOTS=$(CURDIR)/target/plots LATE=2000; else REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo test $(addprefix --test ,$(INTEGRATION)); fi
 
 # Python 3.11 and Node.js 18.20, or newer.
 RECIPES := $(CURDIR)/target/recipes
@@ -85,7 +85,7 @@ recipes: build ## Test the recipes of examples/, in Python, Node.js and Rust, on
 
 # The tests that have no server in them, and those that start some: together, all files of tests/.
 PURE := changes properties queue sketch timeline
-INTEGRATION := access all amounts block cluster commands concurrency crash durability inspect keys leaks listeners operate outgoing peek readme reserve throttle throttle_clients
+INTEGRATION := access all amounts block cluster commands concurrency crash demo durability inspect keys leaks listeners operate outgoing peek readme reserve throttle throttle_clients
 SERVERS := $(CURDIR)/target/servers
 
 matrix: build servers ## The integration tests on every server: the distribution's, Redis 8 and Valkey 9
@@ -227,6 +227,17 @@ bench: build servers ## Measure calls beside the built-ins and other rate limite
 
 bench-report: deps ## Write docs/benchmarks.md and its charts anew, from docs/benchmarks.json
 	@cargo bench --quiet --bench speed -- --report
+
+# In so many seconds: traffic and periods follow.
+DEMO ?= 26
+demo: build ## Watch the four algorithms side by side under the same traffic, for DEMO=26 seconds
+	@REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo bench --quiet --bench demo -- --seconds $(DEMO)
+
+PLOTS ?= $(CURDIR)/docs
+# How late a call may be, in milliseconds.
+LATE ?= 50
+plots: build ## Draw what the algorithms grant, of real calls, into docs/choosing.md and its pictures (PLOTS=docs)
+	@REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER) cargo bench --quiet --bench plots -- --out $(PLOTS) --late $(LATE)
 
 build: deps ## Build the module, target/release/libredis_rl.so
 	@cargo build --release

@@ -86,7 +86,7 @@ fn typed(server: &Server, line: &str) -> Vec<String> {
     writeln!(child.stdin.take().expect("its input"), "{line}").expect("it reads");
     let output = child.wait_with_output().expect("its output");
     // It adds how long it has waited, if that was long.
-    let is_reply = |line: &&str| !line.is_empty() && !(line.starts_with('(') && line.ends_with("s)"));
+    let is_reply = |line: &&str| !(line.is_empty() || line.starts_with('(') && line.ends_with("s)"));
     String::from_utf8(output.stdout).expect("text").lines().filter(is_reply).map(Into::into).collect()
 }
 

@@ -5,7 +5,7 @@
 use std::fmt::Display;
 
 use libfuzzer_sys::fuzz_target;
-use redis_rl::commands::grammar::{limiter, numkeys, peek, rules, Rule};
+use redis_rl::commands::grammar::{limiter, numkeys, peek, rules, throttle, tokens, top, Asked, Rule, TopOf, MAX_TOP};
 use redis_rl::limiter::{Algorithm, Amount, Decision, Instant, Kind, Policy, Quota, Refusal, Span};
 use redis_rl::limiter::{MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
@@ -79,6 +79,18 @@ fuzz_target!(|line: &[u8]| {
     }
     if let Some(rule) = accepted(peek(&words[..])) {
         only_takes(&rule, true);
+    }
+    for Asked { policy, amount } in [accepted(throttle(&words[..])), accepted(tokens(&words[..]))].into_iter().flatten() {
+        let quota = quota(&policy);
+        assert!(quota.limit() > 0 && quota.limit() <= MAX_UNITS && (MIN_PERIOD..=MAX_PERIOD).contains(&quota.period()));
+        match amount {
+            None => {}
+            Some(Amount::Cost(n) | Amount::Refund(n)) => assert!((1..=MAX_UNITS).contains(&n), "{amount:?}"),
+            Some(_) => panic!("{amount:?}"),
+        }
+    }
+    if let Some(TopOf::Most(most)) = accepted(top(&words[..])) {
+        assert!((1..=MAX_TOP as usize).contains(&most));
     }
     if let Some(keys) = accepted(numkeys(&words[..])) {
         assert!((1..=1024).contains(&keys));

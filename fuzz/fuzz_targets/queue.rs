@@ -205,7 +205,8 @@ impl World {
             self.place(at);
             let place = &mut self.places[at];
             for (waiter, answer) in self.queues.serve(id, place, now, may_grant, most) {
-                let index = place.waiting.iter().position(|client| client.number == waiter.client).expect("a client that waits");
+                let index =
+                    place.waiting.iter().position(|client| client.number == waiter.client).expect("a client that waits");
                 let client = place.waiting.remove(index);
                 let Ok(decision) = answer else { continue };
                 if decision.granted > 0 {

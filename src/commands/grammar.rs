@@ -171,6 +171,75 @@ pub fn top<W: Words + ?Sized>(words: &W) -> Result<TopOf, Error> {
 /// The most keys that `RL.TOP` is asked for: as many as it can keep count of.
 pub const MAX_TOP: u64 = 1024;
 
+/// What `CL.THROTTLE` and `GCRA` ask of which limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The limit.
+    pub policy: Policy,
+    /// How many units; `None`: it is only to be told how it stands.
+    pub amount: Option<Amount>,
+}
+
+/// The words of `CL.THROTTLE key max_burst count_per_period period [quantity]`.
+///
+/// # Errors
+/// As [`limiter`].
+pub fn throttle<W: Words + ?Sized>(words: &W) -> Result<Asked, Error> {
+    const MAX_SECONDS: u64 = MAX_PERIOD.as_us() / 1_000_000;
+    let word = |index| words.word(index).ok_or(Error::Arity(Name::Throttle));
+    let burst = burst(word(2)?)?;
+    let limit = count(word(3)?, "count_per_period", 1, MAX_UNITS)?;
+    let period = Span::from_us(count(word(4)?, "period", 1, MAX_SECONDS)? * 1_000_000);
+    let amount = words.word(5).map_or(Ok(Some(Amount::Cost(1))), quantity)?;
+    if words.word(6).is_some() {
+        return Err(Error::Arity(Name::Throttle));
+    }
+    Ok(Asked { policy: bursty(limit, period, burst)?, amount })
+}
+
+/// The words of `GCRA key max_burst tokens_per_period period [TOKENS n]`.
+///
+/// # Errors
+/// As [`limiter`].
+pub fn tokens<W: Words + ?Sized>(words: &W) -> Result<Asked, Error> {
+    const TOKENS: &str = "TOKENS";
+    let word = |index| words.word(index).ok_or(Error::Arity(Name::Tokens));
+    let burst = burst(word(2)?)?;
+    let limit = count(word(3)?, "tokens_per_period", 1, MAX_UNITS)?;
+    let period = period_of(word(4)?).ok_or(BAD_PERIOD)?;
+    let amount = match words.word(5) {
+        None => Some(Amount::Cost(1)),
+        Some(word) if TOKENS.as_bytes().eq_ignore_ascii_case(word) => {
+            let tokens = count(words.word(6).ok_or(Error::MissingValue(TOKENS))?, TOKENS, 0, MAX_UNITS)?;
+            (tokens > 0).then_some(Amount::Cost(tokens))
+        }
+        Some(word) => return Err(Error::UnknownOption { word: printable(word), command: Name::Tokens }),
+    };
+    if words.word(7).is_some() {
+        return Err(Error::Arity(Name::Tokens));
+    }
+    Ok(Asked { policy: bursty(limit, period, burst)?, amount })
+}
+
+/// The capacity: the burst is what may come at once besides the unit that always may.
+fn burst(word: &[u8]) -> Result<u64, Error> {
+    Ok(count(word, "max_burst", 0, MAX_UNITS - 1)? + 1)
+}
+
+fn quantity(word: &[u8]) -> Result<Option<Amount>, Error> {
+    let (back, size) = word.strip_prefix(b"-").map_or((false, word), |size| (true, size));
+    let size = digits(size).filter(|&size| size <= MAX_UNITS);
+    let size = size.ok_or(Error::Signed { name: "quantity", max: MAX_UNITS })?;
+    let amount = if back { Amount::Refund } else { Amount::Cost };
+    Ok((size > 0).then(|| amount(size)))
+}
+
+fn bursty(limit: u64, period: Span, capacity: u64) -> Result<Policy, Error> {
+    let mut policy = Quota::new(limit, period).and_then(|quota| Kind::Gcra.policy(quota)).ok_or(BAD_PERIOD)?;
+    policy.set(0, i64::try_from(capacity).unwrap_or(i64::MAX));
+    Ok(policy)
+}
+
 fn algorithm(word: &[u8]) -> Result<Kind, Error> {
     named(word).ok_or_else(|| Error::UnknownAlgorithm(printable(word)))
 }
@@ -272,12 +341,12 @@ fn setting_value<W: Words + ?Sized>(setting: &Setting, words: &mut Cursor<'_, W>
 }
 
 /// A whole number of `min ..= max`, in digits.
-pub(super) fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Error> {
+fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Error> {
     digits(word).filter(|number| (min..=max).contains(number)).ok_or(Error::Count { name, min, max })
 }
 
 /// One digit or more, and nothing else; `None` also for more than 64 bits.
-pub(super) fn digits(word: &[u8]) -> Option<u64> {
+fn digits(word: &[u8]) -> Option<u64> {
     match leading_digits(word)? {
         (number, []) => Some(number),
         _ => None,
@@ -300,9 +369,9 @@ fn leading_digits(word: &[u8]) -> Option<(u64, &[u8])> {
     (!word.is_empty()).then_some((number, &[]))
 }
 
-pub(super) const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
+const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
 
-pub(super) fn period_of(word: &[u8]) -> Option<Span> {
+fn period_of(word: &[u8]) -> Option<Span> {
     duration_us(word).map(Span::from_us).filter(|period| (MIN_PERIOD..=MAX_PERIOD).contains(period))
 }
 
@@ -349,7 +418,7 @@ fn duration_us(word: &[u8]) -> Option<u64> {
 }
 
 /// A client's word as an error can show it: printable ASCII, and not too much of it.
-pub(super) fn printable(word: &[u8]) -> String {
+fn printable(word: &[u8]) -> String {
     const MOST: usize = 32;
     let end = if word.len() > MOST { "..." } else { "" };
     format!("{}{end}", word[..word.len().min(MOST)].escape_ascii())

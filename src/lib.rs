@@ -1,7 +1,8 @@
 //! Exact, native rate limiting for Redis and Valkey: docs/commands.md says what the commands do.
 //!
 //! Layers, each of which knows only those to its right: `commands` (parse, run, reply) → `keyspace` (the server's side, all
-//! `unsafe` code), [`queue`] (who waits for what: pure) → [`limiter`] (what is decided: pure, and nothing but integers).
+//! `unsafe` code), [`queue`] (who waits for what: pure), [`sketch`] (who is denied most: pure) → [`limiter`] (what is decided:
+//! pure, and nothing but integers).
 
 #![deny(unsafe_code)]
 // Nothing that a client sends or a key holds may end in a panic. Indices and arithmetic, which the compiler can't vouch for, are
@@ -99,7 +100,7 @@ const COMMANDS: &[Command] = &[
         name: c"rl.top",
         handler: handler::<Top>,
         arity: -1,
-        flags: c"admin fast allow-loading allow-stale",
+        flags: c"admin allow-loading allow-stale",
         keys: Keys::None,
         summary: c"Tells which keys were denied most of late.",
         complexity: c"O(N*log(N)) with N the keys that are kept count of, at most 1024",

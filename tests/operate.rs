@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use redis::{Connection, Value};
-use support::{call, command, error, held, info, limit, server_program, wait_for, Held, Resp, Server};
+use support::{call, command, error, info, limit, server_program, wait_for, Held, Resp, Server};
 
 const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
 

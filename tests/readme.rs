@@ -2,7 +2,7 @@
 //! command named exists; and `make run` ends in a server that answers.
 //!
 //! What a code block is, its language tells: none, a session, which begins with a prompt; `conf`, a configuration, whole or to be
-//! added to one that loads the module. The others are not run. A document has one server, on which its sessions run in order.
+//! added to one that loads the module; `sh`, lines for a shell. The others are not run. A document has one server, on which its sessions run in order.
 
 mod support;
 
@@ -141,6 +141,63 @@ fn configurations_start_a_server_with_the_module() {
         }
     }
     assert!(found > 0);
+}
+
+/// Where the documents have modules installed.
+const MODULES: &str = "/usr/lib/redis/modules";
+
+/// Programs for a shell to find before the real ones: the client is of `server`, and servers are told to listen in `dir`, asked
+/// once, and ended.
+fn stand_ins(server: &Server, dir: &Path) {
+    let cli = format!("{} -s {}", support::cli_program(), server.socket().display());
+    let client = format!(
+        "case $1 in *SUBSCRIBE) timeout 1 {cli} \"$@\"; test $? = 124;; *) out=$({cli} \"$@\") && echo \"$out\" && ! echo \"$out\" | grep -q '^ERR\\|^EXECABORT';; esac"
+    );
+    let (program, socket) = (support::server_program(), dir.join("own.sock"));
+    let own = format!("{} -s {}", support::cli_program(), socket.display());
+    let started = format!(
+        "{program} --port 0 --save '' --unixsocket {} \"$@\" >/dev/null & \
+         for _ in $(seq 100); do {own} ping >/dev/null 2>&1 && break; sleep 0.1; done; \
+         answer=$({own} RL.GCRA key 10 60 | head -n 1); {own} shutdown nosave; wait; test \"$answer\" = 1",
+        socket.display()
+    );
+    for (name, script) in [("redis-cli", client), ("redis-server", started)] {
+        let file = dir.join(name);
+        std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("written");
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("a program");
+    }
+}
+
+#[test]
+fn lines_for_a_shell_run() {
+    let makefile = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Makefile")).expect("text");
+    let mut found = 0;
+    for (name, document) in documents() {
+        for block in blocks(&document).into_iter().filter(|block| block.language == "sh") {
+            found += 1;
+            let dir = tempfile::tempdir().expect("a folder");
+            let modules = dir.path().join("modules");
+            std::fs::create_dir(&modules).expect("a folder");
+            std::fs::copy(module(), modules.join("libredis_rl-0.1.0.so")).expect("the module's copy");
+            let server = Server::start();
+            stand_ins(&server, dir.path());
+            // What make does is tested elsewhere.
+            let (makes, lines): (Vec<&str>, Vec<&str>) = block.lines.iter().partition(|line| line.starts_with("make "));
+            for line in makes {
+                let target = line.split(' ').nth(1).expect("a target");
+                assert!(makefile.lines().any(|line| line.starts_with(&format!("{target}:"))), "{name}: {line}");
+            }
+            // Of modules that are replaced, the one that is there stands for another.
+            let script =
+                lines.join("\n").replace(MODULES, &modules.display().to_string()).replace("UNLOAD redis-cell", "UNLOAD rl");
+            let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").expect("a path"));
+            let mut shell = Command::new("bash");
+            shell.args(["-eu", "-c", &script]).env("PATH", path).current_dir(env!("CARGO_MANIFEST_DIR"));
+            let output = shell.output().expect("bash runs");
+            assert!(output.status.success(), "{name}:\n{script}\n{}", String::from_utf8_lossy(&output.stdout));
+        }
+    }
+    assert!(found >= 5);
 }
 
 #[test]

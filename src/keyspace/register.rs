@@ -178,7 +178,9 @@ fn set_categories(handle: *mut raw::RedisModuleCommand, command: &Command) -> bo
             .is_ok_and(|categories| unsafe { set(handle, categories.as_ptr()) == raw::REDISMODULE_OK as c_int })
     };
     let has = |flag: &[u8]| command.flags.to_bytes().split(|&byte| byte == b' ').any(|word| word == flag);
-    let of_flags: Vec<&str> = OF_FLAGS.iter().filter(|(flag, _)| has(flag)).map(|&(_, category)| category).collect();
+    let slow = (!has(b"fast")).then_some("slow");
+    let of_flags = OF_FLAGS.iter().filter(|(flag, _)| has(flag)).map(|&(_, category)| category);
+    let of_flags: Vec<&str> = of_flags.chain(slow).collect();
     let of_flags = of_flags.join(" ");
     set(&format!("{of_flags} {}", CATEGORY.to_string_lossy())) || set(&of_flags)
 }

@@ -161,9 +161,11 @@ fn stand_ins(server: &Server, dir: &Path) {
          answer=$({own} RL.GCRA key 10 60 | head -n 1); {own} shutdown nosave; wait; test \"$answer\" = 1",
         socket.display()
     );
+    let path = std::env::var("PATH").expect("a path");
     for (name, script) in [("redis-cli", client), ("redis-server", started)] {
         let file = dir.join(name);
-        std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("written");
+        // The real ones are found where they were before, or a stand-in would call itself.
+        std::fs::write(&file, format!("#!/bin/sh\nPATH='{path}'\n{script}\n")).expect("written");
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("a program");
     }
 }
@@ -191,8 +193,8 @@ fn lines_for_a_shell_run() {
             let script =
                 lines.join("\n").replace(MODULES, &modules.display().to_string()).replace("UNLOAD redis-cell", "UNLOAD rl");
             let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").expect("a path"));
-            let mut shell = Command::new("bash");
-            shell.args(["-eu", "-c", &script]).env("PATH", path).current_dir(env!("CARGO_MANIFEST_DIR"));
+            let mut shell = Command::new("timeout");
+            shell.args(["60", "bash", "-eu", "-c", &script]).env("PATH", path).current_dir(env!("CARGO_MANIFEST_DIR"));
             let output = shell.output().expect("bash runs");
             assert!(output.status.success(), "{name}:\n{script}\n{}", String::from_utf8_lossy(&output.stdout));
         }

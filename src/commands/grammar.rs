@@ -207,17 +207,20 @@ pub fn tokens<W: Words + ?Sized>(words: &W) -> Result<Asked, Error> {
     let burst = burst(word(2)?)?;
     let limit = count(word(3)?, "tokens_per_period", 1, MAX_UNITS)?;
     let period = period_of(word(4)?).ok_or(BAD_PERIOD)?;
-    let amount = match words.word(5) {
-        None => Some(Amount::Cost(1)),
-        Some(word) if TOKENS.as_bytes().eq_ignore_ascii_case(word) => {
-            let tokens = count(words.word(6).ok_or(Error::MissingValue(TOKENS))?, TOKENS, 0, MAX_UNITS)?;
-            (tokens > 0).then_some(Amount::Cost(tokens))
+    let mut tokens = None;
+    let mut next = 5;
+    while let Some(word) = words.word(next) {
+        if !TOKENS.as_bytes().eq_ignore_ascii_case(word) {
+            return Err(Error::UnknownOption { word: printable(word), command: Name::Tokens });
         }
-        Some(word) => return Err(Error::UnknownOption { word: printable(word), command: Name::Tokens }),
-    };
-    if words.word(7).is_some() {
-        return Err(Error::Arity(Name::Tokens));
+        if tokens.is_some() {
+            return Err(Error::Twice(TOKENS));
+        }
+        tokens = Some(count(words.word(next + 1).ok_or(Error::MissingValue(TOKENS))?, TOKENS, 0, MAX_UNITS)?);
+        next += 2;
     }
+    let tokens = tokens.unwrap_or(1);
+    let amount = (tokens > 0).then_some(Amount::Cost(tokens));
     Ok(Asked { policy: bursty(limit, period, burst)?, amount })
 }
 

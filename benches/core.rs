@@ -180,7 +180,7 @@ fn sketch(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sketch of 128");
     let names: Vec<String> = (0..100_000).map(|key| format!("limit:{key:012}")).collect();
     for (name, keys) in [("one key", 1), ("100 keys", 100), ("100 000 keys", names.len())] {
-        let mut sketch = Sketch::new(128, Span::from_us(60_000_000), START);
+        let mut sketch = Sketch::new(128, Span::from_us(60_000_000), [1, 2], START);
         let mut turn = 0;
         group.bench_function(name, |bencher| {
             bencher.iter(|| {

@@ -179,7 +179,11 @@ fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
     }
 }
 
-fn unload(_: &Context) -> Status {
+fn unload(ctx: &Context) -> Status {
+    if !keyspace::may_unregister(ctx) {
+        return Status::Err;
+    }
+    commands::stop();
     keyspace::unregister();
     Status::Ok
 }

@@ -28,6 +28,7 @@ pub struct Sketch {
     counts: Vec<u64>,
     most: usize,
     half_life: Span,
+    seed: [u64; 2],
     /// When all counts halve next.
     fades: Instant,
     /// Where it was found last: it is likely to be there again.
@@ -60,12 +61,13 @@ pub struct Top<'s> {
 }
 
 impl Sketch {
-    /// An empty table for so many keys (at most 8192), in which counts halve after each `half_life`, which is not 0.
-    pub fn new(most: usize, half_life: Span, now: Instant) -> Self {
+    /// An empty table for so many keys (at most 8192), in which counts halve after each `half_life`, which is not 0. Whoever
+    /// knows the `seed` can make names that take longer to count.
+    pub fn new(most: usize, half_life: Span, seed: [u64; 2], now: Instant) -> Self {
         let fades = now.saturating_add(half_life);
         let slots = vec![0; (4 * most).next_power_of_two()].into();
         let (entries, counts) = (Vec::new(), Vec::new());
-        Self { slots, entries, counts, most, half_life, fades, last: 0, least: 0, next: 0 }
+        Self { slots, entries, counts, most, half_life, seed, fades, last: 0, least: 0, next: 0 }
     }
 
     /// Whether it is a table for so many keys, with such a half-life.
@@ -81,7 +83,7 @@ impl Sketch {
             return;
         }
         let name = &name[..name.len().min(LONGEST_NAME)];
-        let hash = hash(db, name);
+        let hash = hash(self.seed, db, name);
         let found = self.find(hash, db, name).unwrap_or_else(|| {
             if self.entries.len() < self.most {
                 self.entries.push(Entry::default());
@@ -207,14 +209,15 @@ impl Sketch {
     }
 }
 
-/// Eight bytes at a time. Whoever makes names that collide only makes the search for them longer.
-fn hash(db: i32, name: &[u8]) -> u32 {
-    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-    // The upper half of the product depends on all of the word, and comes first in the next one.
-    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(MIX).swap_bytes();
-    let start = mix(name.len() as u64, db as u64);
+/// Eight bytes at a time, each time multiplied in full: what becomes of them depends on all bits of the seed.
+fn hash(seed: [u64; 2], db: i32, name: &[u8]) -> u32 {
+    let mix = |hash: u64, word: u64| {
+        let product = u128::from(hash ^ word) * u128::from(seed[1] | 1);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let start = mix(seed[0] ^ name.len() as u64, db as u64);
     let (words, rest) = name.as_chunks::<8>();
     let hash = words.iter().fold(start, |hash, word| mix(hash, u64::from_le_bytes(*word)));
     let hash = rest.iter().fold(hash, |hash, &byte| mix(hash, byte.into()));
-    (hash.wrapping_mul(MIX) >> 32) as u32
+    mix(hash, 0) as u32
 }

@@ -305,6 +305,36 @@ fn the_module_can_be_replaced_while_the_server_runs() {
 }
 
 #[test]
+fn the_module_stays_while_its_calls_are_queued() {
+    let server = Server::start();
+    let (mut client, mut operator) = (server.client(), server.client());
+    call::<()>(&mut client, "MULTI");
+    call::<()>(&mut client, "RL.GCRA key 10 1d");
+    // The server would carry out a call of a command that is gone.
+    let refusal = error(&mut operator, &command("MODULE UNLOAD rl"));
+    assert!(refusal.contains("not possible"), "{refusal}");
+    let log = server.log();
+    assert!(log.contains("can't be unloaded while clients have calls queued in transactions"), "{log}");
+    let granted: Vec<Vec<i64>> = call(&mut client, "EXEC");
+    assert_eq!(granted[0][..3], [1, 10, 9]);
+    // One that is still empty does not matter, nor does the one that replaces the module at once.
+    call::<()>(&mut client, "MULTI");
+    call::<()>(&mut operator, "MULTI");
+    call::<()>(&mut operator, "MODULE UNLOAD rl");
+    call::<()>(&mut operator, &format!("MODULE LOAD {}", support::module().display()));
+    call::<()>(&mut operator, "EXEC");
+    call::<()>(&mut client, "RL.GCRA key 10 1d");
+    let granted: Vec<Vec<i64>> = call(&mut client, "EXEC");
+    assert_eq!(granted[0][..3], [1, 10, 8]);
+    // Or all others are ended first.
+    call::<()>(&mut client, "MULTI");
+    call::<()>(&mut client, "RL.GCRA key 10 1d");
+    call::<()>(&mut operator, "CLIENT KILL TYPE normal");
+    call::<()>(&mut operator, "MODULE UNLOAD rl");
+    assert!(error(&mut operator, &command("RL.GCRA key 10 1d")).contains("unknown command"));
+}
+
+#[test]
 fn info_tells_the_version() {
     let server = Server::start();
     let text: String = call(&mut server.client(), "INFO rl");

@@ -131,6 +131,11 @@ fn each_change_and_each_denial_is_an_event_of_the_key() {
         let denial = format!("0__:rl.denied {name}");
         assert_eq!(told, [&change, &change, &change, &denial, &change, &denial].map(Clone::clone), "{name}");
     }
+    // What is given back may be less than a unit: the reply says 0, but the key has changed. That there is nothing is no change.
+    let told =
+        events(&server, "Ed", &["RL.GCRA part 1000000 100000", "DEBUG SLEEP 0.01", "RL.GCRA part 1000000 100000 REFUND 1"]);
+    assert_eq!(told, ["0__:rl.gcra part"; 2]);
+    assert_eq!(events(&server, "Ed", &["RL.GCRA nothing 10 1d REFUND 1", "RL.FIXED nothing 10 1d REFUND 1"]), [""; 0]);
     // A look is none, and neither is an error; of several rules each has its own.
     let told = events(
         &server,
@@ -312,6 +317,14 @@ fn settings_come_with_the_loading_of_the_module() {
     // What the file says, or the server's own options, outweighs them.
     let server = Server::with(&["top-keys", "5", "--rl.top-keys", "9"]);
     assert_eq!(setting(&mut server.client(), "top-keys"), "9");
+    // Several words are one value, in quotes or, as the server writes them down, without.
+    for words in [&["compat", "cl.throttle gcra", "top-keys", "3"][..], &["compat", "cl.throttle", "gcra", "top-keys", "3"]]
+    {
+        let server = Server::with(words);
+        let compat = setting(&mut server.client(), "compat");
+        assert!(compat.contains("gcra") && compat.contains("cl.throttle"), "{compat}");
+        assert_eq!(setting(&mut server.client(), "top-keys"), "3");
+    }
     for (arguments, told) in [
         (&["top-keys", "1025"][..], "top-keys must be a whole number from 0 to 1024"),
         (&["top-half-life", "0"], "top-half-life must be a whole number from 1 to 86400"),
@@ -319,11 +332,10 @@ fn settings_come_with_the_loading_of_the_module() {
         (&["top-keys"], "top-keys needs a value"),
         (&["compat", "cl.throttl"], "compat must be of: none, cl.throttle, gcra"),
         (&["compat", " "], "compat must be of: none, cl.throttle, gcra"),
-        (
-            &["top-key", "5"],
-            "the module's arguments are pairs of a name and a value; the names are compat, top-keys, top-half-life",
-        ),
-        (&["%s%n", "5"], "the module's arguments are pairs"),
+        (&["compat"], "compat needs a value"),
+        (&["top-keys", "5", "6"], "top-keys must be a whole number from 0 to 1024"),
+        (&["top-key", "5"], "the module's arguments are names, each with its value: compat, top-keys, top-half-life"),
+        (&["%s%n", "5"], "the module's arguments are names"),
     ] {
         let log = Server::refusing(arguments);
         assert!(log.contains(&format!("redis-rl: {told}")), "{arguments:?}: {log}");

@@ -7,6 +7,7 @@ use redis_rl::limiter::{Instant, Span};
 use redis_rl::sketch::{Sketch, LONGEST_NAME};
 
 const START: Instant = Instant::from_us(1_700_000_000_000_000);
+const SEED: [u64; 2] = [0x5eed, 0xfeed];
 const HALF_LIFE: Span = Span::from_us(1_000_000);
 
 fn after(us: u64) -> Instant {
@@ -35,7 +36,7 @@ proptest! {
 
     #[test]
     fn without_fading_it_is_space_saving(most in 1..40_usize, calls in keys(3_000)) {
-        let mut sketch = Sketch::new(most, HALF_LIFE, START);
+        let mut sketch = Sketch::new(most, HALF_LIFE, SEED, START);
         let mut exact: BTreeMap<(i32, Vec<u8>), u64> = BTreeMap::new();
         for &key in &calls {
             let db = i32::from(key % 2);
@@ -69,7 +70,7 @@ proptest! {
     ) {
         // In units so small that forty halvings lose nothing.
         const UNIT: u128 = 1 << 64;
-        let mut sketch = Sketch::new(most, HALF_LIFE, START);
+        let mut sketch = Sketch::new(most, HALF_LIFE, SEED, START);
         let mut exact: BTreeMap<(i32, Vec<u8>), u128> = BTreeMap::new();
         let (mut at, mut halved) = (0, 0);
         for &(key, pause) in &calls {
@@ -102,7 +103,7 @@ proptest! {
         calls in prop::collection::vec((any::<i64>(), any::<i32>(), prop::collection::vec(any::<u8>(), 0..40)), 0..60),
         half_life in 1..u64::MAX,
     ) {
-        let mut sketch = Sketch::new(most, Span::from_us(half_life), START);
+        let mut sketch = Sketch::new(most, Span::from_us(half_life), SEED, START);
         for (at, db, name) in &calls {
             sketch.count(*db, name, Instant::from_us(*at));
             prop_assert!(sketch.top(usize::MAX, Instant::from_us(*at)).len() <= most);
@@ -112,7 +113,7 @@ proptest! {
 
 #[test]
 fn counts_halve_each_half_life_and_then_are_forgotten() {
-    let mut sketch = Sketch::new(4, HALF_LIFE, START);
+    let mut sketch = Sketch::new(4, HALF_LIFE, SEED, START);
     (0..100).for_each(|_| sketch.count(0, b"key", START));
     for (us, count) in [(999_999, 100), (1_000_000, 50), (1_999_999, 50), (2_000_000, 25), (3_500_000, 13), (6_000_000, 2)] {
         let top = sketch.top(1, after(us));
@@ -127,7 +128,7 @@ fn counts_halve_each_half_life_and_then_are_forgotten() {
 
 #[test]
 fn a_clock_that_steps_back_does_not_stop_the_fading() {
-    let mut sketch = Sketch::new(4, HALF_LIFE, after(3_600_000_000));
+    let mut sketch = Sketch::new(4, HALF_LIFE, SEED, after(3_600_000_000));
     (0..100).for_each(|_| sketch.count(0, b"key", START));
     assert_eq!(sketch.top(1, START)[0].count, 100);
     assert_eq!(sketch.top(1, after(1_000_000))[0].count, 50);
@@ -135,7 +136,7 @@ fn a_clock_that_steps_back_does_not_stop_the_fading() {
 
 #[test]
 fn a_table_is_emptied_and_may_have_no_room_at_all() {
-    let mut sketch = Sketch::new(2, HALF_LIFE, START);
+    let mut sketch = Sketch::new(2, HALF_LIFE, SEED, START);
     sketch.count(0, b"key", START);
     sketch.count(1, b"key", START);
     assert_eq!(sketch.top(5, START).len(), 2, "databases have keys of their own");
@@ -144,14 +145,14 @@ fn a_table_is_emptied_and_may_have_no_room_at_all() {
     sketch.count(0, b"key", START);
     assert_eq!(sketch.top(5, START)[0].count, 1);
     assert!(sketch.is_for(2, HALF_LIFE) && !sketch.is_for(3, HALF_LIFE) && !sketch.is_for(2, Span::from_us(1)));
-    let mut none = Sketch::new(0, HALF_LIFE, START);
+    let mut none = Sketch::new(0, HALF_LIFE, SEED, START);
     none.count(0, b"key", START);
     assert!(none.top(5, START).is_empty());
 }
 
 #[test]
 fn long_names_are_kept_by_their_front() {
-    let mut sketch = Sketch::new(4, HALF_LIFE, START);
+    let mut sketch = Sketch::new(4, HALF_LIFE, SEED, START);
     for end in [b"1", b"2"] {
         sketch.count(0, &[&[b'x'; LONGEST_NAME][..], end].concat(), START);
     }

@@ -497,6 +497,11 @@ fn a_name_that_is_taken_stays_with_whoever_has_it() {
         assert_eq!(call::<String>(&mut client, &format!("{taken} hello")), "hello");
         assert_eq!(limit(&mut client, &format!("{free} key 4 1 10")), [0, 5, 4, -1, 10]);
         assert_eq!(limit(&mut client, "RL.GCRA key 1 10 BURST 5")[..3], [1, 5, 3]);
+        let help = call::<Vec<String>>(&mut client, "RL.HELP").join("\n").to_lowercase();
+        assert!(
+            help.contains(&format!("\n{} key", free.to_lowercase())) && !help.contains(&format!("\n{taken} key")),
+            "{help}"
+        );
         let log = server.log();
         assert!(log.contains(&format!("redis-rl does not provide the command {taken}: the server has one")), "{log}");
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use crate::support::package;
 
 /// The newest on crates.io.
 const REDIS_CELL: &str = "0.2.2";
@@ -66,7 +66,7 @@ pub fn install() -> Peers {
         build_redis_cell(&folder, &cell);
     }
     let noop = folder.join("noop.so");
-    let header = source(&root.join("Cargo.toml"), "redis-module").join("src/include");
+    let header = package(&root.join("Cargo.toml"), "redis-module").join("src/include");
     run(Command::new("cc")
         .args(["-shared", "-fPIC", "-O2", "-I"])
         .arg(header)
@@ -105,7 +105,7 @@ fn build_redis_cell(folder: &Path, cell: &Path) {
     );
     fs::write(&manifest, text).expect("a project");
     run(cargo("fetch").arg("--manifest-path").arg(&manifest));
-    run(Command::new("cp").arg("-rT").arg(source(&manifest, "redis-cell")).arg(cell));
+    run(Command::new("cp").arg("-rT").arg(package(&manifest, "redis-cell")).arg(cell));
     // A project of its own, inside the folder of another one.
     let manifest = cell.join("Cargo.toml");
     fs::write(&manifest, read(&manifest) + "\n[workspace]\n").expect("a manifest");
@@ -115,15 +115,6 @@ fn build_redis_cell(folder: &Path, cell: &Path) {
         .arg("--target-dir")
         .arg(cell.join("target"))
         .args(["--config", "build.rustflags=['--cap-lints=allow']"]));
-}
-
-/// Where cargo keeps the source of a dependency.
-fn source(manifest: &Path, package: &str) -> PathBuf {
-    let text = run(cargo("metadata").args(["--format-version", "1", "--manifest-path"]).arg(manifest));
-    let metadata: Value = serde_json::from_str(&text).expect("cargo's JSON");
-    let packages = metadata["packages"].as_array().expect("packages");
-    let found = packages.iter().find(|&candidate| candidate["name"] == package).expect("a dependency");
-    Path::new(found["manifest_path"].as_str().expect("a path")).parent().expect("a folder").into()
 }
 
 fn cargo(command: &str) -> Command {

@@ -44,6 +44,8 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
     let keys = grammar::numkeys(call)?;
     let rules = grammar::rules(call, keys)?;
     distinct(call, keys)?;
+    // A key that has expired goes now, and not while others are open: whoever is told of it may do with those what they like.
+    (FIRST + 1..FIRST + keys).for_each(|index| call.touch(index));
     let mut keys = (FIRST..FIRST + keys)
         .map(|index| Key::open(call, index))
         .collect::<Option<Vec<_>>>()
@@ -75,7 +77,7 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
     for (index, (rule, row)) in rules.iter().zip(&rows).enumerate() {
         // A rule that would have granted, had the others, is neither charged nor denied.
         if granted || row.granted == 0 {
-            conclude(call, || call.key(FIRST + index), rule.policy.kind(), rule.request.amount, row.granted, now);
+            conclude(call, || call.key(FIRST + index), rule.policy.kind(), rule.request.amount, row.granted, granted, now);
         }
     }
     Ok(Answer { granted, wait, rows })

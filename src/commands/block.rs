@@ -40,6 +40,15 @@ fn waiting() -> MutexGuard<'static, Waiting> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// All who wait; `None` while their queues are being served, in which the server may call the module again.
+fn waiting_unless_served() -> Option<MutexGuard<'static, Waiting>> {
+    match WAITING.try_lock() {
+        Ok(waiting) => Some(waiting),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 /// Begins anew, as the module is loaded.
 pub(super) fn start(server: &Server<'_>) {
     *waiting() = Waiting::default();
@@ -54,7 +63,11 @@ pub(super) fn waiting_clients() -> u64 {
 
 /// Whether somebody waits for the key that argument `index` names.
 pub(super) fn others_wait(call: &Call<'_>, index: usize) -> bool {
-    COUNT.load(Ordering::Relaxed) > 0 && call.argument(index).is_some_and(|name| waiting().queues.holds(call.db(), name))
+    COUNT.load(Ordering::Relaxed) > 0
+        && call
+            .argument(index)
+            // While a queue is being served, a call can only be what another module makes of it: it has to wait its turn.
+            .is_some_and(|name| waiting_unless_served().is_none_or(|waiting| waiting.queues.holds(call.db(), name)))
 }
 
 /// The call has changed the key that argument `index` names: who waits for it may be due.
@@ -117,12 +130,7 @@ impl Waiting {
         if COUNT.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut waiting = match WAITING.try_lock() {
-            Ok(waiting) => waiting,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // The timer has opened a key, which turned out to have expired: it is being looked at.
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(mut waiting) = waiting_unless_served() else { return };
         let now = now(server);
         stir(&mut waiting.queues, now);
         waiting.settle(server, now);
@@ -135,13 +143,15 @@ impl Watch for Waiting {
         let may_grant = server.may_write();
         let mut answers = Vec::new();
         let mut concluded = Vec::new();
-        let mut waiting = waiting();
-        waiting.timer = None;
+        waiting().timer = None;
         for _ in 0..BATCH {
-            let Some((id, db, name)) = waiting.queues.due(now) else { break };
+            let due = waiting().queues.due(now);
+            let Some((id, db, name)) = due else { break };
+            // It may turn out to have expired, and whoever is told of that may call the module: nothing is locked meanwhile.
             match Key::open_named(server, db, &name) {
                 Found::Here(mut key) => {
-                    for (waiter, answer) in waiting.queues.serve(id, &mut key, now, may_grant, BATCH - answers.len()) {
+                    let answered = waiting().queues.serve(id, &mut key, now, may_grant, BATCH - answers.len());
+                    for (waiter, answer) in answered {
                         if let Ok(decision) = &answer {
                             concluded.push((
                                 db,
@@ -155,20 +165,20 @@ impl Watch for Waiting {
                     }
                 }
                 Found::Elsewhere => {
-                    answers.extend(waiting.queues.dismiss(id).into_iter().map(|client| (client, Err(Error::Moved))));
+                    let dismissed = waiting().queues.dismiss(id);
+                    answers.extend(dismissed.into_iter().map(|client| (client, Err(Error::Moved))));
                 }
             }
             if answers.len() >= BATCH {
                 break;
             }
         }
-        waiting.settle(server, now);
-        drop(waiting);
+        waiting().settle(server, now);
         for (db, name, kind, amount, granted) in concluded {
             if granted == 0 {
                 TIMEOUTS.up();
             }
-            conclude(server, || (db, &name), kind, amount, granted, now);
+            conclude(server, || (db, &name), kind, amount, granted, granted > 0, now);
         }
         // Of the replies that are ready at once, the server sends the last first.
         answers.into_iter().rev().for_each(|(client, answer)| client.release::<Self>(answer));
@@ -208,7 +218,7 @@ fn out_of_time(call: &Call<'_>, waiter: &Waiter<Client>) -> Result<Decision, Err
     let decision = denied(Wanted::one(kind).peek(&key, &waiter.policy, now, waiter.request)?, waiter.patience());
     drop(key);
     TIMEOUTS.up();
-    conclude(call, || call.key(1), kind, waiter.request.amount, decision.granted, now);
+    conclude(call, || call.key(1), kind, waiter.request.amount, decision.granted, false, now);
     Ok(decision)
 }
 

@@ -12,6 +12,8 @@ impl Run for Help {
         let lines: Vec<String> = crate::COMMANDS
             .iter()
             .chain(crate::compat())
+            // A name of `compat` may have been taken.
+            .filter(|command| call.server_has(command))
             .flat_map(|command| [command.syntax(), format!("    {}", command.summary.to_string_lossy())])
             .collect();
         call.reply_array(lines.len());

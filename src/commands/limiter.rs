@@ -43,9 +43,9 @@ pub(super) fn take(call: &Call<'_>, command: Name, kind: Kind, rule: Rule) -> Re
         let answers = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
         charge(Wanted::one(kind), &mut key, &rule.policy, now, rule.request, answers)?
     };
-    let Some(decision) = (match decided {
-        Some(decision) => Some(decision),
-        None => block::behind(call, &key, &rule, now)?,
+    let Some((decision, changed)) = (match decided {
+        Some(decided) => Some(decided),
+        None => block::behind(call, &key, &rule, now)?.map(|decision| (decision, false)),
     }) else {
         return Ok(None);
     };
@@ -53,6 +53,6 @@ pub(super) fn take(call: &Call<'_>, command: Name, kind: Kind, rule: Rule) -> Re
     if queued && !takes {
         block::stir(call, 1);
     }
-    conclude(call, || call.key(1), kind, amount, decision.granted, now);
+    conclude(call, || call.key(1), kind, amount, decision.granted, changed, now);
     Ok(Some(decision))
 }

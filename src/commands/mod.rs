@@ -40,6 +40,11 @@ pub(crate) fn start(server: &Server<'_>) {
     top::start(server);
 }
 
+/// Gives back what the module holds, before it goes.
+pub(crate) fn stop() {
+    top::stop();
+}
+
 /// What `INFO rl` tells, by name.
 pub(crate) fn facts() -> Vec<(String, u64)> {
     stats::facts(block::waiting_clients())
@@ -141,7 +146,7 @@ fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
 }
 
 /// Decides for what `key` holds and carries it out, if `goes` agrees: what [`Wanted::decide`] and [`commit`] do, for the call that
-/// has to be fast. The bytes are not moved in between, which is a good part of all its time.
+/// has to be fast. The bytes are not moved in between, which is a good part of all its time. Tells also whether anything changed.
 #[inline(always)]
 fn charge(
     wanted: Wanted,
@@ -150,15 +155,16 @@ fn charge(
     now: Instant,
     request: Request,
     goes: impl FnOnce(&Decision) -> bool,
-) -> Result<Option<Decision>, Box<Error>> {
+) -> Result<Option<(Decision, bool)>, Box<Error>> {
     let mut bytes = Bytes::new();
     let decided = policy.decide_into(wanted.stored(key)?, now, request, &mut bytes);
     let (decision, change) = decided.map_err(|refusal| wanted.refused(refusal))?;
     if !goes(&decision) {
         return Ok(None);
     }
-    commit(key, &storable(change.map(|()| &bytes))?);
-    Ok(Some(decision))
+    let change = storable(change.map(|()| &bytes))?;
+    commit(key, &change);
+    Ok(Some((decision, !matches!(change, Change::Keep))))
 }
 
 /// What became of a call that asked a limiter of this `kind` for an `amount` is counted, and told to those who follow it. The
@@ -172,9 +178,10 @@ fn conclude<'k>(
     kind: Kind,
     amount: Amount,
     granted: u64,
+    changed: bool,
     now: Instant,
 ) {
-    // There may be nothing to give back, but nobody is denied it.
+    // There may be nothing to give back, or less than a unit, but nobody is denied it.
     let denied = granted == 0 && !matches!(amount, Amount::Refund(_));
     stats::call(kind, denied);
     let tells = server.has_followers();
@@ -183,7 +190,7 @@ fn conclude<'k>(
         if denied {
             top::denied(db, name, now);
         }
-        if tells && (denied || granted > 0) {
+        if tells && (denied || changed) {
             let event = if denied { "rl.denied".into() } else { format!("rl.{}", kind.name().to_lowercase()) };
             server.tell(db, name, &event);
         }

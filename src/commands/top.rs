@@ -1,5 +1,7 @@
 //! `RL.TOP`: who is being limited.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lazy_static::lazy_static;
@@ -12,7 +14,12 @@ use crate::limiter::{Instant, Span};
 use crate::sketch::Sketch;
 
 lazy_static! {
-    static ref DENIED: Mutex<Sketch> = Mutex::new(Sketch::new(0, Span::ZERO, Instant::from_us(0)));
+    static ref DENIED: Mutex<Sketch> = Mutex::new(empty());
+}
+
+/// One that counts nothing, and takes no memory.
+fn empty() -> Sketch {
+    Sketch::new(0, Span::ZERO, [0, 0], Instant::from_us(0))
 }
 
 /// The table, as it is configured now: one of another size or pace begins anew.
@@ -21,7 +28,9 @@ fn denied_of_late(now: Instant) -> MutexGuard<'static, Sketch> {
     let most = usize::try_from(TOP_KEYS.get()).unwrap_or(0);
     let half_life = Span::from_us(u64::try_from(TOP_HALF_LIFE.get()).unwrap_or(1).saturating_mul(1_000_000));
     if !sketch.is_for(most, half_life) {
-        *sketch = Sketch::new(most, half_life, now);
+        // Nobody can know which names collide in it.
+        let seed = [0, 1].map(|number| RandomState::new().hash_one(number));
+        *sketch = Sketch::new(most, half_life, seed, now);
     }
     sketch
 }
@@ -29,6 +38,11 @@ fn denied_of_late(now: Instant) -> MutexGuard<'static, Sketch> {
 /// Begins anew, as the module is loaded.
 pub(super) fn start(server: &Server<'_>) {
     denied_of_late(now(server)).reset();
+}
+
+/// Gives the memory back, before the module goes.
+pub(super) fn stop() {
+    *DENIED.lock().unwrap_or_else(PoisonError::into_inner) = empty();
 }
 
 /// A key was denied.

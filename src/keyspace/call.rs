@@ -7,7 +7,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use redis_module::raw;
 
 use super::api::server;
-use super::{reply, Server};
+use super::{reply, Command, Server};
 
 /// One call of a command. It lives as long as the server's call of the handler, and so does everything borrowed from it.
 pub struct Call<'a> {
@@ -57,6 +57,20 @@ impl<'a> Call<'a> {
     pub fn key_at(&self, index: usize) {
         // SAFETY: as above.
         unsafe { server!(RedisModule_KeyAtPos(self.ctx, index as c_int)) }
+    }
+
+    /// Has the key that argument `index` names deleted if its time is up, and whoever follows that told.
+    pub fn touch(&self, index: usize) {
+        if let Some(&name) = self.arguments.get(index) {
+            // SAFETY: as above; the name is an argument of the running call.
+            unsafe { server!(RedisModule_KeyExists(self.ctx, name)) };
+        }
+    }
+
+    /// Whether the server has a command of this name, and has it from this module.
+    pub fn server_has(&self, command: &Command) -> bool {
+        // SAFETY: as above.
+        !unsafe { server!(RedisModule_GetCommand(self.ctx, command.name.as_ptr())) }.is_null()
     }
 
     /// Replies an array of integers.

@@ -78,7 +78,7 @@ impl Choice {
     }
 }
 
-/// Has the server know the settings, at first with the values that the module's `arguments` (pairs of a name and a value) say,
+/// Has the server know the settings, at first with the values that the module's `arguments` (names, each with its value) say,
 /// and then those of the configuration file. An error, which keeps the module from loading, is logged.
 ///
 /// # Safety
@@ -88,17 +88,25 @@ pub(super) unsafe fn configure(ctx: *mut raw::RedisModuleCtx, settings: &'static
         log_warning(ctx, &format!("redis-rl: {message}"));
         false
     };
-    let mut known = 0;
-    for setting in settings {
-        let name = match setting {
-            Setting::Number(number) => number.name,
-            Setting::Words(choice) => choice.name,
-        };
-        // Where a name is given twice, the last counts, as in the server's configuration file.
-        let mut given = None;
-        for pair in arguments.chunks(2).filter(|pair| pair[0].eq_ignore_ascii_case(name.to_bytes())) {
-            let Some(value) = pair.get(1) else { return complain(&format!("{} needs a value", name.to_string_lossy())) };
-            (given, known) = (Some(String::from_utf8_lossy(value)), known + 2);
+    let mut given: Vec<Option<String>> = vec![None; settings.len()];
+    let mut last = None;
+    for argument in arguments {
+        if let Some(index) = settings.iter().position(|setting| argument.eq_ignore_ascii_case(setting.name().to_bytes())) {
+            // Where a name is given twice, the last counts, as in the server's configuration file.
+            (given[index], last) = (Some(String::new()), Some(index));
+        } else if let Some(value) = last.and_then(|index: usize| given[index].as_mut()) {
+            // Several words: the server leaves the quotes out where it writes the arguments down (`CONFIG REWRITE`).
+            let space = if value.is_empty() { "" } else { " " };
+            *value = format!("{value}{space}{}", String::from_utf8_lossy(argument));
+        } else {
+            let names: Vec<_> = settings.iter().map(Setting::name).map(CStr::to_string_lossy).collect();
+            return complain(&format!("the module's arguments are names, each with its value: {}", names.join(", ")));
+        }
+    }
+    for (setting, given) in settings.iter().zip(given) {
+        let name = setting.name();
+        if given.as_ref().is_some_and(String::is_empty) {
+            return complain(&format!("{} needs a value", name.to_string_lossy()));
         }
         // SAFETY: `ctx` is the context of the module's loading, as the caller says. The server copies the names and the words,
         // and hands the setting, which lives for ever, back to the functions below.
@@ -156,13 +164,6 @@ pub(super) unsafe fn configure(ctx: *mut raw::RedisModuleCtx, settings: &'static
         if registered != raw::REDISMODULE_OK as c_int {
             return complain(&format!("could not register the setting {}", name.to_string_lossy()));
         }
-    }
-    if known < arguments.len() {
-        let names: Vec<_> = settings.iter().map(Setting::name).map(CStr::to_string_lossy).collect();
-        return complain(&format!(
-            "the module's arguments are pairs of a name and a value; the names are {}",
-            names.join(", ")
-        ));
     }
     // SAFETY: as above.
     unsafe { server!(RedisModule_LoadConfigs(ctx)) == raw::REDISMODULE_OK as c_int }

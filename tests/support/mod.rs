@@ -22,6 +22,20 @@ pub fn module() -> PathBuf {
     path
 }
 
+/// Where cargo keeps the source of a package that the one with this manifest depends on.
+pub fn package(manifest: &Path, name: &str) -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--quiet", "--format-version", "1", "--manifest-path"])
+        .arg(manifest)
+        .output()
+        .expect("cargo");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo's JSON");
+    let found = metadata["packages"].as_array().expect("packages").iter().find(|package| package["name"] == name);
+    let manifest = found.expect("a dependency")["manifest_path"].as_str().expect("a path");
+    Path::new(manifest).parent().expect("a folder").into()
+}
+
 /// The server to test on.
 pub fn server_program() -> String {
     std::env::var("REDIS_RL_SERVER").unwrap_or_else(|_| "redis-server".into())

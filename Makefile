@@ -26,11 +26,11 @@ run: build ## Build, and start a server with the module loaded (PORT=6379, or th
 	port=$(PORT)
 	while (exec 3<>/dev/tcp/127.0.0.1/$$port) 2>/dev/null; do port=$$((port + 1)); done
 	dir=$$(mktemp -d)
-	"$$server" --port $$port --bind 127.0.0.1 --dir "$$dir" --save '' --loglevel warning --loadmodule $(MODULE) & pid=$$!
+	"$$server" --port $$port --bind 127.0.0.1 --dir "$$dir" --save '' --loglevel warning --logfile log --loadmodule $(MODULE) & pid=$$!
 	trap 'kill $$pid 2>/dev/null || true; wait $$pid 2>/dev/null || true; rm -rf "$$dir"' EXIT
 	trap 'exit 0' INT TERM
 	until "$$cli" -p $$port ping >/dev/null 2>&1; do
-		kill -0 $$pid 2>/dev/null || { echo "The server did not start." >&2; exit 1; }
+		kill -0 $$pid 2>/dev/null || { cat "$$dir/log" >&2; echo "The server did not start." >&2; exit 1; }
 		sleep 0.1
 	done
 	at=; [ $$port = 6379 ] || at=" -p $$port"

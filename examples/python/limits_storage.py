@@ -61,17 +61,17 @@ class _Commands:
     def base_exceptions(self):
         return redis.RedisError
 
-    # An algorithm has keys of its own, since an item may go through several strategies.
-    def _key(self, algorithm, key):
-        return f"{self.key_prefix}:{algorithm}:{key}"
+    # A strategy has keys of its own ("fixed", "slide", "counter"), since an item may go through several of them.
+    def _key(self, strategy, key):
+        return f"{self.key_prefix}:{strategy}:{key}"
 
-    def _inspect(self, algorithm, key, meaning):
-        return self._call(lambda reply: meaning(_facts(reply)), "RL.INSPECT", self._key(algorithm, key))
+    def _inspect(self, strategy, key, meaning):
+        return self._call(lambda reply: meaning(_facts(reply)), "RL.INSPECT", self._key(strategy, key))
 
-    def _slide(self, key, limit, expiry, amount, *options):
+    def _slide(self, strategy, key, limit, expiry, amount, *options):
         if amount == 0:
             return self._call(lambda _: True, "PING")
-        command = ("RL.SLIDE", self._key("slide", key), limit, expiry, *options)
+        command = ("RL.SLIDE", self._key(strategy, key), limit, expiry, *options)
         return self._call(_granted, *command, "COST", amount)
 
     # A cost of 0 is nothing to the server, and to `limits` a hit that always passes.
@@ -87,7 +87,7 @@ class _Commands:
         return self._inspect("fixed", key, lambda facts: time.time() + facts["reset_ms"] / 1000)
 
     def acquire_entry(self, key, limit, expiry, amount=1):
-        return self._slide(key, limit, expiry, amount)
+        return self._slide("slide", key, limit, expiry, amount)
 
     def get_moving_window(self, key, limit, expiry):
         def window(facts):
@@ -97,17 +97,18 @@ class _Commands:
         return self._inspect("slide", key, window)
 
     def acquire_sliding_window_entry(self, key, limit, expiry, amount=1):
-        return self._slide(key, limit, expiry, amount, "SEGMENTS", SEGMENTS)
+        return self._slide("counter", key, limit, expiry, amount, "SEGMENTS", SEGMENTS)
 
     def get_sliding_window(self, key, expiry):
         # No window before this one: nothing is estimated. `limits` takes the time modulo the expiry.
         def window(facts):
             return 0, 0.0, facts["used"], min(_oldest_leaves_in(facts), expiry - 0.001) if facts["used"] else 0.0
 
-        return self._inspect("slide", key, window)
+        return self._inspect("counter", key, window)
 
     def clear(self, key):
-        return self._call(lambda _: None, "DEL", self._key("fixed", key), self._key("slide", key))
+        keys = (self._key(strategy, key) for strategy in ("fixed", "slide", "counter"))
+        return self._call(lambda _: None, "DEL", *keys)
 
     def clear_sliding_window(self, key, expiry):
         return self.clear(key)

@@ -11,22 +11,28 @@
     with limit(f"export:{user}", cost=5) as reply:         # the five integers of the reply, by name
         print(reply.remaining)
 
-A decorator's key is a format string over the arguments of the function; a literal brace is doubled.
+A decorator's key is a format string over the arguments of the function; a literal brace is doubled. The key in Redis is that
+and nothing more: two limits that are to count apart need different keys, as in "minute:{user_id}" and "day:{user_id}".
 
 When Redis gives no decision (it is down, slow, loading, full): on_down="closed", the default, raises redis-py's error;
-on_down="open" logs it and goes on, uncounted, with None for a reply.
+on_down="open" logs it and goes on, uncounted, with None for a reply. A cost, a wait or a key that no server takes is an error
+in both.
 """
 
 import dataclasses
 import functools
 import inspect
 import logging
+import math
 from typing import NamedTuple
 
 import redis
 import redis.asyncio
 
 log = logging.getLogger(__name__)
+
+MAX_COST = 1_000_000_000_000
+MAX_WAIT_S = 86_400
 
 # How much longer than the server the client waits for a reply.
 MARGIN_S = 5
@@ -73,6 +79,13 @@ class Guard:
     key: str
     cost: int
     wait: float | None
+
+    # Here and not by the server: its error would let them through when on_down is "open".
+    def __post_init__(self):
+        if not (isinstance(self.cost, int) and 1 <= self.cost <= MAX_COST):
+            raise ValueError(f"cost is a whole number from 1 to {MAX_COST}")
+        if not (self.wait is None or 0 < self.wait <= MAX_WAIT_S):
+            raise ValueError(f"wait is a number of seconds, above 0 and at most {MAX_WAIT_S}")
 
     def __call__(self, function):
         if inspect.iscoroutinefunction(function) != self.limit.is_async:
@@ -134,7 +147,8 @@ class Guard:
         pass
 
     def _command(self):
-        block = () if self.wait is None else ("BLOCK", self.wait)
+        # A float has more decimals than the microseconds that the server takes.
+        block = () if self.wait is None else ("BLOCK", f"{math.ceil(self.wait * 1_000_000)}us")
         return (f"RL.{self.limit.algorithm}", self.key, *self.limit.policy, "COST", self.cost, *block)
 
     def _patience(self):
@@ -147,6 +161,7 @@ class Guard:
         return reply
 
     def _undecided(self, error):
-        if self.limit.on_down == "closed":
+        # DataError: an argument that redis-py can't send.
+        if self.limit.on_down == "closed" or isinstance(error, redis.DataError):
             raise error
         log.warning("%s goes on uncounted: %s", self.key, error)

@@ -146,12 +146,19 @@ def test_strategies_side_by_side_and_reset(socket, uri, protocol):
     other = redis.Redis(unix_socket_path=socket)
     other.set("unrelated", 1)
     item = limits.parse("1 per minute")
-    for strategy in ("fixed-window", "moving-window"):
-        limit = limiter(strategy, uri, key_prefix="mine", protocol=protocol)
-        assert limit.hit(item) and not limit.hit(item) and limit.get_window_stats(item).remaining == 0
+
+    def hit_all():
+        for strategy in STRATEGIES:
+            limit = limiter(strategy, uri, key_prefix="mine", protocol=protocol)
+            assert limit.hit(item) and not limit.hit(item) and limit.get_window_stats(item).remaining == 0
+        return limit
+
+    limit = hit_all()
     assert all(0 < other.ttl(key) <= 61 for key in other.scan_iter("mine:*"))
     assert limit.storage.check()
-    assert limit.storage.reset() == 2
+    limit.clear(item)
+    assert other.keys() == [b"unrelated"]
+    assert hit_all().storage.reset() == 3
     assert other.keys() == [b"unrelated"]
 
 

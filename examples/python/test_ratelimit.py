@@ -187,3 +187,24 @@ def test_a_wrong_use_is_an_error(client):
 
     with pytest.raises(redis.ResponseError, match="period"), Limit(client, "GCRA", 1, "1 minute")("key"):
         pytest.fail("ran without a grant")
+
+
+@pytest.mark.parametrize("on_down", ["closed", "open"])
+def test_a_wrong_argument_is_not_taken_for_a_server_that_is_down(client, on_down):
+    limit = Limit(client, "FIXED", 5, 60, on_down=on_down)
+    for cost in (0, -1, 0.5, 2 * 10**12, None):
+        with pytest.raises(ValueError, match="cost"):
+            limit("key", cost=cost)
+    for wait in (0, -1, 86_401, float("nan")):
+        with pytest.raises(ValueError, match="wait"):
+            limit("key", wait=wait)
+    with pytest.raises(redis.DataError), limit(None):
+        pytest.fail("ran without a grant")
+    assert client.keys() == []
+
+
+def test_a_wait_with_any_decimals(client):
+    limit = Limit(client, "GCRA", 10, 1, "BURST", 1)
+    for wait in (10 / 3, 0.1 + 0.2, 1e-7):
+        with limit(f"key:{wait}", wait=wait) as reply:
+            assert reply.granted == 1

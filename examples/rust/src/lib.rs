@@ -9,11 +9,14 @@
 //! let config = ConnectionManagerConfig::new().set_response_timeout(Some(Duration::from_millis(200)));
 //! let redis = ConnectionManager::new_with_config(redis::Client::open("redis://127.0.0.1")?, config).await?;
 //! let policy = Policy::new("GCRA", 10, Duration::from_secs(60)).option("BURST", 5);
-//! let key = |request: &Request<Body>| format!("limit:{:?}", request.headers().get("x-user"));
+//! let key = |request: &Request<Body>| format!("{:?}", request.headers().get("x-user"));
 //! let app: Router = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(redis, policy, key, OnDown::Open));
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The key in Redis is `limit:`, the policy's name, a colon and the request's key: layers of different names are counted apart,
+//! those of the same name together.
 //!
 //! All requests share the connection, so none of them may wait in the server: `BLOCK` needs a connection of its own.
 
@@ -23,7 +26,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisResult};
 use tower_layer::Layer;
@@ -41,6 +44,7 @@ pub enum OnDown {
 /// An algorithm with its limit, its period and its options.
 #[derive(Clone, Debug)]
 pub struct Policy {
+    name: &'static str,
     algorithm: &'static str,
     limit: u64,
     period: Duration,
@@ -50,7 +54,18 @@ pub struct Policy {
 impl Policy {
     /// `FIXED`, `SLIDE`, `GCRA` or `BUCKET`.
     pub fn new(algorithm: &'static str, limit: u64, period: Duration) -> Self {
-        Self { algorithm, limit, period, options: Vec::new() }
+        Self { name: "default", algorithm, limit, period, options: Vec::new() }
+    }
+
+    /// What it is called in its keys and in the headers, without this `default`.
+    ///
+    /// # Panics
+    /// If it is not of letters, digits, `-` and `_`.
+    pub fn name(mut self, name: &'static str) -> Self {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        assert!(name.bytes().all(plain), "a name is of letters, digits, - and _: {name:?}");
+        self.name = name;
+        self
     }
 
     /// One of the algorithm's options, as in `option("BURST", 5)`.
@@ -61,7 +76,7 @@ impl Policy {
 
     fn command(&self, key: &str) -> Cmd {
         let mut command = redis::cmd(&format!("RL.{}", self.algorithm));
-        command.arg(key).arg(self.limit).arg(format!("{}us", self.period.as_micros()));
+        command.arg(format!("limit:{}:{key}", self.name)).arg(self.limit).arg(format!("{}us", self.period.as_micros()));
         for (name, value) in &self.options {
             command.arg(name).arg(value);
         }
@@ -123,7 +138,8 @@ where
         let mut inner = mem::replace(&mut self.inner, inner);
         let command = self.layer.policy.command(&(self.layer.key)(&request));
         let mut connection = self.layer.connection.clone();
-        let (limit, period, on_down) = (self.layer.policy.limit, self.layer.policy.period, self.layer.on_down);
+        let (name, limit, period) = (self.layer.policy.name, self.layer.policy.limit, self.layer.policy.period);
+        let on_down = self.layer.on_down;
         Box::pin(async move {
             let reply: RedisResult<Reply> = command.query_async(&mut connection).await;
             let reply = match (reply, on_down) {
@@ -141,7 +157,7 @@ where
                 0 => refusal(StatusCode::TOO_MANY_REQUESTS, "Too many requests"),
                 _ => inner.call(request).await?,
             };
-            tell(response.headers_mut(), reply, limit, period);
+            tell(response.headers_mut(), reply, name, limit, period);
             Ok(response)
         })
     }
@@ -156,22 +172,27 @@ fn refusal<R: From<&'static str>>(status: StatusCode, text: &'static str) -> Res
     response
 }
 
-fn tell(headers: &mut HeaderMap, (granted, capacity, remaining, wait_ms, reset_ms): Reply, limit: u64, period: Duration) {
-    let mut set = |name, value: String| {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from_str(&value).expect("digits and signs"));
-    };
+fn tell(headers: &mut HeaderMap, reply: Reply, name: &str, limit: u64, period: Duration) {
+    let (granted, capacity, remaining, wait_ms, reset_ms) = reply;
+    let value = |text: String| HeaderValue::from_str(&text).expect("digits, signs and a name");
     let window_s = period.as_millis().div_ceil(1000);
-    set("ratelimit-policy", format!("\"default\";q={limit};w={window_s}"));
     // A cost above the capacity is never granted: no time to tell.
     let wait_s = u64::try_from(wait_ms).ok().map(|wait_ms| wait_ms.div_ceil(1000));
     let t = if granted > 0 { Some(reset_ms.div_ceil(1000)) } else { wait_s };
-    set("ratelimit", format!("\"default\";r={remaining}{}", t.map(|t| format!(";t={t}")).unwrap_or_default()));
-    set("x-ratelimit-limit", capacity.to_string());
-    set("x-ratelimit-remaining", remaining.to_string());
+    let t = t.map(|t| format!(";t={t}")).unwrap_or_default();
+    // One item for each layer.
+    headers.append("ratelimit-policy", value(format!("\"{name}\";q={limit};w={window_s}")));
+    headers.append("ratelimit", value(format!("\"{name}\";r={remaining}{t}")));
+    // A layer further in has decided later: what it told stays.
+    let mut tell = |name: &'static str, number: u64| {
+        headers.entry(name).or_insert_with(|| value(number.to_string()));
+    };
+    tell("x-ratelimit-limit", capacity);
+    tell("x-ratelimit-remaining", remaining);
     let reset = SystemTime::now() + Duration::from_millis(reset_ms);
     let reset_s = reset.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().div_ceil(1000));
-    set("x-ratelimit-reset", reset_s.to_string());
+    tell("x-ratelimit-reset", u64::try_from(reset_s).unwrap_or(u64::MAX));
     if let (0, Some(wait_s)) = (granted, wait_s) {
-        set("retry-after", wait_s.to_string());
+        tell("retry-after", wait_s);
     }
 }

@@ -78,13 +78,16 @@ impl Drop for Server {
 }
 
 fn by_user(request: &Request<Body>) -> String {
-    format!("limit:{}", request.headers()["x-user"].to_str().expect("text"))
+    request.headers()["x-user"].to_str().expect("text").into()
 }
 
 /// Serves "hello" behind the layer, and tells where.
 async fn serve(connection: ConnectionManager, policy: Policy, on_down: OnDown) -> String {
     let layer = RateLimitLayer::new(connection, policy, by_user, on_down);
-    let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+    listen(Router::new().route("/", get(|| async { "hello" })).layer(layer)).await
+}
+
+async fn listen(app: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
     tokio::spawn(async move { axum::serve(listener, app).await });
@@ -158,6 +161,40 @@ async fn many_at_once_get_no_more_than_the_limit() {
     let statuses = requests.join_all().await;
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 20);
     assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 40);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_layers_with_the_same_key_are_counted_apart_by_name() {
+    let (_server, mut connection) = Server::start().await;
+    let hour = Duration::from_secs(3600);
+    let layer = |policy| RateLimitLayer::new(connection.clone(), policy, by_user, OnDown::Closed);
+    let inner = layer(Policy::new("GCRA", 2, hour).name("login"));
+    let outer = layer(Policy::new("FIXED", 4, hour));
+    let url = listen(Router::new().route("/", get(|| async { "hello" })).layer(inner).layer(outer)).await;
+    for (status, remaining) in [(200, 1), (200, 0), (429, 0)] {
+        let response = ask(&url, "ada").await;
+        assert_eq!(response.status_code, status);
+        // What is told is the inner layer's, which has decided last.
+        assert_eq!((number(&response, "x-ratelimit-limit"), number(&response, "x-ratelimit-remaining")), (2, remaining));
+        let policies: Vec<&str> = response.headers("RateLimit-Policy").collect();
+        assert_eq!(policies, ["\"login\";q=2;w=3600", "\"default\";q=4;w=3600"]);
+        let quotas: Vec<&str> = response.headers("RateLimit").collect();
+        assert!(quotas[0].starts_with("\"login\";r=") && quotas[1].starts_with("\"default\";r="), "{quotas:?}");
+    }
+    let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.expect("the keys");
+    keys.sort();
+    assert_eq!(keys, ["limit:default:ada", "limit:login:ada"]);
+    // The fourth is the outer's last, the fifth is denied by it: the inner layer is not asked.
+    for (status, limit) in [(429, 2), (429, 4)] {
+        let response = ask(&url, "ada").await;
+        assert_eq!((response.status_code, number(&response, "x-ratelimit-limit")), (status, limit));
+    }
+}
+
+#[test]
+#[should_panic(expected = "letters, digits")]
+fn a_name_that_is_no_header_is_refused_at_once() {
+    let _ = Policy::new("FIXED", 1, Duration::from_secs(1)).name("my \"limit\"");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

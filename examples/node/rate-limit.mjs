@@ -1,28 +1,46 @@
 /**
  * Express middleware for any of the algorithms: one call a request, and headers that tell exactly when to come back.
  *
+ *     import { ipKeyGenerator } from 'express-rate-limit';
  *     const redis = new Redis({ commandTimeout: 200, autoResendUnfulfilledCommands: false });
- *     app.use(rateLimit(redis, { algorithm: 'GCRA', limit: 10, period: 60, key: (request) => request.user.id }));
+ *     const key = (request) => request.user?.id ?? ipKeyGenerator(request.ip);
+ *     app.use(rateLimit(redis, { algorithm: 'GCRA', limit: 10, period: 60, key }));
+ *     app.use('/login', rateLimit(redis, { algorithm: 'FIXED', limit: 5, period: 900, key, name: 'login' }));
  *
- * `period` is in seconds; `options` are the algorithm's, as in ['BURST', 5]; `cost` may depend on the request. Who limits by
- * address takes `ipKeyGenerator(request.ip)` of express-rate-limit, as a client of IPv6 has many.
+ * `period` is a number of seconds; `options` are the algorithm's, as in ['BURST', 5]; `key` and `cost`, a whole number from 1
+ * on, may depend on the request, and may be async. Who limits by address takes `ipKeyGenerator(request.ip)`, as a client of
+ * IPv6 has many.
+ *
+ * The key in Redis is `prefix`, `name`, a colon and the request's key: limits of different names are counted apart, those of
+ * the same name together. A `keyPrefix` of ioredis does not reach it.
  *
  * When Redis gives no decision (it is down, slow, loading, full): `onDown: 'closed'`, the default, passes the error on with
  * status 503; 'open' logs it and lets the request through, uncounted and without headers. `commandTimeout` says how long that
- * takes, and a command that is not resent is not charged twice.
+ * takes, and a command that is not resent is not charged twice. What `key` or `cost` throws is passed on as it is, in both.
  */
 export function rateLimit(
   redis,
   { algorithm, limit, period, options = [], key, cost = () => 1, name = 'default', prefix = 'limit:', onDown = 'closed' },
 ) {
   if (!['open', 'closed'].includes(onDown)) throw new TypeError("onDown is 'open' or 'closed'");
+  if (!Number.isFinite(period) || period <= 0) throw new TypeError('period is a number of seconds, above 0');
+  // A number may have more decimals than the microseconds that the server takes.
+  const exact = `${Math.round(period * 1e6)}us`;
   const policy = `"${name}";q=${limit};w=${Math.ceil(period)}`;
 
   return async function limited(request, response, next) {
+    let redisKey, units;
+    // Apart from Redis: a request that makes these fail would be let through when onDown is 'open'.
+    try {
+      redisKey = `${prefix}${name}:${await key(request)}`;
+      units = await cost(request);
+      if (!Number.isInteger(units) || units < 1 || units > 1e12) throw new RangeError('cost is a whole number, 1 to 1e12');
+    } catch (error) {
+      return next(error);
+    }
     let reply;
     try {
-      const rest = [limit, period, ...options, 'COST', cost(request)];
-      reply = await redis.call(`RL.${algorithm}`, prefix + key(request), ...rest);
+      reply = await redis.call(`RL.${algorithm}`, redisKey, limit, exact, ...options, 'COST', units);
     } catch (error) {
       if (onDown === 'closed') return next(Object.assign(error, { status: 503 }));
       console.warn(`${request.path} goes on uncounted: ${error.message}`);

@@ -6,16 +6,22 @@ const UNLIMITED = 1e12;
  *
  *     app.use(rateLimit({ windowMs: 60_000, limit: 100, standardHeaders: 'draft-8', store: new RedisRlStore(redis) }));
  *
+ * The key in Redis is `prefix` and the request's key. `prefix` is by default `store:` and the window, as in `store:60000:`, so
+ * that limits of different windows are counted apart; two limits of one window need a prefix each. A `keyPrefix` of ioredis
+ * does not reach this key.
+ *
  * When Redis is down: express-rate-limit passes the error on (closed), or with `passOnStoreError: true` lets through (open).
  */
 export class RedisRlStore {
-  constructor(redis, { prefix = 'limit:' } = {}) {
+  constructor(redis, { prefix } = {}) {
     this.redis = redis;
     this.prefix = prefix;
   }
 
   init({ windowMs }) {
     this.period = `${windowMs}ms`;
+    // Public: express-rate-limit tells by it what is counted twice.
+    this.prefix ??= `store:${windowMs}:`;
   }
 
   async #fixed(command, key, ...amount) {

@@ -5,9 +5,9 @@ import { after, before, beforeEach, test } from 'node:test';
 import express from 'express';
 import { rateLimit as expressRateLimit } from 'express-rate-limit';
 import { Redis } from 'ioredis';
-import { rateLimit } from '../rate-limit.js';
-import { RedisRlStore } from '../store.js';
-import { startServer } from './server.js';
+import { rateLimit } from '../rate-limit.mjs';
+import { RedisRlStore } from '../store.mjs';
+import { startServer } from './server.mjs';
 
 const byUser = (request) => request.get('X-User');
 
@@ -70,7 +70,7 @@ test('granted and denied, with every header', async () => {
 });
 
 test('who waits for Retry-After is let in', async () => {
-  const limit = rateLimit(redis, { algorithm: 'SLIDE', limit: 1, period: 0.9, key: byUser });
+  const limit = rateLimit(redis, { algorithm: 'SLIDE', limit: 1, period: 0.3 * 3, key: byUser });
   await serving([limit], async (get) => {
     assert.equal((await get('ada')).status, 200);
     const denied = await get('ada');
@@ -83,7 +83,7 @@ test('who waits for Retry-After is let in', async () => {
 });
 
 test('a cost, an option, and two limits of one route', async () => {
-  const burst = { algorithm: 'BUCKET', limit: 10, period: 3600, options: ['CAPACITY', 5], key: byUser, prefix: 'burst:' };
+  const burst = { algorithm: 'BUCKET', limit: 10, period: 3600, options: ['CAPACITY', 5], key: byUser };
   const daily = { algorithm: 'FIXED', limit: 100, period: 86400, key: byUser, name: 'daily' };
   const cost = (request) => Number(request.get('X-Cost') ?? 1);
   await serving([rateLimit(redis, daily), rateLimit(redis, { ...burst, cost, name: 'burst' })], async (get) => {
@@ -97,6 +97,44 @@ test('a cost, an option, and two limits of one route', async () => {
     assert.equal(never.headers.get('Retry-After'), null);
     assert.match(never.headers.get('RateLimit'), /"burst";r=2$/);
   });
+});
+
+test('two limits of one site with the same key are counted apart, by name', async () => {
+  const policy = { algorithm: 'FIXED', period: 3600, key: byUser };
+  const stack = [rateLimit(redis, { ...policy, limit: 3 }), rateLimit(redis, { ...policy, limit: 2, name: 'login' })];
+  await serving(stack, async (get) => {
+    for (const status of [200, 200, 429, 429]) assert.equal((await get('ada')).status, status);
+    assert.deepEqual((await redis.keys('*')).sort(), ['limit:default:ada', 'limit:login:ada']);
+  });
+});
+
+test('what key or cost throws is an error, and not Redis being down', async (context) => {
+  const warnings = context.mock.method(console, 'warn', () => {});
+  const policy = { algorithm: 'FIXED', limit: 1, period: 3600, key: byUser, onDown: 'open' };
+  const fail = () => {
+    throw Object.assign(new Error('no user'), { status: 401 });
+  };
+  const asked = (cost) => ({ ...policy, cost: () => cost });
+  for (const [options, status] of [
+    [{ ...policy, key: fail }, 401],
+    [{ ...policy, key: async () => fail() }, 401],
+    [{ ...policy, cost: fail }, 401],
+    [asked(NaN), 500],
+    [asked(0), 500],
+    [asked(2e12), 500],
+  ]) {
+    await serving([rateLimit(redis, options)], async (get) => assert.equal((await get('ada')).status, status));
+  }
+  assert.equal(warnings.mock.callCount(), 0);
+  await serving([rateLimit(redis, { ...policy, key: async (request) => byUser(request) })], async (get) => {
+    for (const [user, status] of [['ada', 200], ['ada', 429], ['bob', 200]]) assert.equal((await get(user)).status, status);
+  });
+});
+
+test('a period is a number', () => {
+  for (const period of ['1m', '60', 0, -1, NaN, Infinity, undefined]) {
+    assert.throws(() => rateLimit(redis, { algorithm: 'GCRA', limit: 1, period, key: byUser }), TypeError);
+  }
 });
 
 test('many at once get no more than the limit', async () => {
@@ -129,10 +167,28 @@ test('express-rate-limit on the store', async () => {
       const deadline = Date.now() + 10_000;
       while ((await store.get(key)).totalHits !== hits) assert.ok(Date.now() < deadline, `${key} has not ${hits} hits`);
     }
-    const ttl = await redis.pttl('limit:ada');
+    const ttl = await redis.pttl('store:60000:ada');
     assert.ok(ttl > 0 && ttl <= 60_000, `${ttl}`);
     await store.resetKey('ada');
     assert.equal((await get('ada')).status, 200);
+  });
+});
+
+test('stores of different windows, and of different prefixes, are counted apart', async (context) => {
+  const errors = context.mock.fn();
+  const logger = { error: errors, warn: errors };
+  const limit = { limit: 1, keyGenerator: byUser, logger };
+  const stack = [
+    expressRateLimit({ ...limit, windowMs: 3_600_000, store: new RedisRlStore(redis) }),
+    expressRateLimit({ ...limit, windowMs: 60_000, store: new RedisRlStore(redis) }),
+    expressRateLimit({ ...limit, windowMs: 60_000, store: new RedisRlStore(redis, { prefix: 'mine:' }) }),
+    rateLimit(redis, { algorithm: 'GCRA', limit: 1, period: 60, key: byUser }),
+  ];
+  await serving(stack, async (get) => {
+    for (const status of [200, 429]) assert.equal((await get('ada')).status, status);
+    const keys = ['limit:default:ada', 'mine:ada', 'store:3600000:ada', 'store:60000:ada'];
+    assert.deepEqual((await redis.keys('*')).sort(), keys);
+    assert.equal(errors.mock.callCount(), 0, 'express-rate-limit takes none of them for counted twice');
   });
 });
 

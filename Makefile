@@ -45,10 +45,8 @@ run: build ## Build, and start a server with the module loaded (PORT=6379, or th
 	TRY
 	wait $$pid
 
-test: deps ## Everything that proves the product: format, lints, unit, property and integration tests
-	@cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
-	[ "$(sort $(basename $(notdir $(wildcard tests/*.rs))))" = "$(sort $(PURE) $(INTEGRATION))" ] || { echo "PURE and INTEGRATION are not the files of tests/" >&2; exit 1; }
+test: lint ## Everything that proves the product: format, lints, unit, property and integration tests
+	@[ "$(sort $(basename $(notdir $(wildcard tests/*.rs))))" = "$(sort $(PURE) $(INTEGRATION))" ] || { echo "PURE and INTEGRATION are not the files of tests/" >&2; exit 1; }
 	cargo build --release
 	cargo test --lib $(addprefix --test ,$(PURE))
 	# In CI, a little fuzzing, the integration tests on the newer servers too, the recipes, the demo and the plots.
@@ -242,9 +240,12 @@ plots: build ## Draw what the algorithms grant, of real calls, into docs/choosin
 build: deps ## Build the module, target/release/libredis_rl.so
 	@cargo build --release
 
+BENCHES := $(basename $(notdir $(wildcard benches/*)))
+
 lint: deps ## Check format and lints
 	@cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
+	# Those of the benchmarks that run only when they are named are not among all targets.
+	cargo clippy --all-targets $(addprefix --bench ,$(BENCHES)) -- -D warnings
 
 fmt: ## Format the code
 	@cargo fmt

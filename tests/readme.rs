@@ -248,6 +248,42 @@ fn links_lead_somewhere() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
+/// How far two colours, `#rrggbb`, are apart to the eye: from 1 to 21. Text wants 4.5.
+fn contrast(one: &str, other: &str) -> f64 {
+    let light = |colour: &str| -> f64 {
+        let part = |at: usize| f64::from(u8::from_str_radix(&colour[at..at + 2], 16).expect("a colour")) / 255.0;
+        let linear = |part: f64| if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) };
+        0.05 + 0.2126 * linear(part(1)) + 0.7152 * linear(part(3)) + 0.0722 * linear(part(5))
+    };
+    let (one, other) = (light(one), light(other));
+    one.max(other) / one.min(other)
+}
+
+#[test]
+fn charts_are_legible_on_any_page() {
+    let docs = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")).expect("docs/");
+    let mut found = 0;
+    for path in docs.map(|file| file.expect("a file").path()).filter(|path| path.extension().is_some_and(|it| it == "svg")) {
+        found += 1;
+        let chart = std::fs::read_to_string(&path).expect("text");
+        let path = path.display();
+        let (style, drawing) = chart.split_once("</style>").unwrap_or_else(|| panic!("{path} has no style"));
+        // It lies below all else, and is as large as the chart.
+        let ground = drawing.trim_start().starts_with("<rect class=\"ground\" width=\"100%\" height=\"100%\"/>");
+        assert!(ground, "{path} has no ground of its own");
+        let (light, dark) =
+            style.split_once("@media(prefers-color-scheme:dark)").unwrap_or_else(|| panic!("{path} has no dark mode"));
+        for mode in [light, dark] {
+            let fill = |of: &str| {
+                let (_, rest) = mode.split_once(of).unwrap_or_else(|| panic!("{path}: no {of} in {mode}"));
+                &rest[..7]
+            };
+            assert!(contrast(fill(".ground{fill:"), fill("text{fill:")) >= 4.5, "{path}: {mode}");
+        }
+    }
+    assert!(found >= 8);
+}
+
 #[test]
 fn make_run_ends_in_a_server_that_answers() {
     let mut make = Command::new("make");

@@ -12,6 +12,8 @@ use crate::traffic::{Lane, Played, PERIOD_US};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Point = (i32, i32);
+/// A title, and the figures that stand below it.
+type Column = (&'static str, fn(&Row) -> Pair);
 
 /// Of letters, in plotters' measure: 16, 13 and 12 pixels.
 const TITLE: u32 = 20;
@@ -28,7 +30,6 @@ fn picture(path: &Path, height: u32, title: &str, subtitle: &str, draw: impl FnO
         root.present().expect("a drawing");
     }
     save(&svg, path);
-    println!("{}", path.display());
 }
 
 fn write(root: &Area, words: &str, size: u32, side: HPos, at: Point) {
@@ -251,7 +252,7 @@ pub fn accuracy(accuracy: &Accuracy, path: &Path) {
         "At a limit of {ACCURACY_LIMIT} per second. Upper bars: attacks across boundaries; lower, fainter: random traffic"
     );
     picture(path, bottom as u32 + 10, "How exact window counters are", &subtitle, |root| {
-        let columns: [(&str, fn(&Row) -> Pair); 2] =
+        let columns: [Column; 2] =
             [("most in a second (1 = the limit)", |row| row.most), ("granted (1 = all that is possible)", |row| row.share)];
         for (row, at) in accuracy.rows.iter().zip(0..) {
             let middle = TOP + ROW * at + ROW / 2;

@@ -56,9 +56,7 @@ fn main() {
     draw::boundary(&boundary, &picture("boundary"));
     draw::accuracy(&accuracy, &picture("accuracy"));
     let page = fill(&page, "accuracy", &table(&accuracy, &bytes));
-    let file = options.out.join("choosing.md");
-    fs::write(&file, page).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    println!("{}", file.display());
+    chart::write(&options.out.join("choosing.md"), &page);
 }
 
 /// On a machine that has other things to do.

@@ -1,5 +1,6 @@
 //! What the charts share: they are legible in light and in dark mode, wherever they are shown.
 
+use std::fs;
 use std::path::Path;
 
 use plotters::prelude::*;
@@ -25,13 +26,21 @@ pub fn text(size: u32, at: HPos) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK).pos(Pos::new(at, VPos::Center))
 }
 
-/// Writes a drawing down.
+/// Writes a drawing down, on a ground of its own: the page around it may be dark where the reader's mode is light, and the
+/// other way round.
 pub fn save(svg: &str, path: &Path) {
-    const STYLE: &str = "<style>text{fill:#424a53;font-family:system-ui,sans-serif}\
-        @media(prefers-color-scheme:dark){text{fill:#b1bac4}}</style>";
+    const STYLE: &str = "<style>.ground{fill:#ffffff}text{fill:#424a53;font-family:system-ui,sans-serif}\
+        @media(prefers-color-scheme:dark){.ground{fill:#0d1117}text{fill:#b1bac4}}</style>\n\
+        <rect class=\"ground\" width=\"100%\" height=\"100%\"/>";
     let head = svg.find("<svg").expect("a drawing");
     let body = head + svg[head..].find('>').expect("its head") + 1;
-    crate::write(path, &format!("{}\n{STYLE}{}", &svg[..body], &svg[body..]));
+    write(path, &format!("{}\n{STYLE}{}", &svg[..body], &svg[body..]));
+}
+
+/// Writes a file, and tells which.
+pub fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    println!("{}", path.display());
 }
 
 /// A number with a thin gap between thousands.

@@ -16,10 +16,12 @@ mod statistics;
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
+
+use chart::write;
 
 /// Measures what a call costs, and writes docs/benchmarks.json, docs/benchmarks.md and the charts.
 #[derive(Parser)]
@@ -115,7 +117,8 @@ fn main() {
     }
     let results = read();
     let chart = |name: &str| options.out.join(format!("benchmarks-{name}.svg"));
-    speed::chart::speed(&results.speed, &chart("speed"));
+    speed::chart::long(&results.speed, &chart("speed"));
+    speed::chart::short(&results.speed, &chart("short"));
     memory::chart(&results.memory, &chart("memory"));
     scale::chart(&results.scale, &chart("scale"));
     let section =
@@ -125,6 +128,7 @@ fn main() {
         speed::report::report(&results.speed),
         section("Memory", "memory", memory::report(&results.memory)),
         section("Scale", "scale", scale::report(&results.scale)),
+        speed::report::bars(&results.speed),
     ];
     write(&options.out.join("benchmarks.md"), &sections.join("\n"));
 }
@@ -132,9 +136,4 @@ fn main() {
 /// A server runs in a folder of its own, where a relative path leads nowhere.
 fn program(path: &str) -> std::io::Result<String> {
     Ok(fs::canonicalize(path)?.to_string_lossy().into_owned())
-}
-
-fn write(path: &Path, text: &str) {
-    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    println!("{}", path.display());
 }

@@ -55,7 +55,7 @@ fn main() {
     draw::overload(&overload, &picture("overload"));
     draw::boundary(&boundary, &picture("boundary"));
     draw::accuracy(&accuracy, &picture("accuracy"));
-    let page = fill(&page, "accuracy", &table(&accuracy, &bytes));
+    let page = chart::fill(&page, "make plots: accuracy", &table(&accuracy, &bytes));
     chart::write(&options.out.join("choosing.md"), &page);
 }
 
@@ -124,14 +124,6 @@ fn table(accuracy: &Accuracy, bytes: &[i64]) -> String {
         rows += &format!("| {} | {bytes} | {} |\n", row.lane.name, figures.join(" | "));
     }
     rows
-}
-
-/// The page with what stands between two marks replaced.
-fn fill(page: &str, mark: &str, text: &str) -> String {
-    let (from, to) = (format!("<!-- make plots: {mark} -->\n"), "<!-- end -->");
-    let (before, rest) = page.split_once(&from).unwrap_or_else(|| panic!("{PAGE} has no {from}"));
-    let (_, after) = rest.split_once(to).unwrap_or_else(|| panic!("{PAGE} has no {to} after {from}"));
-    format!("{before}{from}{text}{to}{after}")
 }
 
 fn read(path: &Path) -> String {

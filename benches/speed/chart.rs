@@ -43,6 +43,14 @@ pub fn write(path: &Path, text: &str) {
     println!("{}", path.display());
 }
 
+/// The page with what stands between two marks replaced.
+pub fn fill(page: &str, mark: &str, text: &str) -> String {
+    let (from, to) = (format!("<!-- {mark} -->\n"), "<!-- end -->");
+    let (before, rest) = page.split_once(&from).unwrap_or_else(|| panic!("the page has no {from}"));
+    let (_, after) = rest.split_once(to).unwrap_or_else(|| panic!("the page has no {to} after {from}"));
+    format!("{before}{from}{text}{to}{after}")
+}
+
 /// A number with a thin gap between thousands.
 pub fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");

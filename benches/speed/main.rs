@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use chart::write;
+use chart::{fill, write};
 
 /// Measures what a call costs, and writes docs/benchmarks.json, docs/benchmarks.md and the charts.
 #[derive(Parser)]
@@ -131,6 +131,10 @@ fn main() {
         speed::report::bars(&results.speed),
     ];
     write(&options.out.join("benchmarks.md"), &sections.join("\n"));
+    let readme = options.out.join("../README.md");
+    if let Ok(page) = fs::read_to_string(&readme) {
+        write(&readme, &fill(&page, "make bench: speed", &speed::report::summary(&results.speed)));
+    }
 }
 
 /// A server runs in a folder of its own, where a relative path leads nowhere.

@@ -59,8 +59,6 @@ pub struct Case {
     pub call: &'static str,
     pub replies: Replies,
     pub dialect: Dialect,
-    /// Whether its keys would not outlive a round: they are called once each before every measurement.
-    pub refresh: bool,
     /// Whether a call changes nothing.
     pub reads: bool,
     /// `MULTI`, and what is compared with it.
@@ -77,7 +75,6 @@ const BASE: Case = Case {
     call: "",
     replies: Replies::Any,
     dialect: Dialect::Ours,
-    refresh: false,
     reads: false,
     own_loop: false,
     configured: &[],
@@ -90,7 +87,7 @@ const LUA: Case = Case { replies: Replies::Grants, dialect: Dialect::Limited, ..
 /// Grants of meters find a key of a limit that is never reached, with so much used that it lives for hours: it is not created
 /// anew. It is also little enough for a record of the usual size. Logs are as long as the load makes them, up to 1000.
 pub const CASES: &[Case] = &[
-    Case { name: SET, width: Width::Narrow, call: "SET key:# 0123456789012345678901234567 EX 60", refresh: true, ..BASE },
+    Case { name: SET, width: Width::Narrow, call: "SET key:# 0123456789012345678901234567 EX 60", ..BASE },
     Case {
         name: "GET",
         width: Width::Medium,
@@ -126,7 +123,7 @@ pub const CASES: &[Case] = &[
         call: "RL.BUCKET key:# %many 1d",
         ..GRANT
     },
-    Case { name: "RL.SLIDE, limit 1000, granted", call: "RL.SLIDE key:# %slide", refresh: true, ..GRANT },
+    Case { name: "RL.SLIDE, limit 1000, granted", call: "RL.SLIDE key:# %slide", ..GRANT },
     Case { name: "RL.FIXED, denied", prepare: "RL.FIXED key:# 10 1d COST 10", call: "RL.FIXED key:# 10 1d", ..DENIAL },
     Case { name: "RL.GCRA, denied", prepare: "RL.GCRA key:# 10 1d COST 10", call: "RL.GCRA key:# 10 1d", ..DENIAL },
     Case {
@@ -205,7 +202,6 @@ pub const CASES: &[Case] = &[
         needs: Needs::Script("throttled/sliding_window"),
         call: "EVALSHA %sha 2 throttled:v1:sliding_window:#:period:%window throttled:v1:sliding_window:#:period:%previous \
                60 %limit 1 %now_ms",
-        refresh: true,
         ..LUA
     },
     Case {
@@ -213,7 +209,6 @@ pub const CASES: &[Case] = &[
         needs: Needs::Script("limits/acquire_sliding_window"),
         call: "EVALSHA %sha 2 LIMITS:{LIMITER/#/1000/1/minute}/-1 LIMITS:{LIMITER/#/1000/1/minute} %limit 60 1",
         dialect: Dialect::Verdict,
-        refresh: true,
         ..LUA
     },
     Case {
@@ -221,7 +216,6 @@ pub const CASES: &[Case] = &[
         needs: Needs::Script("limits/acquire_moving_window"),
         call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/minute %now_s %limit 60 1",
         dialect: Dialect::Verdict,
-        refresh: true,
         ..LUA
     },
     Case {
@@ -229,7 +223,6 @@ pub const CASES: &[Case] = &[
         width: Width::Medium,
         needs: Needs::Script("sorted-set"),
         call: "EVALSHA %sha 1 key:# %sorted_us 1000",
-        refresh: true,
         ..LUA
     },
     Case {
@@ -238,14 +231,8 @@ pub const CASES: &[Case] = &[
         call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/day 86400 1",
         ..BASE
     },
-    Case { name: SET_OWN, call: "SET key:# 0123456789012345678901234567 EX 60", refresh: true, own_loop: true, ..BASE },
-    Case {
-        name: "MULTI, INCR, EXPIRE, EXEC",
-        call: "MULTI ; INCR key:# ; EXPIRE key:# 60 ; EXEC",
-        refresh: true,
-        own_loop: true,
-        ..BASE
-    },
+    Case { name: SET_OWN, call: "SET key:# 0123456789012345678901234567 EX 60", own_loop: true, ..BASE },
+    Case { name: "MULTI, INCR, EXPIRE, EXEC", call: "MULTI ; INCR key:# ; EXPIRE key:# 60 ; EXEC", own_loop: true, ..BASE },
 ];
 
 impl Case {

@@ -120,12 +120,11 @@ struct Runner<'a> {
     server: Server,
     client: Connection,
     sha: String,
-    /// Calls a second, as far as known.
+    /// Calls a second, roughly.
     rate: f64,
     /// Follows `server`.
     _replica: Option<Server>,
     setting: Setting,
-    rounds: Vec<Round>,
 }
 
 impl Plan {
@@ -146,23 +145,24 @@ impl Plan {
             return None;
         }
         println!("{title}");
-        let cases = CASES.iter().filter(|case| case.width <= self.width);
-        let mut runners: Vec<_> = cases.map(|case| Runner::start(self, case, peers)).collect();
-        let set = runners.iter().position(|runner| runner.case.name == SET).expect("SET is everywhere");
-        let count = runners.len();
+        let cases: Vec<&Case> = CASES.iter().filter(|case| case.width <= self.width).collect();
+        let set = cases.iter().position(|case| case.name == SET).expect("SET is everywhere");
+        let count = cases.len();
+        let mut rounds = vec![Vec::new(); count];
         for round in 0..options.rounds {
+            // Where its memory lies makes a server faster or slower for as long as it runs: each measurement has one of its own.
+            let measure = |at: usize| Runner::start(self, cases[at], peers).measure(options);
             // SET at the beginning, in the middle and at the end; the others take turns at being first.
-            let mut sets = vec![runners[set].measure(options)];
+            let mut sets = vec![measure(set)];
             let others = (0..count).map(|place| (place + round * count / options.rounds) % count).filter(|&at| at != set);
             for (place, at) in others.enumerate() {
                 if place == count / 2 {
-                    sets.push(runners[set].measure(options));
+                    sets.push(measure(set));
                 }
-                let measured = runners[at].measure(options);
-                runners[at].rounds.push(measured);
+                rounds[at].push(measure(at));
             }
-            sets.push(runners[set].measure(options));
-            runners[set].rounds.push(Round {
+            sets.push(measure(set));
+            rounds[set].push(Round {
                 per_second: median(sets.iter().map(|set| set.per_second)),
                 cpu_us: median(sets.iter().map(|set| set.cpu_us)),
                 changes: median(sets.iter().map(|set| set.changes)),
@@ -171,22 +171,24 @@ impl Plan {
             });
             println!("  round {} of {}", round + 1, options.rounds);
         }
-        runners.iter_mut().for_each(Runner::sample);
-        let rounds_of = |name: &str| runners.iter().find(|runner| runner.case.name == name).map(|runner| &runner.rounds[..]);
-        let cases = runners.iter().map(|runner| {
-            let rounds = &runner.rounds[..];
-            let base = rounds_of(runner.case.base()).expect("the base is as wide as what is compared with it");
+        let base_of = |case: &Case| {
+            let base = cases.iter().position(|other| other.name == case.base());
+            &rounds[base.expect("the base is as wide as what is compared with it")]
+        };
+        let measured = cases.iter().zip(&rounds).map(|(case, rounds)| {
+            let base = base_of(case);
             Measured {
-                name: runner.case.name.into(),
-                base: runner.case.base().into(),
+                name: case.name.into(),
+                base: case.base().into(),
                 per_second: Quartiles::of(rounds.iter().map(|round| round.per_second)),
                 cpu_us: Quartiles::of(rounds.iter().map(|round| round.cpu_us)),
                 of_base: ratio(rounds, base, |round| round.per_second),
                 cpu_of_base: ratio(base, rounds, |round| round.cpu_us),
-                rounds: rounds.to_vec(),
+                rounds: rounds.clone(),
             }
         });
-        Some(Scene { server: name, setting: self.setting, pipeline: self.pipeline, keys: self.keys, cases: cases.collect() })
+        let cases = measured.collect();
+        Some(Scene { server: name, setting: self.setting, pipeline: self.pipeline, keys: self.keys, cases })
     }
 }
 
@@ -212,17 +214,7 @@ impl<'a> Runner<'a> {
             _ => String::new(),
         };
         let shape = Shape { keys: plan.keys, pipeline: plan.pipeline };
-        let mut runner = Self {
-            case,
-            shape,
-            server,
-            client,
-            sha,
-            rate: 0.0,
-            _replica: replica,
-            setting: plan.setting,
-            rounds: Vec::new(),
-        };
+        let mut runner = Self { case, shape, server, client, sha, rate: 0.0, _replica: replica, setting: plan.setting };
         if !case.prepare.is_empty() {
             runner.each_key(case.prepare);
         }
@@ -256,10 +248,7 @@ impl<'a> Runner<'a> {
         assert!(self.case.expects(&reply), "{}: {words}: {reply:?}", self.case.name);
     }
 
-    fn measure(&mut self, options: &Options) -> Round {
-        if self.case.refresh {
-            self.each_key(self.case.call);
-        }
+    fn measure(mut self, options: &Options) -> Round {
         self.settle();
         // Unpipelined, percentiles are told, and the 99th needs many calls.
         let longer = if self.shape.pipeline == 1 { 3.0 } else { 1.0 };
@@ -271,8 +260,7 @@ impl<'a> Runner<'a> {
         let changes = info(&mut self.client, "persistence", "rdb_changes_since_last_save") - changes;
         let changes = changes as f64 / calls as f64;
         assert!(self.case.changes().contains(&changes), "{}: {changes} changes a call", self.case.name);
-        self.settle();
-        self.rate = load.per_second;
+        self.sample();
         Round { per_second: load.per_second, cpu_us, changes, p50_ms: load.p50_ms, p99_ms: load.p99_ms }
     }
 

@@ -111,10 +111,11 @@ fn introduction(section: &Section, text: &mut String) {
     write!(
         text,
         "## Speed\n\n![Calls a second, of those of {SET}](benchmarks-speed.svg)\n\n\
-         Each case has a server of its own, all with the same options, and its keys exist before the load comes: \
-         `redis-benchmark` with {} connections, over a Unix socket. In each of {} rounds each case is loaded for about {} seconds, \
-         in an order that is rotated from round to round, and `{SET}` with a value of 28 bytes at the beginning, in the middle and \
-         at the end, of which the median counts. A ratio is one of calls a second in the same round; tables have medians over the \
+         In each of {} rounds each case has a server of its own, all with the same options, and its keys exist before the load comes: \
+         `redis-benchmark` with {} connections, over a Unix socket, for about {} seconds. The \
+         order is rotated from round to round, with `{SET}` and a value of 28 bytes at the beginning, in the middle and \
+         at the end, of which the median counts. (Where its memory happens to lie makes a server faster or slower for as long as it \
+         runs: hence so many servers.) A ratio is one of calls a second in the same round; tables have medians over the \
          rounds, and from quartile to quartile in brackets. The time is the CPU time of the server's main thread for a call, which \
          tells also where the load generator is the slower one; its ratio is one of calls in the same CPU time, so in all ratios \
          more is faster. That calls are granted, or denied, is seen in replies and in the number of changes that the server \
@@ -124,8 +125,8 @@ fn introduction(section: &Section, text: &mut String) {
          scripts are called by `EVALSHA` with the arguments that their packages pass. redis-benchmark can't call `MULTI`: a loop of \
          our own does, and it has a `SET` of its own to be compared with.\n\n\
          What was aimed at, and where it is missed, is at the [end of the page](#bars).\n",
-        section.connections,
         section.rounds,
+        section.connections,
         section.seconds,
         section.peers.join(", "),
     )
@@ -217,8 +218,7 @@ fn prepared(text: &mut String) {
     for case in CASES {
         let code = |words: &str| format!("`{}`", words.replace(KEY, "…"));
         let before = if case.prepare.is_empty() { "the call".into() } else { code(case.prepare) };
-        let again = if case.refresh { ", again before each load" } else { "" };
-        writeln!(text, "| {} | {before}{again} | {} |", case.name, code(case.call)).expect("a string");
+        writeln!(text, "| {} | {before} | {} |", case.name, code(case.call)).expect("a string");
     }
     text.push_str(
         "\n`…` is a number of 12 digits; where it comes twice, redis-benchmark draws each by itself. `%many` is 10000, and 1000000000 on \

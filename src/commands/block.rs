@@ -214,7 +214,8 @@ impl Holding for Waiting {
 /// The reply to one who has waited in vain, whose call this is.
 fn out_of_time(call: &Call<'_>, waiter: &Waiter<Client>) -> Result<Decision, Error> {
     let (kind, now) = (waiter.policy.kind(), now(call));
-    let key = Key::open(call, 1).ok_or(Error::Arity(Name::Limiter(kind)))?;
+    // Nothing is to happen to the key here: the server is in the middle of ending the wait.
+    let key = Key::look(call, 1).ok_or(Error::Arity(Name::Limiter(kind)))?;
     let decision = denied(Wanted::one(kind).peek(&key, &waiter.policy, now, waiter.request)?, waiter.patience());
     drop(key);
     TIMEOUTS.up();

@@ -72,7 +72,6 @@ required! {
     RedisModule_GetNotifyKeyspaceEvents,
     RedisModule_NotifyKeyspaceEvent,
     RedisModule_FreeCallReply,
-    RedisModule_CallReplyStringPtr,
     RedisModule_CallReplyProto,
     RedisModule_ReplyWithCallReply,
     RedisModule_GetThreadSafeContext,

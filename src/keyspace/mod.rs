@@ -17,5 +17,5 @@ pub use call::{handler, Call, Run};
 pub use config::{Choice, Number, Setting};
 pub use docs::{Argument, What};
 pub use key::{Found, Held, Key};
-pub use register::{may_unregister, register, unregister, Command, Keys};
+pub use register::{register, unregister, Command, Keys};
 pub use server::{Server, Timer, Watch};

@@ -119,39 +119,6 @@ pub fn register<'c>(
     Status::Ok
 }
 
-/// Whether the module may go: not while a client has calls queued in a transaction (`MULTI`). They may be the module's, and the
-/// server would carry them out, or whatever is in their place by then.
-pub fn may_unregister(ctx: &Context) -> bool {
-    let ctx = ctx.get_raw().cast();
-    // SAFETY: `ctx` is the context of the module's unloading. The reply's text lives as long as the reply.
-    let open = unsafe {
-        let reply = server!(RedisModule_Call(ctx, c"CLIENT".as_ptr(), c"c".as_ptr(), c"LIST".as_ptr()));
-        let mut len = 0;
-        let text = if reply.is_null() { ptr::null() } else { server!(RedisModule_CallReplyStringPtr(reply, &mut len)) };
-        let open = !text.is_null()
-            && String::from_utf8_lossy(std::slice::from_raw_parts(text.cast(), len)).lines().any(in_transaction);
-        if !reply.is_null() {
-            server!(RedisModule_FreeCallReply(reply));
-        }
-        open
-    };
-    if open {
-        log_warning(
-            ctx,
-            "redis-rl can't be unloaded while clients have calls queued in transactions (MULTI), which would crash the server: \
-             try again, or end them (CLIENT KILL TYPE normal)",
-        );
-    }
-    !open
-}
-
-/// Whether `client`, a line of `CLIENT LIST`, has calls queued. Not the one that unloads the module by a transaction of its own.
-fn in_transaction(client: &str) -> bool {
-    let field = |name| client.split(' ').find_map(|field| field.strip_prefix(name));
-    field("multi=").and_then(|queued| queued.parse::<i64>().ok()).is_some_and(|queued| queued > 0)
-        && field("cmd=") != Some("exec")
-}
-
 /// Gives back what the module holds of the server's, before it goes.
 pub fn unregister() {
     effects::stop();

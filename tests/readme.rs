@@ -2,7 +2,8 @@
 //! command named exists; and `make run` ends in a server that answers.
 //!
 //! What a code block is, its language tells: none, a session, which begins with a prompt; `conf`, a configuration, whole or to be
-//! added to one that loads the module; `sh`, lines for a shell. The others are not run. A document has one server, on which its sessions run in order.
+//! added to one that loads the module; `sh`, lines for a shell. The others are not run. A document has one server, on which its
+//! sessions run in order.
 
 mod support;
 

@@ -77,7 +77,7 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
     for (index, (rule, row)) in rules.iter().zip(&rows).enumerate() {
         // A rule that would have granted, had the others, is neither charged nor denied.
         if granted || row.granted == 0 {
-            conclude(call, || call.key(FIRST + index), rule.policy.kind(), rule.request.amount, row.granted, granted, now);
+            conclude(call, || call.key(FIRST + index), rule.policy.kind(), rule.request.amount, granted, now);
         }
     }
     Ok(Answer { granted, wait, rows })

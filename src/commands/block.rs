@@ -178,7 +178,7 @@ impl Watch for Waiting {
             if granted == 0 {
                 TIMEOUTS.up();
             }
-            conclude(server, || (db, &name), kind, amount, granted, granted > 0, now);
+            conclude(server, || (db, &name), kind, amount, granted > 0, now);
         }
         // Of the replies that are ready at once, the server sends the last first.
         answers.into_iter().rev().for_each(|(client, answer)| client.release::<Self>(answer));
@@ -219,7 +219,7 @@ fn out_of_time(call: &Call<'_>, waiter: &Waiter<Client>) -> Result<Decision, Err
     let decision = denied(Wanted::one(kind).peek(&key, &waiter.policy, now, waiter.request)?, waiter.patience());
     drop(key);
     TIMEOUTS.up();
-    conclude(call, || call.key(1), kind, waiter.request.amount, decision.granted, false, now);
+    conclude(call, || call.key(1), kind, waiter.request.amount, false, now);
     Ok(decision)
 }
 

@@ -53,6 +53,6 @@ pub(super) fn take(call: &Call<'_>, command: Name, kind: Kind, rule: Rule) -> Re
     if queued && !takes {
         block::stir(call, 1);
     }
-    conclude(call, || call.key(1), kind, amount, decision.granted, changed, now);
+    conclude(call, || call.key(1), kind, amount, changed, now);
     Ok(Some(decision))
 }

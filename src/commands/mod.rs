@@ -177,12 +177,11 @@ fn conclude<'k>(
     key: impl FnOnce() -> (i32, &'k [u8]),
     kind: Kind,
     amount: Amount,
-    granted: u64,
     changed: bool,
     now: Instant,
 ) {
-    // There may be nothing to give back, or less than a unit, but nobody is denied it.
-    let denied = granted == 0 && !matches!(amount, Amount::Refund(_));
+    // What takes units changes the key if any are granted. There may be nothing to give back, but nobody is denied it.
+    let denied = !changed && !matches!(amount, Amount::Refund(_));
     stats::call(kind, denied);
     let tells = server.has_followers();
     if denied || tells {

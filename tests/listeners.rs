@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
@@ -244,4 +246,126 @@ fn an_append_only_file_that_is_switched_on() {
             under_load(&server, || call::<()>(&mut client, "CONFIG SET appendonly no"));
         }
     }
+}
+
+/// Has a replica come and go before the primary makes a copy for it: the primary then has a backlog, and no event says so.
+fn begin_backlog_unseen(primary: &Server) {
+    let mut client = primary.client();
+    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
+    wait_for("the replica", || info(&mut client, "replication", "connected_slaves") == 1);
+    drop(replica);
+    wait_for("the replica's end", || info(&mut client, "replication", "connected_slaves") == 0);
+    assert_eq!(info(&mut client, "replication", "repl_backlog_active"), 1);
+    assert_eq!(info(&mut client, "stats", "total_forks"), 0);
+}
+
+/// The options of a primary that waits long before it makes a copy for a replica.
+const SLOW_TO_COPY: [&str; 4] = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "3600"];
+
+#[test]
+fn a_replica_that_is_seeded_with_a_snapshot_made_without_a_fork() {
+    for save in ["SAVE", "SHUTDOWN SAVE"] {
+        let mut primary = Server::on_port(&SLOW_TO_COPY);
+        assert_alone(&primary);
+        begin_backlog_unseen(&primary);
+        let mut client = primary.client();
+        let snapshot = primary.dir().join("dump.rdb");
+        if save == "SAVE" {
+            call::<()>(&mut client, save);
+        } else {
+            // The primary starts anew on its own file.
+            let _ = command(save).query::<()>(&mut client);
+            wait_for("the end of the server", || !primary.is_alive());
+            primary.restart();
+            client = primary.client();
+        }
+        let offset = info(&mut client, "replication", "master_repl_offset");
+        let mut replica = Server::on_snapshot(&snapshot, &[]);
+        for _ in 0..200 {
+            calls(&mut client);
+        }
+        replica.add_option(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
+        replica.restart();
+        wait_until_linked(&replica);
+        // It continues where the file ends, and gets no other copy.
+        assert_eq!(
+            [info(&mut client, "stats", "sync_partial_ok"), info(&mut client, "stats", "total_forks")],
+            [1, 0],
+            "{save}"
+        );
+        assert!(info(&mut client, "replication", "master_repl_offset") > offset);
+        assert_in_step(&primary, &replica);
+    }
+}
+
+/// What the primary's stream holds from `offset` on, read by a client that continues it as a replica does.
+fn stream(primary: &Server, offset: i64) -> String {
+    let mut client = primary.client();
+    let text: String = call(&mut client, "INFO replication");
+    let id = text.lines().find_map(|line| line.strip_prefix("master_replid:")).expect("a replication id");
+    let end = info(&mut client, "replication", "master_repl_offset");
+    let mut socket = TcpStream::connect(("127.0.0.1", primary.port)).expect("a connection");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+    write!(socket, "PSYNC {id} {}\r\n", offset + 1).expect("a request");
+    let mut bytes = Vec::new();
+    let mut line = [0];
+    while !bytes.ends_with(b"\r\n") {
+        socket.read_exact(&mut line).expect("an answer");
+        bytes.extend(line);
+    }
+    assert!(bytes.starts_with(b"+CONTINUE"), "{}", String::from_utf8_lossy(&bytes));
+    let mut stream = vec![0; usize::try_from(end - offset).expect("a length")];
+    socket.read_exact(&mut stream).expect("the stream");
+    String::from_utf8_lossy(&stream).into_owned()
+}
+
+#[test]
+fn a_call_itself_is_in_no_stream() {
+    let primary = Server::on_port(&SLOW_TO_COPY);
+    assert_alone(&primary);
+    let mut client = primary.client();
+    begin_backlog_unseen(&primary);
+    let offset = info(&mut client, "replication", "master_repl_offset");
+    for _ in 0..20 {
+        calls(&mut client);
+    }
+    let stream = stream(&primary, offset);
+    assert!(stream.contains("PXAT") && stream.contains("SETRANGE"), "{stream}");
+    assert!(!stream.to_ascii_uppercase().contains("RL."), "{stream}");
+}
+
+#[test]
+fn a_replica_that_asks_while_the_server_is_paused() {
+    let primary = Server::on_port(&SLOW_TO_COPY);
+    assert_alone(&primary);
+    let mut client = primary.client();
+    call::<()>(&mut client, "CLIENT PAUSE 1000 ALL");
+    // The server postpones both: more effects than it takes to ask again who receives them, and behind them a replica's request.
+    let mut pipe = redis::pipe();
+    for key in 0..12_000 {
+        pipe.add_command(command(&format!("RL.GCRA before:{key} 5 1d")));
+    }
+    let mut other = primary.client();
+    other.send_packed_command(&pipe.get_packed_pipeline()).expect("a connection");
+    let mut socket = TcpStream::connect(("127.0.0.1", primary.port)).expect("a connection");
+    write!(socket, "PSYNC ? -1\r\n").expect("a request");
+    wait_for("the replica", || info(&mut client, "replication", "connected_slaves") == 1);
+    let offset = info(&mut client, "replication", "master_repl_offset");
+    calls(&mut client);
+    let stream = stream(&primary, offset);
+    assert!(stream.contains("PXAT") && !stream.to_ascii_uppercase().contains("RL."), "{stream}");
+}
+
+#[test]
+fn a_replica_that_comes_by_sync_where_psync_has_another_name() {
+    let primary = Server::on_port(&["--rename-command", "PSYNC", ""]);
+    let replica = Server::on_port(&[]);
+    let (mut left, mut right) = (primary.client(), replica.client());
+    under_load(&primary, || {
+        call::<()>(&mut right, &format!("REPLICAOF 127.0.0.1 {}", primary.port));
+        wait_until_linked(&replica);
+    });
+    // By SYNC a replica does not learn at which offset it is.
+    wait_for("the replica", || call::<i64>(&mut left, "DBSIZE") == call::<i64>(&mut right, "DBSIZE"));
+    wait_for("the replica", || snapshots(&mut right) == snapshots(&mut left));
 }

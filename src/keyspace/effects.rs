@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void, CStr};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use redis_module::raw;
 
@@ -16,43 +16,59 @@ pub(super) const SETRANGE: &CStr = c"SETRANGE";
 pub(super) const PEXPIREAT: &CStr = c"PEXPIREAT";
 pub(super) const DEL: &CStr = c"DEL";
 
-/// Who listens to effects: [`NOBODY`], or for how many effects more that need not be asked, or [`ALWAYS`].
+/// Whether the next effect has a receiver: [`NOBODY`], [`ASK`], [`ALWAYS`], or for how many effects more the answer "yes" holds.
 ///
-/// An effect costs as much as the call itself even where the server then throws it away, because nobody listens: without
-/// replicas, a backlog for them, or an append-only file. Whoever begins to listen begins with a copy of all keys, which the
-/// server makes in a forked process: until then there is nothing to tell, and the fork is an event. Only a replica that goes on
-/// where it was (`PSYNC`) needs no copy, but a backlog, which the server has from an earlier copy, from its time as a replica,
-/// or from the file it was loaded from: each an event, too.
-static LISTENERS: AtomicU32 = AtomicU32::new(ASK);
+/// `RedisModule_Replicate` costs as much as the call itself, also where the server then throws the effect away because it has no
+/// replica, no replication backlog and no append-only file. [`NOBODY`] says that it has none of them, and stays true until one
+/// begins. Each way in which one can begin is watched:
+///
+/// * A replica, and with it the backlog, begins with `SYNC` or `PSYNC`. The server fires no event for these, so a command filter
+///   ([`filter`]) watches for their names for as long as [`NOBODY`] holds.
+/// * A backlog can also come from the file that the server loads, or from its time as a replica: events.
+/// * An append-only file begins with `CONFIG SET`: an event.
+///
+/// A second line of defence: whoever continues a stream begins with a copy of all keys, and the server makes a copy by a fork
+/// or writes it into an RDB file (`SAVE`, `SHUTDOWN`), both of which are events, too.
+static RECEIVERS: AtomicU32 = AtomicU32::new(ASK);
 
 const NOBODY: u32 = 0;
-/// The server is to be asked at the next effect.
+/// Ask the server at the next effect.
 const ASK: u32 = 1;
-/// Those who listened may have gone, of which nothing tells: so often is the server asked again.
+/// No event says that the last receiver has gone, so the server is asked again after so many effects.
 const TRUSTED: u32 = 10_000;
-/// Where it is not known that every copy is a fork's.
+/// On servers where nothing above is known to hold.
 const ALWAYS: u32 = u32::MAX;
 
-/// Has the server tell when somebody may have begun to listen.
+/// The command filter; null where none is registered.
+static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether a replica may have asked for a stream and not been answered yet: `CLIENT PAUSE` postpones commands, and newer servers
+/// do not show a postponed command to the filters again. Until the backlog has been seen, "nobody" is not believed.
+static SYNC_PENDING: AtomicBool = AtomicBool::new(false);
+
+/// Subscribes to the events after which there may be a receiver.
 pub(super) fn start(ctx: *mut raw::RedisModuleCtx) {
-    const EVENTS: [u64; 5] = [
+    const EVENTS: [u64; 6] = [
         raw::REDISMODULE_EVENT_FORK_CHILD,
+        raw::REDISMODULE_EVENT_PERSISTENCE,
         raw::REDISMODULE_EVENT_LOADING,
         raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
         raw::REDISMODULE_EVENT_REPLICA_CHANGE,
         raw::REDISMODULE_EVENT_CONFIG,
     ];
     let server = Server::new(ctx);
-    // Slots that move may have listeners of their own kind.
+    // A node of a cluster may send the keys of a slot to another node by a stream of another kind.
     let known = !server.in_cluster()
-        && copies_by_fork(&server)
+        && is_known_version(&server)
+        && knows_sync_by_name(&server)
         && EVENTS.into_iter().all(|id| {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
             // SAFETY: `ctx` is live. The callback does not look at the event's data.
-            let told = unsafe { server!(RedisModule_SubscribeToServerEvent(ctx, event, Some(changed))) };
-            told == raw::REDISMODULE_OK as c_int
+            let status = unsafe { server!(RedisModule_SubscribeToServerEvent(ctx, event, Some(changed))) };
+            status == raw::REDISMODULE_OK as c_int
         });
-    LISTENERS.store(if known { ASK } else { ALWAYS }, Ordering::Relaxed);
+    RECEIVERS.store(if known { ASK } else { ALWAYS }, Ordering::Relaxed);
+    SYNC_PENDING.store(false, Ordering::Relaxed);
     let word = c"PXAT";
     // SAFETY: the server copies the word; without a context it is the module's own.
     let word = unsafe { server!(RedisModule_CreateString(ptr::null_mut(), word.as_ptr(), word.count_bytes())) };
@@ -69,6 +85,8 @@ pub(super) fn pxat() -> *mut raw::RedisModuleString {
 
 /// Gives back what [`start`] made.
 pub(super) fn stop() {
+    // The server removes the filters of a module that it unloads.
+    FILTER.store(ptr::null_mut(), Ordering::Relaxed);
     let word = PXAT.swap(ptr::null_mut(), Ordering::Relaxed);
     if !word.is_null() {
         // SAFETY: it was made by `start`, and is given back once. A string needs no context to be freed.
@@ -77,48 +95,122 @@ pub(super) fn stop() {
 }
 
 extern "C" fn changed(_: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
-    if LISTENERS.load(Ordering::Relaxed) != ALWAYS {
-        LISTENERS.store(ASK, Ordering::Relaxed);
+    ask_at_next_effect();
+}
+
+fn ask_at_next_effect() {
+    if RECEIVERS.load(Ordering::Relaxed) != ALWAYS {
+        RECEIVERS.store(ASK, Ordering::Relaxed);
     }
 }
 
-/// Whether the next effect is to be told to somebody.
-pub(super) fn somebody_listens(server: &Server<'_>) -> bool {
-    match LISTENERS.load(Ordering::Relaxed) {
+/// The server calls it for each command, before the command runs.
+extern "C" fn filter(command: *mut raw::RedisModuleCommandFilterCtx) {
+    let mut len = 0;
+    // SAFETY: the server passes the arguments of a command; the name is the first, and does not change in this call. The functions
+    // exist, or the module would not have been loaded.
+    let name = unsafe {
+        let name = server!(RedisModule_CommandFilterArgGet(command, 0));
+        if name.is_null() {
+            return;
+        }
+        let bytes = server!(RedisModule_StringPtrLen(name, &mut len));
+        if !(4..=5).contains(&len) {
+            return;
+        }
+        std::slice::from_raw_parts(bytes.cast::<u8>(), len)
+    };
+    if name.eq_ignore_ascii_case(b"PSYNC") || name.eq_ignore_ascii_case(b"SYNC") {
+        // SAFETY: it takes nothing.
+        if unsafe { server!(RedisModule_AvoidReplicaTraffic()) } != 0 {
+            SYNC_PENDING.store(true, Ordering::Relaxed);
+        }
+        ask_at_next_effect();
+    }
+}
+
+/// Whether the next effect has a receiver.
+pub(super) fn has_receiver(server: &Server<'_>) -> bool {
+    match RECEIVERS.load(Ordering::Relaxed) {
         NOBODY => false,
         ASK => {
-            let somebody = ask(server);
-            LISTENERS.store(if somebody { TRUSTED } else { NOBODY }, Ordering::Relaxed);
+            let somebody = ask(server) || !set_filter(server);
+            if somebody {
+                remove_filter(server);
+            }
+            RECEIVERS.store(if somebody { TRUSTED } else { NOBODY }, Ordering::Relaxed);
             somebody
         }
         ALWAYS => true,
         trusted => {
-            LISTENERS.store(trusted - 1, Ordering::Relaxed);
+            RECEIVERS.store(trusted - 1, Ordering::Relaxed);
             true
         }
     }
 }
 
-/// Asks the server, which knows of a replica from its first `PSYNC` on. When in doubt, somebody listens.
+/// Registers the filter; whether it is registered now.
+fn set_filter(server: &Server<'_>) -> bool {
+    if FILTER.load(Ordering::Relaxed).is_null() {
+        // SAFETY: the context is that of a running call of a command of this module.
+        FILTER.store(unsafe { server!(RedisModule_RegisterCommandFilter(server.ctx, Some(filter), 0)) }, Ordering::Relaxed);
+    }
+    !FILTER.load(Ordering::Relaxed).is_null()
+}
+
+fn remove_filter(server: &Server<'_>) {
+    let filter = FILTER.swap(ptr::null_mut(), Ordering::Relaxed);
+    if !filter.is_null() {
+        // SAFETY: `set_filter` has registered it, and no filter runs now: a command does.
+        unsafe { server!(RedisModule_UnregisterCommandFilter(server.ctx, filter)) };
+    }
+}
+
+/// Asks the server, which knows of a replica from its first `PSYNC` on. When in doubt, there is a receiver.
 fn ask(server: &Server<'_>) -> bool {
     let flags = server.flags();
     let primary = flags & raw::REDISMODULE_CTX_FLAGS_MASTER != 0;
     let stores = flags & (raw::REDISMODULE_CTX_FLAGS_AOF | raw::REDISMODULE_CTX_FLAGS_LOADING) != 0;
-    let none = |info: &Info<'_>, field: &CStr| info.number(field) == Some(0);
-    !primary || stores || {
-        let info = Info::ask(server, c"replication");
-        !(none(&info, c"connected_slaves") && none(&info, c"repl_backlog_active"))
+    if !primary || stores {
+        return true;
     }
+    let info = Info::ask(server, c"replication");
+    let none = |field: &CStr| info.number(field) == Some(0);
+    let streams = !(none(c"connected_slaves") && none(c"repl_backlog_active"));
+    if streams {
+        SYNC_PENDING.store(false, Ordering::Relaxed);
+    }
+    streams || SYNC_PENDING.load(Ordering::Relaxed)
 }
 
-/// Whether this is a server of which it is known that every copy of all keys is made by a fork, and that a fork is an event.
-fn copies_by_fork(server: &Server<'_>) -> bool {
+/// Whether this is a version of the server whose ways to begin a stream are known: those that [`RECEIVERS`] lists.
+fn is_known_version(server: &Server<'_>) -> bool {
     let info = Info::ask(server, c"server");
     match (info.text(c"valkey_version"), info.text(c"redis_version")) {
         (Some(valkey), _) => major(valkey).is_some_and(|major| major <= 9),
         (None, Some(redis)) => major(redis).is_some_and(|major| major <= 8),
         (None, None) => false,
     }
+}
+
+/// Whether `SYNC` and `PSYNC` have these names on this server: [`filter`] would not know them by others (`rename-command`).
+fn knows_sync_by_name(server: &Server<'_>) -> bool {
+    [c"SYNC", c"PSYNC"].into_iter().all(|name| {
+        // SAFETY: the context is live. The reply is freed once, after all that is read of it.
+        unsafe {
+            let reply =
+                server!(RedisModule_Call(server.ctx, c"COMMAND".as_ptr(), c"cc".as_ptr(), c"INFO".as_ptr(), name.as_ptr()));
+            if reply.is_null() {
+                return false;
+            }
+            // One element, which is nil for a name that the server does not know.
+            let element = server!(RedisModule_CallReplyArrayElement(reply, 0));
+            let known =
+                !element.is_null() && server!(RedisModule_CallReplyType(element)) == raw::REDISMODULE_REPLY_ARRAY as c_int;
+            server!(RedisModule_FreeCallReply(reply));
+            known
+        }
+    })
 }
 
 fn major(version: &CStr) -> Option<u32> {

@@ -209,14 +209,15 @@ impl<'c> Key<'c> {
         }
     }
 
-    /// Tells those who listen, if there are any, by `effects`, and those who watch the key.
+    /// Replicates the change by `effects`, if anything receives them, and notifies `WATCH` and client-side caches.
     fn changed(&self, effects: impl FnOnce(*mut raw::RedisModuleCtx)) {
         let ctx = self.server.ctx;
-        // The timer has no call.
-        if self.own_name || effects::somebody_listens(self.server) {
+        // A timer has no call, and so nothing to mark the dataset as changed by.
+        if self.own_name || effects::has_receiver(self.server) {
             effects(ctx);
         } else {
-            // To nobody: it only counts as a change to the dataset, which is what snapshots go by.
+            // There is no replica, backlog or append-only file that this could reach. It only counts the change, which is what
+            // `save` points go by.
             // SAFETY: `ctx` is the context of the running call.
             unsafe { server!(RedisModule_ReplicateVerbatim(ctx)) };
         }

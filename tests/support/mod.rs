@@ -84,6 +84,19 @@ impl Server {
         Self::launch(&server_program(), true, free_port(), options)
     }
 
+    /// A server on a free port, with the module loaded, that finds a copy of this file as its snapshot when it starts.
+    pub fn on_snapshot(file: &Path, options: &[&str]) -> Self {
+        let mut server = Self::on_port(options);
+        server.crash();
+        std::fs::copy(file, server.dir().join("dump.rdb")).expect("a copy of the snapshot");
+        server
+    }
+
+    /// Sets an option for the next start, after those that are there.
+    pub fn add_option(&mut self, words: &[&str]) {
+        self.options.extend(words.iter().map(ToString::to_string));
+    }
+
     /// A node of a cluster, without slots.
     pub fn node() -> Self {
         let bus = free_port().to_string();

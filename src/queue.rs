@@ -22,8 +22,8 @@ const FORGIVEN: Span = Span::from_us(100_000);
 /// While nobody may be granted, a queue whose first is due asks again after so long.
 const PAUSE: Span = Span::from_us(20_000);
 
-/// While it is not known exactly when the first is due, its queue is looked at this often.
-const UNSURE: Span = Span::from_us(50_000);
+/// How exactly the moment is searched for at which a record of another policy first allows a grant.
+const PRECISION: Span = Span::from_us(1_000);
 
 /// Records up to this length are remembered, so that it is known whether they have changed.
 const SHORT: usize = 64;
@@ -86,6 +86,38 @@ pub fn denied(decision: Decision, patience: Span) -> Decision {
         Wait::For(need) => Wait::For(need.saturating_sub(patience).max(LEAST_WAIT)),
     };
     Decision { granted: 0, wait, ..decision }
+}
+
+/// When `request` would first be granted, if nothing else changes the key, at most a millisecond late. `latest` is a moment at which
+/// it would be, since `now` it is not.
+///
+/// A decision's wait is exact where the record was written under the same policy. After a change of policy it is an upper bound:
+/// what is used counts as the least of several counts, one of which drains at the former rate. Each of them only falls with time,
+/// so the moment is found by bisection.
+///
+/// # Errors
+/// If the key holds no record of the policy's algorithm.
+pub fn first_grant<K: Counter>(
+    key: &K,
+    policy: &Policy,
+    request: Request,
+    now: Instant,
+    latest: Instant,
+) -> Result<Instant, K::Error> {
+    let stored = key.stored(policy)?;
+    if stored.is_none_or(|bytes| policy.wrote(bytes)) {
+        return Ok(latest);
+    }
+    let (mut denied, mut granted) = (now, latest);
+    while granted.since(denied) > PRECISION {
+        let middle = denied.saturating_add(Span::from_us(granted.since(denied).as_us() / 2));
+        if key.decide(policy, stored, middle, request)?.decision.granted > 0 {
+            granted = middle;
+        } else {
+            denied = middle;
+        }
+    }
+    Ok(granted)
 }
 
 /// All queues.
@@ -161,6 +193,11 @@ impl<C: Copy + Eq + Hash> Queues<C> {
         self.id(db, key).is_some()
     }
 
+    /// How many wait for this key.
+    pub fn waiting(&self, db: i32, key: &[u8]) -> usize {
+        self.id(db, key).and_then(|id| self.queues.get(&id)).map_or(0, |queue| queue.waiters.len())
+    }
+
     fn id(&self, db: i32, key: &[u8]) -> Option<QueueId> {
         self.ids.get(&db)?.get(key).copied()
     }
@@ -183,7 +220,8 @@ impl<C: Copy + Eq + Hash> Queues<C> {
                 seen: Seen::of(counter, &waiter.policy),
                 as_of: waiter.joined,
             };
-            queue.wake = queue.look_again(counter, &waiter.policy, waiter.joined);
+            queue.due = first_grant(counter, &waiter.policy, waiter.request, waiter.joined, due).unwrap_or(due);
+            queue.wake = queue.look_again(counter);
             self.agenda.insert((queue.wake, number));
             self.queues.insert(number, queue);
             number
@@ -224,6 +262,20 @@ impl<C: Copy + Eq + Hash> Queues<C> {
             (queue.wake, id)
         });
         self.agenda = stirred.collect();
+    }
+
+    /// The clock by which `now` is told has stepped by so many microseconds: all who wait go on waiting for as long as they would
+    /// have, and every queue is to be looked at now.
+    pub fn clock_stepped(&mut self, by_us: i64, now: Instant) {
+        let moved = |at: Instant| Instant::saturating(i128::from(at.as_us()) + i128::from(by_us));
+        for queue in self.queues.values_mut() {
+            for waiter in queue.waiters.values_mut() {
+                (waiter.joined, waiter.deadline) = (moved(waiter.joined), moved(waiter.deadline));
+            }
+            queue.deadlines = queue.waiters.iter().map(|(&number, waiter)| (waiter.deadline, number)).collect();
+            queue.wake = now;
+        }
+        self.agenda = self.queues.keys().map(|&id| (now, id)).collect();
     }
 
     /// When a queue is to be looked at next; `None` if nobody waits.
@@ -336,22 +388,12 @@ impl<C: Copy> Queue<C> {
             }
         }
         let deadline = self.deadlines.first().map_or(Instant::MAX, |&(deadline, _)| deadline);
-        let again = match self.waiters.first_key_value() {
-            Some((_, head)) if may_grant => self.look_again(key, &head.policy, now),
-            _ => self.due,
-        };
-        deadline.min(again)
+        deadline.min(if may_grant { self.look_again(key) } else { self.due })
     }
 
-    /// When the first, who has this policy, may be granted: at the moment its units are due, as far as that is known, or when
-    /// the key expires.
-    fn look_again<K: Counter>(&self, key: &K, policy: &Policy, now: Instant) -> Instant {
-        let gone = key.expires().unwrap_or(Instant::MAX);
-        // Of what another policy left, it is only known when it will be paid at the latest.
-        let stored = key.stored(policy).ok().flatten();
-        let known = stored.is_none_or(|bytes| policy.wrote(bytes));
-        let soon = if known { Instant::MAX } else { now.saturating_add(UNSURE) };
-        self.due.min(gone).min(soon)
+    /// When to look at the key again: when the units of the first are due, or when the key expires.
+    fn look_again<K: Counter>(&self, key: &K) -> Instant {
+        self.due.min(key.expires().unwrap_or(Instant::MAX))
     }
 
     /// Grants in the order of arrival, up to the first whose units are not due: tells when they are.
@@ -412,9 +454,10 @@ impl<C: Copy> Queue<C> {
         let outcome = decide(stored, now)?;
         let since = self.due.min(now);
         let turn = self.turned(head, since, now, outcome);
-        if matches!(turn, Turn::Wait(_)) {
+        if let Turn::Wait(latest) = turn {
             self.seen = Seen::of(key, &head.policy);
             self.as_of = now;
+            return Ok(Turn::Wait(first_grant(key, &head.policy, head.request, now, latest)?));
         }
         Ok(turn)
     }

@@ -563,7 +563,10 @@ fn an_evicted_key_lets_the_first_in() {
     exhaust(&mut client, "RL.GCRA key 1 1h");
     let waiting = Held::send(&server, "RL.GCRA key 1 1h BLOCK 1d");
     call::<()>(&mut client, "CONFIG SET maxmemory 1");
+    // The server evicts the key for this command, and still has no memory for it; nor for a grant.
     let _: redis::RedisResult<Value> = command("SET other 1").query(&mut client);
+    assert_eq!(call::<i64>(&mut client, "DBSIZE"), 0);
+    call::<()>(&mut client, "CONFIG SET maxmemory 0");
     assert_eq!(waiting.row()[0], 1);
 }
 

@@ -11,11 +11,11 @@ use lazy_static::lazy_static;
 
 use super::error::{Error, Name};
 use super::grammar::Rule;
-use super::stats::{TIMEOUTS, WAITS};
+use super::stats::{ABANDONED, TIMEOUTS, WAITS};
 use super::{commit, conclude, deadlines, now, reply, row, Wanted};
 use crate::keyspace::{Call, Client, Found, Holding, Key, Server, Timer, Watch};
 use crate::limiter::{Change, Decision, Instant, Outcome, Policy, Request, Span, Wait};
-use crate::queue::{denied, Counter, Queues, Waiter};
+use crate::queue::{denied, first_grant, Counter, Queues, Waiter};
 
 /// The most answers, and the most queues looked at, before the server has its turn again.
 const BATCH: usize = 500;
@@ -27,7 +27,16 @@ struct Waiting {
     timer: Option<(Timer, Instant)>,
     /// Whether the server tells what happens to keys: from the first wait on.
     watches_keys: bool,
+    /// What the wall clock and the steady clock (in microseconds) said at the same moment. A wait is as long by the steady clock.
+    clocks: Option<(Instant, i64)>,
 }
+
+/// How late the timer is at the most, unless the server's timers stand still.
+const OVERDUE: Span = Span::from_us(50_000);
+
+/// By how much the wall clock must have left the steady one to count as stepped, in microseconds. A clock that is slewed takes
+/// the steady one along.
+const STEP_US: i64 = 5_000;
 
 lazy_static! {
     static ref WAITING: Mutex<Waiting> = Mutex::default();
@@ -53,7 +62,7 @@ fn waiting_unless_served() -> Option<MutexGuard<'static, Waiting>> {
 pub(super) fn start(server: &Server<'_>) {
     *waiting() = Waiting::default();
     COUNT.store(0, Ordering::Relaxed);
-    server.watch_databases::<Waiting>();
+    server.watch_server::<Waiting>();
 }
 
 /// How many wait now.
@@ -70,6 +79,15 @@ pub(super) fn others_wait(call: &Call<'_>, index: usize) -> bool {
             .is_some_and(|name| waiting_unless_served().is_none_or(|waiting| waiting.queues.holds(call.db(), name)))
 }
 
+/// How many wait for the key that argument `index` names.
+pub(super) fn waiting_for(call: &Call<'_>, index: usize) -> usize {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    let name = call.argument(index).unwrap_or_default();
+    waiting_unless_served().map_or(0, |waiting| waiting.queues.waiting(call.db(), name))
+}
+
 /// The call has changed the key that argument `index` names: who waits for it may be due.
 pub(super) fn stir(call: &Call<'_>, index: usize) {
     if let Some(name) = call.argument(index) {
@@ -80,24 +98,27 @@ pub(super) fn stir(call: &Call<'_>, index: usize) {
 /// What becomes of a call that takes units and can't have them now, or has to queue up for them: `None` if it waits.
 pub(super) fn behind(call: &Call<'_>, key: &Key<'_>, rule: &Rule, now: Instant) -> Result<Option<Decision>, Error> {
     let decision = Wanted::one(rule.policy.kind()).peek(key, &rule.policy, now, rule.request)?;
+    let at_once = denied(decision, Span::ZERO);
     let patience = match rule.block {
         Some(patience) if !call.forbids_blocking() => patience,
-        // As if it were not told to wait, and so is what it is told.
-        _ => return Ok(Some(denied(decision, Span::ZERO))),
+        // Blocking is forbidden here: answer as without BLOCK.
+        _ => return Ok(Some(at_once)),
     };
     let need = match decision.wait {
         Wait::Never => return Ok(Some(decision)),
         Wait::For(_) if decision.granted > 0 => Span::ZERO,
-        Wait::For(need) => need,
+        Wait::For(need) => first_grant(key, &rule.policy, rule.request, now, now.saturating_add(need))?.since(now),
     };
     if need > patience {
         return Ok(Some(denied(decision, patience)));
     }
-    let Some(client) = Client::hold::<Waiting>(call) else { return Ok(None) };
+    // The server does not block this client: answer as without BLOCK.
+    let Some(client) = Client::hold::<Waiting>(call) else { return Ok(Some(at_once)) };
     WAITS.up();
     let (Rule { policy, request, .. }, deadline) = (*rule, now.saturating_add(patience));
     let waiter = Waiter { client, policy, request, joined: now, deadline };
     let mut waiting = waiting();
+    waiting.follow_clock(call);
     waiting.queues.join(call.db(), call.argument(1).unwrap_or_default(), waiter, key, now.saturating_add(need));
     if !waiting.watches_keys {
         waiting.watches_keys = true;
@@ -108,6 +129,34 @@ pub(super) fn behind(call: &Call<'_>, key: &Key<'_>, rule: &Rule, now: Instant) 
 }
 
 impl Waiting {
+    /// Notices if the wall clock has stepped, which says nothing about how long anybody has waited. The timer may then be far off,
+    /// since the server sets it by the wall clock.
+    fn follow_clock(&mut self, server: &Server<'_>) {
+        let steady_us = server.steady_us();
+        let wall = now(server);
+        if server.steady_us().saturating_sub(steady_us) > STEP_US / 2 {
+            // The two readings are not of the same moment. The next ones may be.
+            return;
+        }
+        let step_us = self.clocks.map_or(0, |(wall_then, steady_then)| {
+            let passed_us = steady_us.saturating_sub(steady_then);
+            wall.as_us().saturating_sub(wall_then.as_us()).saturating_sub(passed_us)
+        });
+        if self.queues.is_empty() {
+            self.clocks = Some((wall, steady_us));
+        } else if step_us.abs() >= STEP_US {
+            self.clocks = Some((wall, steady_us));
+            self.queues.clock_stepped(step_us, wall);
+            self.drop_timer(server);
+        }
+    }
+
+    fn drop_timer(&mut self, server: &Server<'_>) {
+        if let Some((timer, _)) = self.timer.take() {
+            server.stop_timer(timer);
+        }
+    }
+
     /// Sets the timer as the queues now need it.
     fn settle(&mut self, server: &Server<'_>, now: Instant) {
         COUNT.store(self.queues.len(), Ordering::Relaxed);
@@ -116,9 +165,7 @@ impl Waiting {
         if self.timer.is_some_and(|(_, set)| wakes.is_some_and(|wakes| set <= wakes)) {
             return;
         }
-        if let Some((timer, _)) = self.timer.take() {
-            server.stop_timer(timer);
-        }
+        self.drop_timer(server);
         if let Some(wakes) = wakes {
             let in_ms = i64::try_from(wakes.since(now).as_ms_ceil()).unwrap_or(i64::MAX);
             self.timer = Some((server.start_timer::<Self>(in_ms), wakes));
@@ -131,6 +178,7 @@ impl Waiting {
             return;
         }
         let Some(mut waiting) = waiting_unless_served() else { return };
+        waiting.follow_clock(server);
         let now = now(server);
         stir(&mut waiting.queues, now);
         waiting.settle(server, now);
@@ -139,11 +187,15 @@ impl Waiting {
 
 impl Watch for Waiting {
     fn timer(server: &Server<'_>) {
+        {
+            let mut waiting = waiting();
+            waiting.timer = None;
+            waiting.follow_clock(server);
+        }
         let now = now(server);
         let may_grant = server.may_write();
         let mut answers = Vec::new();
         let mut concluded = Vec::new();
-        waiting().timer = None;
         for _ in 0..BATCH {
             let due = waiting().queues.due(now);
             let Some((id, db, name)) = due else { break };
@@ -181,7 +233,12 @@ impl Watch for Waiting {
             conclude(server, || (db, &name), kind, amount, granted > 0, now);
         }
         // Of the replies that are ready at once, the server sends the last first.
-        answers.into_iter().rev().for_each(|(client, answer)| client.release::<Self>(answer));
+        for (client, answer) in answers.into_iter().rev() {
+            if answer.is_err() {
+                ABANDONED.up();
+            }
+            client.release::<Self>(answer);
+        }
     }
 
     fn key(server: &Server<'_>, name: &[u8]) {
@@ -190,6 +247,20 @@ impl Watch for Waiting {
 
     fn databases(server: &Server<'_>) {
         Self::stirred(server, Queues::stir_all);
+    }
+
+    fn cron(server: &Server<'_>) {
+        if COUNT.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let Some(mut waiting) = waiting_unless_served() else { return };
+        waiting.follow_clock(server);
+        let now = now(server);
+        // The server's timers stand still after its clock has stepped back.
+        if waiting.timer.is_some_and(|(_, set)| now.since(set) > OVERDUE) {
+            waiting.drop_timer(server);
+        }
+        waiting.settle(server, now);
     }
 }
 
@@ -207,7 +278,11 @@ impl Holding for Waiting {
     }
 
     fn gone(server: &Server<'_>, client: Client) -> bool {
-        leave(server, client).is_some()
+        let waited = leave(server, client).is_some();
+        if waited {
+            ABANDONED.up();
+        }
+        waited
     }
 }
 
@@ -225,6 +300,7 @@ fn out_of_time(call: &Call<'_>, waiter: &Waiter<Client>) -> Result<Decision, Err
 
 fn leave(server: &Server<'_>, client: Client) -> Option<Waiter<Client>> {
     let mut waiting = waiting();
+    waiting.follow_clock(server);
     let now = now(server);
     let waiter = waiting.queues.leave(client, now);
     waiting.settle(server, now);

@@ -1,7 +1,7 @@
 //! `RL.INSPECT`: what a key holds, for a person at redis-cli.
 
 use super::error::{Error, Holds, Name};
-use super::{now, reply, Wanted};
+use super::{block, now, reply, Wanted};
 use crate::keyspace::{Call, Key, Run};
 use crate::limiter::{self, Fact, Report, Span};
 
@@ -44,5 +44,7 @@ fn inspect(call: &Call<'_>) -> Result<Option<Report>, Error> {
     let key = Key::look(call, 1).ok_or(Error::Arity(Name::Inspect))?;
     let wanted = Wanted { place: None, kind: None };
     let Some(bytes) = wanted.stored(&key)? else { return Ok(None) };
-    limiter::inspect(bytes, now(call)).map(Some).map_err(|foreign| wanted.wrong_type(Holds::String(foreign)))
+    let report = limiter::inspect(bytes, now(call)).map_err(|foreign| wanted.wrong_type(Holds::String(foreign)))?;
+    let waiting = i64::try_from(block::waiting_for(call, 1)).unwrap_or(i64::MAX);
+    Ok(Some([report, vec![("waiting", Fact::Number(waiting))]].concat()))
 }

@@ -41,9 +41,16 @@ pub(super) static WAITS: Count = Count::new();
 /// Those of them whose time was over before their turn came.
 pub(super) static TIMEOUTS: Count = Count::new();
 
+/// Those of them whose wait ended without a decision: the client has gone, or is sent elsewhere.
+pub(super) static ABANDONED: Count = Count::new();
+
 /// Begins anew, as the module is loaded.
 pub(super) fn start() {
-    CALLS.iter().flat_map(|calls| [&calls.granted, &calls.denied]).chain([&WAITS, &TIMEOUTS]).for_each(Count::reset);
+    CALLS
+        .iter()
+        .flat_map(|calls| [&calls.granted, &calls.denied])
+        .chain([&WAITS, &TIMEOUTS, &ABANDONED])
+        .for_each(Count::reset);
 }
 
 /// Counts a call.
@@ -62,7 +69,12 @@ pub(super) fn facts(waiting: u64) -> Vec<(String, u64)> {
         let counts = [("calls", granted.wrapping_add(denied)), ("granted", granted), ("denied", denied)];
         facts.extend(counts.map(|(what, count)| (format!("{name}_{what}"), count)));
     }
-    let waits = [("waiting_clients", waiting), ("waits", WAITS.get()), ("wait_timeouts", TIMEOUTS.get())];
+    let waits = [
+        ("waiting_clients", waiting),
+        ("waits", WAITS.get()),
+        ("wait_timeouts", TIMEOUTS.get()),
+        ("waits_abandoned", ABANDONED.get()),
+    ];
     facts.extend(waits.map(|(what, count)| (what.into(), count)));
     facts
 }

@@ -76,6 +76,7 @@ required! {
     RedisModule_NotifyKeyspaceEvent,
     RedisModule_FreeCallReply,
     RedisModule_CallReplyType,
+    RedisModule_CallReplyStringPtr,
     RedisModule_CallReplyArrayElement,
     RedisModule_CallReplyProto,
     RedisModule_ReplyWithCallReply,

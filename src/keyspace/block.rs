@@ -34,8 +34,9 @@ pub trait Holding {
 }
 
 impl Client {
-    /// Holds the client of a call, to which nothing has been replied yet; `None` if the server will not, which it has then
-    /// replied itself.
+    /// Holds the client of a call, to which nothing has been replied yet; `None` if the server refuses to, and nothing has been
+    /// replied either. Valkey from 9.1 on refuses clients that it may have to send something else to, such as those with a
+    /// subscription. The others refuse only where [`Server::forbids_blocking`] says so.
     pub fn hold<H: Holding>(call: &Call<'_>) -> Option<Self> {
         // SAFETY: `ctx` is the context of a running call of a client that may be blocked, as the caller has asked the server.
         // There is no timeout of the server's: it looks at those only ten times a second.

@@ -1,6 +1,6 @@
 //! How replicas and the append-only file learn what has changed: by effects, which are plain commands with absolute values.
 
-use std::ffi::{c_int, c_void, CStr};
+use std::ffi::{c_int, CStr};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
@@ -46,33 +46,22 @@ static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(ptr::nu
 /// do not show a postponed command to the filters again. Until the backlog has been seen, "nobody" is not believed.
 static SYNC_PENDING: AtomicBool = AtomicBool::new(false);
 
-/// Subscribes to the events after which there may be a receiver.
-pub(super) fn start(ctx: *mut raw::RedisModuleCtx) {
-    const EVENTS: [u64; 6] = [
-        raw::REDISMODULE_EVENT_FORK_CHILD,
-        raw::REDISMODULE_EVENT_PERSISTENCE,
-        raw::REDISMODULE_EVENT_LOADING,
-        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
-        raw::REDISMODULE_EVENT_REPLICA_CHANGE,
-        raw::REDISMODULE_EVENT_CONFIG,
-    ];
-    let server = Server::new(ctx);
-    // A node of a cluster may send the keys of a slot to another node by a stream of another kind.
-    let known = !server.in_cluster()
-        && is_known_version(&server)
-        && knows_sync_by_name(&server)
-        && EVENTS.into_iter().all(|id| {
-            let event = raw::RedisModuleEvent { id, dataver: 1 };
-            // SAFETY: `ctx` is live. The callback does not look at the event's data.
-            let status = unsafe { server!(RedisModule_SubscribeToServerEvent(ctx, event, Some(changed))) };
-            status == raw::REDISMODULE_OK as c_int
-        });
-    RECEIVERS.store(if known { ASK } else { ALWAYS }, Ordering::Relaxed);
+/// Makes what effects are made of. Until [`start`], every effect has a receiver.
+pub(super) fn prepare() {
+    RECEIVERS.store(ALWAYS, Ordering::Relaxed);
     SYNC_PENDING.store(false, Ordering::Relaxed);
     let word = c"PXAT";
     // SAFETY: the server copies the word; without a context it is the module's own.
     let word = unsafe { server!(RedisModule_CreateString(ptr::null_mut(), word.as_ptr(), word.count_bytes())) };
     PXAT.store(word, Ordering::Relaxed);
+}
+
+/// From now on each event after which there may be a receiver leads to [`ask_at_next_effect`].
+pub(super) fn start(server: &Server<'_>) {
+    // A node of a cluster may send the keys of a slot to another node by a stream of another kind.
+    if !server.in_cluster() && is_known_version(server) && knows_sync_by_name(server) {
+        RECEIVERS.store(ASK, Ordering::Relaxed);
+    }
 }
 
 /// `PXAT`, made once.
@@ -83,22 +72,19 @@ pub(super) fn pxat() -> *mut raw::RedisModuleString {
     PXAT.load(Ordering::Relaxed)
 }
 
-/// Gives back what [`start`] made.
+/// Gives back what [`prepare`] made.
 pub(super) fn stop() {
     // The server removes the filters of a module that it unloads.
     FILTER.store(ptr::null_mut(), Ordering::Relaxed);
     let word = PXAT.swap(ptr::null_mut(), Ordering::Relaxed);
     if !word.is_null() {
-        // SAFETY: it was made by `start`, and is given back once. A string needs no context to be freed.
+        // SAFETY: it was made by `prepare`, and is given back once. A string needs no context to be freed.
         unsafe { server!(RedisModule_FreeString(ptr::null_mut(), word)) };
     }
 }
 
-extern "C" fn changed(_: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
-    ask_at_next_effect();
-}
-
-fn ask_at_next_effect() {
+/// The next effect asks the server whether it has a receiver.
+pub(super) fn ask_at_next_effect() {
     if RECEIVERS.load(Ordering::Relaxed) != ALWAYS {
         RECEIVERS.store(ASK, Ordering::Relaxed);
     }
@@ -238,7 +224,7 @@ impl<'s> Info<'s> {
         }
     }
 
-    fn number(&self, field: &CStr) -> Option<i64> {
+    pub(super) fn number(&self, field: &CStr) -> Option<i64> {
         self.text(field)?.to_str().ok()?.parse().ok()
     }
 }

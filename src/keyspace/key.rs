@@ -61,15 +61,15 @@ impl<'c> Key<'c> {
     /// Opens a key of this database by its name, to be changed.
     pub fn open_named(server: &'c Server<'c>, db: i32, name: &[u8]) -> Found<Self> {
         // SAFETY: `ctx` is the server's live context; it copies the name, which the key frees when it is dropped. The server
-        // refuses a call, with null, for a key that it would redirect a client for. It comes before the key is opened: it may
-        // find that the key has expired, and delete it.
+        // refuses a call, with null, for a key that it would redirect a client for. The command is the module's own, since an
+        // operator can rename the server's.
         unsafe {
             if server!(RedisModule_SelectDb(server.ctx, db)) != raw::REDISMODULE_OK as c_int {
                 return Found::Elsewhere;
             }
             let name = server!(RedisModule_CreateString(server.ctx, name.as_ptr().cast(), name.len()));
             if server.in_cluster() {
-                let reply = server!(RedisModule_Call(server.ctx, c"EXISTS".as_ptr(), c"s".as_ptr(), name));
+                let reply = server!(RedisModule_Call(server.ctx, c"RL.INSPECT".as_ptr(), c"s".as_ptr(), name));
                 if reply.is_null() {
                     server!(RedisModule_FreeString(server.ctx, name));
                     return Found::Elsewhere;

@@ -11,6 +11,7 @@ mod key;
 mod register;
 mod reply;
 mod server;
+mod writes;
 
 pub use block::{Client, Holding};
 pub use call::{handler, Call, Run};

@@ -114,7 +114,7 @@ pub fn register<'c>(
             return Status::Err;
         }
     }
-    effects::start(ctx);
+    effects::prepare();
     reply::start();
     Status::Ok
 }

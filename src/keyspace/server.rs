@@ -4,11 +4,13 @@ use std::ffi::{c_char, c_int, c_void, CString};
 use std::marker::PhantomData;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use redis_module::{raw, Context};
 
 use super::api::server;
+use super::{effects, writes};
 
 /// The server, which has called the module: by a command, by the timer or with an event. What is borrowed from it lives as
 /// long as that call.
@@ -38,6 +40,13 @@ impl<'a> Server<'a> {
         seconds.saturating_mul(1_000_000).saturating_add(since.subsec_micros().into())
     }
 
+    /// Microseconds by a clock that never steps, from an arbitrary moment on. How long something has lasted is the difference of
+    /// two readings, whatever happens to the wall clock meanwhile.
+    pub fn steady_us(&self) -> i64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        i64::try_from(START.get_or_init(Instant::now).elapsed().as_micros()).unwrap_or(i64::MAX)
+    }
+
     /// The number of the database that is selected.
     pub fn db(&self) -> i32 {
         // SAFETY: `ctx` is live, as in all of this file.
@@ -51,11 +60,14 @@ impl<'a> Server<'a> {
         self.flags() & forbidding != 0
     }
 
-    /// Whether keys may be changed by the timer: not on a read-only replica, and not while the server pauses writes, when it
-    /// would abort.
+    /// Whether a timer may write: only where the server would not refuse a client's call that does. It refuses them on a
+    /// read-only replica, while it pauses writes (Redis 7.0 aborts if a timer writes then), and for the reasons of
+    /// [`writes::refused`].
     pub fn may_write(&self) -> bool {
+        let read_only = self.flags() & raw::REDISMODULE_CTX_FLAGS_READONLY != 0;
         // SAFETY: as above.
-        self.flags() & raw::REDISMODULE_CTX_FLAGS_READONLY == 0 && unsafe { server!(RedisModule_AvoidReplicaTraffic()) } == 0
+        let paused = unsafe { server!(RedisModule_AvoidReplicaTraffic()) } != 0;
+        !read_only && !paused && !writes::refused(self)
     }
 
     /// Whether the server is a node of a cluster.
@@ -102,14 +114,29 @@ impl<'a> Server<'a> {
         unsafe { server!(RedisModule_StopTimer(self.ctx, id, ptr::null_mut())) };
     }
 
-    /// Has `T` told whenever all keys of a database may have changed at once, or are another server's to change.
-    pub fn watch_databases<T: Watch>(&self) {
-        const EVENTS: [u64; 3] =
-            [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB, raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED];
-        for id in EVENTS {
+    /// Subscribes to all the events of the server that the module handles: `T`'s own, and those by which this layer knows who
+    /// receives effects and whether writes are refused. There is one callback for all of them, since a module can have only one
+    /// for an event: a second would replace it.
+    pub fn watch_server<T: Watch>(&self) {
+        const EVENTS: [u64; 9] = [
+            raw::REDISMODULE_EVENT_FLUSHDB,
+            raw::REDISMODULE_EVENT_SWAPDB,
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+            raw::REDISMODULE_EVENT_CRON_LOOP,
+            raw::REDISMODULE_EVENT_CONFIG,
+            raw::REDISMODULE_EVENT_FORK_CHILD,
+            raw::REDISMODULE_EVENT_PERSISTENCE,
+            raw::REDISMODULE_EVENT_LOADING,
+            raw::REDISMODULE_EVENT_REPLICA_CHANGE,
+        ];
+        let subscribed = EVENTS.map(|id| {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
             // SAFETY: as above. The callback does not look at the event's data.
-            unsafe { server!(RedisModule_SubscribeToServerEvent(self.ctx, event, Some(databases::<T>))) };
+            let status = unsafe { server!(RedisModule_SubscribeToServerEvent(self.ctx, event, Some(event_of::<T>))) };
+            status == raw::REDISMODULE_OK as c_int
+        });
+        if subscribed == [true; EVENTS.len()] {
+            effects::start(self);
         }
     }
 
@@ -132,6 +159,10 @@ pub trait Watch {
 
     /// Something has happened to whole databases, or the server has become a primary or a replica.
     fn databases(server: &Server<'_>);
+
+    /// The server's periodic work, ten times a second unless `hz` says otherwise. It keeps this pace when the wall clock steps,
+    /// which timers do not.
+    fn cron(server: &Server<'_>);
 }
 
 /// A timer that has been started.
@@ -160,6 +191,21 @@ extern "C" fn keys<T: Watch>(
     raw::REDISMODULE_OK as c_int
 }
 
-extern "C" fn databases<T: Watch>(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
-    let _ = catch_unwind(AssertUnwindSafe(|| T::databases(&Server::new(ctx))));
+extern "C" fn event_of<T: Watch>(ctx: *mut raw::RedisModuleCtx, event: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let server = Server::new(ctx);
+        match event.id {
+            raw::REDISMODULE_EVENT_CRON_LOOP => T::cron(&server),
+            raw::REDISMODULE_EVENT_FLUSHDB | raw::REDISMODULE_EVENT_SWAPDB => T::databases(&server),
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED => {
+                effects::ask_at_next_effect();
+                T::databases(&server);
+            }
+            raw::REDISMODULE_EVENT_CONFIG => {
+                effects::ask_at_next_effect();
+                writes::configuration_changed();
+            }
+            _ => effects::ask_at_next_effect(),
+        }
+    }));
 }

@@ -88,10 +88,10 @@ pub fn denied(decision: Decision, patience: Span) -> Decision {
     Decision { granted: 0, wait, ..decision }
 }
 
-/// When `request` would first be granted, if nothing else changes the key, at most a millisecond late. `latest` is a moment at which
-/// it would be, since `now` it is not.
+/// When `request`, which is denied `now`, would first be granted if nothing else changes the key, at most a millisecond late.
+/// `latest` is the moment that the denial names.
 ///
-/// A decision's wait is exact where the record was written under the same policy. After a change of policy it is an upper bound:
+/// That moment is exact where the record was written under the same policy. After a change of policy the grant may come sooner:
 /// what is used counts as the least of several counts, one of which drains at the former rate. Each of them only falls with time,
 /// so the moment is found by bisection.
 ///

@@ -246,6 +246,8 @@ enum Event {
     Expire(u64),
     Act(Amount),
     Pause(u64),
+    /// The clock steps by so many microseconds.
+    Step(i64),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -262,6 +264,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => (0..500 * MS).prop_map(Event::Expire),
         1 => act.prop_map(Event::Act),
         1 => (0..300 * MS).prop_map(Event::Pause),
+        1 => (-5_000_000..5_000_000i64).prop_map(Event::Step),
     ];
     vec(event, 1..120)
 }
@@ -323,6 +326,16 @@ proptest! {
                     }
                 }
                 Event::Act(amount) => world.act(amount),
+                Event::Step(us) => {
+                    let moved = |at: Instant| Instant::from_us(at.as_us().saturating_add(us));
+                    world.now = moved(world.now);
+                    for client in &mut world.waiting {
+                        (client.joined, client.deadline) = (moved(client.joined), moved(client.deadline));
+                    }
+                    world.queues.clock_stepped(us, world.now);
+                    meddled = true;
+                    world.tell(format!("the clock steps by {us} us"));
+                }
                 Event::Pause(us) => {
                     world.tell("a pause".into());
                     let to = world.now.saturating_add(Span::from_us(us));
@@ -477,4 +490,68 @@ fn queues_of_different_keys_know_nothing_of_each_other() {
     let (id, ..) = queues.due(soon).expect("a queue");
     assert!(queues.serve(id, &mut keys[0], soon, true, 10).is_empty());
     assert_eq!(queues.len(), 2);
+}
+
+/// How often a queue is looked at until its one waiter, under `policy`, is granted: what `written` used is in its way.
+fn looks(written: &Policy, policy: Policy) -> usize {
+    let mut key = Key::default();
+    let all = Request::now(Amount::Cost(1_000));
+    key.commit(&written.decide(None, EPOCH, all).expect("a decision").change, EPOCH);
+    let Wait::For(wait) = key.peek(&policy, EPOCH, Request::now(Amount::Cost(1))).expect("a decision").wait else {
+        panic!("never")
+    };
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, EPOCH.saturating_add(wait));
+    for looks in 1.. {
+        let now = queues.wakes().expect("a time");
+        let (id, ..) = queues.due(now).expect("a queue");
+        if let [(_, answer)] = &queues.serve(id, key.at(now), now, true, 10)[..] {
+            assert_eq!(answer.as_ref().expect("a decision").granted, 1);
+            return looks;
+        }
+        assert!(looks < 1_000_000, "the timer never rests");
+    }
+    unreachable!()
+}
+
+#[test]
+fn who_waits_for_what_another_policy_left_does_not_poll() {
+    for kind in [Kind::Fixed, Kind::Gcra, Kind::Bucket, Kind::Slide] {
+        let own = policy(kind, 1_000, 3_600_000);
+        let same = looks(&own, own);
+        for other in [policy(kind, 1_000, 86_400_000), policy(kind, 2_000, 3_600_000), policy(kind, 1_000, 60_000)] {
+            let (before, after) = (looks(&own, other), looks(&other, own));
+            assert!(before.max(after) <= 5 * same, "{kind:?}: {before} and {after} looks, {same} by the same policy");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn a_queue_knows_when_what_another_policy_left_is_free(
+        kind in prop::sample::select(vec![Kind::Slide, Kind::Gcra, Kind::Bucket]), limits in (1..50u64, 1..50u64),
+        periods in (1..5_000u64, 1..5_000u64), used in 1..100u64, passed in 0..2_000 * MS, asked in 1..50u64,
+    ) {
+        let (written, own) = (policy(kind, limits.0, periods.0), policy(kind, limits.1, periods.1));
+        let asked = Request::now(Amount::Cost(asked.min(limits.1)));
+        let mut key = Key::default();
+        key.commit(&written.decide(None, EPOCH, Request::now(Amount::Force(used))).expect("a decision").change, EPOCH);
+        let now = EPOCH.saturating_add(Span::from_us(passed));
+        let decision = key.at(now).peek(&own, now, asked).expect("a decision");
+        if decision.granted > 0 {
+            return Ok(());
+        }
+        let Wait::For(wait) = decision.wait else { panic!("never") };
+        let mut queues = Queues::default();
+        let waiter = Waiter { request: asked, ..waiter(own, 1, now, Instant::MAX) };
+        queues.join(0, b"key", waiter, &key, now.saturating_add(wait));
+        let due = queues.wakes().expect("a time");
+        // The key may expire first, and then nothing is in the way.
+        let granted = |at: Instant| own.decide(key.value.as_deref(), at, asked).expect("a decision").decision.granted > 0;
+        prop_assert!(granted(due) || key.expires == Some(due), "not at {:?}", due);
+        let sooner = due.saturating_sub(Span::from_us(1_001));
+        prop_assert!(sooner < now || !granted(sooner), "already at {:?}, due at {:?}", sooner, due);
+    }
 }

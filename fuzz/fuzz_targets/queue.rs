@@ -12,9 +12,9 @@ use redis_rl_fuzz::{rules, units};
 const MS: u64 = 1_000;
 /// How late a grant may be without being charged for it.
 const FORGIVEN: u64 = 100 * MS;
-/// Within this time it is noticed that the first could be granted, where another limit wrote what the key holds: it is
-/// asked every 50 ms, as of a moment that is not longer ago than what is forgiven.
-const NOTICED: Span = Span::from_us(FORGIVEN + 50 * MS);
+/// Within this time it is noticed that the first could be granted, where another limit wrote what the key holds: the queue knows the
+/// moment to a millisecond, as of a moment that is not longer ago than what is forgiven.
+const NOTICED: Span = Span::from_us(FORGIVEN + MS);
 /// After this time a queue that found writes paused asks again.
 const PAUSE: Span = Span::from_us(20 * MS);
 /// Two keys of one database, and one of another.
@@ -35,6 +35,8 @@ enum Event {
     Act(usize, Amount),
     Pause(u64),
     StirAll,
+    /// The clock steps by so many microseconds.
+    Step(i64),
     /// Whatever is due is another node's now.
     Dismiss,
 }
@@ -58,7 +60,8 @@ fn event(u: &mut Unstructured<'_>) -> Result<Event> {
             Event::Act(rule, if u.arbitrary()? { Amount::Force(n) } else { Amount::Refund(n) })
         }
         29 => Event::Pause(u.int_in_range(0..=300 * MS)?),
-        30 => Event::StirAll,
+        30 if u.arbitrary()? => Event::StirAll,
+        30 => Event::Step(u.int_in_range(-5_000_000..=5_000_000)?),
         _ => Event::Dismiss,
     })
 }
@@ -195,6 +198,18 @@ impl World {
         self.now = to;
     }
 
+    fn step(&mut self, us: i64) {
+        let moved = |at: Instant| Instant::from_us(at.as_us().saturating_add(us));
+        self.now = moved(self.now);
+        self.paused = moved(self.paused);
+        for place in &mut self.places {
+            place.waiting.iter_mut().for_each(|client| client.deadline = moved(client.deadline));
+            place.could = None;
+            place.meddled = true;
+        }
+        self.queues.clock_stepped(us, self.now);
+    }
+
     fn fire(&mut self, may_grant: bool) {
         let (now, most) = (self.now, self.most);
         let late = self.queues.wakes().map_or(Span::ZERO, |wakes| now.since(wakes));
@@ -325,6 +340,7 @@ fuzz_target!(|play: Play| {
             }
             Event::Act(rule, amount) => world.act(at, rule, amount),
             Event::StirAll => world.queues.stir_all(world.now),
+            Event::Step(us) => world.step(us),
             Event::Dismiss => {
                 if let Some((id, db, name)) = world.queues.due(world.now) {
                     let at = NAMES.iter().position(|&known| known == (db, &*name)).expect("a known key");

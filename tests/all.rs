@@ -270,3 +270,54 @@ fn a_cluster_refuses_keys_of_different_slots_and_takes_a_hash_tag() {
     }
     assert_eq!(call::<Value>(&mut client, "DBSIZE"), Value::Int(2));
 }
+
+/// The record of a SLIDE limiter with many entries, of one unit each, that count for most of a day yet.
+fn long_log(client: &mut Connection, entries: u32) -> Vec<u8> {
+    limit(client, "RL.SLIDE sample 1000000 1d");
+    let mut record: Vec<u8> = call(client, "GET sample");
+    let header = 40;
+    let base = i64::from_le_bytes(record[24..32].try_into().expect("eight bytes"));
+    record[24..32].copy_from_slice(&(base - i64::from(entries)).to_le_bytes());
+    record.truncate(header);
+    for entry in 1..=entries {
+        record.extend(entry.to_le_bytes());
+        record.extend(entry.to_le_bytes());
+    }
+    record
+}
+
+#[test]
+fn a_call_takes_no_memory_for_what_it_refuses_and_little_for_what_it_grants() {
+    const KEYS: usize = 128;
+    let server = Server::start();
+    let mut client = server.client();
+    let record = long_log(&mut client, 60_000);
+    for key in 0..KEYS {
+        redis::cmd("SET").arg(format!("log:{key}")).arg(&record).arg("EX").arg(86_400).exec(&mut client).expect("a record");
+    }
+    let keys: Vec<_> = (0..KEYS).map(|key| format!("log:{key}")).collect();
+    // Under another period each grant writes its log anew.
+    let rules = vec!["SLIDE 1000000 2d SEGMENTS 40000"; KEYS].join(" ");
+    let before = server.peak_memory();
+    limit(&mut client, "RL.FIXED full 1 1d");
+    let refused = format!("RL.ALL {} {} full {rules} FIXED 1 1d", KEYS + 1, keys.join(" "));
+    let (granted, wait_ms, rows) = all(&mut client, &refused);
+    assert!(
+        granted == 0 && wait_ms > 80_000_000 && rows[..KEYS].iter().all(|row| row[..3] == [1, 1_000_000, 940_000]),
+        "{rows:?}"
+    );
+    let grown = server.peak_memory().saturating_sub(before);
+    assert!(grown < 8_000_000, "{grown} bytes more for a refusal");
+    assert!(keys.iter().all(|key| call::<Vec<u8>>(&mut client, &format!("GET {key}")) == record));
+
+    let before = server.peak_memory();
+    let (granted, _, rows) = all(&mut client, &format!("RL.ALL {KEYS} {} {rules}", keys.join(" ")));
+    assert!(granted == 1 && rows.iter().all(|row| row[..3] == [1, 1_000_000, 939_999]), "{rows:?}");
+    let grown = server.peak_memory().saturating_sub(before);
+    assert!(grown < 16_000_000, "{grown} bytes more for a grant");
+    let used = |key: &String, client: &mut Connection| {
+        let report: Vec<Value> = call(client, &format!("RL.INSPECT {key}"));
+        i64::from_redis_value(report[7].clone()).expect("what is used")
+    };
+    assert!(keys.iter().all(|key| used(key, &mut client) == 60_001));
+}

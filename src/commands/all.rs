@@ -2,9 +2,9 @@
 
 use super::error::{Error, Name};
 use super::grammar::Rule;
-use super::{block, commit, conclude, grammar, now, reply, row, wait_ms, Wanted};
+use super::{block, charge, conclude, grammar, now, reply, row, wait_ms, Wanted};
 use crate::keyspace::{Call, Key, Run};
-use crate::limiter::{Change, Decision, Outcome, Span, Wait};
+use crate::limiter::{Decision, Span, Wait};
 use crate::queue::denied;
 
 /// `RL.ALL numkeys key [key ...] rule [rule ...]`, with a rule for each key:
@@ -51,28 +51,32 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
         .collect::<Option<Vec<_>>>()
         .ok_or(Error::Arity(Name::All))?;
     let now = now(call);
-    let look = |wanted: Wanted, key: &Key<'_>, rule: &Rule| wanted.peek(key, &rule.policy, now, rule.request);
-    let outcomes = judge(&keys, &rules, |wanted, key, rule| {
+    // First a look at each, which copies no record: a refusal costs no more than that.
+    let looks = judge(&keys, &rules, |wanted, key, rule| {
         if wanted.others_wait(call) {
-            Ok(Outcome { decision: denied(look(wanted, key, rule)?, Span::ZERO), change: Change::Keep })
+            Ok(denied(wanted.peek(key, &rule.policy, now, rule.request)?, Span::ZERO))
         } else {
-            wanted.decide(key, &rule.policy, now, rule.request)
+            wanted.look(key, &rule.policy, now, rule.request)
         }
     })?;
 
     // The longest of the waits, and never if any is never.
-    let wait = outcomes.iter().map(|outcome: &Outcome| outcome.decision.wait).max().unwrap_or(Wait::NONE);
-    let granted = outcomes.iter().all(|outcome| outcome.decision.granted > 0);
-    let rows: Vec<Decision> = if granted {
-        keys.iter_mut().zip(&outcomes).for_each(|(key, outcome)| commit(key, &outcome.change));
-        outcomes.into_iter().map(|outcome| outcome.decision).collect()
+    let wait = looks.iter().map(|decision| decision.wait).max().unwrap_or(Wait::NONE);
+    let granted = looks.iter().all(|decision| decision.granted > 0);
+    let mut rows = looks;
+    if granted {
+        // Record by record, so that only one is in memory besides those of the keys. Each decision is the one of the look.
+        for (index, (key, rule)) in keys.iter_mut().zip(&rules).enumerate() {
+            charge(Wanted::of(index, rule), key, &rule.policy, now, rule.request, |_| true)?;
+        }
     } else {
         // Nothing is taken, so the rules that would have granted are shown as they stand.
-        judge(&keys, &rules, |wanted, key, rule| {
-            let decision = look(wanted, key, rule)?;
-            Ok(if wanted.others_wait(call) { denied(decision, Span::ZERO) } else { decision })
-        })?
-    };
+        for (index, (row, (key, rule))) in rows.iter_mut().zip(keys.iter().zip(&rules)).enumerate() {
+            if row.granted > 0 {
+                *row = Wanted::of(index, rule).peek(key, &rule.policy, now, rule.request)?;
+            }
+        }
+    }
     drop(keys);
     for (index, (rule, row)) in rules.iter().zip(&rows).enumerate() {
         // A rule that would have granted, had the others, is neither charged nor denied.
@@ -84,6 +88,11 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
 }
 
 impl Wanted {
+    /// The key of `rule`, which is the one at `index`.
+    fn of(index: usize, rule: &Rule) -> Self {
+        Self { place: Some(index + 1), kind: Some(rule.policy.kind()) }
+    }
+
     /// Whether others wait for this key, which is one of several.
     fn others_wait(self, call: &Call<'_>) -> bool {
         self.place.is_some_and(|place| block::others_wait(call, FIRST + place - 1))
@@ -91,15 +100,13 @@ impl Wanted {
 }
 
 /// Asks each rule about its key.
-fn judge<T>(
+fn judge(
     keys: &[Key<'_>],
     rules: &[Rule],
-    ask: impl Fn(Wanted, &Key<'_>, &Rule) -> Result<T, Error>,
-) -> Result<Vec<T>, Error> {
+    ask: impl Fn(Wanted, &Key<'_>, &Rule) -> Result<Decision, Error>,
+) -> Result<Vec<Decision>, Error> {
     let pairs = keys.iter().zip(rules).enumerate();
-    pairs
-        .map(|(index, (key, rule))| ask(Wanted { place: Some(index + 1), kind: Some(rule.policy.kind()) }, key, rule))
-        .collect()
+    pairs.map(|(index, (key, rule))| ask(Wanted::of(index, rule), key, rule)).collect()
 }
 
 /// Two rules for one key would each overwrite what the other charges.

@@ -99,18 +99,25 @@ impl Wanted {
         }
     }
 
-    /// Decides for what `key` holds, with a change that is [`storable`].
-    fn decide(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Outcome, Error> {
-        self.decide_for(self.stored(key)?, policy, now, request)
-    }
-
-    /// Decides as [`Self::decide`] would if the key held `stored`.
+    /// Decides for a key that holds `stored`, with a change that is [`storable`].
     fn decide_for(self, stored: Option<&[u8]>, policy: &Policy, now: Instant, request: Request) -> Result<Outcome, Error> {
         let Outcome { decision, change } = policy.decide(stored, now, request).map_err(|refusal| self.refused(refusal))?;
         Ok(Outcome { decision, change: storable(change)? })
     }
 
-    /// What [`Self::decide`] would answer, with the limiter as it stands.
+    /// What [`charge`] would answer, without making the change. An error of the change itself is one here, too.
+    fn look(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Decision, Error> {
+        let stored = self.stored(key)?;
+        let decision = policy.look(stored, now, request).map_err(|refusal| self.refused(refusal))?;
+        // A change makes a value longer by less than this.
+        if Key::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
+            Ok(decision)
+        } else {
+            Err(Error::Overflow)
+        }
+    }
+
+    /// What [`charge`] would answer, with the limiter as it stands.
     fn peek(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Decision, Error> {
         policy.peek(self.stored(key)?, now, request).map_err(|refusal| self.refused(refusal))
     }
@@ -145,8 +152,8 @@ fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
     expires.as_ms_ceil()..=expires.saturating_add(slack).as_ms_ceil()
 }
 
-/// Decides for what `key` holds and carries it out, if `goes` agrees: what [`Wanted::decide`] and [`commit`] do, for the call that
-/// has to be fast. The bytes are not moved in between, which is a good part of all its time. Tells also whether anything changed.
+/// Decides for what `key` holds and carries it out, if `goes` agrees: what [`Wanted::decide_for`] and [`commit`]
+/// do, for calls that have to be fast. The bytes are not moved in between, which is a good part of all their time. Tells also whether anything changed.
 #[inline(always)]
 fn charge(
     wanted: Wanted,

@@ -243,7 +243,7 @@ pub struct Bytes {
 
 impl Bytes {
     /// Up to this length they are kept in place: no record of fixed length is longer.
-    const SHORT: usize = 64;
+    pub const SHORT: usize = 64;
 
     /// No bytes.
     pub const fn new() -> Self {
@@ -467,6 +467,14 @@ macro_rules! algorithms {
                 bytes: &mut Bytes,
             ) -> Result<Verdict, Refusal> {
                 match self { $(Self::$name(policy) => decide(policy, stored, now, request, Some(bytes)),)* }
+            }
+
+            /// What [`Self::decide`] would answer, without making the change: a long record is not copied.
+            ///
+            /// # Errors
+            /// As [`Self::decide`].
+            pub fn look(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Decision, Refusal> {
+                match self { $(Self::$name(policy) => decide(policy, stored, now, request, None).map(|(decision, _)| decision),)* }
             }
 
             /// What [`Self::decide`] would answer, but with the limiter as it stands: nothing is taken.

@@ -231,6 +231,13 @@ impl Server {
         self.crash_and_restart();
     }
 
+    /// The most memory that the process has taken so far, in bytes, what its modules allocate by themselves included.
+    pub fn peak_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1_024
+    }
+
     /// Whether it is still the process that was started.
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().expect("the server's state").is_none()

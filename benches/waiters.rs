@@ -28,7 +28,7 @@ struct Scene {
     wake: Option<&'static str>,
 }
 
-const SCENES: [Scene; 4] = [
+const SCENES: [Scene; 6] = [
     Scene {
         name: "RL.GCRA, one key",
         first: "RL.GCRA key 10000 1d COST 10000",
@@ -42,6 +42,20 @@ const SCENES: [Scene; 4] = [
         before: "RL.GCRA key:# 1 1d",
         wait: "RL.GCRA key:# 1 1d BLOCK 1d",
         wake: Some("FLUSHALL"),
+    },
+    Scene {
+        name: "RL.GCRA, a key each, of another limit",
+        first: "PING",
+        before: "RL.GCRA key:# 1 1d",
+        wait: "RL.GCRA key:# 2 1d BURST 1 BLOCK 1d",
+        wake: Some("FLUSHALL"),
+    },
+    Scene {
+        name: "RL.GCRA, a key each, as it is due",
+        first: "PING",
+        before: "RL.GCRA key:# 1 5s",
+        wait: "RL.GCRA key:# 1 5s BLOCK 1d",
+        wake: None,
     },
     Scene { name: "BLPOP, one key", first: "PING", before: "PING", wait: "BLPOP key 0", wake: Some("EVAL LPUSH") },
     Scene {
@@ -57,14 +71,12 @@ fn main() {
     // Cargo passes arguments that are of no use here.
     let limit = rlimit::increase_nofile_limit(u64::MAX).expect("a limit");
     assert!(limit > WAITERS as u64 + 100, "only {limit} open files are allowed: raise the hard limit (ulimit -Hn)");
-    println!(
-        "{WAITERS} clients wait.\n{:<32} {:>17} {:>17} {:>10} {:>12} {:>22}",
-        "", "a client's memory", "more as it waits", "idle CPU", "wake-ups", "PING meanwhile (ms)"
-    );
-    println!(
-        "{:<32} {:>17} {:>17} {:>10} {:>12} {:>22}",
-        "", "(bytes)", "(bytes)", "(percent)", "(a second)", "p50 / p99 / max"
-    );
+    println!("{WAITERS} clients wait.");
+    let head = |row: [&str; 7]| {
+        println!("{:<38} {:>17} {:>17} {:>17} {:>10} {:>12} {:>22}", row[0], row[1], row[2], row[3], row[4], row[5], row[6]);
+    };
+    head(["", "a client's memory", "more as it waits", "counted as used", "idle CPU", "wake-ups", "PING meanwhile (ms)"]);
+    head(["", "(bytes)", "(bytes)", "(bytes)", "(percent)", "(a second)", "p50 / p99 / max"]);
     for scene in &SCENES {
         println!("{}", scene.play());
     }
@@ -135,10 +147,9 @@ impl Scene {
         });
         pings.sort();
         let ping = |permille: usize| pings[(pings.len() - 1) * permille / 1_000].as_secs_f64() * 1_000.0;
-        assert!(ping(990) < 50.0, "{}: a PING takes {} ms at p99", self.name, ping(990));
         let each = |from: i64, to: i64| (to - from) / WAITERS as i64;
         format!(
-            "{:<32} {:>17} {:>17} {:>17} {:>10} {:>12.0} {:>22}",
+            "{:<38} {:>17} {:>17} {:>17} {:>10} {:>12.0} {:>22}",
             self.name,
             each(before, connected),
             each(connected, more),

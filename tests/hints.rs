@@ -310,7 +310,18 @@ fn too_much(name: &str, options: &[Argument], word: &str) -> String {
 }
 
 /// How the refusal of a value begins.
-fn must_be(argument: &Argument) -> String {
+fn needs_value(name: &str, token: &str) -> String {
+    if name == "GCRA" {
+        return format!("ERR Missing {token} value");
+    }
+    format!("ERR {token} needs a value")
+}
+
+/// How the refusal of a wrong value begins. `GCRA` has the words of the server's own command.
+fn must_be(name: &str, argument: &Argument) -> String {
+    if name == "GCRA" {
+        return format!("ERR {} is not ", argument.label());
+    }
     format!("ERR {} must be {}", argument.label(), if argument.kind == "integer" { "a whole number from" } else { "" })
 }
 
@@ -411,9 +422,9 @@ fn every_value_is_needed_and_is_what_the_documentation_tells() {
                     let end = words_before(&call, place + 1);
                     if ["integer", "string"].contains(&&*argument.kind) {
                         words[end - 1] = "word".into();
-                        assert_refused(&mut client, &name, &words, &must_be(argument));
+                        assert_refused(&mut client, &name, &words, &must_be(&name, argument));
                         if let Some(token) = &argument.token {
-                            assert_refused(&mut client, &name, &words[..end - 1], &format!("ERR {token} needs a value"));
+                            assert_refused(&mut client, &name, &words[..end - 1], &needs_value(&name, token));
                         }
                     }
                 }

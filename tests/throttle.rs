@@ -118,14 +118,47 @@ fn gcra_replies_alike_and_takes_parts_of_a_second() {
             ("GCRA key 4 1 10 TOKENS 5", [0, 5, 0, -1, 50]),
             ("GCRA key 4 1 10.0", [1, 5, 0, 10, 50]),
             ("GCRA key 4 1 10 tokens 6", [1, 5, 0, -1, 50]),
-            ("GCRA key 4 1 10 TOKENS 0", [0, 5, 0, -1, 50]),
-            ("GCRA none 4 1 10 TOKENS 0", [0, 5, 5, -1, 0]),
             ("gcra half 0 1 0.5", [0, 1, 0, -1, 1]),
             ("gcra half 0 1 0.5", [1, 1, 0, 1, 1]),
             ("GCRA two 1 1 2.5 TOKENS 2", [0, 2, 0, -1, 5]),
             ("GCRA two 1 1 2.5", [1, 2, 0, 3, 5]),
+            // As clients write a floating-point number.
+            ("GCRA third 1 3 3.3333333333333335 TOKENS 2", [0, 2, 0, -1, 3]),
+            ("GCRA tenth 0 1 1e-1", [0, 1, 0, -1, 1]),
+            ("GCRA long 0 1 1.0E7", [0, 1, 0, -1, 10_000_000]),
+            ("GCRA long 0 1 .1e8", [1, 1, 0, 10_000_000, 10_000_000]),
         ],
     );
+    let report: Vec<redis::Value> = call(&mut server.client(), "RL.INSPECT third");
+    assert_eq!(report[5], redis::Value::BulkString(b"3333.333".to_vec()), "{report:?}");
+}
+
+#[test]
+fn gcra_refuses_what_the_servers_own_tests_expect_it_to() {
+    let server = both(&[]);
+    let mut client = server.client();
+    for (words, part) in [
+        ("gcra", "wrong number of arguments"),
+        ("gcra mykey", "wrong number of arguments"),
+        ("gcra mykey 10", "wrong number of arguments"),
+        ("gcra mykey 10 5", "wrong number of arguments"),
+        ("gcra mykey -1 5 10", "out of range"),
+        ("gcra mykey notanumber 5 10", "out of range"),
+        ("gcra mykey 10 0 10", "out of range"),
+        ("gcra mykey 10 -1 10", "out of range"),
+        ("gcra mykey 10 notanumber 10", "not an integer"),
+        ("gcra mykey 10 5 0", "period must be > 0"),
+        ("gcra mykey 10 5 -1", "period must be > 0"),
+        ("gcra mykey 10 5 notanumber", "not a valid float"),
+        ("gcra mykey 10 5 10 TOKENS", "Missing TOKENS value"),
+        ("gcra mykey 10 5 10 TOKENS 0", "out of range"),
+        ("gcra mykey 10 5 10 TOKENS -1", "out of range"),
+        ("gcra mykey 10 5 10 TOKENS notanumber", "not an integer"),
+    ] {
+        let text = error(&mut client, &command(words));
+        assert!(text.contains(part), "{words}: {text}");
+    }
+    assert_eq!(call::<i64>(&mut client, "DBSIZE"), 0);
 }
 
 #[test]
@@ -156,8 +189,6 @@ fn what_takes_nothing_leaves_no_trace() {
         ("CL.THROTTLE key 4 1 86400 9", 1),
         ("CL.THROTTLE missing 4 1 86400 9", 1),
         ("CL.THROTTLE missing 4 1 86400 -9", 0),
-        ("GCRA missing 4 1 86400 TOKENS 0", 0),
-        ("GCRA key 4 1 86400 TOKENS 0", 0),
         ("GCRA key 4 1 86400", 1),
     ] {
         assert_eq!(limit(&mut other, words)[0], limited, "{words}");
@@ -300,10 +331,11 @@ fn every_error_names_what_is_wrong_and_changes_nothing() {
     const COUNT: &str = "ERR count_per_period must be a whole number from 1 to 1000000000000";
     const PERIOD: &str = "ERR period must be a whole number from 1 to 315360000";
     const QUANTITY: &str = "ERR quantity must be a whole number from -1000000000000 to 1000000000000";
-    const TOKENS_PER_PERIOD: &str = "ERR tokens_per_period must be a whole number from 1 to 1000000000000";
-    const DURATION: &str =
-        "ERR period must be from 1ms to 3650d: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond";
-    const TOKENS: &str = "ERR TOKENS must be a whole number from 0 to 1000000000000";
+    const INTEGER_BURST: &str = "ERR max_burst is not an integer or out of range: it must be from 0 to 999999999999";
+    const TOKENS_PER_PERIOD: &str =
+        "ERR tokens_per_period is not an integer or out of range: it must be from 1 to 1000000000000";
+    const SECONDS: &str = "ERR period must be > 0: from 0.001 to 315360000 seconds";
+    const TOKENS: &str = "ERR TOKENS is not an integer or out of range: it must be from 1 to 1000000000000";
 
     let server = both(&[]);
     let mut client = server.client();
@@ -340,14 +372,16 @@ fn every_error_names_what_is_wrong_and_changes_nothing() {
         ("GCRA key 4 1", "ERR wrong number of arguments for 'gcra' command"),
         ("GCRA key 4 1 10 TOKENS 1 1", "ERR unknown option '1' for GCRA"),
         ("GCRA key 4 1 10 TOKENS 1 tokens 2", "ERR TOKENS is given twice"),
-        ("GCRA key -1 1 10", BURST),
+        ("GCRA key -1 1 10", INTEGER_BURST),
         ("GCRA key 4 0 10", TOKENS_PER_PERIOD),
         ("GCRA key 4 -1 10", TOKENS_PER_PERIOD),
-        ("GCRA key 4 1 0", DURATION),
-        ("GCRA key 4 1 -1.5", DURATION),
-        ("GCRA key 4 1 0.0009", DURATION),
-        ("GCRA key 4 1 315360001", DURATION),
-        ("GCRA key 4 1 10 TOKENS", "ERR TOKENS needs a value"),
+        ("GCRA key 4 1 0", SECONDS),
+        ("GCRA key 4 1 -1.5", SECONDS),
+        ("GCRA key 4 1 0.0009", SECONDS),
+        ("GCRA key 4 1 315360001", SECONDS),
+        ("GCRA key 4 1 x", "ERR period is not a valid float: it must be a number of seconds"),
+        ("GCRA key 4 1 10 TOKENS", "ERR Missing TOKENS value"),
+        ("GCRA key 4 1 10 TOKENS 0", TOKENS),
         ("GCRA key 4 1 10 TOKENS -1", TOKENS),
         ("GCRA key 4 1 10 TOKENS x", TOKENS),
         ("GCRA key 4 1 10 TOKENS 1000000000001", TOKENS),

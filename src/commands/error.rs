@@ -63,6 +63,21 @@ pub enum Error {
         /// The greatest value.
         max: u64,
     },
+    /// As [`Self::Count`], in the server's own words: `GCRA`.
+    Integer {
+        /// The argument.
+        name: &'static str,
+        /// The least value.
+        min: u64,
+        /// The greatest value.
+        max: u64,
+    },
+    /// Not a number of seconds: `GCRA`.
+    NoNumber(&'static str),
+    /// A number of seconds that is out of range: `GCRA`.
+    Seconds(&'static str),
+    /// As [`Self::MissingValue`], in the server's own words: `GCRA`.
+    Missing(&'static str),
     /// Not a whole number, or too large in size.
     Signed {
         /// The argument.
@@ -131,6 +146,12 @@ impl fmt::Display for Error {
             Self::Arity(name) => write!(f, "ERR wrong number of arguments for {name}"),
             Self::NoLimit(kind) => write!(f, "ERR {} needs a limit and a period", kind.name()),
             Self::Count { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
+            Self::Integer { name, min, max } => {
+                write!(f, "ERR {name} is not an integer or out of range: it must be from {min} to {max}")
+            }
+            Self::NoNumber(name) => write!(f, "ERR {name} is not a valid float: it must be a number of seconds"),
+            Self::Seconds(name) => write!(f, "ERR {name} must be > 0: from 0.001 to 315360000 seconds"),
+            Self::Missing(name) => write!(f, "ERR Missing {name} value"),
             Self::Signed { name, max } => write!(f, "ERR {name} must be a whole number from -{max} to {max}"),
             Self::Duration { name, range } => write!(
                 f,

@@ -197,16 +197,20 @@ pub fn throttle<W: Words + ?Sized>(words: &W) -> Result<Asked, Error> {
     Ok(Asked { policy: bursty(limit, period, burst)?, amount })
 }
 
-/// The words of `GCRA key max_burst tokens_per_period period [TOKENS n]`.
+/// The words of `GCRA key max_burst tokens_per_period period [TOKENS n]`. What it refuses, and in which words, is what the tests of
+/// the server's own command ask for.
 ///
 /// # Errors
 /// As [`limiter`].
 pub fn tokens<W: Words + ?Sized>(words: &W) -> Result<Asked, Error> {
     const TOKENS: &str = "TOKENS";
     let word = |index| words.word(index).ok_or(Error::Arity(Name::Tokens));
-    let burst = burst(word(2)?)?;
-    let limit = count(word(3)?, "tokens_per_period", 1, MAX_UNITS)?;
-    let period = period_of(word(4)?).ok_or(BAD_PERIOD)?;
+    let integer = |word: &[u8], name, min, max| {
+        digits(word).filter(|number| (min..=max).contains(number)).ok_or(Error::Integer { name, min, max })
+    };
+    let burst = integer(word(2)?, "max_burst", 0, MAX_UNITS - 1)? + 1;
+    let limit = integer(word(3)?, "tokens_per_period", 1, MAX_UNITS)?;
+    let period = seconds(word(4)?)?;
     let mut tokens = None;
     let mut next = 5;
     while let Some(word) = words.word(next) {
@@ -216,12 +220,69 @@ pub fn tokens<W: Words + ?Sized>(words: &W) -> Result<Asked, Error> {
         if tokens.is_some() {
             return Err(Error::Twice(TOKENS));
         }
-        tokens = Some(count(words.word(next + 1).ok_or(Error::MissingValue(TOKENS))?, TOKENS, 0, MAX_UNITS)?);
+        tokens = Some(integer(words.word(next + 1).ok_or(Error::Missing(TOKENS))?, TOKENS, 1, MAX_UNITS)?);
         next += 2;
     }
-    let tokens = tokens.unwrap_or(1);
-    let amount = (tokens > 0).then_some(Amount::Cost(tokens));
-    Ok(Asked { policy: bursty(limit, period, burst)?, amount })
+    Ok(Asked { policy: bursty(limit, period, burst)?, amount: Some(Amount::Cost(tokens.unwrap_or(1))) })
+}
+
+/// A period as clients write a floating-point number of seconds (`0.5`, `3.3333333333333335`, `1e3`), rounded to the microsecond; or
+/// one that `RL.GCRA` takes.
+fn seconds(word: &[u8]) -> Result<Span, Error> {
+    if let Some(period) = period_of(word) {
+        return Ok(period);
+    }
+    let (negative, size) = word.strip_prefix(b"-").map_or((false, word), |size| (true, size));
+    let us = decimal_us(size).ok_or(Error::NoNumber("period"))?;
+    let period = Span::from_us(us);
+    if negative || !(MIN_PERIOD..=MAX_PERIOD).contains(&period) {
+        return Err(Error::Seconds("period"));
+    }
+    Ok(period)
+}
+
+/// Digits with a point anywhere, or none, and an exponent, or none: a number of seconds, in microseconds, to the nearest. More than
+/// fit are the most that do.
+fn decimal_us(word: &[u8]) -> Option<u64> {
+    let exponent_at = word.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e'));
+    let (number, exponent) = match exponent_at {
+        None => (word, 0),
+        Some(at) => {
+            let (negative, size) = match word[at + 1..].split_first() {
+                Some((b'-', size)) => (true, size),
+                Some((b'+', size)) => (false, size),
+                _ => (false, &word[at + 1..]),
+            };
+            let size = i64::try_from(digits(size)?.min(1_000)).ok()?;
+            (&word[..at], if negative { -size } else { size })
+        }
+    };
+    let point = number.iter().position(|&byte| byte == b'.').unwrap_or(number.len());
+    let mut any = false;
+    let mut us = 0_u128;
+    // The power of ten, of a second, that the next digit counts; in microseconds it is six more.
+    let mut power = i64::try_from(point).ok()? - 1 + exponent;
+    for (index, byte) in number.iter().enumerate() {
+        if index == point {
+            continue;
+        }
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        any = true;
+        us = match u32::try_from(power + 6) {
+            // Beyond what any period can be, and far from overflow.
+            Ok(power) if power > 25 && digit > 0 => u128::from(u64::MAX),
+            Ok(power) if power > 25 => us,
+            Ok(power) => us.saturating_add(u128::from(digit) * 10_u128.pow(power)),
+            // The first digit behind the last microsecond rounds.
+            Err(_) if power == -7 => us + u128::from(digit >= 5),
+            Err(_) => us,
+        };
+        power -= 1;
+    }
+    any.then(|| u64::try_from(us).unwrap_or(u64::MAX))
 }
 
 /// The capacity: the burst is what may come at once besides the unit that always may.
@@ -453,6 +514,40 @@ mod tests {
             ("1D", Some(86_400_000_000)),
             ("0060", Some(60_000_000)),
         ]);
+    }
+
+    #[test]
+    fn floating_point_seconds_are_rounded_to_the_microsecond() {
+        for (word, us) in [
+            ("60", Some(60_000_000)),
+            ("0.5", Some(500_000)),
+            (".5", Some(500_000)),
+            ("5.", Some(5_000_000)),
+            ("3.3333333333333335", Some(3_333_333)),
+            ("0.0000005", Some(1)),
+            ("0.00000049", Some(0)),
+            ("1e3", Some(1_000_000_000)),
+            ("1.5E+1", Some(15_000_000)),
+            ("2.5e-3", Some(2_500)),
+            ("1.0E7", Some(10_000_000_000_000)),
+            ("123456789012345678901234567890", Some(u64::MAX)),
+            ("1e99999999999999999", Some(u64::MAX)),
+            ("0e999", Some(0)),
+            ("1e-999", Some(0)),
+            ("0.1e1", Some(1_000_000)),
+            ("", None),
+            (".", None),
+            ("e3", None),
+            ("1e", None),
+            ("1e+", None),
+            ("1.2.3", None),
+            ("1 ", None),
+            ("inf", None),
+            ("nan", None),
+            ("0x10", None),
+        ] {
+            assert_eq!(decimal_us(word.as_bytes()), us, "{word}");
+        }
     }
 
     #[test]

@@ -303,7 +303,7 @@ fn too_much(name: &str, options: &[Argument], word: &str) -> String {
     match options {
         [] => "ERR wrong number of arguments for".into(),
         _ => match options.iter().flat_map(Argument::ways).find(|way| way[0].token.is_none()) {
-            Some(way) => must_be(&way[0]),
+            Some(way) => must_be(name, &way[0]),
             None => format!("ERR unknown option '{word}' for {name}"),
         },
     }

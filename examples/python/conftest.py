@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import socket as socket_module
 import subprocess
 import tempfile
 import time
@@ -13,13 +14,17 @@ import redis
 BUILT = pathlib.Path(__file__).resolve().parents[2] / "target/release/libredis_rl.so"
 
 
+MODULE = pathlib.Path(os.environ.get("REDIS_RL_MODULE", BUILT)).resolve()
+
+
 @contextlib.contextmanager
-def running_server():
-    module = pathlib.Path(os.environ.get("REDIS_RL_MODULE", BUILT)).resolve()
-    assert module.exists(), f"{module} is missing: run `make build`"
+def running_server(module=MODULE):
+    """The process and its socket. `module=None`: a server without the module."""
+    assert module is None or module.exists(), f"{module} is missing: run `make build`"
     with tempfile.TemporaryDirectory(prefix="redis-rl-") as folder:
         socket = f"{folder}/server.sock"
-        options = ["--port", "0", "--unixsocket", socket, "--dir", folder, "--save", "", "--loadmodule", str(module)]
+        options = ["--port", "0", "--unixsocket", socket, "--dir", folder, "--save", ""]
+        options += ["--loadmodule", str(module)] if module else []
         with open(f"{folder}/log", "w+") as log:
             process = subprocess.Popen([os.environ.get("REDIS_RL_SERVER", "redis-server"), *options], stdout=log)
             try:
@@ -31,9 +36,50 @@ def running_server():
                 process.wait()
 
 
-def is_up(socket):
+NODES = 3
+# The slots of each node.
+SHARES = [(0, 5460), (5461, 10922), (10923, 16383)]
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket_module.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextlib.contextmanager
+def running_cluster():
+    """The ports of three primaries, on loopback."""
+    assert MODULE.exists(), f"{MODULE} is missing: run `make build`"
+    with tempfile.TemporaryDirectory(prefix="redis-rl-") as folder, contextlib.ExitStack() as stack:
+        ports = free_ports(2 * NODES)
+        for port, bus in zip(ports[:NODES], ports[NODES:]):
+            home = pathlib.Path(folder, str(port))
+            home.mkdir()
+            options = ["--port", port, "--bind", "127.0.0.1", "--cluster-enabled", "yes", "--cluster-port", bus]
+            options += ["--dir", home, "--save", "", "--loadmodule", MODULE]
+            log = stack.enter_context(open(home / "log", "w"))
+            program = [os.environ.get("REDIS_RL_SERVER", "redis-server"), *map(str, options)]
+            process = subprocess.Popen(program, stdout=log)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            eventually(lambda: process.poll() is not None or is_up(port=port))
+            assert process.poll() is None, f"a node did not start:\n{(home / 'log').read_text()}"
+        nodes = [stack.enter_context(redis.Redis(port=port, decode_responses=True)) for port in ports[:NODES]]
+        for node, share in zip(nodes, SHARES):
+            node.execute_command("CLUSTER ADDSLOTSRANGE", *share)
+            node.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], ports[NODES])
+        # Each knows of all slots, or a client that asks it would miss some.
+        knows_all = lambda node: node.cluster("info").get("cluster_slots_ok") == "16384"
+        eventually(lambda: all(knows_all(node) and node.cluster("info")["cluster_state"] == "ok" for node in nodes))
+        yield ports[:NODES]
+
+
+def is_up(socket=None, port=None):
     try:
-        return redis.Redis(unix_socket_path=socket, retry=None).ping()
+        return redis.Redis(unix_socket_path=socket, port=port, retry=None).ping()
     except redis.RedisError:
         return False
 

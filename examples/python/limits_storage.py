@@ -12,7 +12,9 @@
 Schemes: redis-rl, rediss-rl (TLS), redis-rl+unix, and each with async+ before it, for `limits.aio`. Options beyond
 `key_prefix` and `wrap_exceptions` are redis-py's: set `socket_timeout`. What happens when Redis is down is the caller's choice:
 flask-limiter and slowapi answer 500 (closed), or count in each process with `in_memory_fallback_enabled`; flask-limiter goes on
-uncounted with `swallow_errors` (open).
+uncounted with `swallow_errors` (open). `check()` is True if the server would take a hit, and False whatever the reason is.
+
+A cost is a whole number, also as a float (`cost=2.0`); the server answers any other with an error.
 """
 
 import time
@@ -34,6 +36,11 @@ def _used(reply):
 
 def _granted(reply):
     return reply[0] > 0
+
+
+def _whole(amount):
+    """2 for 2.0. What is no whole number stays as it is, for the server to refuse."""
+    return int(amount) if amount % 1 == 0 else amount
 
 
 def _facts(reply):
@@ -72,13 +79,18 @@ class _Commands:
         if amount == 0:
             return self._call(lambda _: True, "PING")
         command = ("RL.SLIDE", self._key(strategy, key), limit, expiry, *options)
-        return self._call(_granted, *command, "COST", amount)
+        return self._call(_granted, *command, "COST", _whole(amount))
+
+    # A refund to a key that nobody uses writes nothing. But the server refuses it where it would refuse a hit: when the module is
+    # not loaded, on a replica, when memory is full, or when the user may not write.
+    def _probe(self):
+        return self._call(lambda reply: len(reply) == 5, "RL.FIXED", self._key("check", ""), 1, 1, "REFUND", 1)
 
     # A cost of 0 is nothing to the server, and to `limits` a hit that always passes.
     def incr(self, key, expiry, amount=1):
         if amount == 0:
             return self.get(key)
-        return self._call(_used, "RL.FIXED", self._key("fixed", key), UNLIMITED, expiry, "COST", amount)
+        return self._call(_used, "RL.FIXED", self._key("fixed", key), UNLIMITED, expiry, "COST", _whole(amount))
 
     def get(self, key):
         return self._inspect("fixed", key, lambda facts: facts["used"])
@@ -123,10 +135,11 @@ class RedisRLStorage(
     def _call(self, meaning, *command):
         return meaning(self.storage.execute_command(*command))
 
+    # Any exception: another kind of server may answer with what redis-py can't decode.
     def check(self):
         try:
-            return self.storage.ping()
-        except redis.RedisError:
+            return self._probe()
+        except Exception:
             return False
 
     def reset(self):
@@ -147,8 +160,8 @@ class AsyncRedisRLStorage(
 
     async def check(self):
         try:
-            return await self.storage.ping()
-        except redis.RedisError:
+            return await self._probe()
+        except Exception:
             return False
 
     async def reset(self):

@@ -2,6 +2,10 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
+import decimal
+import socketserver
+import threading
 import time
 
 import fastapi
@@ -18,7 +22,7 @@ import slowapi.errors
 from limits.storage import storage_from_string
 
 import limits_storage  # noqa: F401, registers its schemes
-from conftest import eventually
+from conftest import eventually, running_server
 
 STRATEGIES = limits.strategies.STRATEGIES
 ALL = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -64,6 +68,35 @@ def test_a_cost_of_nothing_and_one_of_too_much(uri, strategy):
     assert limit.hit(item, cost=0) and limit.get_window_stats(item).remaining == 2
     assert not limit.hit(item, cost=3)
     assert limit.hit(item, cost=2) != (strategy == "fixed-window"), "a fixed window of `limits` counts what it denies"
+
+
+@ALL
+def test_a_whole_cost_of_any_type(uri, strategy):
+    limit = limiter(strategy, uri)
+    item = limits.parse("10 per minute")
+    for left, cost in ((8, 2.0), (5, decimal.Decimal(3)), (4, True), (4, 0.0)):
+        assert limit.hit(item, cost=cost) and limit.get_window_stats(item).remaining == left
+        assert limit.test(item, cost=cost)
+    assert not limit.hit(item, cost=5.0)
+
+    async def main():
+        limit = limits.aio.strategies.STRATEGIES[strategy](storage_from_string(f"async+{uri}"))
+        assert await limit.hit(item, "user", cost=2.0)
+        assert (await limit.get_window_stats(item, "user")).remaining == 8
+
+    asyncio.run(main())
+
+
+@ALL
+@pytest.mark.parametrize("cost", [0.5, 2.5, float("nan"), float("inf")])
+def test_a_cost_that_is_not_whole_is_an_error_and_takes_nothing(uri, strategy, cost):
+    limit = limiter(strategy, uri)
+    item = limits.parse("10 per minute")
+    with pytest.raises(redis.ResponseError, match="COST must be a whole number"):
+        limit.hit(item, cost=cost)
+    with pytest.raises(limits.errors.StorageError):
+        limiter(strategy, uri, wrap_exceptions=True).hit(item, cost=cost)
+    assert limit.get_window_stats(item).remaining == 10
 
 
 @SLIDING
@@ -170,6 +203,97 @@ def test_down(dead_socket):
     for wrapped, error in ((False, redis.ConnectionError), (True, limits.errors.StorageError)):
         with pytest.raises(error):
             limiter("moving-window", f"redis-rl+unix://{dead_socket}", wrap_exceptions=wrapped, **options).hit(item)
+
+
+def check(uri):
+    """What both storages say; they are to agree."""
+    storage = storage_from_string(uri, retry=None, socket_timeout=0.5)
+    healthy = storage.check()
+    storage.storage.close()
+
+    async def main():
+        storage = storage_from_string(f"async+{uri}", retry=None, socket_timeout=0.5)
+        try:
+            return await storage.check()
+        finally:
+            await storage.storage.aclose()
+
+    assert asyncio.run(main()) is healthy
+    return healthy
+
+
+def test_check_writes_nothing_and_denies_nothing(socket, uri):
+    other = redis.Redis(unix_socket_path=socket)
+    other.execute_command("RL.TOP", "RESET")
+    before = other.info("rl")["rl_fixed_denied"]
+    assert check(uri) is True
+    assert other.keys() == [] and other.info("rl")["rl_fixed_denied"] == before and not other.execute_command("RL.TOP")
+
+
+def test_check_where_nobody_listens(dead_socket):
+    assert check(f"redis-rl+unix://{dead_socket}") is False
+
+
+def test_check_where_the_module_is_not_loaded():
+    with running_server(module=None) as (_, socket):
+        assert check(f"redis-rl+unix://{socket}") is False
+
+
+def test_check_where_a_hit_would_be_refused():
+    with running_server() as (_, socket):
+        uri = f"redis-rl+unix://{socket}"
+        other = redis.Redis(unix_socket_path=socket)
+        assert check(uri) is True
+        # The connection of `other` is older than the password, and needs none.
+        for setting, value, healthy in (("maxmemory", 1, 0), ("min-replicas-to-write", 1, 0), ("requirepass", "secret", "")):
+            other.config_set(setting, value)
+            assert check(uri) is False, setting
+            other.config_set(setting, healthy)
+            assert check(uri) is True, setting
+        other.execute_command("REPLICAOF", "127.0.0.1", "1")
+        assert check(uri) is False
+
+
+@contextlib.contextmanager
+def answering(answer):
+    """A server that is no Redis: it gives this answer to whatever it reads. None: it never answers."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            while self.request.recv(4096):
+                if answer is not None:
+                    self.request.sendall(answer)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+# Of HTTP, of memcached, of TLS; what redis-py takes for a reply, or can't decode; and none.
+OTHERS = [
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    b"ERROR\r\n",
+    b"\x15\x03\x01\x00\x02\x02\x0a",
+    b"+OK\r\n",
+    b":1\r\n",
+    b"$2\r\n\xff\xfe\r\n",
+    None,
+]
+
+
+@pytest.mark.parametrize("answer", OTHERS)
+def test_check_of_another_kind_of_server(answer):
+    with answering(answer) as port:
+        assert check(f"redis-rl://127.0.0.1:{port}") is False
 
 
 def flask_client(uri, **options):

@@ -1,3 +1,12 @@
+import { Command } from 'ioredis';
+
+/** A command of the module. ioredis knows no key in it by itself, and a Cluster would send it to any node. */
+class Limiter extends Command {
+  getKeys() {
+    return [this.args[0]];
+  }
+}
+
 /**
  * Express middleware for any of the algorithms: one call a request, and headers that tell exactly when to come back.
  *
@@ -7,9 +16,9 @@
  *     app.use(rateLimit(redis, { algorithm: 'GCRA', limit: 10, period: 60, key }));
  *     app.use('/login', rateLimit(redis, { algorithm: 'FIXED', limit: 5, period: 900, key, name: 'login' }));
  *
- * `period` is a number of seconds; `options` are the algorithm's, as in ['BURST', 5]; `key` and `cost`, a whole number from 1
- * on, may depend on the request, and may be async. Who limits by address takes `ipKeyGenerator(request.ip)`, as a client of
- * IPv6 has many.
+ * `redis` is a Redis or a Cluster of ioredis. `period` is a number of seconds; `options` are the algorithm's, as in
+ * ['BURST', 5]; `key` and `cost`, a whole number from 1 on, may depend on the request, and may be async. Who limits by address
+ * takes `ipKeyGenerator(request.ip)`, as a client of IPv6 has many.
  *
  * The key in Redis is `prefix`, `name`, a colon and the request's key: limits of different names are counted apart, those of
  * the same name together. A `keyPrefix` of ioredis does not reach it.
@@ -40,7 +49,7 @@ export function rateLimit(
     }
     let reply;
     try {
-      reply = await redis.call(`RL.${algorithm}`, redisKey, limit, exact, ...options, 'COST', units);
+      reply = await redis.sendCommand(new Limiter(`RL.${algorithm}`, [redisKey, limit, exact, ...options, 'COST', units]));
     } catch (error) {
       if (onDown === 'closed') return next(Object.assign(error, { status: 503 }));
       console.warn(`${request.path} goes on uncounted: ${error.message}`);

@@ -16,7 +16,7 @@ let redis;
 
 before(async () => {
   server = await startServer();
-  redis = new Redis({ path: server.socket });
+  redis = new Redis({ path: server.path });
 });
 after(async () => {
   redis?.disconnect();
@@ -194,7 +194,7 @@ test('stores of different windows, and of different prefixes, are counted apart'
 
 test('when Redis is down: closed or open', async (context) => {
   const other = await startServer();
-  const client = new Redis({ path: other.socket, commandTimeout: 200, autoResendUnfulfilledCommands: false });
+  const client = new Redis({ path: other.path, commandTimeout: 200, autoResendUnfulfilledCommands: false });
   client.on('error', () => {});
   const warnings = context.mock.method(console, 'warn', () => {});
   const policy = { algorithm: 'GCRA', limit: 1, period: 3600, key: byUser };

@@ -19,7 +19,7 @@ const [middleware, store] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(([, pr
 /** Runs a program, asks for these paths, one after the other, and tells the statuses. */
 async function run(program, paths) {
   const changes = [
-    ['new Redis({', `new Redis({ path: ${JSON.stringify(server.socket)},`],
+    ['new Redis({', `new Redis({ path: ${JSON.stringify(server.path)},`],
     ['app.listen(3000);', "export const http = app.listen(0, '127.0.0.1');\nexport { redis };"],
     ...['rate-limit', 'store'].map((name) => [`'./${name}.mjs'`, JSON.stringify(pathToFileURL(join(RECIPES, `${name}.mjs`)))]),
   ];

@@ -1,7 +1,9 @@
-// A server with the module, on a socket in a folder of its own.
+// Servers with the module, each in a folder of its own, and what tests ask them.
 import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { closeSync, existsSync, openSync } from 'node:fs';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -11,19 +13,24 @@ import { Redis } from 'ioredis';
 const BUILT = fileURLToPath(new URL('../../../target/release/libredis_rl.so', import.meta.url));
 const DEADLINE_MS = 20_000;
 
-export async function startServer() {
+/** A module that is there. */
+function built() {
   const module = resolve(process.env.REDIS_RL_MODULE ?? BUILT);
   if (!existsSync(module)) throw new Error(`${module} is missing: run \`make build\``);
+  return module;
+}
+
+/** Starts a server in a folder of its own; `address` is where a client finds it. */
+async function start(options, address) {
   const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));
-  const socket = join(folder, 'server.sock');
+  const where = address(folder);
   const log = openSync(join(folder, 'log'), 'w');
-  const options = ['--port', '0', '--unixsocket', socket, '--dir', folder, '--save', '', '--loadmodule', module];
-  const child = spawn(process.env.REDIS_RL_SERVER ?? 'redis-server', options, { stdio: ['ignore', log, log] });
+  const all = ['--dir', folder, '--save', '', '--loadmodule', built(), ...options(folder)];
+  const child = spawn(process.env.REDIS_RL_SERVER ?? 'redis-server', all, { stdio: ['ignore', log, log] });
   closeSync(log);
   const exited = new Promise((done) => child.once('exit', done).once('error', done));
 
   const server = {
-    socket,
     child,
     async kill() {
       child.kill('SIGKILL');
@@ -37,11 +44,11 @@ export async function startServer() {
 
   const deadline = Date.now() + DEADLINE_MS;
   for (;;) {
-    const client = new Redis({ path: socket, lazyConnect: true, retryStrategy: null });
+    const client = new Redis({ ...where, lazyConnect: true, retryStrategy: null });
     client.on('error', () => {});
     const up = await client.connect().then(() => true, () => false);
     client.disconnect();
-    if (up) return server;
+    if (up) return Object.assign(server, where);
     if (child.exitCode !== null || child.pid === undefined || Date.now() > deadline) {
       const text = await readFile(join(folder, 'log'), 'utf8');
       await server.stop();
@@ -49,4 +56,76 @@ export async function startServer() {
     }
     await sleep(5);
   }
+}
+
+/** On a socket: the `path` for a client. */
+export function startServer() {
+  const path = (folder) => join(folder, 'server.sock');
+  return start((folder) => ['--port', '0', '--unixsocket', path(folder)], (folder) => ({ path: path(folder) }));
+}
+
+/** The slots of each of three primaries. */
+const SHARES = [[0, 5460], [5461, 10922], [10923, 16383]];
+const HOST = '127.0.0.1';
+
+/** A cluster of three primaries: the `nodes` for a cluster client, and a client of each, `each`. */
+export async function startCluster() {
+  const ports = await freePorts(2 * SHARES.length);
+  const nodes = ports.slice(0, SHARES.length).map((port) => ({ host: HOST, port }));
+  const buses = ports.slice(SHARES.length);
+  const servers = [];
+  const each = [];
+  const cluster = {
+    nodes,
+    each,
+    /** How many calls the nodes have sent elsewhere. */
+    async moved() {
+      const errors = await Promise.all(each.map((node) => node.info('errorstats')));
+      return errors.reduce((sum, text) => sum + Number(text.match(/errorstat_MOVED:count=(\d+)/)?.[1] ?? 0), 0);
+    },
+    async stop() {
+      for (const node of each) node.disconnect();
+      await Promise.all(servers.map((server) => server.stop()));
+    },
+  };
+  try {
+    for (const [index, node] of nodes.entries()) {
+      const options = ['--port', node.port, '--bind', HOST, '--cluster-enabled', 'yes', '--cluster-port', buses[index]];
+      servers.push(await start(() => options, () => node));
+      each.push(new Redis(node));
+    }
+    for (const [index, node] of each.entries()) {
+      await node.call('CLUSTER', 'ADDSLOTSRANGE', ...SHARES[index]);
+      await node.call('CLUSTER', 'MEET', HOST, nodes[0].port, buses[0]);
+    }
+    // Each knows of all slots, or a client that asks it would miss some.
+    const ready = (info) => /cluster_state:ok/.test(info) && /cluster_slots_ok:16384/.test(info);
+    await eventually(async () => (await Promise.all(each.map((node) => node.cluster('INFO')))).every(ready));
+    return cluster;
+  } catch (error) {
+    await cluster.stop();
+    throw error;
+  }
+}
+
+async function freePorts(count) {
+  const listeners = Array.from({ length: count }, () => createServer().listen(0, HOST));
+  await Promise.all(listeners.map((listener) => once(listener, 'listening')));
+  const ports = listeners.map((listener) => listener.address().port);
+  await Promise.all(listeners.map((listener) => once(listener.close(), 'close')));
+  return ports;
+}
+
+/** Waits until a condition holds. */
+export async function eventually(condition) {
+  const deadline = Date.now() + DEADLINE_MS;
+  while (!(await condition())) {
+    if (Date.now() > deadline) throw new Error(`waited for too long: ${condition}`);
+    await sleep(5);
+  }
+}
+
+/** A number in INFO. */
+export async function info(client, name) {
+  return Number((await client.info('everything')).match(new RegExp(`^${name}:(\\d+)`, 'm'))[1]);
 }

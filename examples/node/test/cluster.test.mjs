@@ -1,0 +1,205 @@
+// The recipes, and what docs/clients.md says of clients, in a real cluster of three nodes.
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { after, before, beforeEach, test } from 'node:test';
+import { createCluster } from '@redis/client';
+import express from 'express';
+import { rateLimit as expressRateLimit } from 'express-rate-limit';
+import { Cluster, Command } from 'ioredis';
+import { rateLimit } from '../rate-limit.mjs';
+import { RedisRlStore } from '../store.mjs';
+import { waitInLine } from '../wait.mjs';
+import { eventually, startCluster } from './server.mjs';
+
+const PIPELINING = [false, true];
+const KEYS = Array.from({ length: 60 }, (_, n) => `user:${n}`);
+
+let cluster;
+before(async () => (cluster = await startCluster()));
+after(() => cluster?.stop());
+beforeEach(() => Promise.all(cluster.each.map((node) => node.flushall())));
+
+/** A cluster client of ioredis that knows the nodes, while `use` runs. Tells how many calls were sent elsewhere meanwhile. */
+async function ioredis(options, use) {
+  const redis = new Cluster(cluster.nodes, options);
+  try {
+    await redis.set('known', 1);
+    const before = await cluster.moved();
+    await use(redis);
+    return (await cluster.moved()) - before;
+  } finally {
+    redis.disconnect();
+  }
+}
+
+/** Serves this middleware while each of the keys asks `times` times, all at once. The statuses, counted. */
+async function served(middleware, times) {
+  const app = express();
+  app.set('env', 'test');
+  app.use(middleware);
+  app.get('/', (request, response) => response.send('hello'));
+  const http = app.listen(0, '127.0.0.1');
+  await once(http, 'listening');
+  try {
+    const url = `http://127.0.0.1:${http.address().port}/`;
+    const asked = Array.from({ length: times }, () => KEYS.map((key) => fetch(url, { headers: { 'X-User': key } }))).flat();
+    const statuses = (await Promise.all(asked)).map(({ status }) => status);
+    return Object.fromEntries([...new Set(statuses)].sort().map((one) => [one, statuses.filter((s) => s === one).length]));
+  } finally {
+    http.closeAllConnections();
+    http.close();
+  }
+}
+
+const byUser = (request) => request.get('X-User');
+
+async function onEveryNode() {
+  for (const node of cluster.each) assert.ok((await node.dbsize()) > KEYS.length / 6, 'the keys are on all nodes');
+}
+
+for (const enableAutoPipelining of PIPELINING) {
+  const mode = enableAutoPipelining ? 'with auto pipelining' : 'without auto pipelining';
+
+  test(`rate-limit.mjs asks the node that has the key, ${mode}`, async () => {
+    const moved = await ioredis({ enableAutoPipelining }, async (redis) => {
+      const limit = rateLimit(redis, { algorithm: 'GCRA', limit: 2, period: 3600, key: byUser });
+      assert.deepEqual(await served(limit, 3), { 200: 2 * KEYS.length, 429: KEYS.length });
+      await onEveryNode();
+    });
+    assert.equal(moved, 0);
+  });
+
+  test(`store.mjs asks the node that has the key, ${mode}`, async () => {
+    const moved = await ioredis({ enableAutoPipelining }, async (redis) => {
+      const store = new RedisRlStore(redis);
+      const limit = expressRateLimit({ windowMs: 3_600_000, limit: 2, keyGenerator: byUser, store });
+      assert.deepEqual(await served(limit, 3), { 200: 2 * KEYS.length, 429: KEYS.length });
+      await onEveryNode();
+      for (const key of KEYS) {
+        assert.equal((await store.get(key)).totalHits, 3);
+        await store.decrement(key);
+        assert.equal((await store.get(key)).totalHits, 2);
+        await store.resetKey(key);
+      }
+    });
+    assert.equal(moved, 0);
+  });
+
+  test(`wait.mjs waits at the node that has the key, ${mode}`, async () => {
+    const moved = await ioredis({ enableAutoPipelining, redisOptions: { commandTimeout: 1000 } }, async (redis) => {
+      const limit = { algorithm: 'FIXED', limit: 1, period: 2.5 };
+      const keys = KEYS.slice(0, 12);
+      const take = (key) => waitInLine(redis, limit, { key, wait: 30 });
+      for (const { granted } of await Promise.all(keys.map(take))) assert.equal(granted, 1);
+      const waiters = keys.map(take);
+      const blocked = async (node) => Number((await node.info('clients')).match(/blocked_clients:(\d+)/)[1]);
+      const all = async () => (await Promise.all(cluster.each.map(blocked))).reduce((one, other) => one + other);
+      await eventually(async () => (await all()) === keys.length);
+      // The connections that others use are free meanwhile.
+      await Promise.all(KEYS.map((key) => redis.get(`other:${key}`)));
+      for (const { granted } of await Promise.all(waiters)) assert.equal(granted, 1);
+      assert.equal(await all(), 0);
+    });
+    assert.equal(moved, 0);
+  });
+}
+
+test('a wait goes on where its slot has gone', async () => {
+  await ioredis({}, async (redis) => {
+    const limit = { algorithm: 'FIXED', limit: 1, period: 3600 };
+    const key = 'user:moves';
+    await waitInLine(redis, limit, { key, wait: 30 });
+    const waiter = waitInLine(redis, limit, { key, wait: 7200 });
+    const slot = await redis.cluster('KEYSLOT', key);
+    const from = cluster.nodes.findIndex(({ port }) => redis.slots[slot][0].endsWith(`:${port}`));
+    const to = (from + 1) % cluster.nodes.length;
+    const info = (node) => node.info('clients');
+    await eventually(async () => /blocked_clients:1/.test(await info(cluster.each[from])));
+    const ids = await Promise.all(cluster.each.map((node) => node.cluster('MYID')));
+    await cluster.each[to].cluster('SETSLOT', slot, 'IMPORTING', ids[from]);
+    await cluster.each[from].cluster('SETSLOT', slot, 'MIGRATING', ids[to]);
+    await cluster.each[from].migrate('127.0.0.1', cluster.nodes[to].port, key, 0, 5000);
+    for (const node of [to, from, 3 - to - from]) await cluster.each[node].cluster('SETSLOT', slot, 'NODE', ids[to]);
+    await eventually(async () => /blocked_clients:1/.test(await info(cluster.each[to])));
+    await redis.del(key);
+    assert.equal((await waiter).granted, 1);
+  });
+});
+
+// What the recipes do not do, and why.
+test('what ioredis takes for a command without a key is sent on by two nodes of three', async () => {
+  const call = (redis) => Promise.allSettled(KEYS.map((key) => redis.call('RL.GCRA', key, 10, 60)));
+  const moved = await ioredis({}, async (redis) => {
+    for (const { value } of await call(redis)) assert.equal(value[0], 1);
+  });
+  assert.ok(moved > KEYS.length / 3, `${moved}`);
+  await ioredis({ enableAutoPipelining: true }, async (redis) => {
+    const refused = (await call(redis)).filter(({ reason }) => /^MOVED /.test(reason?.message));
+    assert.ok(refused.length > 0, 'a pipeline with keys of several nodes');
+  });
+});
+
+test('a script finds the node, too, but does not wait', async () => {
+  const lua = 'return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))';
+  for (const enableAutoPipelining of PIPELINING) {
+    await Promise.all(cluster.each.map((node) => node.flushall()));
+    const moved = await ioredis({ enableAutoPipelining }, async (redis) => {
+      redis.defineCommand('limiter', { numberOfKeys: 1, lua });
+      const replies = await Promise.all(KEYS.map((key) => redis.limiter(key, 'RL.FIXED', 2, 3600, 'COST', 2)));
+      for (const [granted] of replies) assert.equal(granted, 2);
+      const [denied] = await redis.limiter(KEYS[0], 'RL.FIXED', 2, 3600, 'BLOCK', 7200);
+      assert.equal(denied, 0, 'a script must not block: it is denied at once');
+    });
+    assert.equal(moved, 0);
+  }
+});
+
+test('a command that names its key has any number of them, also in a pipeline', async () => {
+  class All extends Command {
+    getKeys() {
+      return this.args.slice(1, 1 + Number(this.args[0]));
+    }
+  }
+  const all = (key) => new All('RL.ALL', [2, `{${key}}:second`, `{${key}}:day`, 'SLIDE', 5, 1, 'FIXED', 100, '1d']);
+  const moved = await ioredis({}, async (redis) => {
+    for (const key of KEYS) assert.equal((await redis.sendCommand(all(key)))[0], 1);
+    for (const key of KEYS) {
+      const pipeline = redis.pipeline();
+      pipeline.sendCommand(all(key));
+      assert.equal((await pipeline.exec())[0][1][0], 1);
+    }
+  });
+  assert.equal(moved, 0);
+});
+
+test('node-redis is told the key', async () => {
+  const redis = createCluster({ rootNodes: cluster.nodes.map(({ host, port }) => ({ socket: { host, port } })) });
+  await redis.connect();
+  try {
+    const before = await cluster.moved();
+    for (const key of KEYS) {
+      assert.equal((await redis.sendCommand(key, false, ['RL.GCRA', key, '10', '60']))[0], 1);
+      assert.equal((await redis.sendCommand(key, true, ['RL.PEEK', 'GCRA', key, '10', '60']))[2], 9);
+      const [one, other] = [`{${key}}:second`, `{${key}}:day`];
+      const all = ['RL.ALL', '2', one, other, 'SLIDE', '5', '1', 'FIXED', '100', '1d'];
+      assert.equal((await redis.sendCommand(one, false, all))[0], 1);
+    }
+    // A wait has a connection of its own, to the node of the key.
+    for (const key of KEYS.slice(0, 3)) {
+      const call = ['RL.FIXED', `wait:${key}`, '1', '1'];
+      await redis.sendCommand(call[1], false, call);
+      const slot = await redis.sendCommand(undefined, true, ['CLUSTER', 'KEYSLOT', call[1]]);
+      const own = await (await redis.nodeClient(redis.slots[slot].master)).duplicate().connect();
+      try {
+        assert.equal((await own.sendCommand([...call, 'BLOCK', '30']))[0], 1);
+      } finally {
+        own.destroy();
+      }
+    }
+    assert.equal((await cluster.moved()) - before, 0);
+    await Promise.all(KEYS.map((key) => redis.sendCommand(undefined, false, ['RL.GCRA', key, '10', '60'])));
+    assert.ok((await cluster.moved()) - before > 0, 'without it, it asks any node');
+  } finally {
+    redis.destroy();
+  }
+});

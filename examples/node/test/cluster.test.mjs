@@ -134,8 +134,8 @@ test('what ioredis takes for a command without a key is sent on by two nodes of 
   });
   assert.ok(moved > KEYS.length / 3, `${moved}`);
   await ioredis({ enableAutoPipelining: true }, async (redis) => {
-    const refused = (await call(redis)).filter(({ reason }) => /^MOVED /.test(reason?.message));
-    assert.ok(refused.length > 0, 'a pipeline with keys of several nodes');
+    // Which node a pipeline goes to is left to chance.
+    await eventually(async () => (await call(redis)).some(({ reason }) => /^MOVED /.test(reason?.message)));
   });
 });
 
@@ -197,8 +197,9 @@ test('node-redis is told the key', async () => {
       }
     }
     assert.equal((await cluster.moved()) - before, 0);
-    await Promise.all(KEYS.map((key) => redis.sendCommand(undefined, false, ['RL.GCRA', key, '10', '60'])));
-    assert.ok((await cluster.moved()) - before > 0, 'without it, it asks any node');
+    // Without it, it asks one node after the other, as chance has it, until the right one or too many were asked.
+    await Promise.allSettled(KEYS.map((key) => redis.sendCommand(undefined, false, ['RL.GCRA', key, '10', '60'])));
+    assert.ok((await cluster.moved()) - before > KEYS.length / 3);
   } finally {
     redis.destroy();
   }

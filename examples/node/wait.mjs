@@ -24,8 +24,8 @@ class Limiter extends Command {
  * wait gets a connection of its own, which is closed afterwards: on a shared one it would hold up all commands behind it. To
  * leave the line, abort the `signal`: the connection is closed, and nothing is charged.
  *
- * Returns the five integers of the reply, by name; `granted` is 0 when the time is over, or when the units can't be free in time.
- * Throws what ioredis throws, and the signal's reason.
+ * Returns the five integers of the reply, by name; `granted` is 0 when the time is over, or when the units can't be free in
+ * time. Throws what ioredis throws, and the signal's reason.
  */
 export async function waitInLine(redis, { algorithm, limit, period, options = [] }, { key, cost = 1, wait, signal }) {
   if (!(wait > 0 && wait <= 86_400)) throw new RangeError('wait is a number of seconds, above 0 and at most 86400');

@@ -81,8 +81,8 @@ class _Commands:
         command = ("RL.SLIDE", self._key(strategy, key), limit, expiry, *options)
         return self._call(_granted, *command, "COST", _whole(amount))
 
-    # A refund to a key that nobody uses writes nothing. But the server refuses it where it would refuse a hit: when the module is
-    # not loaded, on a replica, when memory is full, or when the user may not write.
+    # A refund to a key that nobody uses writes nothing. But the server refuses it where it would refuse a hit: when the module
+    # is not loaded, on a replica, when memory is full, or when the user may not write.
     def _probe(self):
         return self._call(lambda reply: len(reply) == 5, "RL.FIXED", self._key("check", ""), 1, 1, "REFUND", 1)
 

@@ -1,81 +1,17 @@
 //! Real HTTP requests to axum, with a server of the test's own.
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+mod support;
+
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::Request;
 use axum::routing::get;
 use axum::Router;
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::aio::ConnectionManager;
 use redis_rl_tower::{OnDown, Policy, RateLimitLayer};
-use tempfile::TempDir;
-
-const DEADLINE: Duration = Duration::from_secs(20);
-
-/// A server with the module, on a socket in a folder of its own, gone when dropped.
-struct Server {
-    child: Child,
-    folder: TempDir,
-}
-
-impl Server {
-    async fn start() -> (Self, ConnectionManager) {
-        let module = std::env::var_os("REDIS_RL_MODULE")
-            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/libredis_rl.so"), Into::into);
-        let module = module.canonicalize().unwrap_or_else(|_| panic!("{} is missing: run `make build`", module.display()));
-        let program = std::env::var("REDIS_RL_SERVER").unwrap_or_else(|_| "redis-server".into());
-        let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
-        let log = std::fs::File::create(folder.path().join("log")).expect("a log file");
-        let child = Command::new(&program)
-            .args(["--port", "0", "--unixsocket", "server.sock", "--save", "", "--loadmodule"])
-            .arg(module)
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
-            .stdout(log)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{program} does not run: {error}"));
-        let mut server = Self { child, folder };
-        let start = Instant::now();
-        loop {
-            match server.connect().await {
-                Ok(connection) => return (server, connection),
-                Err(error) => {
-                    let exited = server.child.try_wait().expect("the server's state");
-                    let log = std::fs::read_to_string(server.folder.path().join("log")).unwrap_or_default();
-                    let waits = exited.is_none() && start.elapsed() < DEADLINE;
-                    assert!(waits, "the server did not start: {error}, {exited:?}\n{log}");
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            }
-        }
-    }
-
-    async fn connect(&self) -> redis::RedisResult<ConnectionManager> {
-        let client = redis::Client::open(format!("redis+unix://{}/server.sock", self.folder.path().display()))?;
-        let config =
-            ConnectionManagerConfig::new().set_response_timeout(Some(Duration::from_millis(200))).set_number_of_retries(0);
-        ConnectionManager::new_with_config(client, config).await
-    }
-
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
-        assert!(status.expect("kill runs").success());
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("a server to kill");
-        self.child.wait().expect("its end");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use rustix::process::Signal;
+use support::{Server, DEADLINE};
 
 fn by_user(request: &Request<Body>) -> String {
     request.headers()["x-user"].to_str().expect("text").into()
@@ -221,9 +157,9 @@ async fn when_redis_is_down_closed_or_open() {
         assert!(header(&let_through, "ratelimit").is_none());
         assert!(start.elapsed() < Duration::from_secs(5), "a request waits for the response timeout only");
     };
-    server.signal("-STOP");
+    server.signal(Signal::STOP);
     refuses_or_goes_on().await;
-    server.signal("-CONT");
+    server.signal(Signal::CONT);
     server.kill();
     refuses_or_goes_on().await;
 }

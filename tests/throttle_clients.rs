@@ -1,4 +1,5 @@
-//! Clients of redis-cell, as they are on crates.io, against `CL.THROTTLE`: what they parse is what they were written for.
+//! Clients of redis-cell, as they are in the crate registry, against `CL.THROTTLE`: what they parse is what they were written
+//! for.
 
 mod support;
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::package;
 
-/// The newest on crates.io.
+/// The newest in the crate registry.
 const REDIS_CELL: &str = "0.2.2";
 const LIMITS: &str = "5.8.0";
 const THROTTLED: &str = "3.5.0";

@@ -1,4 +1,4 @@
-"""The programs in the README of the recipes run as they stand there, but for where the server is."""
+"""The programs in the README of the recipes, and in docs/clients.md, run as they stand there, but for where the server is."""
 
 import pathlib
 import re
@@ -7,8 +7,15 @@ import runpy
 import pytest
 import ratelimit
 
-README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
-DECORATOR, STORAGE = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def programs(document):
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+DECORATOR, STORAGE = programs("examples/README.md")
+[WAIT] = programs("docs/clients.md")
 
 
 def run(folder, program, here, there):
@@ -34,3 +41,10 @@ def test_the_storage(tmp_path, socket):
     app.route("/")(lambda: "hello")
     client = app.test_client()
     assert [client.get("/").status_code for _ in range(11)] == [200] * 10 + [429]
+
+
+def test_the_wait(tmp_path, socket):
+    names = run(tmp_path, WAIT, "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}, ")
+    assert (names["granted"], names["limit"], names["remaining"]) == (1, 5, 4)
+    assert names["client"].get_connection_kwargs()["socket_timeout"] > 30
+    names["client"].close()

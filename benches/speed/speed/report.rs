@@ -122,7 +122,7 @@ fn introduction(section: &Section, text: &mut String) {
          tells also where the load generator is the slower one; its ratio is one of calls in the same CPU time, so in all ratios \
          more is faster. That calls are granted, or denied, is seen in replies and in the number of changes that the server \
          counts over each load.\n\n\
-         `SET` and `INCR` run in a server without the module. Peers: {}; redis-cell is what crates.io has, built in release mode: \
+         `SET` and `INCR` run in a server without the module. Peers: {}; redis-cell is what the crate registry has, built in release mode: \
          it neither replicates nor logs what it writes, so its figures beside a replica or a log are of less work. The \
          scripts are called by `EVALSHA` with the arguments that their packages pass. redis-benchmark can't call `MULTI`: a loop of \
          our own does, and it has a `SET` of its own to be compared with.\n\n\

@@ -1,7 +1,10 @@
 // The recipes, and what docs/clients.md says of clients, in a real cluster of three nodes.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { after, before, beforeEach, test } from 'node:test';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { createCluster } from '@redis/client';
 import express from 'express';
 import { rateLimit as expressRateLimit } from 'express-rate-limit';
@@ -11,6 +14,7 @@ import { RedisRlStore } from '../store.mjs';
 import { waitInLine } from '../wait.mjs';
 import { eventually, startCluster } from './server.mjs';
 
+const RECIPES = fileURLToPath(new URL('..', import.meta.url));
 const PIPELINING = [false, true];
 const KEYS = Array.from({ length: 60 }, (_, n) => `user:${n}`);
 
@@ -124,6 +128,27 @@ test('a wait goes on where its slot has gone', async () => {
     await redis.del(key);
     assert.equal((await waiter).granted, 1);
   });
+});
+
+test('the programs of docs/clients.md', async () => {
+  const page = await readFile(join(RECIPES, '../../docs/clients.md'), 'utf8');
+  const programs = [...page.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
+  assert.equal(programs.length, 2);
+  // Within the project, where its packages are found.
+  const folder = await mkdtemp(join(RECIPES, 'node_modules/.clients-'));
+  try {
+    for (const [index, program] of programs.entries()) {
+      const there = program.replaceAll('6379', cluster.nodes[0].port).replace("'redis'", "'@redis/client'");
+      const file = join(folder, `${index}.mjs`);
+      await writeFile(file, `${there}\nexport { redis, reply };\n`);
+      const { redis, reply } = await import(pathToFileURL(file));
+      redis.disconnect();
+      // Both ask for the same key.
+      assert.deepEqual(reply.slice(0, 3), [1, 10, 9 - index]);
+    }
+  } finally {
+    await rm(folder, { recursive: true });
+  }
 });
 
 // What the recipes do not do, and why.

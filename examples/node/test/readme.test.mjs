@@ -14,44 +14,58 @@ before(async () => (server = await startServer()));
 after(() => server?.stop());
 
 const readme = await readFile(join(RECIPES, '../README.md'), 'utf8');
-const [middleware, store] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
+const [middleware, store, wait] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
 
-/** Runs a program, asks for these paths, one after the other, and tells the statuses. */
-async function run(program, paths) {
+/** Runs a program, and tells what it has to export. */
+async function run(program, last, exported) {
   const changes = [
     ['new Redis({', `new Redis({ path: ${JSON.stringify(server.path)},`],
-    ['app.listen(3000);', "export const http = app.listen(0, '127.0.0.1');\nexport { redis };"],
-    ...['rate-limit', 'store'].map((name) => [`'./${name}.mjs'`, JSON.stringify(pathToFileURL(join(RECIPES, `${name}.mjs`)))]),
+    [last, exported],
+    ...['rate-limit', 'store', 'wait'].map((name) => {
+      return [`'./${name}.mjs'`, JSON.stringify(pathToFileURL(join(RECIPES, `${name}.mjs`)))];
+    }),
   ];
   for (const [here, there] of changes) program = program.replace(here, there);
-  assert.match(program, /path: .*export const http/s);
+  assert.match(program, /path: .*\nexport /s);
   // Within the project, where its packages are found.
   const folder = await mkdtemp(join(RECIPES, 'node_modules/.readme-'));
   try {
     const file = join(folder, 'program.mjs');
     await writeFile(file, program);
-    const { http, redis } = await import(pathToFileURL(file));
-    try {
-      if (!http.listening) await once(http, 'listening');
-      const statuses = [];
-      for (const path of paths) statuses.push((await fetch(`http://127.0.0.1:${http.address().port}${path}`)).status);
-      return statuses;
-    } finally {
-      http.closeAllConnections();
-      http.close();
-      redis.disconnect();
-    }
+    return await import(pathToFileURL(file));
   } finally {
     await rm(folder, { recursive: true });
   }
 }
 
+/** Runs a program that serves, asks for these paths, one after the other, and tells the statuses. */
+async function serve(program, paths) {
+  const exported = "export const http = app.listen(0, '127.0.0.1');\nexport { redis };";
+  const { http, redis } = await run(program, 'app.listen(3000);', exported);
+  try {
+    if (!http.listening) await once(http, 'listening');
+    const statuses = [];
+    for (const path of paths) statuses.push((await fetch(`http://127.0.0.1:${http.address().port}${path}`)).status);
+    return statuses;
+  } finally {
+    http.closeAllConnections();
+    http.close();
+    redis.disconnect();
+  }
+}
+
 test('the middleware', async () => {
   // Nothing is served there: what is let through is not found.
-  assert.deepEqual(await run(middleware, Array(6).fill('/login')), [...Array(5).fill(404), 429]);
-  assert.deepEqual(await run(middleware, Array(5).fill('/')), [...Array(4).fill(404), 429]);
+  assert.deepEqual(await serve(middleware, Array(6).fill('/login')), [...Array(5).fill(404), 429]);
+  assert.deepEqual(await serve(middleware, Array(5).fill('/')), [...Array(4).fill(404), 429]);
 });
 
 test('the store', async () => {
-  assert.deepEqual(await run(store, Array(101).fill('/')), [...Array(100).fill(404), 429]);
+  assert.deepEqual(await serve(store, Array(101).fill('/')), [...Array(100).fill(404), 429]);
+});
+
+test('the wait', async () => {
+  const { granted, redis } = await run(wait, /if \(granted\).*/, 'export { granted, redis };');
+  redis.disconnect();
+  assert.equal(granted, 1);
 });

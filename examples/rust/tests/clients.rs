@@ -2,13 +2,20 @@
 
 mod support;
 
+use std::future::Future;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use axum::routing::get;
+use axum::Router;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::{cmd, AsyncConnectionConfig, Cmd, RedisResult, Value};
+use redis_rl_tower::{OnDown, Policy, RateLimitLayer};
 use support::{eventually, Cluster, Server};
+use tower_service::Service;
 
 fn command(words: &str) -> Cmd {
     let mut words = words.split(' ');
@@ -77,12 +84,11 @@ async fn with_a_longer_response_timeout_it_waits_and_is_charged_once() {
     assert_eq!(waits(&mut line, connection).await, (1, 1));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_default_it_gives_up_and_the_waiter_stays_until_its_connection_is_closed_or_it_is_unblocked() {
-    let (server, _) = Server::start().await;
-    let mut line = Line::new(&server).await;
+/// Gives up a wait in each way that there is to end it.
+async fn gives_up<C: ConnectionLike, F: Future<Output = RedisResult<C>>>(server: &Server, connect: impl Fn() -> F) {
+    let mut line = Line::new(server).await;
     for end in ["close", "unblock", "neither"] {
-        let mut connection = server.client().get_multiplexed_async_connection().await.expect("a connection");
+        let mut connection = connect().await.expect("a connection");
         let id: u64 = command("CLIENT ID").query_async(&mut connection).await.expect("a number");
         let lost: RedisResult<Value> = command(WAIT).query_async(&mut connection).await;
         assert!(lost.expect_err("no reply").is_timeout());
@@ -104,6 +110,15 @@ async fn by_default_it_gives_up_and_the_waiter_stays_until_its_connection_is_clo
         let () = line.ask(TAKE).await;
         assert_eq!(line.info("rl_fixed_granted").await, before + 1, "{end}: charged is only who took it now");
     }
+    let () = line.ask("DEL line").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_default_it_gives_up_and_the_waiter_stays_until_its_connection_is_closed_or_it_is_unblocked() {
+    let (server, _) = Server::start().await;
+    let client = server.client();
+    gives_up(&server, || client.get_multiplexed_async_connection()).await;
+    gives_up(&server, || client.get_connection_manager()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,6 +172,20 @@ async fn in_a_cluster_it_takes_the_first_argument_for_the_key_unless_it_is_given
             assert_eq!(moved == 0, finds_it || routed, "{call}: {moved}");
         }
     }
+
+    // The layer in front of a service: the key is its command's first argument.
+    let before = cluster.moved().await;
+    let policy = Policy::new("GCRA", 1, Duration::from_secs(3600));
+    let key = |request: &Request<Body>| request.headers()["x-user"].to_str().expect("text").to_string();
+    let layer = RateLimitLayer::new(connection.clone(), policy, key, OnDown::Closed);
+    let mut app = Router::new().route("/", get(async || "hello")).layer(layer);
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        for n in 0..60 {
+            let request = Request::get("/").header("x-user", format!("user:{n}")).body(Body::empty()).expect("a request");
+            assert_eq!(app.call(request).await.expect("a response").status(), status);
+        }
+    }
+    assert_eq!(cluster.moved().await, before);
 
     // A wait there: with a time-out that is longer, on a connection of its own.
     let client = ClusterClient::builder(cluster.nodes.iter().map(Server::url).collect::<Vec<_>>())

@@ -2,7 +2,6 @@ import asyncio
 import inspect
 import signal
 import threading
-import time
 
 import pytest
 import redis
@@ -38,7 +37,7 @@ def test_decorator_raises_when_denied(client):
     assert show(user_id=7, page=2) == (7, 2)
     with pytest.raises(RateLimited) as denied:
         show(7, 3)
-    assert 29 < denied.value.retry_after <= 30
+    assert 20 < denied.value.retry_after <= 30
     assert (denied.value.key, denied.value.reply.limit, denied.value.reply.remaining) == ("user:7", 2, 0)
     assert show(8) == (8, 1), "a key is a limit of its own"
     paged = limit("{{pages}}:{page}")(show.__wrapped__)
@@ -75,7 +74,7 @@ def test_asyncio(socket):
             assert await show(7) == 7
             with pytest.raises(RateLimited) as denied:
                 await show(7)
-            assert 59 < denied.value.retry_after <= 60.1
+            assert 50 < denied.value.retry_after <= 60.1
             async with limit("user:7") as reply:
                 assert reply.remaining == 0
 
@@ -88,16 +87,18 @@ def test_wait_is_longer_than_the_clients_own_timeout(socket):
 
     @Limit(client, "GCRA", 5, 1, "BURST", 1)("partner-api", wait=10)
     def call():
-        calls.append(time.monotonic())
+        calls.append(1)
 
+    server_s = lambda: sum(part / unit for part, unit in zip(client.time(), (1, 1_000_000)))
+    start = server_s()
     workers = [threading.Thread(target=call) for _ in range(6)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(20)
     assert len(calls) == 6
-    # Five gaps of 200 ms; a thread may note its first call late, and its last one only later.
-    assert max(calls) - min(calls) > 0.9
+    # Five gaps of 200 ms.
+    assert server_s() - start >= 1
     slow = Limit(client, "FIXED", 1, "1d")
     with slow("slow"):
         pass
@@ -109,22 +110,27 @@ def test_wait_is_longer_than_the_clients_own_timeout(socket):
 def test_asyncio_waits_without_blocking_the_loop_and_leaves_when_cancelled(socket):
     async def main():
         client = redis.asyncio.Redis(unix_socket_path=socket, socket_timeout=0.1)
-        limit = Limit(client, "FIXED", 1, 1)
-        start = time.monotonic()
+        limit = Limit(client, "FIXED", 1, "1h")
 
-        @limit("partner-api", wait=10)
+        @limit("partner-api", wait=7200)
         async def call():
-            return time.monotonic() - start
+            return "called"
 
-        assert await call() < 0.9
+        assert await call() == "called"
         waiter, leaver = asyncio.create_task(call()), asyncio.create_task(call())
-        async with asyncio.timeout(10):
-            while (await client.info("clients"))["blocked_clients"] < 2:
-                await asyncio.sleep(0.005)
+
+        async def in_line(count):
+            async with asyncio.timeout(20):
+                while (await client.info("clients"))["blocked_clients"] != count:
+                    await asyncio.sleep(0.005)
+
+        await in_line(2)
         leaver.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaver
-        assert 0.9 < await waiter < 5
+        await in_line(1)
+        await client.delete("partner-api")
+        assert await waiter == "called"
         # The connection of the one that left is not used with its reply outstanding.
         assert await asyncio.gather(*(client.echo(str(n)) for n in range(5))) == [b"0", b"1", b"2", b"3", b"4"]
         await client.aclose()

@@ -23,11 +23,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// On a socket, and a connection that gives up after 200 ms.
+    /// On a socket, and a connection that gives up after a second: long enough for a server that answers on a busy machine.
     pub async fn start() -> (Self, ConnectionManager) {
         let server = Self::listening(&["--port", "0", "--unixsocket", "server.sock"], None).await;
         let config =
-            ConnectionManagerConfig::new().set_response_timeout(Some(Duration::from_millis(200))).set_number_of_retries(0);
+            ConnectionManagerConfig::new().set_response_timeout(Some(Duration::from_secs(1))).set_number_of_retries(0);
         let manager = ConnectionManager::new_with_config(server.client(), config).await.expect("a connection");
         (server, manager)
     }

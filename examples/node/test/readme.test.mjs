@@ -1,4 +1,5 @@
-// The programs in the README of the recipes run as they stand there, but for where the server is and where they listen.
+// The programs in the README of the recipes run as they stand there, but for where the server is, how long they wait for it,
+// and where they listen.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
@@ -20,13 +21,15 @@ const [middleware, store, wait] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(
 async function run(program, last, exported) {
   const changes = [
     ['new Redis({', `new Redis({ path: ${JSON.stringify(server.path)},`],
+    // On a busy machine an answer may take longer.
+    ['commandTimeout: 200', 'commandTimeout: 20_000'],
     [last, exported],
     ...['rate-limit', 'store', 'wait'].map((name) => {
       return [`'./${name}.mjs'`, JSON.stringify(pathToFileURL(join(RECIPES, `${name}.mjs`)))];
     }),
   ];
   for (const [here, there] of changes) program = program.replace(here, there);
-  assert.match(program, /path: .*\nexport /s);
+  assert.match(program, /path: .*20_000.*\nexport /s);
   // Within the project, where its packages are found.
   const folder = await mkdtemp(join(RECIPES, 'node_modules/.readme-'));
   try {

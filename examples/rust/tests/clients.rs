@@ -195,4 +195,6 @@ async fn in_a_cluster_it_takes_the_first_argument_for_the_key_unless_it_is_given
     let slot = command("CLUSTER KEYSLOT line").query_async(&mut connection).await.expect("a slot");
     let mut line = Line::new(cluster.owner(slot)).await;
     assert_eq!(waits(&mut line, client.get_async_connection().await.expect("a connection")).await, (1, 1));
+    // By default it waits, too.
+    assert_eq!(waits(&mut line, connection).await, (1, 1));
 }

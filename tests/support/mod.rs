@@ -1,18 +1,23 @@
 //! A server of a test's own: in a private folder, on a socket there (and on a free port if asked), gone when dropped.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod witness;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Connection, FromRedisValue, RedisResult, Value};
+pub use rustix::process::Signal;
+use rustix::process::{kill_process, kill_process_group, Pid};
 use tempfile::TempDir;
 
-/// Nothing here takes longer unless it is broken.
-const DEADLINE: Duration = Duration::from_secs(20);
+/// Nothing here takes longer unless it is broken, on however busy a machine.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The module under test.
 pub fn module() -> PathBuf {
@@ -131,7 +136,9 @@ impl Server {
 
     fn spawn(dir: &Path, program: &str, port: u16, options: &[String], with_module: bool) -> Child {
         let log = std::fs::File::create(dir.join("server.out")).expect("a log file");
-        Command::new(program)
+        let mut command = Command::new(program);
+        dies_with_this_thread(&mut command, Signal::KILL);
+        command
             .args([
                 "--repl-diskless-sync-delay",
                 "0",
@@ -207,6 +214,27 @@ impl Server {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends its process a signal.
+    pub fn signal(&self, signal: Signal) {
+        send(self.pid(), signal);
+    }
+
+    /// Kills the server when the guard goes: threads that wait for its replies end, also if the test fails meanwhile.
+    pub fn killed_at_the_end(&self) -> impl Drop {
+        struct Killer(Pid);
+        impl Drop for Killer {
+            fn drop(&mut self) {
+                let _ = kill_process(self.0, Signal::KILL);
+            }
+        }
+        Killer(process(self.pid()))
+    }
+
     /// Kills the server as a power cut would.
     pub fn crash(&mut self) {
         self.kill();
@@ -252,6 +280,89 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Has a program killed by `signal` when the thread that starts it ends, or its process is killed: a destructor does not run then.
+/// Whoever starts a program must outlive it; a test's own thread does.
+pub fn dies_with_this_thread(command: &mut Command, signal: Signal) {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{getpid, getppid, set_parent_process_death_signal};
+        let parent = getpid();
+        let prepare = move || {
+            set_parent_process_death_signal(Some(signal))?;
+            // The parent may have been killed before that.
+            if getppid() == Some(parent) {
+                Ok(())
+            } else {
+                Err(std::io::Error::other("the parent is gone"))
+            }
+        };
+        // SAFETY: between fork and exec it makes two system calls, and allocates nothing unless it fails.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(command, prepare) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (command, signal);
+}
+
+fn process(pid: u32) -> Pid {
+    i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process")
+}
+
+/// Sends a process a signal. The program `kill` is not on every machine.
+pub fn send(pid: u32, signal: Signal) {
+    kill_process(process(pid), signal).unwrap_or_else(|error| panic!("{signal:?} to {pid}: {error}"));
+}
+
+/// Sends a signal to all processes of a group.
+pub fn send_to_group(group: u32, signal: Signal) {
+    kill_process_group(process(group), signal).unwrap_or_else(|error| panic!("{signal:?} to group {group}: {error}"));
+}
+
+/// Whether there is such a process; one that has ended and is yet to be waited for counts.
+pub fn is_process(pid: u32) -> bool {
+    rustix::process::test_kill_process(process(pid)).is_ok()
+}
+
+/// A load by the threads of a scope. It ends when what [`Load::ends_here`] returns is dropped: when the scope's own body ends, in
+/// whichever way. A scope waits for its threads also when its body has failed.
+pub struct Load {
+    over: AtomicBool,
+    until: Instant,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self::lasting_at_most(Duration::from_secs(180))
+    }
+}
+
+impl Load {
+    pub fn lasting_at_most(time: Duration) -> Self {
+        Self { over: AtomicBool::new(false), until: Instant::now() + time }
+    }
+
+    /// Whether its threads are to go on. Nobody may forget to end it: past its time, this fails.
+    pub fn goes_on(&self) -> bool {
+        let over = self.over.load(Ordering::SeqCst);
+        assert!(over || Instant::now() < self.until, "the load does not end");
+        !over
+    }
+
+    pub fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends the load when it is dropped.
+    pub fn ends_here(&self) -> impl Drop + '_ {
+        struct End<'a>(&'a Load);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.end();
+            }
+        }
+        End(self)
     }
 }
 
@@ -315,20 +426,39 @@ pub fn assert_same(left: &Snapshots, right: &Snapshots) {
     assert!(!left.is_empty());
 }
 
-/// A call on a connection of its own, which the server may hold back: it has it, and its reply is yet to be read.
+/// The server's clock, in microseconds.
+pub fn time_us(client: &mut Connection) -> i64 {
+    let (seconds, us): (i64, i64) = call(client, "TIME");
+    seconds * 1_000_000 + us
+}
+
+/// A call on a connection of its own, which the server may hold back: it has it, and its reply is yet to be read. The server is
+/// asked for its time before the call and after it, on the same connection.
 pub struct Held {
     connection: Connection,
     /// The client's number at the server.
     pub id: i64,
-    pub sent: Instant,
 }
 
-/// What a [`Held`] call came to: the five integers or the error, and when.
+/// What a [`Held`] call came to: the five integers or the error, and when, by the server's clock.
 #[derive(Debug)]
 pub struct Reply {
     pub row: Result<[i64; 5], String>,
-    pub sent: Instant,
-    pub at: Instant,
+    /// Before the server looked at the call, in microseconds.
+    pub sent_us: i64,
+    /// When the server had answered it; `None` if the connection ended.
+    pub at_us: Option<i64>,
+}
+
+impl Reply {
+    pub fn at_us(&self) -> i64 {
+        self.at_us.unwrap_or_else(|| panic!("the connection has ended: {self:?}"))
+    }
+
+    /// How many units were granted.
+    pub fn granted(&self) -> i64 {
+        self.row.as_ref().unwrap_or_else(|error| panic!("{error}"))[0]
+    }
 }
 
 impl Held {
@@ -341,28 +471,38 @@ impl Held {
     pub fn prepare(server: &Server, resp: Resp) -> Self {
         let mut connection = server.client_of(resp);
         let id = call(&mut connection, "CLIENT ID");
-        Self { connection, id, sent: Instant::now() }
+        Self { connection, id }
     }
 
     /// Sends a call on this connection. Another one to the same server tells that it has been read.
     pub fn call(mut self, other: &mut Connection, words: &str) -> Self {
-        self.sent = Instant::now();
-        self.connection.send_packed_command(&command(words).get_packed_command()).expect("a connection");
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME").add_command(command(words)).cmd("TIME");
+        self.connection.send_packed_command(&pipe.get_packed_pipeline()).expect("a connection");
         call::<()>(other, "PING");
         self
     }
 
     /// Waits for the reply.
     pub fn reply(&mut self) -> Reply {
-        let reply = self.connection.recv_response().and_then(Value::extract_error);
-        let at = Instant::now();
-        let row = match reply {
+        let told =
+            |error: redis::RedisError| format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default());
+        let sent_us = self.clock().expect("the server's time");
+        let row = match self.connection.recv_response().and_then(Value::extract_error) {
             Ok(reply) => {
                 Vec::<i64>::from_redis_value(reply).map(|row| row.try_into().expect("five")).map_err(|e| e.to_string())
             }
-            Err(error) => Err(format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default())),
+            Err(error) => Err(told(error)),
         };
-        Reply { row, sent: self.sent, at }
+        // Some errors end the connection, too.
+        let at_us = self.clock();
+        assert!(at_us.is_some() || row.is_err(), "{row:?}");
+        Reply { row, sent_us, at_us }
+    }
+
+    fn clock(&mut self) -> Option<i64> {
+        let (seconds, us) = <(i64, i64)>::from_redis_value(self.connection.recv_response().ok()?).ok()?;
+        Some(seconds * 1_000_000 + us)
     }
 
     /// The reply to a call that is granted or denied.
@@ -381,6 +521,31 @@ pub fn replies(held: impl IntoIterator<Item = Held>) -> Vec<Reply> {
     // Whoever is taken from the iterator is listened to from then on.
     let readers: Vec<_> = held.into_iter().map(|mut held| std::thread::spawn(move || held.reply())).collect();
     readers.into_iter().map(|reader| reader.join().expect("a reply")).collect()
+}
+
+/// Calls that the server has carried out in one go, in their order: no time has passed between them, however busy the machine.
+pub struct AtOnce {
+    pub held: Vec<Held>,
+    /// They were carried out between these moments of the server's clock, in microseconds.
+    pub from_us: i64,
+    pub to_us: i64,
+}
+
+/// Has the server carry out calls that write in one go, each on a connection of its own.
+pub fn at_once<W: AsRef<str>>(server: &Server, calls: impl IntoIterator<Item = W>) -> AtOnce {
+    at_once_by(server, calls.into_iter().map(|words| (Held::prepare(server, Resp::Two), words)))
+}
+
+/// As [`at_once`], by these clients.
+pub fn at_once_by<W: AsRef<str>>(server: &Server, calls: impl IntoIterator<Item = (Held, W)>) -> AtOnce {
+    let mut control = server.client();
+    // The server keeps whatever may write until the pause ends, and then carries it out in the order in which it came.
+    call::<()>(&mut control, "CLIENT PAUSE 3600000 WRITE");
+    let held = calls.into_iter().map(|(held, words)| held.call(&mut control, words.as_ref())).collect();
+    let from_us = time_us(&mut control);
+    call::<()>(&mut control, "CLIENT UNPAUSE");
+    let to_us = time_us(&mut control);
+    AtOnce { held, from_us, to_us }
 }
 
 /// How many calls the server holds back.
@@ -423,12 +588,12 @@ pub fn flood_all(client: &mut Connection) {
     for round in 0..200 {
         let mut pipe = redis::pipe();
         pipe.add_command(command("RL.SLIDE log:fine 1000000 1h COST 2"));
-        pipe.add_command(command("RL.SLIDE log:fine 1000000 10s COST 2 SEGMENTS 65536"));
-        pipe.add_command(command("RL.SLIDE log:long 1000000 10s"));
+        pipe.add_command(command("RL.SLIDE log:fine 1000000 100s COST 2 SEGMENTS 65536"));
+        pipe.add_command(command("RL.SLIDE log:long 1000000 100s"));
         pipe.add_command(command("RL.SLIDE log:short 1000000 20ms"));
         pipe.add_command(command("RL.SLIDE log:coarse 1000000 1d SEGMENTS 24"));
         if round % 7 == 0 {
-            pipe.add_command(command("RL.SLIDE log:long 1000000 10s REFUND 3"));
+            pipe.add_command(command("RL.SLIDE log:long 1000000 100s REFUND 3"));
         }
         pipe.ignore().exec(client).expect("replies");
     }

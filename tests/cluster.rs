@@ -4,7 +4,7 @@ mod fleet;
 mod support;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fleet::{used, Caller, Fleet, Pass, SHARDS};
 use redis::cluster::ClusterClient;
 use redis::{RedisError, RedisResult, Value};
-use support::{call, command, error, limit, replies, wait_for, Held, Server};
+use support::{call, command, error, limit, replies, time_us, wait_for, Held, Server};
 
 /// One cluster at a time is enough for a small machine.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -127,24 +127,15 @@ struct Load<'a> {
     pass: Pass,
     /// How long a caller rests after each call, in microseconds.
     rest: AtomicU64,
-    /// Whether what has to be under load is over.
-    over: AtomicBool,
+    /// It ends when what has to be under load is over, and all is granted.
+    goes_on: support::Load,
     errors: Mutex<BTreeSet<String>>,
-}
-
-/// Ends the load, whatever becomes of the test.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
 
 impl<'a> Load<'a> {
     fn new(keys: &'a [Key], rest: Duration) -> Self {
         let rest = AtomicU64::new(rest.as_micros() as u64);
-        Self { keys, pass: Pass::new(CALLERS), rest, over: AtomicBool::new(false), errors: Mutex::default() }
+        Self { keys, pass: Pass::new(CALLERS), rest, goes_on: support::Load::default(), errors: Mutex::default() }
     }
 
     /// Has the callers call while `work` is done, and then until nothing is free any more.
@@ -154,7 +145,7 @@ impl<'a> Load<'a> {
                 let call = &call;
                 scope.spawn(move || self.pull(caller, call(caller)));
             }
-            let _ending = Ending(&self.over);
+            let _end = self.goes_on.ends_here();
             work();
             self.rest.store(0, Ordering::SeqCst);
         });
@@ -163,7 +154,7 @@ impl<'a> Load<'a> {
     fn pull(&self, caller: usize, mut call: impl FnMut(&Key) -> RedisResult<i64>) {
         let start = Instant::now();
         loop {
-            let over = self.over.load(Ordering::SeqCst);
+            let over = !self.goes_on.goes_on();
             let mut idle = true;
             for index in 0..self.keys.len() {
                 let key = &self.keys[(index + caller * 3) % self.keys.len()];
@@ -184,7 +175,7 @@ impl<'a> Load<'a> {
             if over && idle {
                 break;
             }
-            assert!(start.elapsed() < Duration::from_secs(60), "the load does not end");
+            assert!(start.elapsed() < Duration::from_secs(180), "the load does not end");
         }
         self.pass.leave(caller);
     }
@@ -265,8 +256,11 @@ fn kill_ahead_of_replica<T>(fleet: &mut Fleet, load: &Load<'_>, look: impl Fn(&K
     wait_for("some grants", || total() > all / 4);
     // What the primary has sent still reaches the replica, so the link is cut first.
     fleet.signal(replica, "STOP");
+    let mut client = fleet.client(primary);
+    let mut used_there = || used(&mut client, names(load.keys)).into_iter().sum::<i64>();
+    let sent = used_there();
     call::<()>(&mut fleet.client(primary), "CLIENT KILL TYPE replica");
-    sleep(ms(150));
+    wait_for("grants that the replica does not get", || used_there() > sent + 5);
     fleet.kill(primary);
     fleet.signal(replica, "CONT");
     load.pass.all();
@@ -387,7 +381,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
         let mut client = fleet.client(fleet.primary(0));
         assert_eq!(limit(&mut client, &format!("RL.{limiter} {} 5 12h COST 5", key(limiter)))[0], 5);
     }
-    let (over, waiting) = (AtomicBool::new(false), AtomicI64::new(0));
+    let (load, waiting) = (support::Load::default(), AtomicI64::new(0));
     let granted: Vec<AtomicI64> = (0..limiters.len()).map(|_| AtomicI64::new(0)).collect();
     let (paced, errors) = (AtomicI64::new(0), Mutex::new(BTreeSet::new()));
     // Asks until granted; an error must be one after which a client may ask again.
@@ -403,7 +397,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
                     errors.lock().expect("errors").insert(kind);
                 }
             }
-            assert!(start.elapsed() < Duration::from_secs(30), "{words}: never granted");
+            assert!(start.elapsed() < Duration::from_secs(90), "{words}: never granted");
         }
     };
     let start = Instant::now();
@@ -412,11 +406,11 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
         for (index, limiter) in limiters.into_iter().enumerate() {
             for _ in 0..3 {
                 waiting.fetch_add(1, Ordering::SeqCst);
-                let (insist, over, waiting, granted, door, key) = (&insist, &over, &waiting, &granted, &door, key(limiter));
+                let (insist, load, waiting, granted, door, key) = (&insist, &load, &waiting, &granted, &door, key(limiter));
                 scope.spawn(move || {
                     let _gone = Gone(waiting);
                     let mut caller = Caller::new(door);
-                    while !over.load(Ordering::SeqCst) {
+                    while load.goes_on() {
                         let got = insist(&mut caller, &key, &format!("RL.{limiter} {key} 5 12h BLOCK 1d"));
                         assert_eq!(got, 1, "{limiter}: its turn comes within a day");
                         granted[index].fetch_add(got, Ordering::SeqCst);
@@ -428,7 +422,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
         for _ in 0..3 {
             scope.spawn(|| {
                 let mut caller = Caller::new(&door);
-                while !over.load(Ordering::SeqCst) {
+                while load.goes_on() {
                     let pace = key("pace");
                     paced.fetch_add(
                         insist(&mut caller, &pace, &format!("RL.GCRA {pace} 100 1 BURST 1 BLOCK 20")),
@@ -452,7 +446,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
             }
         });
         {
-            let _ending = Ending(&over);
+            let _end = load.ends_here();
             let total = || granted.iter().map(|granted| granted.load(Ordering::SeqCst)).sum::<i64>();
             let goes_on = |what: &str| {
                 let before = (total(), paced.load(Ordering::SeqCst));
@@ -486,8 +480,8 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
     for index in (0..SHARDS).map(|shard| fleet.primary(shard)) {
         assert_eq!(support::held(&mut fleet.client(index)), 0, "somebody still waits on node {index}");
     }
-    // The short limit's key goes.
-    sleep(ms(50));
+    let mut client = fleet.client(fleet.primary(0));
+    wait_for("the short limit's key to go", || call::<i64>(&mut client, &format!("EXISTS {}", key("pace"))) == 0);
     assert_eq!(fleet.assert_in_step(), limiters.len());
     fleet.assert_healthy();
 }
@@ -507,25 +501,23 @@ fn a_window_that_ends_as_its_first_is_due_is_granted() {
     let mut node = Server::node();
     call::<()>(&mut node.client(), "CLUSTER ADDSLOTSRANGE 0 16383");
     wait_for("the cluster", || call::<String>(&mut node.client(), "CLUSTER INFO").contains("cluster_state:ok"));
-    let over = Instant::now() + Duration::from_secs(3);
-    let granted: u64 = std::thread::scope(|scope| {
+    let (load, granted) = (support::Load::default(), AtomicU64::new(0));
+    std::thread::scope(|scope| {
         // The server deletes the key, as its time is up, in the same moment as the module looks whose turn it is.
-        let callers: Vec<_> = (0..60)
-            .map(|caller| {
-                let mut client = node.client();
-                scope.spawn(move || {
-                    let mut granted = 0;
-                    while Instant::now() < over {
-                        assert_eq!(limit(&mut client, &format!("RL.FIXED key{caller} 1 5ms BLOCK 10"))[0], 1);
-                        granted += 1;
-                    }
-                    granted
-                })
-            })
-            .collect();
-        callers.into_iter().map(|caller| caller.join().expect("grants")).sum()
+        for caller in 0..60 {
+            let mut client = node.client();
+            let (load, granted) = (&load, &granted);
+            scope.spawn(move || {
+                while load.goes_on() {
+                    assert_eq!(limit(&mut client, &format!("RL.FIXED key{caller} 1 5ms BLOCK 30"))[0], 1);
+                    granted.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let _end = load.ends_here();
+        wait_for("grants", || granted.load(Ordering::Relaxed) > 5_000);
     });
-    assert!(node.is_alive() && granted > 1_000, "{granted}");
+    assert!(node.is_alive());
 }
 
 #[test]
@@ -537,9 +529,14 @@ fn a_failover_ends_a_wait_of_which_nothing_else_is_heard() {
     assert_eq!(limit(&mut fleet.client(old), &format!("RL.GCRA {tag} 5 12h COST 5"))[0], 5);
     let waiting = Held::send(fleet.node(old), &format!("RL.GCRA {tag} 5 12h BLOCK 1d"));
     fleet.fail_over(0);
-    let failed_over = Instant::now();
+    // It has ended by now, or ends within a second of the server's clock.
+    let mut client = fleet.client(old);
+    let failed_over = time_us(&mut client);
+    while support::held(&mut client) > 0 {
+        sleep(ms(20));
+        assert!(time_us(&mut client) < failed_over + 1_500_000, "it still waits");
+    }
     let error = replies([waiting]).remove(0).row.expect_err("no grant by a node that is a replica now");
     assert!(error.starts_with("UNBLOCKED ") || error.starts_with("TRYAGAIN ") || error.starts_with("MOVED "), "{error}");
-    assert!(failed_over.elapsed() < Duration::from_secs(1));
     fleet.assert_healthy();
 }

@@ -3,11 +3,11 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use redis::{Connection, RedisResult, Value};
-use support::{assert_same, call, command, flood_all, info, limit, snapshots, wait_for, Server};
+use support::{assert_same, call, command, flood_all, info, limit, snapshots, wait_for, Load, Server, Signal};
 
 const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
 /// Nothing drains within the test.
@@ -22,9 +22,9 @@ struct Count {
 }
 
 impl Count {
-    /// Calls until the server is gone, or `over`.
-    fn load(&self, client: &mut Connection, words: &str, units: i64, over: &AtomicBool) {
-        while !over.load(Ordering::Relaxed) {
+    /// Calls until the server is gone, or the load ends.
+    fn load(&self, client: &mut Connection, words: &str, units: i64, load: &Load) {
+        while load.goes_on() {
             self.sent.fetch_add(units, Ordering::Relaxed);
             match command(words).query::<Vec<i64>>(client) {
                 Ok(row) => {
@@ -52,23 +52,26 @@ impl Count {
 
 /// Two connections for each algorithm, as long as `meanwhile` takes.
 fn under_load<T>(server: &Server, counts: &[Count; 4], meanwhile: impl FnOnce() -> T) -> T {
-    let over = AtomicBool::new(false);
+    let load = Load::default();
     let clients: Vec<_> = (0..8).map(|_| server.client()).collect();
     std::thread::scope(|scope| {
         for (index, mut client) in clients.into_iter().enumerate() {
-            let (name, count, over) = (LIMITERS[index % 4], &counts[index % 4], &over);
+            let (name, count, load) = (LIMITERS[index % 4], &counts[index % 4], &load);
             let (amount, units) = [("COST 1", 1), ("COST 3", 3)][index / 4];
             scope
-                .spawn(move || count.load(&mut client, &format!("RL.{name} {name} {LIMIT} {PERIOD} {amount}"), units, over));
+                .spawn(move || count.load(&mut client, &format!("RL.{name} {name} {LIMIT} {PERIOD} {amount}"), units, load));
         }
-        let result = meanwhile();
-        over.store(true, Ordering::Relaxed);
-        result
+        let _end = load.ends_here();
+        meanwhile()
     })
 }
 
 fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
+}
+
+fn acknowledged(counts: &[Count; 4]) -> i64 {
+    counts.iter().map(|count| count.acknowledged.load(Ordering::Relaxed)).sum()
 }
 
 #[test]
@@ -82,19 +85,17 @@ fn a_server_killed_under_load_has_every_acknowledged_grant() {
             if round % 2 == 1 {
                 let _: RedisResult<Value> = command("BGREWRITEAOF").query(&mut server.client());
             }
-            let mut control = server.client();
-            let process: u32 = info(&mut control, "server", "process_id").try_into().expect("a process");
+            let before = acknowledged(&counts);
             under_load(&server, &counts, || {
-                pause(40 + round * 37 % 90);
-                let killed = std::process::Command::new("kill").args(["-9", &process.to_string()]).status();
-                assert!(killed.expect("kill").success());
+                wait_for("some grants", || acknowledged(&counts) > before + 100);
+                pause(round * 37 % 90);
+                server.signal(Signal::KILL);
             });
             server.crash_and_restart();
             let mut client = server.client();
             LIMITERS.iter().zip(&counts).for_each(|(name, count)| count.settle(&mut client, name));
         }
-        let total: i64 = counts.iter().map(|count| count.acknowledged.load(Ordering::Relaxed)).sum();
-        assert!(total > 1_000, "only {total} were granted in all");
+        let total = acknowledged(&counts);
         println!("preamble {preamble}: {total} units granted over 6 kills, none lost");
     }
 }
@@ -107,7 +108,6 @@ fn those_who_waited_and_were_granted_are_in_the_file() {
         assert_eq!(limit(&mut server.client(), &format!("{policy} COST 5"))[0], 5);
         // One gives back, and eight wait for it.
         let (given_back, granted) = (AtomicI64::new(0), AtomicI64::new(0));
-        let process = info(&mut server.client(), "server", "process_id").to_string();
         std::thread::scope(|scope| {
             let repeat = |words: String, count| {
                 let mut client = server.client();
@@ -119,8 +119,9 @@ fn those_who_waited_and_were_granted_are_in_the_file() {
             };
             (0..8).for_each(|_| drop(scope.spawn(repeat(format!("{policy} BLOCK 1d"), &granted))));
             scope.spawn(repeat(format!("{policy} REFUND 1"), &given_back));
-            pause(200);
-            assert!(std::process::Command::new("kill").args(["-9", &process]).status().expect("kill").success());
+            // They call until it is gone.
+            let _end = server.killed_at_the_end();
+            wait_for("some grants", || granted.load(Ordering::Relaxed) > 40);
         });
         server.crash_and_restart();
         let (given_back, granted) = (given_back.into_inner(), granted.into_inner());

@@ -5,7 +5,6 @@ mod show;
 mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use show::Show;
 use support::Server;
@@ -13,10 +12,9 @@ use support::Server;
 #[test]
 fn the_demo_ends_with_all_four_timelines() {
     let server = Server::start();
-    let start = Instant::now();
     let mut frames = 0;
     let show = Show::run(&server, 2.0, &AtomicBool::new(false), |_| frames += 1).expect("it was not stopped");
-    assert!(start.elapsed() < Duration::from_secs(10) && frames > 10, "{frames} frames in {:?}", start.elapsed());
+    assert!(frames > 3, "{frames} frames");
 
     let frame = show.frame(false);
     assert!(!frame.contains('\x1b'), "{frame}");
@@ -35,8 +33,10 @@ fn the_demo_ends_with_all_four_timelines() {
 #[test]
 fn the_demo_can_be_stopped() {
     let server = Server::start();
-    let stopped = AtomicBool::new(false);
-    let start = Instant::now();
-    let show = Show::run(&server, 20.0, &stopped, |_| stopped.store(true, Ordering::Relaxed));
-    assert!(show.is_none() && start.elapsed() < Duration::from_secs(10));
+    let (stopped, mut frames) = (AtomicBool::new(false), 0);
+    let show = Show::run(&server, 60.0, &stopped, |_| {
+        frames += 1;
+        stopped.store(true, Ordering::Relaxed);
+    });
+    assert!(show.is_none() && frames == 1, "{frames} frames");
 }

@@ -5,15 +5,9 @@ mod support;
 use std::time::Duration;
 
 use redis::{Connection, Value};
-use support::{call, command, error, info, limit, snapshot, wait_for, Server};
+use support::{call, command, error, info, limit, snapshot, time_us, wait_for, Server};
 
 const LIMITERS: [&str; 4] = ["RL.FIXED", "RL.SLIDE", "RL.GCRA", "RL.BUCKET"];
-
-/// The server's clock, in microseconds.
-fn time_us(client: &mut Connection) -> i64 {
-    let (seconds, us): (i64, i64) = call(client, "TIME");
-    seconds * 1_000_000 + us
-}
 
 #[test]
 fn every_granted_key_has_a_deadline_that_is_never_early() {
@@ -102,7 +96,7 @@ fn a_denied_call_invalidates_no_clients_cache_and_a_grant_does() {
     let listener_id: i64 = call(&mut listener, "CLIENT ID");
     let mut listener = listener.as_pubsub();
     listener.subscribe("__redis__:invalidate").expect("a subscription");
-    listener.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+    listener.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
     let mut caching = server.client();
     call::<()>(&mut caching, &format!("CLIENT TRACKING ON REDIRECT {listener_id}"));
     let mut other = server.client();
@@ -297,13 +291,14 @@ fn a_sliding_window_of_100_000_fills_and_slides() {
     let mut client = server.client();
     let start = std::time::Instant::now();
     let mut granted = Vec::new();
-    // Fill it, and go on for two periods more: a log that is filled, trimmed and filled again.
-    while start.elapsed() < 3 * PERIOD {
+    // Fill it, and go on for two periods more: a log that is filled, trimmed and filled again. On a busy machine it takes longer.
+    let mut total = 0;
+    while start.elapsed() < 3 * PERIOD || total < 200_000 && start.elapsed() < 20 * PERIOD {
         let from = start.elapsed();
         let units = flood(&mut client, &words, 2_000);
+        total += units;
         granted.push((from, start.elapsed(), units));
     }
-    let total: i64 = granted.iter().map(|&(.., units)| units).sum();
     assert!(total >= 2 * 100_000, "only {total} granted");
     // In no window are more: batches that lie wholly in one add up to no more than the limit.
     for (index, &(from, ..)) in granted.iter().enumerate() {

@@ -6,12 +6,12 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
 use redis::Connection;
-use support::{assert_same, call, command, info, snapshots, wait_for, Server};
+use support::{assert_same, call, command, info, snapshots, wait_for, Load, Server};
 
 /// Numbers keys, so that none comes twice.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -39,24 +39,18 @@ fn calls(client: &mut Connection) {
 
 /// Does `work` while two clients call all the time, and for a while before and after.
 fn under_load<T>(server: &Server, work: impl FnOnce() -> T) -> T {
-    let over = AtomicBool::new(false);
-    struct Ending<'a>(&'a AtomicBool);
-    impl Drop for Ending<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
+    let load = Load::default();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut client = server.client();
-                while !over.load(Ordering::SeqCst) {
+                while load.goes_on() {
                     calls(&mut client);
                     sleep(Duration::from_millis(2));
                 }
             });
         }
-        let _ending = Ending(&over);
+        let _end = load.ends_here();
         sleep(Duration::from_millis(50));
         let done = work();
         sleep(Duration::from_millis(50));

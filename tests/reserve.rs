@@ -2,19 +2,21 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
-
 use redis::Connection;
-use support::{assert_same, call, command, info, limit, snapshot, snapshots, wait_for, Server};
+use support::{assert_same, call, command, info, limit, snapshot, snapshots, time_us, wait_for, Server};
 
-/// Each algorithm at 10 units per 10 seconds, all used up, so that a unit is booked within 20 seconds at the most.
+/// Each algorithm at 10 units per 10 minutes, all used up, so that a unit is booked within 20 minutes at the most. The seconds
+/// that a test takes matter little.
 const POLICIES: [&str; 5] = [
-    "RL.FIXED fixed 10 10",
-    "RL.SLIDE slide 10 10",
-    "RL.GCRA gcra 10 10",
-    "RL.BUCKET bucket 10 10",
-    "RL.BUCKET step 10 10 STEP",
+    "RL.FIXED fixed 10 10m",
+    "RL.SLIDE slide 10 10m",
+    "RL.GCRA gcra 10 10m",
+    "RL.BUCKET bucket 10 10m",
+    "RL.BUCKET step 10 10m STEP",
 ];
+
+/// So much time may pass between two calls, in milliseconds.
+const MEANWHILE: i64 = 20_000;
 
 fn exhaust(client: &mut Connection) {
     for policy in POLICIES {
@@ -26,26 +28,28 @@ fn exhaust(client: &mut Connection) {
 fn a_leaky_bucket_hands_out_slots_a_tenth_of_a_second_apart() {
     let server = Server::start();
     let mut client = server.client();
-    let start = Instant::now();
-    let mut slots = Vec::new();
+    // In one go, and the server tells its time in between.
+    let mut pipe = redis::pipe();
+    (0..20).for_each(|_| {
+        pipe.cmd("TIME").add_command(command("RL.GCRA k 10 1 BURST 1 RESERVE 10"));
+    });
+    // The twenty-first would come two seconds after the first.
+    pipe.cmd("TIME").add_command(command("RL.GCRA k 10 1 BURST 1 RESERVE 500ms")).cmd("TIME");
+    let replies: Vec<Vec<i64>> = pipe.query(&mut client).expect("replies");
+    let moment = |index: usize| replies[2 * index][0] * 1_000_000 + replies[2 * index][1];
     for index in 0..20 {
-        let before = start.elapsed();
-        let row = limit(&mut client, "RL.GCRA k 10 1 BURST 1 RESERVE 10");
-        let after = start.elapsed();
+        let row = &replies[2 * index + 1];
         assert_eq!(row[..3], [1, 1, 0]);
         assert_eq!(row[4] - row[3], 100, "free again a tenth of a second after the slot");
         // The server read its clock somewhere between; it rounds up to a millisecond.
-        let wait = Duration::from_millis(row[3] as u64);
-        slots.push((before + wait, after + wait));
-        let (from, to) = (slots[0].0 + Duration::from_millis(100) * index, slots[0].1 + Duration::from_millis(100) * index);
-        assert!(
-            slots[index as usize].1 >= from && slots[index as usize].0 <= to + Duration::from_millis(1),
-            "{index}: {slots:?}"
-        );
+        let (from, to) = (moment(index) + row[3] * 1_000, moment(index + 1) + row[3] * 1_000);
+        let after = 100_000 * index as i64;
+        assert!(to >= moment(0) + after && from <= moment(1) + after + 1_000, "{index}: {replies:?}");
     }
-    // The twenty-first would come two seconds after the first.
-    let denied = limit(&mut client, "RL.GCRA k 10 1 BURST 1 RESERVE 500ms");
-    assert!(denied[0] == 0 && (1_300..=1_500).contains(&denied[3]), "{denied:?}");
+    let denied = &replies[41];
+    let most = 1_500 - (moment(20) - moment(1)) / 1_000;
+    let least = 1_499 - (moment(21) - moment(0)) / 1_000;
+    assert!(denied[0] == 0 && (least..=most + 1).contains(&denied[3]), "{denied:?}, not {least} to {most}");
 }
 
 #[test]
@@ -56,10 +60,10 @@ fn a_booking_beyond_what_was_offered_is_denied_and_books_nothing() {
     let before = snapshots(&mut client);
     for policy in POLICIES {
         let need = limit(&mut client, &format!("{policy} COST 3"))[3];
-        let row = limit(&mut client, &format!("{policy} COST 3 RESERVE 500ms"));
+        let row = limit(&mut client, &format!("{policy} COST 3 RESERVE 1m"));
         assert_eq!(row[..3], [0, 10, 0], "{policy}");
         // It is denied for as long as the need is longer than what was offered.
-        assert!((need - 600..=need - 500).contains(&row[3]), "{policy}: {row:?}, and {need} ms");
+        assert!((need - 60_000 - MEANWHILE..=need - 60_000).contains(&row[3]), "{policy}: {row:?}, and {need} ms");
         assert_eq!(limit(&mut client, &format!("{policy} COST 11 RESERVE 1d"))[3], -1, "{policy}");
     }
     assert_same(&before, &snapshots(&mut client));
@@ -71,19 +75,19 @@ fn nobody_gets_ahead_of_a_booking() {
     let mut client = server.client();
     exhaust(&mut client);
     for policy in POLICIES {
-        let booked = limit(&mut client, &format!("{policy} COST 4 RESERVE 20"));
-        assert!(booked[0] == 4 && booked[3] > 3_000, "{policy}: {booked:?}");
+        let booked = limit(&mut client, &format!("{policy} COST 4 RESERVE 20m"));
+        assert!(booked[0] == 4 && booked[3] > 180_000, "{policy}: {booked:?}");
         for amount in ["COST 1", "UPTO 1"] {
             let row = limit(&mut client, &format!("{policy} {amount}"));
             // A little time has passed since.
-            assert!(row[0] == 0 && row[3] > booked[3] - 200, "{policy} {amount}: {row:?} after {booked:?}");
+            assert!(row[0] == 0 && row[3] > booked[3] - MEANWHILE, "{policy} {amount}: {row:?} after {booked:?}");
         }
-        let later = limit(&mut client, &format!("{policy} COST 1 RESERVE 20"));
-        assert!(later[0] == 1 && later[3] >= booked[3] - 200, "{policy}: {later:?} after {booked:?}");
+        let later = limit(&mut client, &format!("{policy} COST 1 RESERVE 20m"));
+        assert!(later[0] == 1 && later[3] >= booked[3] - MEANWHILE, "{policy}: {later:?} after {booked:?}");
         // Who gives its booking back is as if it had never come.
         assert_eq!(limit(&mut client, &format!("{policy} REFUND 1"))[0], 1);
-        let again = limit(&mut client, &format!("{policy} COST 1 RESERVE 20"));
-        assert!((later[3] - 200..=later[3]).contains(&again[3]), "{policy}: {again:?} instead of {later:?}");
+        let again = limit(&mut client, &format!("{policy} COST 1 RESERVE 20m"));
+        assert!((later[3] - MEANWHILE..=later[3]).contains(&again[3]), "{policy}: {again:?} instead of {later:?}");
     }
 }
 
@@ -93,7 +97,7 @@ fn transactions_and_scripts_book_as_well() {
     let mut client = server.client();
     exhaust(&mut client);
     for policy in POLICIES {
-        let words = format!("{policy} RESERVE 20");
+        let words = format!("{policy} RESERVE 20m");
         let mut pipe = redis::pipe();
         pipe.atomic().add_command(command(&words)).add_command(command(&words));
         let rows: Vec<Vec<i64>> = pipe.query(&mut client).expect("replies");
@@ -105,7 +109,7 @@ fn transactions_and_scripts_book_as_well() {
         let row: Vec<i64> = eval.query(&mut client).expect("a reply");
         let waits = [rows[0][3], rows[1][3], row[3]];
         assert!(rows.iter().chain([&row]).all(|row| row[0] == 1), "{policy}: {rows:?}, {row:?}");
-        let apart = if policy.contains("gcra") || policy.contains("bucket") { 900 } else { -200 };
+        let apart = if policy.contains("gcra") || policy.contains("bucket") { 60_000 - MEANWHILE } else { -MEANWHILE };
         assert!(waits.windows(2).all(|pair| pair[1] - pair[0] >= apart), "{policy}: {waits:?}");
     }
 }
@@ -116,11 +120,11 @@ fn bookings_survive_a_crash_and_a_failover() {
     let mut client = server.client();
     exhaust(&mut client);
     let book = |client: &mut Connection, policy: &str| {
-        let row = limit(client, &format!("{policy} COST 2 RESERVE 20"));
+        let row = limit(client, &format!("{policy} COST 2 RESERVE 20m"));
         assert_eq!(row[0], 2, "{policy}: {row:?}");
         row[3]
     };
-    let start = Instant::now();
+    let start = time_us(&mut client);
     let first: Vec<i64> = POLICIES.iter().map(|policy| book(&mut client, policy)).collect();
     let before = snapshots(&mut client);
     server.crash_and_restart();
@@ -138,7 +142,7 @@ fn bookings_survive_a_crash_and_a_failover() {
     call::<i64>(&mut client, "WAIT 1 1000");
     assert_same(&before, &snapshots(&mut replica.client()));
     call::<()>(&mut replica.client(), "REPLICAOF NO ONE");
-    let passed = start.elapsed().as_millis() as i64;
+    let passed = (time_us(&mut replica.client()) - start) / 1_000 + 1;
     for ((policy, first), second) in POLICIES.iter().zip(first).zip(second) {
         let third = book(&mut replica.client(), policy);
         assert!(second >= first - passed && third >= second - passed, "{policy}: {first}, {second}, {third} ms");

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
-use std::process::Command;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,14 +11,14 @@ use redis::cluster::{ClusterClient, ClusterConnection};
 use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::{Cmd, Connection, FromRedisValue, RedisError, RedisResult, Value};
 
-use crate::support::{call, command, snapshots, wait_for, Server};
+use crate::support::{call, command, send, snapshots, wait_for, Server, Signal};
 
 /// Nodes `shard` and `shard + SHARDS` hold the same slots: either is the primary.
 pub const SHARDS: usize = 3;
 const NODES: usize = 2 * SHARDS;
 
 /// The longest that a cluster takes for what is asked of it, unless it is broken.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(90);
 
 /// A node that stands for election again any sooner may count the votes of its last one (seen with Redis 8.2).
 const TERM: Duration = Duration::from_millis(4_500);
@@ -228,10 +227,13 @@ impl Fleet {
 
     /// Sends a node a signal: `KILL`, `STOP`, `CONT`.
     pub fn signal(&mut self, index: usize, signal: &str) {
-        // The shell has it built in; the program is not everywhere.
-        let kill = format!("kill -{signal} {}", self.pids[index]);
-        let sent = Command::new("sh").args(["-c", &kill]).status();
-        assert!(sent.is_ok_and(|status| status.success()), "{kill}");
+        let signal = match signal {
+            "KILL" => Signal::KILL,
+            "STOP" => Signal::STOP,
+            "CONT" => Signal::CONT,
+            other => panic!("what is {other}?"),
+        };
+        send(self.pids[index].try_into().expect("a process"), signal);
     }
 
     /// Ends a node as a power cut would.

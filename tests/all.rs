@@ -209,7 +209,7 @@ fn it_replicates_as_one() {
     let mut monitor = replica.client();
     call::<()>(&mut monitor, "MONITOR");
     all(&mut client, "RL.ALL 3 a b c FIXED 10 1d GCRA 10 1d SLIDE 10 1d");
-    call::<i64>(&mut client, "WAIT 1 10000");
+    call::<i64>(&mut client, "WAIT 1 50000");
     support::assert_same(&snapshots(&mut client), &snapshots(&mut other));
     // A transaction: a replica never holds a part of it.
     let mut seen = Vec::new();

@@ -181,7 +181,7 @@ fn a_replica_that_loses_the_connection_catches_up_by_what_it_missed() {
 
 fn equal(server: &Server, replica: &Server) {
     let mut client = server.client();
-    assert_eq!(call::<i64>(&mut client, "WAIT 1 10000"), 1);
+    assert_eq!(call::<i64>(&mut client, "WAIT 1 50000"), 1);
     let offset = info(&mut client, "replication", "master_repl_offset");
     wait_for("the replica", || info(&mut replica.client(), "replication", "slave_repl_offset") >= offset);
     assert_same(&snapshots(&mut client), &snapshots(&mut replica.client()));

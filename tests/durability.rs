@@ -59,7 +59,7 @@ fn a_replica_holds_the_same_bytes_and_deadlines() {
     assert_same(&snapshots(&mut other), &snapshots(&mut client));
     for _ in 0..3 {
         flood_all(&mut client);
-        assert_eq!(call::<i64>(&mut client, "WAIT 1 10000"), 1);
+        assert_eq!(call::<i64>(&mut client, "WAIT 1 50000"), 1);
         assert_same(&snapshots(&mut other), &snapshots(&mut client));
     }
     // A chain's next link, promoted, goes on counting.

@@ -59,7 +59,7 @@ fn a_denied_call_leaves_no_trace() {
         let words = format!("{name} {name} 10 1d COST 10");
         assert_eq!(limit(&mut client, &words)[0], 10);
         let before = snapshot(&mut client, name);
-        call::<i64>(&mut client, "WAIT 1 5000");
+        call::<i64>(&mut client, "WAIT 1 50000");
         // Past the offset that the replica acknowledged, only writes count.
         let offset = info(&mut client, "replication", "master_repl_offset");
         let aof = info(&mut client, "persistence", "aof_current_size");

@@ -63,7 +63,7 @@ fn it_touches_nothing() {
     let mut watcher = server.client();
     for name in LIMITERS {
         limit(&mut client, &format!("RL.{name} {name} 10 1d COST 7"));
-        call::<i64>(&mut client, "WAIT 1 5000");
+        call::<i64>(&mut client, "WAIT 1 50000");
         let before = snapshot(&mut client, name);
         let offset = info(&mut client, "replication", "master_repl_offset");
         call::<()>(&mut caching, &format!("STRLEN {name}"));

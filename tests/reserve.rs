@@ -139,7 +139,7 @@ fn bookings_survive_a_crash_and_a_failover() {
     });
     let second: Vec<i64> = POLICIES.iter().map(|policy| book(&mut client, policy)).collect();
     let before = snapshots(&mut client);
-    call::<i64>(&mut client, "WAIT 1 1000");
+    call::<i64>(&mut client, "WAIT 1 50000");
     assert_same(&before, &snapshots(&mut replica.client()));
     call::<()>(&mut replica.client(), "REPLICAOF NO ONE");
     let passed = (time_us(&mut replica.client()) - start) / 1_000 + 1;

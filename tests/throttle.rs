@@ -169,7 +169,7 @@ fn what_takes_nothing_leaves_no_trace() {
     wait_for("the replica", || call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up"));
     call::<()>(&mut client, "CL.THROTTLE key 4 1 86400 5");
     let before = snapshot(&mut client, "key");
-    call::<i64>(&mut client, "WAIT 1 5000");
+    call::<i64>(&mut client, "WAIT 1 50000");
     let mut traces = || {
         [
             info(&mut client, "replication", "master_repl_offset"),
@@ -215,7 +215,7 @@ fn a_grant_replicates_its_effect() {
     ] {
         assert_eq!(limit(&mut client, words)[0], 0, "{words}");
     }
-    call::<i64>(&mut client, "WAIT 1 5000");
+    call::<i64>(&mut client, "WAIT 1 50000");
     let both = ["cell", "tokens"].map(|key| snapshot(&mut client, key));
     assert_eq!(["cell", "tokens"].map(|key| snapshot(&mut replica.client(), key)), both);
     assert!(both.iter().all(|key| key.value.is_some() && key.deadline_ms > 0), "{both:?}");

@@ -642,22 +642,22 @@ fn grants_replicate_and_a_pause_holds_them_back() {
     let mut server = Watched::on_port(&["--appendonly", "yes", "--appendfsync", "always"]);
     let replica = replica_of(&server);
     let mut client = server.client();
-    // After two seconds the first are due, and those who wait behind them are out of time after two and a half: in the pause.
+    // After three seconds the first are due, and those who wait behind them are out of time after three and a half: in the pause.
     let policies = [
-        ("rl.gcra", "key", "RL.GCRA key 20 1 BURST 1", "FORCE 40"),
-        ("rl.slide", "log", "RL.SLIDE log 8 2s", "COST 8"),
-        ("rl.fixed", "window", "RL.FIXED window 8 2s", "COST 8"),
+        ("rl.gcra", "key", "RL.GCRA key 20 1 BURST 1", "FORCE 60"),
+        ("rl.slide", "log", "RL.SLIDE log 8 3s", "COST 8"),
+        ("rl.fixed", "window", "RL.FIXED window 8 3s", "COST 8"),
     ];
     for kind in ["WRITE", "ALL"] {
         call::<()>(&mut client, "FLUSHALL");
         let calls = policies.iter().flat_map(|(.., policy, use_up)| {
             let waits = std::iter::repeat_n(format!("{policy} BLOCK 30"), 8);
-            std::iter::once(format!("{policy} {use_up}")).chain(waits).chain([format!("{policy} BLOCK 2500ms")])
+            std::iter::once(format!("{policy} {use_up}")).chain(waits).chain([format!("{policy} BLOCK 3500ms")])
         });
         let AtOnce { held, from_us, to_us } = at_once(&server, calls);
-        let waiting = std::thread::spawn(|| replies(held));
         let from = time_us(&mut client);
-        call::<()>(&mut client, &format!("CLIENT PAUSE 4000 {kind}"));
+        call::<()>(&mut client, &format!("CLIENT PAUSE 5000 {kind}"));
+        let waiting = std::thread::spawn(|| replies(held));
         let replies = waiting.join().expect("replies");
         for ((event, key, ..), replies) in policies.iter().zip(replies.chunks(10)) {
             // Nobody has their turn in the pause, and all have it after; who is out of time is told so during the pause, too.
@@ -666,11 +666,11 @@ fn grants_replicate_and_a_pause_holds_them_back() {
             let grants: Vec<_> = server.events(event, key).into_iter().filter(|&at| at > to_us).collect();
             assert_eq!(grants.len(), 8, "{kind}, {key}: all were due in the pause");
             for at in grants {
-                assert!(at >= from + 4_000 * MS, "{kind}, {key}: granted {} us into the pause", at - from);
+                assert!(at >= from + 5_000 * MS, "{kind}, {key}: granted {} us into the pause", at - from);
             }
             let denied = *server.events("rl.denied", key).last().expect("a denial");
-            assert!(denied >= from_us + 2_500 * MS, "{kind}, {key}: out of time too soon");
-            server.assert_not_late(&format!("{kind}, {key}: a time-out"), to_us + 2_500 * MS, denied, 25 + A_FEW);
+            assert!(denied >= from_us + 3_500 * MS, "{kind}, {key}: out of time too soon");
+            server.assert_not_late(&format!("{kind}, {key}: a time-out"), to_us + 3_500 * MS, denied, 25 + A_FEW);
         }
     }
     call::<()>(&mut client, "FLUSHALL");

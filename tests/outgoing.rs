@@ -5,8 +5,9 @@
 
 mod support;
 
-use std::fmt::Write;
-use std::process::{Command, Stdio};
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -65,7 +66,8 @@ fn main() {
 
 // ---- A process of the fleet ----
 
-/// `work`: the server's address, and then each call with the number of tasks that make it. Prints a line a call: which it
+/// `work`: the server's address, and then each call with the number of tasks that make it. Says when all are connected, and waits
+/// for a line: the processes begin together. Then prints a line a call: which it
 /// was, and when it was let go in microseconds by the server's clock, or the reply that did not.
 fn worker(work: &str) {
     let mut lines = work.lines();
@@ -83,6 +85,8 @@ fn worker(work: &str) {
                 ready.push((index, connect(&client).await, call.to_owned()));
             }
         }
+        println!("ready");
+        std::io::stdin().read_line(&mut String::new()).expect("a line");
         let tasks = ready
             .into_iter()
             .map(|(index, connection, call)| tokio::spawn(async move { (index, outgoing(connection, &call).await) }));
@@ -132,7 +136,7 @@ fn simulate(limiter: &str, options: &str, bursts: bool) -> Run {
         // The last process takes what is left over.
         work.push(format!("{} {limiter} partner-{index} {limit} {period_ms}ms {options} BLOCK 60", tasks / PROCESSES));
     }
-    let fleet: Vec<_> = (0..PROCESSES)
+    let mut fleet: Vec<_> = (0..PROCESSES)
         .map(|process| {
             let mut work = work.clone();
             if process == PROCESSES - 1 {
@@ -145,14 +149,25 @@ fn simulate(limiter: &str, options: &str, bursts: bool) -> Run {
             let program = std::env::current_exe().expect("this program");
             let mut command = Command::new(program);
             dies_with_this_thread(&mut command, Signal::KILL);
-            let child = command.env(WORK, work.join("\n")).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+            let child = command.env(WORK, work.join("\n")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
             child.expect("a process")
         })
         .collect();
+    let ready = |process: &mut Child| {
+        let mut output = BufReader::new(process.stdout.take().expect("its output"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n");
+        output
+    };
+    let outputs: Vec<_> = fleet.iter_mut().map(ready).collect();
+    for process in &mut fleet {
+        writeln!(process.stdin.take().expect("its input"), "go").expect("it reads");
+    }
     let mut seen: Vec<(Vec<u128>, Vec<String>)> = vec![Default::default(); QUOTAS.len()];
-    for process in fleet {
-        let output = process.wait_with_output().expect("a process that ends");
-        for line in String::from_utf8(output.stdout).expect("text").lines() {
+    for (mut process, output) in fleet.into_iter().zip(outputs) {
+        for line in output.lines() {
+            let line = line.expect("text");
             let (index, what) = line.split_once(' ').expect("two words");
             let (succeeded, failed) = &mut seen[index.parse::<usize>().expect("a number")];
             match what.parse() {
@@ -160,6 +175,7 @@ fn simulate(limiter: &str, options: &str, bursts: bool) -> Run {
                 Err(_) => failed.push(what.into()),
             }
         }
+        assert!(process.wait().expect("its end").success());
     }
 
     let table = format!(

@@ -27,7 +27,12 @@ fn main() {
         ("a_load_that_nobody_ends_fails", a_load_that_nobody_ends),
         ("a_server_ends_with_a_process_that_is_killed", killed_processes),
     ];
-    let trials = trials.map(|(name, test)| Trial::test(name, move || Ok::<_, Failed>(test())));
+    let trials = trials.map(|(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok::<_, Failed>(())
+        })
+    });
     libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
 }
 

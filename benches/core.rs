@@ -35,9 +35,11 @@ fn call(policy: &Policy, value: &mut Vec<u8>, now: Instant, amount: Amount) -> u
     let outcome = policy.decide(stored, now, Request::now(amount)).expect("a decision");
     match outcome.change {
         Change::Keep => {}
-        Change::Write { offset, bytes, .. } => {
+        Change::Write { offset, head, bytes, .. } => {
+            let (head, rest) = bytes.as_slice().split_at(head);
             value.truncate(offset);
-            value.extend_from_slice(bytes.as_slice());
+            value[..head.len()].copy_from_slice(head);
+            value.extend_from_slice(rest);
         }
         Change::Remove => value.clear(),
     }

@@ -1,6 +1,8 @@
 //! A limit that changes on a live key keeps every promise: a denied call writes nothing, and yet the wait that it is told
 //! under the new policy is enough.
 
+mod model;
+
 use proptest::prelude::*;
 use redis_rl::limiter::{Amount, Change, Instant, Kind, Policy, Quota, Request, Span, Wait};
 
@@ -40,10 +42,8 @@ fn written(policy: &Policy, calls: &[(u64, Amount)]) -> Option<Vec<u8>> {
         match outcome.change {
             Change::Keep => {}
             Change::Remove => key = None,
-            Change::Write { offset, bytes, .. } => {
-                let value = key.get_or_insert_default();
-                value.truncate(offset);
-                value.extend(bytes.as_slice());
+            Change::Write { offset, head, bytes, .. } => {
+                model::write(key.get_or_insert_default(), offset, head, bytes.as_slice());
             }
         }
     }

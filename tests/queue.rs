@@ -50,10 +50,12 @@ impl Counter for Key {
         match change {
             Change::Keep => {}
             Change::Remove => *self = Self::default(),
-            Change::Write { offset, bytes, expires, .. } => {
+            Change::Write { offset, head, bytes, expires, .. } => {
                 let value = self.value.get_or_insert_default();
+                let (head, rest) = bytes.as_slice().split_at(*head);
                 value.truncate(*offset);
-                value.extend_from_slice(bytes.as_slice());
+                value[..head.len()].copy_from_slice(head);
+                value.extend_from_slice(rest);
                 let expires_ms = (*expires).max(now).as_ms_ceil();
                 self.expires = Some(Instant::from_us(expires_ms * 1_000));
             }

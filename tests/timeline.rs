@@ -562,19 +562,56 @@ fn slide_segments() {
          70s-1us  |                          | COST 5 | 5 10 0 0 60s",
     );
     timeline(
-        "coarser ticks: the end is rounded up to theirs",
+        "coarser ticks: the log keeps the finer ones",
         "5s       | SLIDE 10 60s SEGMENTS 60 | COST 5 | 5 10 5 0 61s-1us
-         20s      | SLIDE 10 60s SEGMENTS 6  | COST 5 | 5 10 0 0 70s-1us
-         66s      |                          | COST 5 | 0 10 0 4s-1us 24s-1us
-         70s-1us  |                          | COST 5 | 5 10 0 0 60s",
+         20s      | SLIDE 10 60s SEGMENTS 6  | COST 5 | 5 10 0 0 61s-1us
+         66s-2us  |                          | COST 5 | 0 10 0 1us 15s+1us
+         66s-1us  |                          | COST 5 | 5 10 0 0 60s",
     );
     timeline(
-        "a grant while the last entry lies ahead joins it",
+        "and goes over to coarser ones once nobody else has been granted anything for a period",
+        "5s       | SLIDE 10 60s SEGMENTS 60 | COST 1 | 1 10 9 0 61s-1us
+         20s      | SLIDE 10 60s SEGMENTS 6  | COST 1 | 1 10 8 0 61s-1us
+         50s      |                          | COST 1 | 1 10 7 0 61s-1us
+         81s-1us  |                          | COST 1 | 1 10 8 0 60s
+         82s-1us  |                          | COST 1 | 1 10 7 0 60s
+         82s      |                          | COST 1 | 1 10 6 0 68s-1us
+         119s     |                          | COST 7 | 0 10 6 1s-1us 31s-1us
+         120s-1us |                          | COST 7 | 7 10 0 0 60s",
+    );
+    timeline(
+        "two callers in turn: each grant counts for a period and a tick of the finer one, for both",
+        "0        | SLIDE 10 60s SEGMENTS 10 | COST 5 | 5 10 5 0 66s-1us
+         3s       | SLIDE 10 60s SEGMENTS 7  | COST 1 | 1 10 4 0 63s-1us
+         7s       | SLIDE 10 60s SEGMENTS 10 | COST 1 | 1 10 3 0 65s-1us
+         15s      | SLIDE 10 60s SEGMENTS 7  | COST 1 | 1 10 2 0 63s-1us
+         25s      | SLIDE 10 60s SEGMENTS 10 | COST 1 | 1 10 1 0 65s-1us
+         30s      | SLIDE 10 60s SEGMENTS 7  | COST 1 | 1 10 0 0 66s-1us
+         66s-2us  | SLIDE 10 60s SEGMENTS 10 | COST 6 | 0 10 0 1us 30s+1us
+         66s-1us  |                          | COST 6 | 6 10 0 0 60s
+         72s-1us  | SLIDE 10 60s SEGMENTS 7  | COST 1 | 1 10 0 0 60s",
+    );
+    timeline(
+        "what was granted in the present tick is put no later, however coarse that was",
         "0        | SLIDE 10 60s SEGMENTS 1  | COST 5 | 5 10 5 0 2m-1us
-         10s      | SLIDE 10 60s SEGMENTS 60 | COST 5 | 5 10 0 0 110s-1us
-         20s      |                          | COST 1 | 0 10 0 100s-1us 100s-1us
-         2m-2us   |                          | COST 1 | 0 10 0 1us 1us
-         2m-1us   |                          | COST 1 | 1 10 9 0 60s",
+         10s      | SLIDE 10 60s SEGMENTS 60 | COST 6 | 0 10 5 110s-1us 110s-1us
+         10s      |                          | COST 5 | 5 10 0 0 61s-1us
+         20s      |                          | COST 1 | 0 10 0 51s-1us 51s-1us
+         71s-2us  |                          | COST 1 | 0 10 0 1us 1us
+         71s-1us  |                          | COST 1 | 1 10 9 0 60s",
+    );
+    timeline(
+        "two periods in turn: the log keeps the longer one, and what counts for it",
+        "0        | SLIDE 10 60s SEGMENTS 60 | COST 8   | 8 10 2 0 61s-1us
+         10s      |                          | COST 1   | 1 10 1 0 61s-1us
+         15s      | SLIDE 3 4s SEGMENTS 4    | COST 3   | 3 3 0 0 5s-1us
+         19s      |                          | COST 1   | 0 3 0 1s-1us 1s-1us
+         20s-1us  |                          | COST 3   | 3 3 0 0 4s
+         61s-1us  |                          | COST 3   | 3 3 0 0 4s
+         66s      | SLIDE 10 60s SEGMENTS 60 | COST 1   | 0 10 0 5s-1us 55s-1us
+         71s-1us  |                          | COST 1   | 1 10 0 0 60s
+         73s      | SLIDE 3 4s SEGMENTS 4    | REFUND 9 | 1 3 3 0 0
+         73s      | SLIDE 10 60s SEGMENTS 60 | COST 1   | 1 10 0 0 61s-1us",
     );
     timeline(
         "the clock steps back: the log is dated by its last entry",
@@ -667,15 +704,15 @@ fn slide_reserve() {
         "finer ticks that don't divide the period: a booking keeps its own tick's end, rounded up",
         "0        | SLIDE 3 1s SEGMENTS 4 | COST 2                | 2 3 1 0 1250ms-1us
          0        |                       | COST 2 RESERVE 1250ms | 2 3 0 1250ms-1us 2250ms-1us
-         0        | SLIDE 3 1s SEGMENTS 7 | FORCE 1               | 1 3 0 0 2285721us
-         0        |                       | COST 1                | 0 3 0 2285721us 2285721us",
+         300ms    | SLIDE 3 1s SEGMENTS 7 | FORCE 1               | 1 3 0 0 1985721us
+         300ms    |                       | COST 1                | 0 3 0 1985721us 1985721us",
     );
     timeline(
-        "coarser ticks: a booking's tick is rounded up to theirs",
+        "coarser ticks: a booking is entered in the finer ones, too",
         "5s       | SLIDE 10 60s SEGMENTS 60 | COST 10            | 10 10 0 0 61s-1us
          5s       |                          | COST 5 RESERVE 1d  | 5 10 0 61s-1us 121s-1us
-         6s       | SLIDE 10 60s SEGMENTS 6  | COST 5 RESERVE 1d  | 5 10 0 64s-1us 124s-1us
-         70s-1us  |                          | COST 1             | 0 10 0 60s 60s",
+         6s       | SLIDE 10 60s SEGMENTS 6  | COST 5 RESERVE 1d  | 5 10 0 60s-1us 120s-1us
+         70s-1us  |                          | COST 1             | 0 10 0 56s 56s",
     );
 }
 
@@ -832,7 +869,7 @@ fn gcra_burst() {
 
 /// A theoretical arrival time, in nanoseconds, as redis-cell stores it.
 fn redis_cell(tat_ns: i128) -> Key {
-    Key { value: Some(tat_ns.to_string().into_bytes()), expires: None }
+    Key { value: Some(tat_ns.to_string().into_bytes()), ..Key::default() }
 }
 
 #[test]
@@ -1078,12 +1115,36 @@ fn bucket_step() {
          30s      | BUCKET 10 20s STEP  | COST 1  | 1 10 9 0 20s",
     );
     timeline(
-        "STEP is newly given: the next one is a period from now; and dropped: tokens flow from the last one on",
+        "STEP is newly given: the next one is a period from now; and dropped: tokens flow from the last grant on",
         "0        | BUCKET 10 60s      | COST 10 | 10 10 0 0 60s
          30s      | BUCKET 10 60s STEP | COST 6  | 0 10 5 60s 60s
          30s      |                    | COST 5  | 5 10 0 0 60s
          60s      | BUCKET 10 60s      | COST 1  | 1 10 4 0 36s
          72s      |                    | COST 1  | 1 10 5 0 30s",
+    );
+    timeline(
+        "STEP is dropped: nothing flows in for the time before the last grant, and whoever is denied waits no longer than told",
+        "0        | BUCKET 10 60s STEP | COST 4  | 4 10 6 0 60s
+         54s      |                    | COST 6  | 6 10 0 0 6s
+         54s      | BUCKET 10 60s      | COST 1  | 0 10 0 6s 60s
+         57s      |                    | COST 1  | 0 10 0 3s 57s
+         60s-1us  |                    | COST 1  | 0 10 0 1us 54s+1us
+         60s-1us  | BUCKET 10 1h       | COST 1  | 0 10 0 354s+1us 3594s+1us
+         60s-1us  | BUCKET 20 10s      | COST 12 | 12 20 8 0 6s",
+    );
+    timeline(
+        "STEP is dropped in debt: what was forced is owed in whole, and steps that fell pay as they did",
+        "0        | BUCKET 10 60s STEP | FORCE 25 | 25 10 0 0 3m
+         50s      |                    | REFUND 2 | 2 10 0 0 130s
+         55s      | BUCKET 10 60s      | COST 1   | 0 10 0 79s 133s
+         66s      |                    | COST 1   | 0 10 0 24s 78s
+         66s      |                    | FORCE 1  | 1 10 0 0 84s",
+    );
+    timeline(
+        "STEP is newly given: what is missing of a token comes whole with a step",
+        "0        | BUCKET 10 60s      | COST 10 | 10 10 0 0 60s
+         33s      | BUCKET 10 60s STEP | COST 5  | 5 10 0 0 60s
+         33s      |                    | REFUND 9 | 9 10 9 0 60s",
     );
     timeline(
         "the clock steps back before the last step: it falls now",

@@ -329,8 +329,8 @@ impl Counter for Key<'_> {
     fn commit(&mut self, change: &Change, now: Instant) {
         match change {
             // As of a moment that has passed it may have expired already; a key's deadline is yet to come.
-            Change::Write { offset, bytes, expires, slack } => {
-                self.write(*offset, bytes.as_slice(), deadlines(*expires.max(&now), *slack))
+            Change::Write { offset, head, bytes, expires, slack } => {
+                self.write(*offset, bytes.as_slice().split_at(*head), deadlines(*expires.max(&now), *slack))
             }
             change => commit(self, change),
         }

@@ -131,7 +131,9 @@ const fn takes(amount: Amount) -> bool {
 /// A change that the server can store: from here on, [`commit`] can't fail.
 fn storable<B: Borrow<Bytes>>(change: Change<B>) -> Result<Change<B>, Error> {
     match &change {
-        Change::Write { offset, bytes, .. } if !Key::fits(offset + bytes.borrow().as_slice().len()) => Err(Error::Overflow),
+        Change::Write { offset, head, bytes, .. } if !Key::fits(offset + bytes.borrow().as_slice().len() - head) => {
+            Err(Error::Overflow)
+        }
         _ => Ok(change),
     }
 }
@@ -140,8 +142,8 @@ fn storable<B: Borrow<Bytes>>(change: Change<B>) -> Result<Change<B>, Error> {
 fn commit<B: Borrow<Bytes>>(key: &mut Key<'_>, change: &Change<B>) {
     match change {
         Change::Keep => {}
-        Change::Write { offset, bytes, expires, slack } => {
-            key.write(*offset, bytes.borrow().as_slice(), deadlines(*expires, *slack))
+        Change::Write { offset, head, bytes, expires, slack } => {
+            key.write(*offset, bytes.borrow().as_slice().split_at(*head), deadlines(*expires, *slack))
         }
         Change::Remove => key.remove(),
     }

@@ -142,12 +142,14 @@ impl<'c> Key<'c> {
         len <= MOST
     }
 
-    /// Makes the value its own first `offset` bytes followed by `bytes`, which [fits](Self::fits), in place, and has it
-    /// expire at one of these `deadlines` (milliseconds since the Unix epoch).
-    pub fn write(&mut self, offset: usize, bytes: &[u8], deadlines: RangeInclusive<i64>) {
-        debug_assert!(Self::fits(offset + bytes.len()));
+    /// Makes the value its own first `offset` bytes, which begin with `head` from now on, followed by `bytes`, in place, and has it
+    /// expire at one of these `deadlines` (milliseconds since the Unix epoch). It [fits](Self::fits), and so does `head` into
+    /// what stays.
+    pub fn write(&mut self, offset: usize, (head, bytes): (&[u8], &[u8]), deadlines: RangeInclusive<i64>) {
+        debug_assert!(Self::fits(offset + bytes.len()) && head.len() <= offset);
         // SAFETY: the key is open for writing and empty or a string. Its value has `before` bytes, is made `after` bytes
-        // long where it is not, and is then that long at `value` until the next change; `offset + bytes.len()` is `after`.
+        // long where it is not, and is then that long at `value` until the next change; `offset + bytes.len()` is `after`, and
+        // `head` is no longer than `offset`.
         unsafe {
             let known = self.value.take();
             let before = known.map_or_else(|| server!(RedisModule_ValueLength(self.key)), |(_, len)| len);
@@ -167,6 +169,9 @@ impl<'c> Key<'c> {
                 }
             };
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.add(offset), bytes.len());
+            if !head.is_empty() {
+                std::ptr::copy_nonoverlapping(head.as_ptr(), value, head.len());
+            }
 
             // The replicas are told the effect, not the call: they hold the same bytes with the same deadline.
             let at_end = offset > 0 && after >= before;
@@ -180,8 +185,14 @@ impl<'c> Key<'c> {
             let name = self.name;
             self.changed(|ctx| {
                 if at_end && (!moved || after >= LONG) {
-                    let (bytes, len) = (bytes.as_ptr(), bytes.len());
-                    server!(RedisModule_Replicate(ctx, SETRANGE.as_ptr(), c"slb".as_ptr(), name, offset as i64, bytes, len));
+                    let range = |offset: usize, bytes: &[u8]| {
+                        let (offset, bytes, len) = (offset as i64, bytes.as_ptr(), bytes.len());
+                        server!(RedisModule_Replicate(ctx, SETRANGE.as_ptr(), c"slb".as_ptr(), name, offset, bytes, len));
+                    };
+                    if !head.is_empty() {
+                        range(0, head);
+                    }
+                    range(offset, bytes);
                     if moved {
                         server!(RedisModule_Replicate(ctx, PEXPIREAT.as_ptr(), c"sl".as_ptr(), name, deadline_ms));
                     }

@@ -7,6 +7,10 @@
 //!
 //! Used units are counted in *grains*. Where usage drains continuously a unit is as many grains as the period has
 //! microseconds, so that `limit` grains drain per microsecond: no rate has a remainder.
+//!
+//! With [`Drain::Steps`] all usage is whole units, so a record has room for when it was written, beside its last step: as many
+//! grains as microseconds have passed since that are missing from the last unit. To nobody who counts whole units is that a
+//! difference, but where steps give way to a continuous flow, it flows from the last write on.
 
 use super::record::{self, fits, take};
 use super::{
@@ -125,26 +129,55 @@ impl Meter {
         let (from, to) = (u128::from(old.unit()), u128::from(self.unit()));
         let used = (used / from).saturating_mul(to).saturating_add((used % from * to).div_ceil(from));
         let capacity = self.grains(old.capacity);
-        used.min(capacity).min(self.grains(self.capacity)).saturating_add(used.saturating_sub(capacity))
+        let used = used.min(capacity).min(self.grains(self.capacity)).saturating_add(used.saturating_sub(capacity));
+        if self.drain == Drain::Steps {
+            // In whole units: no step brings a fraction.
+            used.div_ceil(to).saturating_mul(to)
+        } else {
+            used
+        }
     }
 
-    /// The level at `now` that was written as `level` under `old`.
+    /// A level as a record has it, in whole units where usage drains in steps; and when it was written.
+    #[inline]
+    fn read(&self, level: Level) -> (Level, Instant) {
+        if self.drain != Drain::Steps {
+            return (level, level.at);
+        }
+        let unit = u128::from(self.unit());
+        let used = level.used.div_ceil(unit).saturating_mul(unit);
+        (Level { at: level.at, used }, level.at.saturating_add(Span::saturating(used - level.used)))
+    }
+
+    /// A level as a record has it that is written at `now`: the opposite of [`Self::read`].
+    #[inline]
+    fn written(&self, level: Level, now: Instant) -> Level {
+        if self.drain != Drain::Steps {
+            return level;
+        }
+        let late = now.since(level.at).as_us().min(self.period - 1);
+        Level { at: level.at, used: level.used.saturating_sub(late.into()) }
+    }
+
+    /// The level at `now` that was `written` as `level` under `old`.
     ///
     /// Usage drains at the old rate up to the change of policy, which is now. But a denied call writes nothing, so the record
     /// can't tell whether this is the change or a retry long after it, for which the old rate would be wrong. So it is never
     /// worse than as if the change had come right after the record was written, or when its debt was paid: nobody waits for
     /// longer than the new policy says.
     #[cold]
-    fn changed(&self, old: &Self, level: Level, now: Instant) -> Level {
+    fn changed(&self, old: &Self, (level, written): (Level, Instant), now: Instant) -> Level {
         let level = Level { at: level.at.min(now), used: level.used };
         let debt = level.used.saturating_sub(old.grains(old.capacity));
-        let paid = if debt == 0 { level.at } else { level.at.checked_add(old.until(level, level.at, debt)).unwrap_or(now) };
+        let paid = if debt == 0 { written } else { level.at.checked_add(old.until(level, level.at, debt)).unwrap_or(now) };
         let since = |change: Instant| {
             let Level { at, used } = old.advance(level, change);
+            // What came in steps flows from the change on, not from the last step.
+            let at = if old.drain == Drain::Steps && self.drain == Drain::Smooth { change } else { at };
             self.aligned(Level { at, used: self.carry(old, used) }, now)
         };
         let literal = since(now);
-        let others = [since(level.at), since(paid.min(now))];
+        let others = [since(written.min(now)), since(paid.min(now))];
         others.into_iter().fold(literal, |least, other| if other.used < least.used { other } else { least })
     }
 
@@ -178,8 +211,10 @@ impl Meter {
             Ok(decoded) => decoded,
             Err(foreign) => return self.arrival(form, bytes, now).map(|level| (level, now)).ok_or(foreign),
         };
+        let (level, written) = old.read(level);
         let earliest = level.at.min(now);
-        Ok((if self.same(&old) { self.aligned(level, now) } else { self.changed(&old, level, now) }, earliest))
+        let level = if self.same(&old) { self.aligned(level, now) } else { self.changed(&old, (level, written), now) };
+        Ok((level, earliest))
     }
 
     /// The level at `now` of a key that redis-cell left: a theoretical arrival time. It does not say under which policy, and
@@ -314,10 +349,10 @@ impl Meter {
         } else {
             let left = if used == 0 { self.until(level, now, 1) } else { reset };
             let expires = now.checked_add(left).ok_or(Refusal::Overflow)?;
-            if !encode(self, Level { at: level.at.max(earliest), used }, form, into) {
+            if !encode(self, self.written(Level { at: level.at.max(earliest), used }, now), form, into) {
                 return Err(Refusal::Overflow);
             }
-            Change::Write { offset: 0, bytes: (), expires, slack: Span::ZERO }
+            Change::Write { offset: 0, head: 0, bytes: (), expires, slack: Span::ZERO }
         };
         Ok((decision, change))
     }
@@ -462,7 +497,8 @@ pub(super) struct Sight {
 
 /// What `bytes` say at `now`.
 pub(super) fn sight(bytes: &[u8], form: Form, now: Instant) -> Result<Sight, Foreign> {
-    let (meter, written) = decode(bytes, form)?;
+    let (meter, level) = decode(bytes, form)?;
+    let (written, _) = meter.read(level);
     let level = meter.advance(written, now);
     let after = |at: Instant, span: Span| at.checked_add(span).unwrap_or(Instant::MAX);
     // A new level is dated now, and so is a step that just fell; but that one leaves something in use.

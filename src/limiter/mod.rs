@@ -172,11 +172,13 @@ fn report(kind: Kind, quota: (u64, u64), used: u128, standing: Standing) -> Repo
 pub enum Change<B = Bytes> {
     /// Nothing: the key stays as it is.
     Keep,
-    /// The value becomes its own first `offset` bytes, followed by `bytes`.
+    /// The value becomes its own first `offset` bytes, followed by `bytes`; but the first `head` of these go where the value begins.
     Write {
         /// How much of the old value stays; 0 where there was none.
         offset: usize,
-        /// What follows.
+        /// How many of the bytes replace the first ones of what stays; at most `offset`, and 0 as a rule.
+        head: usize,
+        /// Those, and what follows.
         bytes: B,
         /// From when on the value means nothing.
         expires: Instant,
@@ -208,8 +210,8 @@ impl<B> Change<B> {
     pub fn map<C>(self, bytes: impl FnOnce(B) -> C) -> Change<C> {
         match self {
             Self::Keep => Change::Keep,
-            Self::Write { offset, bytes: from, expires, slack } => {
-                Change::Write { offset, bytes: bytes(from), expires, slack }
+            Self::Write { offset, head, bytes: from, expires, slack } => {
+                Change::Write { offset, head, bytes: bytes(from), expires, slack }
             }
             Self::Remove => Change::Remove,
         }

@@ -5,6 +5,11 @@
 //! window are the difference of two entries, and every question is a binary search. An entry counts until its whole tick
 //! has left the window: at most one tick longer than the exact log would count it, never shorter.
 //!
+//! Callers with several periods or ticks share one log. It keeps its own [`Grid`], through which each caller looks at its own
+//! window, and is written anew only where that grid is not enough: for a longer period or a finer tick ([`Grid::with`]). Who
+//! has been the only one to be granted anything for a whole period of the log has it on its own grid again ([`View::plan`]).
+//! So no entry is rounded up twice by the same caller within a period, and none is ever moved past the present tick.
+//!
 //! After the first three bytes (see [`record`]) and one that is 0:
 //!
 //! | bytes | field |
@@ -14,7 +19,7 @@
 //! | 8 | tick, microseconds |
 //! | 8 | base: the tick from which the entries' ticks are counted, signed |
 //! | 4 | units granted before the first entry, modulo 2^32 |
-//! | 4 | ahead: entries before this tick, from the base, may lie in the future; 0 if none does, 2^32 - 1 if however far |
+//! | 4 | ahead: entries before this tick, from the base, may lie in the future; 0 if none does, 2^32 - 1 if however far; from 2^31 on it is a [`Shared`] |
 //! | 4 + 4 each | entries: a tick, from the base, and the units granted up to its end, modulo 2^32; ticks ascend |
 //!
 //! Counts wrap around at 2^32, which their differences don't notice: no window holds as many.
@@ -73,7 +78,7 @@ impl Algorithm for Slide {
 
     fn inspect(stored: &[u8], now: Instant) -> Result<Report, Foreign> {
         let log = Log::decode(stored)?;
-        let view = View::new(log, Grid { tick: log.tick, period: log.period }, now);
+        let view = View::new(log, log.grid(), now);
         let mut report =
             super::report(Kind::Slide, (log.limit.into(), log.period), view.used().into(), view.standing(log.limit.into()));
         let counting = view.len() - view.live;
@@ -102,14 +107,14 @@ impl Slide {
         let tick = period.div_ceil(self.segments);
         let log = match stored {
             Some(bytes) => Log::decode(bytes)?,
-            None => Log { limit: 0, period: 0, tick, base: 0, before: 0, ahead: 0, entries: &[] },
+            None => Log { limit: 0, period, tick, base: 0, before: 0, ahead: 0, entries: &[] },
         };
         Ok(View::new(log, Grid { tick, period }, now))
     }
 }
 
-/// The ticks of a policy, and how long what was granted in one counts.
-#[derive(Clone, Copy, Debug)]
+/// The ticks of a policy or of a log, and how long what was granted in one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Grid {
     /// Microseconds.
     tick: u64,
@@ -125,7 +130,75 @@ impl Grid {
     fn segments(self) -> u32 {
         u32::try_from(self.period.div_ceil(self.tick)).unwrap_or(u32::MAX).saturating_add(1)
     }
+
+    /// The tick that holds `instant`.
+    fn tick_of(self, instant: Instant) -> i128 {
+        instant.as_us().div_euclid(self.tick as i64).into()
+    }
+
+    /// From when on a tick does not count: a period after its last microsecond.
+    fn expiry(self, tick: i128) -> i128 {
+        (tick + 1) * i128::from(self.tick) - 1 + i128::from(self.period)
+    }
+
+    /// Ticks in an eighth of a period, at least one.
+    fn eighth(self) -> i128 {
+        (self.period.div_ceil(self.tick) / 8).max(1).into()
+    }
+
+    /// The grid of a log that serves `other` too: the longer period and the finer tick, as far as an entry can tell so many.
+    fn with(self, other: Self) -> Self {
+        let period = self.period.max(other.period);
+        Self { tick: self.tick.min(other.tick).max(period.div_ceil(MOST_TICKS)), period }
+    }
+
+    /// A number for this grid, to tell one caller from another.
+    fn tag(self) -> u32 {
+        let mixed = (self.period.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.tick).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        // Not the last one: with it an `ahead` could be `ANYWHERE`.
+        (mixed >> 32) as u32 % (TAGS - 1)
+    }
 }
+
+/// The most ticks in the period of a log that callers with several policies share.
+const MOST_TICKS: u64 = 1 << 28;
+/// How many of its newest entries such a log keeps as they are. Older ones are thinned out to one in each 65536th of its period.
+/// No shorter window holds more: its own caller's tick is no finer than that.
+const NEWEST: usize = MAX_SEGMENTS as usize + 1;
+/// From so many entries on it is written anew, whether or not any of them is dead.
+const MOST: usize = 3 * NEWEST;
+
+/// What the log of callers with several policies has in `ahead`.
+///
+/// Times are eighths of the log's period, counted from the one that holds the base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shared {
+    /// The [`Grid::tag`] of a caller.
+    tag: u32,
+    /// From when on nobody else has been granted anything.
+    since: i128,
+    /// Entries before this one may lie in the future; `None` if none does, [`Shared::FAR`] if however far.
+    ahead: Option<i128>,
+}
+
+impl Shared {
+    /// Set in an `ahead` that is one of these. An older module takes it for bookings that may lie ahead.
+    const FLAG: u32 = 1 << 31;
+    /// Bits of a time.
+    const BITS: u32 = 9;
+    /// The latest time that fits.
+    const LAST: u32 = (1 << Self::BITS) - 1;
+    const FAR: i128 = i128::MAX;
+
+    fn encode(self, first: i128) -> u32 {
+        let from = |time: i128| time.saturating_sub(first).clamp(0, Self::LAST.into()) as u32;
+        let ahead = self.ahead.map_or(0, |ahead| from(ahead).max(1));
+        Self::FLAG | self.tag << (2 * Self::BITS) | from(self.since) << Self::BITS | ahead
+    }
+}
+
+/// How many numbers there are to tell callers apart.
+const TAGS: u32 = 1 << (31 - 2 * Shared::BITS);
 
 /// How far ahead of `now` a booking may lie: a period and a tick.
 fn reach(now: Instant, period: u64, tick: u64) -> Instant {
@@ -182,6 +255,44 @@ impl<'a> Log<'a> {
         header
     }
 
+    fn grid(&self) -> Grid {
+        Grid { tick: self.tick, period: self.period }
+    }
+
+    /// The eighth of a period that holds the base.
+    fn first(&self) -> i128 {
+        i128::from(self.base).div_euclid(self.grid().eighth())
+    }
+
+    /// What `ahead` tells if callers with several policies share the log.
+    #[inline]
+    fn shared(&self) -> Option<Shared> {
+        if self.ahead < Shared::FLAG || self.ahead == ANYWHERE {
+            return None;
+        }
+        let time = |bits: u32| self.first() + i128::from(bits & Shared::LAST);
+        let ahead = match self.ahead & Shared::LAST {
+            0 => None,
+            Shared::LAST => Some(Shared::FAR),
+            bits => Some(time(bits)),
+        };
+        let tag = (self.ahead & !Shared::FLAG) >> (2 * Shared::BITS);
+        Some(Shared { tag, since: time(self.ahead >> Shared::BITS), ahead })
+    }
+
+    /// Entries before this tick, from the base, may lie in the future; `None` if however far.
+    #[inline]
+    fn bound(&self) -> Option<u64> {
+        match self.shared() {
+            None => (self.ahead != ANYWHERE).then_some(self.ahead.into()),
+            Some(Shared { ahead: None, .. }) => Some(0),
+            Some(Shared { ahead: Some(Shared::FAR), .. }) => None,
+            Some(Shared { ahead: Some(time), .. }) => {
+                Some((time * self.grid().eighth() - i128::from(self.base)).clamp(0, u64::MAX.into()) as u64)
+            }
+        }
+    }
+
     /// The tick of entry `index`, from the base.
     fn offset(&self, index: usize) -> u32 {
         offset(&self.entries[index])
@@ -218,56 +329,120 @@ fn count(&[.., a, b, c, d]: &Entry) -> u32 {
 /// A log as it counts now, under a policy that need not be the one it was written under.
 struct View<'a> {
     log: Log<'a>,
+    /// The policy's.
     grid: Grid,
     now: Instant,
     /// The clock stepped back: entries count as if so many of the log's ticks earlier.
     shift: i64,
-    /// The index of the first entry that counts.
+    /// The index of the first entry that counts for the policy.
     live: usize,
+    /// The index of the first entry that counts for the policy, or for the log's period.
+    kept: usize,
+}
+
+/// What a write makes of a log.
+struct Plan {
+    grid: Grid,
+    /// If callers with several policies share it.
+    shared: Option<Shared>,
 }
 
 impl<'a> View<'a> {
     fn new(log: Log<'a>, grid: Grid, now: Instant) -> Self {
-        let mut view = Self { log, grid, now, shift: 0, live: 0 };
+        let mut view = Self { log, grid, now, shift: 0, live: 0, kept: 0 };
         let Some(last) = log.entries.len().checked_sub(1) else { return view };
         // A log is dated by its last entry, unless it says that this one lies ahead: as far as a booking may, which is a period
         // and a tick, or further.
-        let furthest = match log.ahead {
-            ANYWHERE => Instant::MAX,
-            ahead if log.offset(last) < ahead => reach(now, log.period, log.tick),
-            _ => now,
+        let furthest = match log.bound() {
+            None => Instant::MAX,
+            Some(bound) if u64::from(log.offset(last)) < bound => reach(now, log.period, log.tick),
+            Some(_) => now,
         };
         let latest = furthest.as_us().div_euclid(log.tick as i64);
         view.shift = log.base.saturating_add(log.offset(last).into()).saturating_sub(latest).max(0);
-        // An entry is dead when the end of its tick, on the policy's grid, is a period ago. All in the log's ticks: those
-        // from the horizon on are alive.
-        let gone = now.as_us().saturating_sub(grid.period as i64).saturating_add(1).div_euclid(grid.tick as i64);
-        let (own, tick) = (i128::from(log.tick), i128::from(grid.tick));
-        let horizon = if own == tick { gone.into() } else { (i128::from(gone) * tick).div_euclid(own) };
-        let horizon = horizon + i128::from(view.shift) - i128::from(log.base);
-        let horizon = horizon.clamp(0, 1 << 32) as u64;
-        view.live = log.entries.partition_point(|entry| u64::from(offset(entry)) < horizon);
+        view.live = view.first_within(grid.period);
+        view.kept = if grid.period < log.period { view.first_within(log.period) } else { view.live };
         view
+    }
+
+    /// The index of the first entry that counts for `period`.
+    #[inline]
+    fn first_within(&self, period: u64) -> usize {
+        // An entry is dead when the end of its tick is a period ago: those from the horizon on are alive.
+        let log = &self.log;
+        let gone = self.now.as_us().saturating_sub(period as i64).saturating_add(1).div_euclid(log.tick as i64);
+        let horizon = i128::from(gone) + i128::from(self.shift) - i128::from(log.base);
+        let horizon = horizon.clamp(0, 1 << 32) as u64;
+        log.entries.partition_point(|entry| u64::from(offset(entry)) < horizon)
     }
 
     fn len(&self) -> usize {
         self.log.entries.len()
     }
 
-    /// The tick of entry `index` on the policy's grid: the one that holds the end of the entry's own tick.
+    /// The tick of entry `index`.
     fn tick(&self, index: usize) -> i128 {
-        let own = i128::from(self.log.base) - i128::from(self.shift) + i128::from(self.log.offset(index));
-        let (from, to) = (i128::from(self.log.tick), i128::from(self.grid.tick));
-        if from == to {
-            own
+        i128::from(self.log.base) - i128::from(self.shift) + i128::from(self.log.offset(index))
+    }
+
+    /// The tick of entry `index` on another grid: the one that holds the end of the entry's own tick. But what was granted in
+    /// the present tick was granted by now, and is not put any later.
+    fn placed(&self, index: usize, grid: Grid) -> i128 {
+        let tick = self.tick(index);
+        if self.log.tick == grid.tick {
+            return tick;
+        }
+        let end = (tick + 1) * i128::from(self.log.tick) - 1;
+        let placed = end.div_euclid(grid.tick.into());
+        let booked = || self.log.bound().is_none_or(|bound| u64::from(self.log.offset(index)) < bound);
+        if tick == self.today() && !booked() {
+            placed.min(grid.tick_of(self.now))
         } else {
-            ((own + 1) * from - 1).div_euclid(to)
+            placed
         }
     }
 
-    /// From when on a tick of the policy's grid does not count: a period after its last microsecond.
-    fn expiry(&self, tick: i128) -> i128 {
-        (tick + 1) * i128::from(self.grid.tick) - 1 + i128::from(self.grid.period)
+    /// What a write under the policy makes of the log.
+    #[inline]
+    fn plan(&self) -> Plan {
+        let own = self.log.grid();
+        let mine = Plan { grid: self.grid, shared: None };
+        if self.kept == self.len() || own == self.grid && self.log.shared().is_none() {
+            return mine;
+        }
+        self.plan_shared(own, mine)
+    }
+
+    /// What a write under the policy makes of a log that others have written, too.
+    #[cold]
+    fn plan_shared(&self, own: Grid, mine: Plan) -> Plan {
+        let (grid, tag) = (own.with(self.grid), self.grid.tag());
+        let today = grid.tick_of(self.now);
+        // Who writes in this eighth of a period writes it down once: what others write in it later need not be told.
+        let next = today.div_euclid(grid.eighth()) + 1;
+        let claim = |ahead| Plan { grid, shared: Some(Shared { tag, since: next, ahead }) };
+        let shared = match self.log.shared() {
+            Some(shared) if grid == own => shared,
+            _ => return claim(self.ahead(grid)),
+        };
+        let since = shared.since.min(next);
+        if shared.tag != tag && since < next {
+            claim(shared.ahead)
+        } else if shared.tag == tag && today - since * grid.eighth() >= grid.segments().into() {
+            mine
+        } else {
+            Plan { grid, shared: Some(Shared { since, ..shared }) }
+        }
+    }
+
+    /// Where on `grid` entries of a log that nobody shared yet may lie ahead.
+    fn ahead(&self, grid: Grid) -> Option<i128> {
+        let Some(bound) = self.log.bound() else { return Some(Shared::FAR) };
+        if bound <= u64::from(self.log.offset(self.len() - 1)) {
+            return None;
+        }
+        let end = (i128::from(self.log.base) + i128::from(bound)) * i128::from(self.log.tick);
+        Some(end.div_euclid(grid.tick.into()).div_euclid(grid.eighth()) + 1)
     }
 
     /// The index of the first entry up to which `units` count.
@@ -284,7 +459,8 @@ impl<'a> View<'a> {
 
     /// How long until entry `index` counts no more.
     fn until_gone(&self, index: usize) -> Span {
-        let left = self.expiry(self.tick(index)) - i128::from(self.now.as_us());
+        let seen = Grid { tick: self.log.tick, period: self.grid.period };
+        let left = seen.expiry(self.tick(index)) - i128::from(self.now.as_us());
         Span::saturating(left.max(1).unsigned_abs())
     }
 
@@ -318,13 +494,14 @@ impl<'a> View<'a> {
         let Standing { remaining: free, reset } = self.standing(limit);
         let denied = |remaining, wait| Ok((Decision { granted: 0, limit, remaining, wait, reset }, Change::Keep));
 
+        let plan = self.plan();
         let mut acts = self.now;
         let granted = match amount {
             Amount::Cost(n) if n > limit => return denied(free, Wait::Never),
             Amount::Cost(n) if n > free => {
                 // At most `used` must go, since no more than the limit is asked for.
                 let wait = self.until((used + n - limit) as u32);
-                let ahead = ahead.min(reach(self.now, self.grid.period, self.grid.tick).since(self.now));
+                let ahead = ahead.min(reach(self.now, self.grid.period, plan.grid.tick).since(self.now));
                 if wait > ahead {
                     return denied(free, Wait::For(wait.saturating_sub(ahead)));
                 }
@@ -334,103 +511,172 @@ impl<'a> View<'a> {
             Amount::UpTo(_) if free == 0 => return denied(free, Wait::For(self.until((used + 1 - limit) as u32))),
             Amount::UpTo(n) => n.min(free),
             Amount::Cost(n) | Amount::Force(n) => n,
-            Amount::Refund(n) => return Ok(self.refund(limit, n.min(used) as u32, reset, into)),
+            Amount::Refund(n) => return Ok(self.refund(limit, n.min(used) as u32, reset, &plan, into)),
         };
         let units = u32::try_from(granted).map_err(|_| Refusal::Overflow)?;
         let after = self.used().checked_add(units).ok_or(Refusal::Overflow)?;
+        // What counts for others only has to fit, too.
+        let count = self.log.before(self.live).wrapping_add(after);
+        count.wrapping_sub(units).wrapping_sub(self.gone(&plan)).checked_add(units).ok_or(Refusal::Overflow)?;
 
-        let tick = i128::from(acts.as_us().div_euclid(self.grid.tick as i64));
+        let tick = plan.grid.tick_of(acts);
         // An entry that lies ahead takes in what is granted before its time comes: ticks ascend, and it counts for longer.
-        let tick = if used == 0 { tick } else { tick.max(self.tick(self.len() - 1)) };
-        let expires = self.expiry(tick);
+        let tick = if self.kept == self.len() { tick } else { tick.max(self.placed(self.len() - 1, plan.grid)) };
+        let expires = plan.grid.expiry(tick);
         if expires > i64::MAX.into() {
             return Err(Refusal::Overflow);
         }
-        let offset = match (self.appended(limit as u32, tick, units), into) {
-            (Some((offset, last)), Some(bytes)) => {
-                bytes.room(ENTRY)[..ENTRY].copy_from_slice(&last);
-                offset
+        let (mut head, mut offset) = (0, 0);
+        match (self.appended(&plan, limit as u32, tick, units), into) {
+            (Some((at, last, header)), Some(bytes)) => {
+                (head, offset) = (put(bytes, header, last), at);
             }
-            (None, Some(bytes)) => {
-                *bytes = self.rebuilt(limit as u32, self.len(), tick, after);
-                0
-            }
-            (_, None) => 0,
+            (None, Some(bytes)) => *bytes = self.rebuilt(&plan, limit as u32, self.len(), tick, count),
+            (_, None) => {}
         };
+        let used_until = Grid { period: self.grid.period, ..plan.grid }.expiry(tick);
         let decision = Decision {
             granted,
             limit,
-            remaining: limit.saturating_sub(after.into()),
+            remaining: limit.saturating_sub(u64::from(after) + self.revived(&plan)),
             wait: Wait::For(acts.since(self.now)),
-            reset: Span::saturating((expires - i128::from(self.now.as_us())).unsigned_abs()),
+            reset: Span::saturating((used_until - i128::from(self.now.as_us())).unsigned_abs()),
         };
-        Ok((decision, Change::Write { offset, bytes: (), expires: Instant::saturating(expires), slack: self.slack() }))
+        let (expires, slack) = (Instant::saturating(expires), plan.slack());
+        Ok((decision, Change::Write { offset, head, bytes: (), expires, slack }))
     }
 
-    /// A deadline that is moved eight times in a period, and not with each grant.
-    fn slack(&self) -> Span {
-        Span::from_us(self.grid.period / 8)
-    }
-
-    /// The tick of the policy's grid that it is now.
+    /// The log's tick that it is now.
     fn today(&self) -> i128 {
-        self.now.as_us().div_euclid(self.grid.tick as i64).into()
+        self.log.grid().tick_of(self.now)
     }
 
-    /// Whether the log is as this policy would have it now.
-    fn unchanged(&self, limit: u32) -> bool {
+    /// The index of the first entry that a log written anew keeps: for others, what counts for them, too.
+    fn from(&self, plan: &Plan) -> usize {
+        if plan.shared.is_some() {
+            self.kept
+        } else {
+            self.live
+        }
+    }
+
+    /// The units granted before that entry, modulo 2^32.
+    fn gone(&self, plan: &Plan) -> u32 {
+        let from = self.from(plan);
+        if from < self.len() {
+            self.log.before(from)
+        } else {
+            self.log.before(self.live)
+        }
+    }
+
+    /// Units that count for the policy again on the planned ticks, where their ends are rounded up.
+    #[inline]
+    fn revived(&self, plan: &Plan) -> u64 {
+        if plan.shared.is_none() || plan.grid.tick == self.log.tick || self.live == 0 {
+            return 0;
+        }
+        let seen = Grid { period: self.grid.period, ..plan.grid };
+        let counts = |&index: &usize| seen.expiry(self.placed(index, plan.grid)) > self.now.as_us().into();
+        let first = (self.kept..self.live).rev().take_while(counts).last();
+        first.map_or(0, |first| self.log.before(self.live).wrapping_sub(self.log.before(first)).into())
+    }
+
+    /// The limit that the header tells: the last caller's, of those with its period.
+    fn limit(&self, plan: &Plan, limit: u32) -> u32 {
+        if plan.grid.period == self.grid.period {
+            limit
+        } else {
+            self.log.limit
+        }
+    }
+
+    /// Whether the entries can stay where they are; and the header, if it has to change. `ahead`: an entry at this tick may lie
+    /// in the future.
+    #[inline]
+    fn header(&self, plan: &Plan, limit: u32, ahead: Option<i128>) -> Option<Option<[u8; HEADER]>> {
         let log = &self.log;
-        (log.limit, log.period, log.tick) == (limit, self.grid.period, self.grid.tick) && self.shift == 0
+        if plan.grid != log.grid() || self.shift != 0 {
+            return None;
+        }
+        let limit = self.limit(plan, limit);
+        let mut marks = log.ahead;
+        if let Some(mut shared) = plan.shared {
+            if ahead.is_some() {
+                shared.ahead = ahead;
+            }
+            marks = shared.encode(log.first());
+        } else if ahead.is_some() || log.shared().is_some() {
+            return None;
+        }
+        Some(((limit, marks) != (log.limit, log.ahead)).then(|| Log { limit, ahead: marks, ..*log }.header()))
     }
 
-    /// The end of the log after `units` more at `tick`, which is not before its last entry's; `None` if the log has to be
-    /// written anew.
-    fn appended(&self, limit: u32, tick: i128, units: u32) -> Option<(usize, Entry)> {
+    /// The end of the log after `units` more at `tick`, which is not before its last entry's, and its header if that changes;
+    /// `None` if the log has to be written anew.
+    #[inline]
+    fn appended(&self, plan: &Plan, limit: u32, tick: i128, units: u32) -> Option<(usize, Entry, Option<[u8; HEADER]>)> {
         let log = &self.log;
         let last = self.len().checked_sub(1)?;
         // Dead entries are dropped well before they outnumber the others: a quarter costs four moved entries a grant.
-        let worn = self.live > (self.len() - self.live) / 4;
-        if !self.unchanged(limit) || worn {
+        let worn = self.kept > (self.len() - self.kept) / 4 || self.len() >= MOST;
+        if worn {
             return None;
         }
         let offset = u32::try_from(tick - i128::from(log.base)).ok()?;
-        if tick > self.today() && offset >= log.ahead {
-            return None;
-        }
+        let further = tick > self.today() && log.bound().is_some_and(|bound| u64::from(offset) >= bound);
+        let header = self.header(plan, limit, further.then(|| plan.room(tick)))?;
         // Another policy may bring dead entries back to life: with them, too, the counts must not come full circle.
         log.count(last).wrapping_sub(log.before).checked_add(units)?;
         let index = if offset == log.offset(last) { last } else { self.len() };
-        Some((HEADER + ENTRY * index, entry(offset, log.count(last).wrapping_add(units))))
+        Some((HEADER + ENTRY * index, entry(offset, log.count(last).wrapping_add(units)), header))
     }
 
-    /// The whole record, on the policy's grid: what counts up to the entry before `end`, and then `used` units by `tick`.
-    fn rebuilt(&self, limit: u32, end: usize, tick: i128, used: u32) -> Bytes {
-        let base = if self.live < self.len() { self.tick(self.live) } else { tick };
+    /// The whole record as planned: what counts up to the entry before `end`, and then `count` units by `tick`, of all that were
+    /// ever granted.
+    #[cold]
+    fn rebuilt(&self, plan: &Plan, limit: u32, end: usize, tick: i128, count: u32) -> Bytes {
+        let (grid, from, gone) = (plan.grid, self.from(plan), self.gone(plan));
+        let today = grid.tick_of(self.now);
+        let mut base = if from < end.min(self.len()) { self.placed(from, grid).min(tick) } else { tick };
+        if let Some(shared) = plan.shared {
+            // The header tells times from the base on.
+            base = base.min(shared.since * grid.eighth());
+        }
         // What counts spans two periods and a few ticks at the most; stored bytes that no limiter wrote may claim more.
         let offset = |tick: i128| u32::try_from(tick - base).unwrap_or(u32::MAX);
-        let mut bytes = Bytes::with_capacity(HEADER + ENTRY * (end.saturating_sub(self.live) + 1));
         // The last tick that a reader takes for a booking's.
-        let furthest = reach(self.now, self.grid.period, self.grid.tick).as_us().div_euclid(self.grid.tick as i64);
-        let header = Log {
-            limit,
-            period: self.grid.period,
-            tick: self.grid.tick,
+        let furthest = grid.tick_of(reach(self.now, grid.period, grid.tick));
+        let mut header = Log {
+            limit: self.limit(plan, limit),
+            period: grid.period,
+            tick: grid.tick,
             base: i64::try_from(base).unwrap_or(i64::MAX),
             before: 0,
-            ahead: match tick - self.today() {
-                1.. if tick > furthest.into() => ANYWHERE,
+            ahead: match tick - today {
+                1.. if tick > furthest => ANYWHERE,
                 // Room for a period's further bookings, so that they need not write the log anew.
-                1.. => offset(tick).saturating_add(self.grid.segments()),
+                1.. => offset(tick).saturating_add(grid.segments()),
                 _ => 0,
             },
             entries: &[],
         };
+        if let Some(shared) = plan.shared {
+            let ahead = match tick - today {
+                1.. if tick > furthest => Some(Shared::FAR),
+                1.. => Some(plan.room(tick)),
+                _ => None,
+            };
+            header.ahead = Shared { ahead, ..shared }.encode(header.first());
+        }
+        let mut bytes = Bytes::with_capacity(HEADER + ENTRY * (end.saturating_sub(from) + 1));
         bytes.extend(&header.header());
-        let gone = if self.live < self.len() { self.log.before(self.live) } else { 0 };
-        if self.log.tick == self.grid.tick {
+        let used = count.wrapping_sub(gone);
+        let old = (plan.shared.is_some() && end.saturating_sub(from) > NEWEST).then(|| end - NEWEST);
+        if self.log.tick == grid.tick && old.is_none() {
             // On its own grid every entry moves by the same number of ticks and units: one pass over the bytes, or a long log
             // would hold the server up. Ticks ascend, so only the last entry may share its tick with what is added.
-            let kept = self.log.entries.get(self.live..end).unwrap_or_default();
+            let kept = self.log.entries.get(from..end).unwrap_or_default();
             let moved = (base - i128::from(self.log.base) + i128::from(self.shift)) as u32;
             let now = offset(tick);
             let kept = match kept.split_last() {
@@ -440,12 +686,21 @@ impl<'a> View<'a> {
             let start = bytes.as_slice().len();
             bytes.extend(kept.as_flattened());
             for kept in bytes.as_mut_slice()[start..].as_chunks_mut::<ENTRY>().0 {
-                *kept = entry(self::offset(kept).wrapping_sub(moved), count(kept).wrapping_sub(gone));
+                *kept = entry(self::offset(kept).wrapping_sub(moved), self::count(kept).wrapping_sub(gone));
             }
             bytes.extend(&entry(now, used));
             return bytes;
         }
-        let kept = (self.live..end).map(|index| (offset(self.tick(index)), self.log.count(index).wrapping_sub(gone)));
+        // Of old entries in the same 65536th of a period, the last counts for all.
+        let coarse = i128::from(grid.period.div_ceil(MAX_SEGMENTS).div_ceil(grid.tick));
+        let thinned = |&index: &usize| {
+            old.is_none_or(|old| {
+                let part = |index| self.placed(index, grid).div_euclid(coarse);
+                index + 1 >= old || part(index) != part(index + 1)
+            })
+        };
+        let kept = (from..end).filter(thinned);
+        let kept = kept.map(|index| (offset(self.placed(index, grid)), self.log.count(index).wrapping_sub(gone)));
         let added = (offset(tick), used);
         // Of entries that share a tick, the last counts for all.
         let mut entries = kept.chain([added]).peekable();
@@ -458,38 +713,68 @@ impl<'a> View<'a> {
     }
 
     /// Gives back the newest `units`, no more than count.
-    fn refund(&self, limit: u64, units: u32, reset: Span, into: Room<'_>) -> Verdict {
+    fn refund(&self, limit: u64, units: u32, reset: Span, plan: &Plan, into: Room<'_>) -> Verdict {
         let used = self.used() - units;
         let decision = |reset| Decision {
             granted: units.into(),
             limit,
-            remaining: limit.saturating_sub(used.into()),
+            remaining: limit.saturating_sub(u64::from(used) + self.revived(plan)),
             wait: Wait::NONE,
             reset,
         };
         if units == 0 {
-            return (decision(reset), Change::Keep);
+            return (Decision { remaining: limit.saturating_sub(used.into()), ..decision(reset) }, Change::Keep);
         }
-        if used == 0 {
+        let from = self.from(plan);
+        if used == 0 && from == self.live {
             return (decision(Span::ZERO), Change::Remove);
         }
-        let gone = self.log.before(self.live);
-        let index = self.reaches(used).min(self.len() - 1);
-        let offset = match (self.unchanged(limit as u32), into) {
-            (true, Some(bytes)) => {
-                bytes.room(ENTRY)[..ENTRY].copy_from_slice(&entry(self.log.offset(index), gone.wrapping_add(used)));
-                HEADER + ENTRY * index
+        // With nothing used in this window, what counts for others stays: there is something before it then.
+        let index = if used == 0 { self.live - 1 } else { self.reaches(used).min(self.len() - 1) };
+        let count = self.log.before(self.live).wrapping_add(used);
+        let tick = self.placed(index, plan.grid);
+        let (mut head, mut offset) = (0, 0);
+        match (self.header(plan, limit as u32, None), into) {
+            (Some(header), Some(bytes)) => {
+                head = put(bytes, header, entry(self.log.offset(index), count));
+                offset = HEADER + ENTRY * index;
             }
-            (false, Some(bytes)) => {
-                *bytes = self.rebuilt(limit as u32, index, self.tick(index), used);
-                0
-            }
-            (_, None) => 0,
+            (None, Some(bytes)) => *bytes = self.rebuilt(plan, limit as u32, index, tick, count),
+            (_, None) => {}
         };
-        let reset = self.until(used);
-        let expires = Instant::saturating(i128::from(self.now.as_us()) + i128::from(reset.as_us()));
-        (decision(reset), Change::Write { offset, bytes: (), expires, slack: self.slack() })
+        let now = i128::from(self.now.as_us());
+        let reset = match used {
+            0 => Span::ZERO,
+            _ => Span::saturating((Grid { period: self.grid.period, ..plan.grid }.expiry(tick) - now).max(1).unsigned_abs()),
+        };
+        let expires = Instant::saturating(plan.grid.expiry(tick).max(now + 1));
+        (decision(reset), Change::Write { offset, head, bytes: (), expires, slack: plan.slack() })
     }
+}
+
+impl Plan {
+    /// A deadline that is moved eight times in a period, and not with each grant.
+    fn slack(&self) -> Span {
+        Span::from_us(self.grid.period / 8)
+    }
+
+    /// Room for a booking at `tick` and a period's further ones, so that they need not change the header.
+    fn room(&self, tick: i128) -> i128 {
+        tick.saturating_add(self.grid.segments().into()).div_euclid(self.grid.eighth()) + 1
+    }
+}
+
+/// Puts the header, if it changes, and the last entry into `bytes`: tells how many of these are the header's.
+#[inline]
+fn put(bytes: &mut Bytes, header: Option<[u8; HEADER]>, last: Entry) -> usize {
+    let Some(header) = header else {
+        bytes.room(ENTRY)[..ENTRY].copy_from_slice(&last);
+        return 0;
+    };
+    let room = bytes.room(HEADER + ENTRY);
+    room[..HEADER].copy_from_slice(&header);
+    room[HEADER..HEADER + ENTRY].copy_from_slice(&last);
+    HEADER
 }
 
 #[cfg(test)]

@@ -114,8 +114,10 @@ pub enum Silence {
 
 /// What a key means to an algorithm at some moment, under some policy.
 trait Ledger: Clone {
-    /// Whether it means something with nothing used.
-    const EMPTY_COUNTS: bool = false;
+    /// Whether it means anything.
+    fn means(&self) -> bool {
+        !self.used().is_zero()
+    }
 
     /// A missing key.
     fn open(rule: &Rule, now: i64) -> Self;
@@ -180,7 +182,7 @@ fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request
     let reset = span(if used.is_zero() { Q::zero() } else { ledger.paid_after(&used) });
     if !charge.is_zero() {
         Instant::from_us(now).checked_add(reset).ok_or(Silence::Overflow)?;
-        *held = (L::EMPTY_COUNTS || !used.is_zero()).then_some(ledger);
+        *held = ledger.means().then_some(ledger);
     }
     let whole = |units: Q| units.floor().to_integer().to_u64().expect("a number of units");
     Ok(Decision {
@@ -275,7 +277,9 @@ impl Meter for Fixed {
 }
 
 impl Ledger for Fixed {
-    const EMPTY_COUNTS: bool = true;
+    fn means(&self) -> bool {
+        true
+    }
 
     fn open(rule: &Rule, now: i64) -> Self {
         let start = rule.window_holding(q(now));
@@ -371,6 +375,7 @@ pub struct Bucket {
     now: Q,
     tokens: Q,
     last: Q,
+    written: Q,
 }
 
 impl Meter for Bucket {
@@ -379,7 +384,7 @@ impl Meter for Bucket {
     }
 
     fn dated(&self) -> Q {
-        self.last.clone()
+        self.written.clone()
     }
 
     fn at(mut self, now: &Q) -> Option<Self> {
@@ -394,7 +399,12 @@ impl Meter for Bucket {
     }
 
     fn under(mut self, rule: &Rule) -> Self {
-        self.tokens = q(rule.capacity()) - rule.round_up(rule.carry(self.used(), &self.rule));
+        let used = rule.round_up(rule.carry(self.used(), &self.rule));
+        // Steps bring whole tokens, and without them tokens flow from the change on.
+        self.tokens = q(rule.capacity()) - if rule.steps() { used.ceil() } else { used };
+        if self.rule.steps() && !rule.steps() {
+            self.last = self.now.clone();
+        }
         self.rule = *rule;
         self
     }
@@ -402,7 +412,7 @@ impl Meter for Bucket {
 
 impl Ledger for Bucket {
     fn open(rule: &Rule, now: i64) -> Self {
-        Self { rule: *rule, now: q(now), tokens: q(rule.capacity()), last: q(now) }
+        Self { rule: *rule, now: q(now), tokens: q(rule.capacity()), last: q(now), written: q(now) }
     }
 
     fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
@@ -415,6 +425,7 @@ impl Ledger for Bucket {
 
     fn charge(&mut self, units: &Q) {
         self.tokens -= units;
+        self.written = self.now.clone();
     }
 
     fn paid_after(&self, units: &Q) -> Q {
@@ -440,8 +451,12 @@ impl Ledger for Bucket {
 pub struct Slide {
     rule: Rule,
     now: i128,
-    /// The tick that the entries were written in.
+    /// What the log counts in, and for how long it keeps what was granted.
     tick: i128,
+    period: i128,
+    /// If callers with several policies share it: the period and tick of one, and since which eighth of the log's period nobody
+    /// else has been granted anything.
+    shared: Option<((u64, u64), i128)>,
     /// When it was last written.
     written: i128,
     /// Whether an entry lay ahead of the clock in a write: the log can't tell then how late it is.
@@ -462,12 +477,72 @@ fn end_of_tick(instant: i128, tick: i128) -> i128 {
     instant - instant.rem_euclid(tick) + tick - 1
 }
 
+fn round_up(n: i128, to: i128) -> i128 {
+    (n + to - 1) / to
+}
+
 impl Slide {
     const MAX_USED: u64 = u32::MAX as u64;
+    /// The most ticks in a period of a log that several share.
+    const MOST_TICKS: i128 = 1 << 28;
 
     /// Whether the window (now - period, now] holds some of the entry's tick.
     fn counts(&self, entry: &Entry) -> bool {
         entry.end > self.now - i128::from(self.rule.period)
+    }
+
+    /// What a write makes of the log: its tick, its period, and who shares it.
+    fn plan(&self) -> (i128, i128, Option<((u64, u64), i128)>) {
+        let caller = (self.rule.period, self.rule.tick());
+        let (period, tick) = (i128::from(caller.0), i128::from(caller.1));
+        let alone = (tick, period, None);
+        let longest = period.max(self.period);
+        if !self.entries.iter().any(|entry| entry.end > self.now - longest) {
+            return alone;
+        }
+        if self.shared.is_none() && (tick, period) == (self.tick, self.period) {
+            return alone;
+        }
+        let finest = tick.min(self.tick).max(round_up(longest, Self::MOST_TICKS));
+        let eighth = (round_up(longest, finest) / 8).max(1) * finest;
+        let next = self.now.div_euclid(eighth) + 1;
+        let shared = match self.shared {
+            Some((other, since)) if (finest, longest) == (self.tick, self.period) => {
+                let since = since.min(next);
+                // All ticks of a period, and the one that it began in.
+                let past = self.now.div_euclid(finest) - since * eighth / finest > round_up(longest, finest);
+                if other == caller && past {
+                    return alone;
+                } else if other == caller || since == next {
+                    (other, since)
+                } else {
+                    (caller, next)
+                }
+            }
+            _ => (caller, next),
+        };
+        (finest, longest, Some(shared))
+    }
+
+    /// An entry on other ticks: it ends with the one that holds its end. What was granted by now is not put past the present one.
+    fn moved(&self, entry: &Entry, tick: i128) -> i128 {
+        let end = if tick == self.tick { entry.end } else { end_of_tick(entry.end, tick) };
+        if entry.end <= end_of_tick(self.now, self.tick) && tick != self.tick {
+            end.min(end_of_tick(self.now, tick))
+        } else {
+            end
+        }
+    }
+
+    /// Makes the log what a write under this policy makes of it. What counts no more may be dropped.
+    fn begin_write(&mut self) {
+        let (tick, period, shared) = self.plan();
+        let (live, dead) = self.entries.iter().partition(|entry| entry.end > self.now - period);
+        self.entries = live;
+        self.dropped.extend::<Vec<_>>(dead);
+        let ends: Vec<_> = self.entries.iter().map(|entry| self.moved(entry, tick)).collect();
+        self.entries.iter_mut().zip(ends).for_each(|(entry, end)| entry.end = end);
+        (self.tick, self.period, self.shared) = (tick, period, shared);
     }
 
     /// Enters `units` at the tick of `instant`, or at the last entry's: ticks ascend.
@@ -476,14 +551,7 @@ impl Slide {
         self.entries.push(Entry { end, units: units.to_integer().to_u64().expect("a number of units") });
     }
 
-    /// Drops what counts no more, as a log may whenever it is written.
-    fn trim(&mut self) {
-        let (live, dead) = self.entries.iter().partition(|entry| self.counts(entry));
-        self.entries = live;
-        self.dropped.extend::<Vec<_>>(dead);
-    }
-
-    fn write(&mut self) {
+    fn end_write(&mut self) {
         self.written = self.now;
         self.ahead |= self.lead() > 0;
     }
@@ -492,12 +560,26 @@ impl Slide {
     fn lead(&self) -> i128 {
         self.entries.last().map_or(0, |last| last.end - end_of_tick(self.now, self.tick)).max(0)
     }
+
+    /// All units in the log.
+    fn total(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.units).sum()
+    }
 }
 
 impl Ledger for Slide {
     fn open(rule: &Rule, now: i64) -> Self {
-        let (entries, dropped) = (Vec::new(), Vec::new());
-        Self { rule: *rule, now: now.into(), tick: rule.tick().into(), written: now.into(), ahead: false, entries, dropped }
+        Self {
+            rule: *rule,
+            now: now.into(),
+            tick: rule.tick().into(),
+            period: rule.period.into(),
+            shared: None,
+            written: now.into(),
+            ahead: false,
+            entries: Vec::new(),
+            dropped: Vec::new(),
+        }
     }
 
     fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
@@ -507,14 +589,22 @@ impl Ledger for Slide {
             return Err(Silence::Open);
         }
         let stepped_back = if self.ahead { 0 } else { self.lead() };
-        self.tick = rule.tick().into();
         for entry in self.entries.iter_mut().chain(&mut self.dropped) {
-            entry.end = end_of_tick(entry.end - stepped_back, self.tick);
+            entry.end -= stepped_back;
         }
         if self.dropped.iter().any(|entry| self.counts(entry)) {
             return Err(Silence::Open);
         }
+        // A booking may act later in the present tick: the log can't tell.
+        let present = end_of_tick(self.now, self.tick);
+        if self.ahead && self.plan().0 != self.tick && self.entries.iter().any(|entry| entry.end == present) {
+            return Err(Silence::Open);
+        }
         Ok(self)
+    }
+
+    fn means(&self) -> bool {
+        !self.entries.is_empty()
     }
 
     fn used(&self) -> Q {
@@ -522,7 +612,7 @@ impl Ledger for Slide {
     }
 
     fn charge(&mut self, units: &Q) {
-        self.trim();
+        self.begin_write();
         let mut back = (-units).to_integer().to_u64().unwrap_or(0);
         while back > 0 {
             let newest = self.entries.last_mut().expect("no more is given back than is used");
@@ -534,17 +624,17 @@ impl Ledger for Slide {
         if units.is_positive() {
             self.enter(units, self.now);
         }
-        self.write();
+        self.end_write();
     }
 
     fn reach(&self) -> u64 {
-        self.rule.period + self.rule.tick()
+        self.rule.period + self.plan().0 as u64
     }
 
     fn book(&mut self, units: &Q, wait: u64) {
-        self.trim();
+        self.begin_write();
         self.enter(units, self.now + i128::from(wait));
-        self.write();
+        self.end_write();
     }
 
     fn paid_after(&self, units: &Q) -> Q {
@@ -577,7 +667,7 @@ impl Model {
             Form::Slide { .. } => {
                 let before = self.slide.clone();
                 let decision = call(&mut self.slide, rule, now, request)?;
-                if self.slide.as_ref().is_some_and(|slide| slide.used() > q(Slide::MAX_USED)) {
+                if self.slide.as_ref().is_some_and(|slide| slide.total() > Slide::MAX_USED) {
                     self.slide = before;
                     return Err(Silence::Overflow);
                 }
@@ -587,11 +677,21 @@ impl Model {
     }
 }
 
+/// Makes `value` what a [`Change::Write`] says.
+pub fn write(value: &mut Vec<u8>, offset: usize, head: usize, bytes: &[u8]) {
+    let (head, rest) = bytes.split_at(head);
+    value.truncate(offset);
+    value[..head.len()].copy_from_slice(head);
+    value.extend_from_slice(rest);
+}
+
 /// A key of the server: what the core wrote, and until when it means something.
 #[derive(Clone, Debug, Default)]
 pub struct Key {
     pub value: Option<Vec<u8>>,
     pub expires: Option<Instant>,
+    /// The longest period that it was written under.
+    pub longest: u64,
 }
 
 impl Key {
@@ -610,12 +710,16 @@ impl Key {
             assert!(decision.wait > Wait::NONE, "a denied call has to wait: {outcome:?}");
             assert_eq!(outcome.change, Change::Keep, "a denied call changes nothing: {outcome:?}");
         }
-        if let Change::Write { offset, bytes, expires, .. } = &outcome.change {
-            let length = offset + bytes.as_slice().len();
+        if let Change::Write { offset, head, bytes, expires, .. } = &outcome.change {
+            let length = offset + bytes.as_slice().len() - head;
             assert!(*offset <= self.value.as_ref().map_or(0, Vec::len), "{outcome:?}");
+            assert!(head <= offset && (*head == 0 || matches!(rule.form, Form::Slide { .. })), "{outcome:?}");
             assert!(length <= 64 || matches!(rule.form, Form::Slide { .. }), "a record of {length} bytes");
             let free = now.checked_add(decision.reset).expect("whatever does not fit is refused");
-            let latest = free.checked_add(Span::from_us(rule.period)).unwrap_or(Instant::MAX);
+            // A log that others share lives for as long as it counts for them, with what is booked.
+            self.longest = self.longest.max(rule.period);
+            let later = if self.longest == rule.period { rule.period } else { 4 * self.longest };
+            let latest = free.checked_add(Span::from_us(later)).unwrap_or(Instant::MAX);
             assert!((free..=latest).contains(expires), "free at {free:?}, {outcome:?}");
         }
         let written = matches!(outcome.change, Change::Write { .. });
@@ -648,10 +752,8 @@ impl Key {
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Keep => {}
-            Change::Write { offset, bytes, expires, .. } => {
-                let value = self.value.get_or_insert_default();
-                value.truncate(*offset);
-                value.extend_from_slice(bytes.as_slice());
+            Change::Write { offset, head, bytes, expires, .. } => {
+                write(self.value.get_or_insert_default(), *offset, *head, bytes.as_slice());
                 self.expires = Some(*expires);
             }
             Change::Remove => *self = Self::default(),
@@ -669,7 +771,7 @@ impl Key {
 /// Whatever the value is, it is refused or leads to a decision, and so does what was made of it: nothing panics, and what
 /// was written is not foreign.
 pub fn survives(policy: &Policy, value: &[u8], now: i64, request: Request) {
-    let mut key = Key { value: Some(value.to_vec()), expires: None };
+    let mut key = Key { value: Some(value.to_vec()), ..Key::default() };
     let now = Instant::from_us(now);
     if let Ok(outcome) = policy.decide(Some(value), now, request) {
         if let Change::Write { offset, .. } = outcome.change {

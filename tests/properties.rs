@@ -464,6 +464,59 @@ proptest! {
         }
     }
 
+    // ---- Callers of SLIDE with several policies ----
+
+    #[test]
+    fn callers_in_turn_share_a_slide_log_and_each_promise_holds(
+        rules in rule_changes(Kind::Slide), start in starts(), actions in actions(steps_ahead(), taking(), 120), turns in 1..4usize,
+    ) {
+        let (mut key, mut clock) = (Key::default(), Clock::new(start));
+        let coarsest = rules.iter().map(Rule::tick).max().unwrap_or(1) as i64;
+        // Each grant: when, how many, by whom.
+        let mut grants: Vec<(i64, u64, usize)> = Vec::new();
+        // What was granted before this moment may be forgotten.
+        let mut forgotten = i64::MIN;
+        for (turn, action) in actions.iter().enumerate() {
+            // In turn, or each for a while.
+            let caller = (action.rule + turn / turns) % rules.len();
+            let rule = &rules[caller];
+            let (now, request) = clock.next(rule, action, &key);
+            let (period, entire) = (rule.period as i64, Rule { limit: u32::MAX.into(), ..*rule });
+            let within = |grants: &[(i64, u64, usize)], after: i64| -> u64 {
+                grants.iter().filter(|grant| grant.0 > after).map(|grant| grant.1).sum()
+            };
+            let peeked = entire.policy().peek(key.value.as_deref(), Instant::from_us(now), Request::now(Amount::Cost(MAX_UNITS)));
+            let used = u64::from(u32::MAX) - peeked.expect("a decision").remaining;
+            let told = format!("{now} us, {rule:?} after {grants:?}");
+            prop_assert!(used >= within(&grants, (now - period).max(forgotten)), "{used} at {told}");
+            // One tick for the entry, and one for each time that the log took on other ticks while the entry counted.
+            prop_assert!(used <= within(&grants, now - period - 5 * coarsest), "{used} at {told}");
+
+            let before = key.value.as_deref().map(log_grid);
+            let Ok(decision) = key.call(rule, now, request) else { continue };
+            clock.heard(&decision);
+            prop_assert!(decision.reset.as_us() as i64 <= period + 5 * coarsest, "{decision:?} at {told}");
+            if decision.granted == 0 {
+                continue;
+            }
+            grants.push((now, decision.granted, caller));
+            let all = within(&grants, (now - period).max(forgotten));
+            prop_assert!(all <= rule.limit, "{all} at {told}");
+
+            let value = key.value.as_deref().expect("a log");
+            let (kept, tick) = log_grid(value);
+            let last = u32::from_le_bytes(*value[value.len() - 8..].first_chunk().expect("an entry"));
+            let base = i64::from_le_bytes(*value[24..].first_chunk().expect("a header"));
+            prop_assert!(base + i64::from(last) <= now.div_euclid(tick as i64), "past the present tick at {told}");
+            // A period is given up only if nobody who needs it was granted anything in it.
+            if let Some((before, _)) = before.filter(|&(before, _)| before > kept) {
+                let needs = |grant: &&(i64, u64, usize)| grant.0 > now - before as i64 && rules[grant.2].period > kept;
+                prop_assert_eq!(grants.iter().find(needs), None, "{}", told);
+            }
+            forgotten = forgotten.max(now - kept as i64);
+        }
+    }
+
     // ---- Bookings ----
 
     #[test]
@@ -701,6 +754,12 @@ proptest! {
     }
 }
 
+/// The period and the tick that a log keeps.
+fn log_grid(value: &[u8]) -> (u64, u64) {
+    let number = |at: usize| u64::from_le_bytes(*value[at..].first_chunk().expect("a header"));
+    (number(8), number(16))
+}
+
 /// Checks that a log of these calls is never longer than `times` the entries of a window, and dead ones.
 fn assert_small(limit: u64, period: u64, segments: &[u64], actions: &[Action], times: u64) -> Result<(), TestCaseError> {
     let (mut key, mut clock) = (Key::default(), Clock::new(0));
@@ -835,6 +894,76 @@ fn polling_a_little_too_fast_is_nearly_always_granted() {
         let granted: u64 = (0..100_000).map(|n| decide(&mut key, &policy, n * 990_000, Amount::Cost(1)).granted).sum();
         assert!(granted >= 99_000, "{granted} of 100 000");
     }
+}
+
+// ---- Callers of SLIDE in turn, at speed ----
+
+/// What the calls of these callers in turn write in all, in bytes, and how often all of the log.
+fn written(rules: &[Rule], calls: u64, gap: u64) -> (usize, usize) {
+    let policies: Vec<Policy> = rules.iter().map(Rule::policy).collect();
+    let (mut key, mut bytes, mut rewrites) = (Key::default(), 0, 0);
+    for call in 0..calls {
+        let (policy, now) = (&policies[call as usize % policies.len()], Instant::from_us((call * gap) as i64));
+        let outcome = policy.decide(key.value.as_deref(), now, Request::now(Amount::Cost(1))).expect("a decision");
+        assert_eq!(outcome.decision.granted, 1);
+        if let Change::Write { offset, bytes: more, .. } = &outcome.change {
+            bytes += more.as_slice().len();
+            rewrites += usize::from(*offset == 0);
+        }
+        key.apply(&outcome.change);
+    }
+    (bytes, rewrites)
+}
+
+#[test]
+fn callers_in_turn_write_hardly_more_than_one() {
+    const CALLS: u64 = 400_000;
+    let rule = |limit, period, segments| Rule { limit, period, form: Form::Slide { segments } };
+    let gap = 1_000;
+    let one = rule(1_000_000, 65_536_000, 65_536);
+    // Entries by the tens of thousands, six periods of them.
+    let (alone, rewrites) = written(&[one], CALLS, gap);
+    assert!(alone <= 48 * CALLS as usize && rewrites <= 30, "{alone} bytes, {rewrites} rewrites");
+    for (name, other, most) in [
+        // Only the header, at each call.
+        ("limits", rule(2_000_000, one.period, 65_536), 0),
+        ("segments", rule(1_000_000, one.period, 1_000), 2),
+        ("segments that divide nothing", rule(1_000_000, one.period, 46_811), 2),
+        ("periods", rule(1_000_000, one.period / 1_000, 65_536), 2),
+        ("near periods", rule(1_000_000, one.period - 1, 65_536), 2),
+    ] {
+        let (bytes, more) = written(&[one, other], CALLS, gap);
+        assert!(more <= rewrites + most, "{name}: {more} rewrites, {rewrites} alone");
+        assert!(bytes <= alone + 48 * CALLS as usize, "{name}: {bytes} bytes, {alone} alone");
+    }
+}
+
+#[test]
+fn a_shared_log_holds_no_more_than_twice_the_longest() {
+    // A thousand a second for ten minutes, and a caller with a window of a month: the ticks are those of the first.
+    let rule = |limit, period, segments| Rule { limit, period, form: Form::Slide { segments } };
+    let (short, long) = (rule(2_000, SECOND, 65_536), rule(4_000_000_000, 30 * 86_400 * SECOND, 65_536));
+    let (mut key, mut longest) = (Key::default(), 0);
+    for call in 0..600_000u64 {
+        let now = (call * 1_000) as i64;
+        let rule = if call % 1_000 == 0 { &long } else { &short };
+        assert_eq!(
+            key.call(rule, now, Request::now(Amount::Cost(1))).map(|decision| decision.granted),
+            Ok(1),
+            "call {call}"
+        );
+        longest = longest.max(key.value.as_ref().map_or(0, Vec::len));
+        if call % 50_000 == 49_999 {
+            let used = |rule: &Rule| {
+                let peeked = rule.policy().peek(key.value.as_deref(), Instant::from_us(now), Request::now(Amount::Cost(1)));
+                rule.limit - peeked.expect("a decision").remaining
+            };
+            // The log's ticks are a hundredth of a second, and what is thinned out is older than the short window.
+            assert!((1_000..=1_012).contains(&used(&short)), "{}", used(&short));
+            assert_eq!(used(&long), call + 1);
+        }
+    }
+    assert!(longest <= 64 + 8 * 3 * 65_537, "{longest} bytes");
 }
 
 // ---- Bookings at speed ----

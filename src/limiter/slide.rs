@@ -185,7 +185,7 @@ impl Shared {
     /// Set in an `ahead` that is one of these. An older module takes it for bookings that may lie ahead.
     const FLAG: u32 = 1 << 31;
     /// Bits of a time.
-    const BITS: u32 = 9;
+    const BITS: u32 = 6;
     /// The latest time that fits.
     const LAST: u32 = (1 << Self::BITS) - 1;
     const FAR: i128 = i128::MAX;
@@ -604,6 +604,9 @@ impl<'a> View<'a> {
         if let Some(mut shared) = plan.shared {
             if ahead.is_some() {
                 shared.ahead = ahead;
+            }
+            if shared.since - log.first() > Shared::LAST.into() {
+                return None;
             }
             marks = shared.encode(log.first());
         } else if ahead.is_some() || log.shared().is_some() {

@@ -4,7 +4,9 @@
 mod model;
 
 use proptest::prelude::*;
-use redis_rl::limiter::{Amount, Change, Instant, Kind, Policy, Quota, Request, Span, Wait};
+use redis_rl::limiter::{
+    inspect, Amount, Change, Decision, Fact, Instant, Kind, Outcome, Policy, Quota, Request, Span, Wait,
+};
 
 fn policy(kind: Kind) -> impl Strategy<Value = Policy> {
     let limit = prop_oneof![1..20_u64, 1..1_000_000_u64];
@@ -138,4 +140,163 @@ fn entries_that_come_back_to_life_do_not_make_the_counts_come_full_circle() {
     // What is used leaves less than this, in fine ticks as in coarse ones, which may count more but never less.
     assert_eq!(decide(&slide(60), &key, 62_000_000, 589_934_583).0, 0);
     assert_eq!(decide(&slide(6), &key, 62_000_000, 589_934_583).0, 0);
+}
+
+/// A limiter of SLIDE, over so many seconds.
+fn slide(limit: u64, seconds: u64, segments: i64) -> Policy {
+    let quota = Quota::new(limit, Span::from_us(seconds * 1_000_000)).expect("in range");
+    let mut policy = Kind::Slide.policy(quota).expect("in range");
+    policy.set(0, segments);
+    policy
+}
+
+/// Calls and carries out the change: the decision, and how much of the value stayed, changed in place, and was written.
+fn charge(policy: &Policy, key: &mut Option<Vec<u8>>, us: u64, amount: Amount) -> (Decision, Option<(usize, usize, usize)>) {
+    let Outcome { decision, change } = policy.decide(key.as_deref(), at(us), Request::now(amount)).expect("a decision");
+    let written = match change {
+        Change::Keep => None,
+        Change::Remove => {
+            *key = None;
+            None
+        }
+        Change::Write { offset, head, bytes, .. } => {
+            model::write(key.get_or_insert_default(), offset, head, bytes.as_slice());
+            Some((offset, head, bytes.as_slice().len()))
+        }
+    };
+    (decision, written)
+}
+
+fn fact(key: &Option<Vec<u8>>, us: u64, name: &str) -> Fact {
+    let report = inspect(key.as_deref().expect("a key"), at(us)).expect("a record");
+    report.into_iter().find(|fact| fact.0 == name).expect("a fact of this name").1
+}
+
+#[test]
+fn two_segments_in_turn_push_nothing_ahead() {
+    let (fine, coarse) = (slide(1_000, 86_400, 65_536), slide(1_000, 86_400, 24));
+    let mut key = None;
+    for call in 0..600 {
+        let policy = if call % 2 == 0 { &fine } else { &coarse };
+        let (decision, written) = charge(policy, &mut key, call * 1_000_000, Amount::Cost(1));
+        assert_eq!(decision.granted, 1);
+        // A day, and the finer tick.
+        assert!(decision.reset <= Span::from_us(86_400_000_000 + 1_318_360), "{decision:?}");
+        let whole = written.is_some_and(|(offset, ..)| offset == 0);
+        assert!(!whole || call == 0, "call {call} wrote all of the log");
+    }
+    // Nobody is locked out for longer than a window and a tick, however the ticks lie to each other.
+    let (ten, seven) = (slide(10, 60, 10), slide(10, 60, 7));
+    let (mut key, mut last) = (None, 0);
+    for call in 0..3_600 {
+        let policy = if call % 2 == 0 { &ten } else { &seven };
+        let (decision, _) = charge(policy, &mut key, call * 1_000_000, Amount::UpTo(10));
+        if decision.granted > 0 {
+            last = call;
+        }
+        assert!(call - last <= 66, "nothing granted for {} s", call - last);
+    }
+}
+
+#[test]
+fn a_limit_that_differs_changes_the_header_and_nothing_else() {
+    let (ten, twenty) = (slide(10, 60, 60), slide(20, 60, 60));
+    let mut key = None;
+    charge(&ten, &mut key, 0, Amount::Cost(1));
+    for call in 1..8 {
+        let (policy, limit) = if call % 2 == 0 { (&ten, 10) } else { (&twenty, 20) };
+        let (decision, written) = charge(policy, &mut key, call * 1_000_000, Amount::Cost(1));
+        assert_eq!((decision.granted, decision.remaining), (1, limit - call - 1));
+        assert_eq!(written, Some((40 + 8 * call as usize, 40, 48)), "call {call}");
+        assert_eq!(fact(&key, call * 1_000_000, "limit"), Fact::Number(limit as i64));
+        assert_eq!(fact(&key, call * 1_000_000, "used"), Fact::Number(call as i64 + 1));
+    }
+    // A denial changes nothing, and what is given back changes as little.
+    assert_eq!(charge(&slide(5, 60, 60), &mut key, 8_000_000, Amount::Cost(1)).1, None);
+    assert_eq!(charge(&ten, &mut key, 8_000_000, Amount::Refund(2)).1, Some((40 + 8 * 5, 40, 48)));
+    assert_eq!((fact(&key, 8_000_000, "limit"), fact(&key, 8_000_000, "used")), (Fact::Number(10), Fact::Number(6)));
+}
+
+#[test]
+fn a_shorter_period_takes_over_once_it_is_alone_for_a_longer_one() {
+    let (minute, moment) = (slide(10, 60, 60), slide(100, 4, 4));
+    let mut key = None;
+    let second = |second: u64| second * 1_000_000;
+    charge(&minute, &mut key, second(0), Amount::Cost(5));
+    for now in 1..=8 {
+        charge(&moment, &mut key, second(now), Amount::Cost(1));
+    }
+    // It counts its own window, and the log the other's: with nothing left in the one, the other is as it was.
+    charge(&moment, &mut key, second(9), Amount::Refund(100));
+    assert_eq!(fact(&key, second(9), "period_ms"), Fact::Milliseconds(Span::from_us(60_000_000)));
+    assert_eq!((fact(&key, second(9), "limit"), fact(&key, second(9), "used")), (Fact::Number(10), Fact::Number(9)));
+    let left = |policy: &Policy, key: &Option<Vec<u8>>, now: u64| {
+        policy.peek(key.as_deref(), at(second(now)), Request::now(Amount::Cost(1))).expect("a decision").remaining
+    };
+    assert_eq!((left(&minute, &key, 9), left(&moment, &key, 9)), (1, 100));
+    // As long as the longer one is granted something now and then, its period stays.
+    for now in 10..200 {
+        let policy = if now % 50 == 0 { &minute } else { &moment };
+        let (decision, _) = charge(policy, &mut key, second(now), Amount::Force(1));
+        assert_eq!(decision.granted, 1);
+        assert_eq!(fact(&key, second(now), "period_ms"), Fact::Milliseconds(Span::from_us(60_000_000)), "second {now}");
+    }
+    assert_eq!(left(&slide(1_000, 60, 60), &key, 199), 1_000 - 61);
+    // The last time was at 150 s. A period and a quarter later the log is the shorter one's, and as small.
+    for now in 200..=226 {
+        charge(&moment, &mut key, second(now), Amount::Cost(1));
+    }
+    assert_eq!(fact(&key, second(226), "period_ms"), Fact::Milliseconds(Span::from_us(4_000_000)));
+    assert_eq!(fact(&key, second(226), "limit"), Fact::Number(100));
+    assert!(key.as_ref().is_some_and(|key| key.len() <= 40 + 8 * 7));
+    assert!(left(&slide(1_000, 60, 60), &key, 226) >= 1_000 - 7);
+}
+
+#[test]
+fn a_booking_stays_where_it_is_whoever_shares_the_log() {
+    let (minute, moment) = (slide(10, 60, 60), slide(10, 4, 400));
+    let mut key = None;
+    charge(&minute, &mut key, 0, Amount::Cost(10));
+    let ahead = Request { amount: Amount::Cost(10), ahead: Span::from_us(70_000_000) };
+    let Outcome { decision, change } = minute.decide(key.as_deref(), at(1_000_000), ahead).expect("a decision");
+    let Wait::For(wait) = decision.wait else { panic!("{decision:?}") };
+    let Change::Write { offset, head, bytes, .. } = change else { panic!("{change:?}") };
+    model::write(key.get_or_insert_default(), offset, head, bytes.as_slice());
+    let acts = 1_000_000 + wait.as_us();
+    // A caller with finer ticks and a shorter period: the log takes on the ticks, and what is booked counts for both.
+    charge(&moment, &mut key, 2_000_000, Amount::Force(1));
+    assert_eq!(fact(&key, 2_000_000, "bookings"), Fact::Number(11));
+    assert_eq!(fact(&key, 2_000_000, "tick_us"), Fact::Number(10_000));
+    let free = |policy: &Policy, us: u64| decide(policy, &key, us, 10).0 == 10;
+    for (policy, period) in [(&minute, 60_000_000), (&moment, 4_000_000)] {
+        assert!(!free(policy, acts + period - 1));
+        assert!(free(policy, acts + period + 1_000_000 + 10_000));
+    }
+}
+
+#[test]
+fn what_came_in_steps_flows_from_the_last_grant_on() {
+    let bucket = |limit, seconds: u64, step: bool| {
+        let mut policy =
+            Kind::Bucket.policy(Quota::new(limit, Span::from_us(seconds * 1_000_000)).expect("ok")).expect("ok");
+        if step {
+            policy.set(1, 1);
+        }
+        policy
+    };
+    for (last, missing) in [(0, 5), (1, 5), (29_999_999, 5), (59_999_999, 10)] {
+        let mut key = None;
+        charge(&bucket(10, 60, true), &mut key, 0, Amount::Cost(5));
+        charge(&bucket(10, 60, true), &mut key, last, Amount::Cost(missing));
+        let used = if last == 59_999_999 { 5 } else { 10 };
+        assert_eq!(fact(&key, last, "used"), Fact::Number(used));
+        assert_eq!(fact(&key, last, "next_step_ms"), fact(&key, 0, "next_step_ms"));
+        if used == 10 {
+            // At once nothing, and then one token each six seconds since the last grant.
+            let flowing = bucket(10, 60, false);
+            assert_eq!(decide(&flowing, &key, last, 1), (0, Wait::For(Span::from_us(6_000_000))));
+            assert_eq!(decide(&flowing, &key, last + 5_999_999, 1), (0, Wait::For(Span::from_us(1))));
+            assert_eq!(decide(&flowing, &key, last + 6_000_000, 1).0, 1);
+        }
+    }
 }

@@ -83,7 +83,7 @@ recipes: build ## Test the recipes of examples/, in Python, Node.js and Rust, on
 
 # The tests that have no server in them, and those that start some: together, all files of tests/.
 PURE := changes properties queue sketch timeline
-INTEGRATION := access all amounts block cluster commands concurrency crash demo durability followers harness hints inspect keys leaks listeners operate outgoing peek readme reserve throttle throttle_clients waiting
+INTEGRATION := access all amounts block cluster commands concurrency crash demo durability followers harness hints inspect keys leaks listeners operate outgoing peek readme replication reserve throttle throttle_clients waiting
 SERVERS := $(CURDIR)/target/servers
 
 matrix: build servers ## The integration tests on every server: the distribution's, Redis 8 and Valkey 9

@@ -3,7 +3,7 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use redis_rl::limiter::{inspect, Amount, Change, Fact, Instant, Kind, Outcome, Request, Span, Wait, MAX_UNITS};
+use redis_rl::limiter::{inspect, Amount, Change, Fact, Instant, Kind, Outcome, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
 use redis_rl_fuzz::model::{survives, Form, Key, Rule};
 use redis_rl_fuzz::{rule, rules, start, units, Call, Clock};
 
@@ -91,7 +91,8 @@ fn check(rule: &Rule, value: &[u8], now: i64, request: Request, sound: bool) {
     } else {
         assert!(decision.wait > Wait::NONE && change == Change::Keep, "a denial: {decision:?}, {change:?}");
     }
-    let mut key = Key { value: Some(value.to_vec()), ..Key::default() };
+    // The record may be one that a longer period shares.
+    let mut key = Key { value: Some(value.to_vec()), longest: MAX_PERIOD.as_us(), ..Key::default() };
     if let Change::Write { .. } = change {
         let mut key = key.clone();
         key.apply(&change);
@@ -102,8 +103,8 @@ fn check(rule: &Rule, value: &[u8], now: i64, request: Request, sound: bool) {
         let number = |n: u64| Some(Fact::Number(n as i64));
         assert_eq!(fact("algorithm"), Some(Fact::Word(policy.kind().name())));
         // A log that others share tells the policy of the longest period.
-        let own = (fact("limit"), fact("period_ms"))
-            == (number(rule.limit), Some(Fact::Milliseconds(Span::from_us(rule.period))));
+        let own =
+            (fact("limit"), fact("period_ms")) == (number(rule.limit), Some(Fact::Milliseconds(Span::from_us(rule.period))));
         let shared = matches!(rule.form, Form::Slide { .. }) && written.get(39).is_some_and(|byte| byte & 0x80 != 0);
         assert!(own || shared, "{report:?} of {rule:?}");
         let sound = sound && own;

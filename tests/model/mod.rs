@@ -446,6 +446,9 @@ impl Ledger for Bucket {
     }
 }
 
+/// The period and tick of a caller, and since which eighth of the log's period no other has been granted anything.
+type Alone = ((u64, u64), i128);
+
 /// `SLIDE`: every grant, with the last instant of its tick.
 #[derive(Clone, Debug)]
 pub struct Slide {
@@ -456,7 +459,7 @@ pub struct Slide {
     period: i128,
     /// If callers with several policies share it: the period and tick of one, and since which eighth of the log's period nobody
     /// else has been granted anything.
-    shared: Option<((u64, u64), i128)>,
+    shared: Option<Alone>,
     /// When it was last written.
     written: i128,
     /// Whether an entry lay ahead of the clock in a write: the log can't tell then how late it is.
@@ -492,7 +495,7 @@ impl Slide {
     }
 
     /// What a write makes of the log: its tick, its period, and who shares it.
-    fn plan(&self) -> (i128, i128, Option<((u64, u64), i128)>) {
+    fn plan(&self) -> (i128, i128, Option<Alone>) {
         let caller = (self.rule.period, self.rule.tick());
         let (period, tick) = (i128::from(caller.0), i128::from(caller.1));
         let alone = (tick, period, None);

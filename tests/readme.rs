@@ -163,7 +163,7 @@ fn stand_ins(server: &Server, dir: &Path) {
     let (program, socket) = (support::server_program(), dir.join("own.sock"));
     let own = format!("{} -s {}", support::cli_program(), socket.display());
     let started = format!(
-        "{program} --port 0 --save '' --unixsocket {} \"$@\" >/dev/null & \
+        "'{program}' --port 0 --save '' --unixsocket {} \"$@\" >/dev/null & \
          for _ in $(seq 100); do {own} ping >/dev/null 2>&1 && break; sleep 0.1; done; \
          answer=$({own} RL.GCRA key 10 60 | head -n 1); {own} shutdown nosave; wait; test \"$answer\" = 1",
         socket.display()

@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# Runs the README's two commands as somebody has them who has only git, make and Rust: in a bare root of this Debian or Ubuntu
+# release (debootstrap's smallest variant), in a fresh clone of what is committed, in a path with a space.
+#
+# Usage: bare.sh [--as root|user] [--possible] [run|test|COMMAND]...
+#   run         `make run`, and the lines that it offers
+#   test        `make test`
+#   COMMAND     any other line for a shell, in the clone
+#   --as user   as a user who is not root and has no sudo: `make run` must print the line for root, root runs exactly this
+#               line, and then the steps follow as that user
+#   --possible  only tells whether a bare root can be made here
+#
+# It needs root, and brings debootstrap. The root uses this machine's package mirror, proxies, certificates, Rust, and its settings
+# of cargo, pip and npm. Each step has its own namespaces for processes and mounts, so nothing of it is left when it ends; the root
+# is removed when this script ends, also by a signal.
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+as=root
+only_possible=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --as) as=$2; shift 2 ;;
+    --possible) only_possible=yes; shift ;;
+    *) break ;;
+  esac
+done
+[ "$as" = root ] || [ "$as" = user ] || die "bare.sh: --as root or --as user, not $as."
+[ $# -gt 0 ] || set -- run test
+
+# Why no bare root can be made here; nothing if one can.
+obstacle() {
+  [ "$(id -u)" = 0 ] || { echo "it needs root"; return; }
+  command -v apt-get >/dev/null || { echo "it needs Debian or Ubuntu"; return; }
+  command -v cargo >/dev/null || { echo "there is no Rust in root's PATH"; return; }
+  [ "$(rustc --print sysroot)" != /usr ] || { echo "it needs a Rust of rustup, not the distribution's"; return; }
+  unshare --mount --pid --fork --kill-child sh -c 'mount -t tmpfs none /mnt && mount -t proc proc /mnt' 2>/dev/null ||
+    echo "this machine does not let root mount in a namespace"
+}
+why=$(obstacle)
+[ -z "$why" ] || die "No bare root can be made here: $why."
+[ -z "$only_possible" ] || exit 0
+
+bare=$(mktemp -d "${TMPDIR:-/tmp}/bare.XXXXXX")
+step=
+cleanup() {
+  # With this process, the step's first process is killed, and with that one all others in its namespace.
+  [ -z "$step" ] || { kill -KILL "$step" 2>/dev/null && wait "$step" 2>/dev/null; } || true
+  rm -rf --one-file-system "$bare"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# Runs in the background and waits: a signal ends a wait, but not a program in the foreground.
+interruptible() {
+  "$@" &
+  step=$!
+  local status=0
+  wait $step || status=$?
+  step=
+  return $status
+}
+
+say "Making a bare root (about half a minute)"
+began=$SECONDS
+need debootstrap
+codename=$(sed -nE 's/^VERSION_CODENAME=//p' /etc/os-release)
+# shellcheck disable=SC2016 # apt fills in $(REPO_URI).
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $codename" | head -n 1)
+[ -n "$mirror" ] || die "apt knows no mirror of $codename: run apt-get update."
+if ! interruptible debootstrap --variant=minbase --include=git,make,ca-certificates "$codename" "$bare" "$mirror" >"$bare.log" 2>&1; then
+  tail -n 5 "$bare.log" >&2
+  rm -f "$bare.log"
+  die "debootstrap could not make a bare root."
+fi
+rm -f "$bare.log"
+
+# Copies files and folders to the same place in the root.
+copy() {
+  local path
+  for path; do
+    [ -e "$path" ] || continue
+    mkdir -p "$bare$(dirname "$path")"
+    cp -rL "$path" "$bare$(dirname "$path")/"
+  done
+}
+
+rm -f "$bare/etc/apt/sources.list"
+copy /etc/apt/sources.list /etc/apt/sources.list.d /etc/apt/keyrings /etc/apt/trusted.gpg.d /usr/share/keyrings
+mapfile -t settings < <(grep -lsE '^[[:space:]]*Acquire' /etc/apt/apt.conf /etc/apt/apt.conf.d/* || true)
+copy "${settings[@]}" /etc/resolv.conf /etc/hosts /etc/ssl/certs /etc/pip.conf /etc/npmrc /etc/xdg/pip
+# Certificates and folders of wheels that variables name.
+for path in ${SSL_CERT_FILE:-} ${PIP_CERT:-} ${REQUESTS_CA_BUNDLE:-} ${CURL_CA_BUNDLE:-} ${NODE_EXTRA_CA_CERTS:-} ${PIP_FIND_LINKS:-}; do
+  [[ $path != /* || -e $bare$path ]] || copy "$path"
+done
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+homes=("$bare/root")
+if [ "$as" = user ]; then
+  chroot "$bare" /usr/sbin/useradd --create-home --shell /bin/bash newcomer
+  homes+=("$bare/home/newcomer")
+fi
+for home in "${homes[@]}"; do
+  mkdir -p "$home/.cargo" "$home/.config"
+  for file in "$cargo_home"/config "$cargo_home"/config.toml; do [ ! -e "$file" ] || cp -L "$file" "$home/.cargo/"; done
+  for path in .npmrc .pip .config/pip; do [ ! -e "$HOME/$path" ] || cp -rL "$HOME/$path" "$home/$path"; done
+  mkdir "$home/my projects"
+done
+home=${homes[-1]}
+git clone --quiet "$root" "$home/my projects/redis-rl"
+[ "$as" = root ] || chroot "$bare" chown -R newcomer:newcomer /home/newcomer
+mkdir -p "$bare/opt/rust"
+passed=()
+while IFS= read -r -d '' variable; do
+  case ${variable%%=*} in
+    CARGO_HTTP_* | CARGO_NET_* | CARGO_REGISTR* | CARGO_SOURCE_* | PIP_* | NPM_CONFIG_* | npm_config_registry | NODE_EXTRA_CA_CERTS) ;;
+    *_proxy | *_PROXY | SSL_CERT_* | REQUESTS_CA_BUNDLE | CURL_CA_BUNDLE | GIT_SSL_*) ;;
+    # A user's first run is not a run of CI.
+    CI) [ "$as" = root ] || continue ;;
+    *) continue ;;
+  esac
+  passed+=("$variable")
+done < <(env -0)
+say "The bare root is ready after $((SECONDS - began)) seconds: $(du -sm "$bare" | cut -f 1) MB"
+
+# Runs a line for a shell in the clone, as root or as the user.
+inside() {
+  local user=$1 line=$2 home=/root
+  [ "$user" = root ] || home=/home/$user
+  # shellcheck disable=SC2016 # The inner shells fill these in.
+  interruptible unshare --mount --pid --fork --kill-child bash -euc '
+    bare=$1 rust=$2 user=$3
+    shift 3
+    mount -t proc proc "$bare/proc"
+    mount --rbind /dev "$bare/dev"
+    mount --rbind /sys "$bare/sys"
+    mount --bind -o ro "$rust" "$bare/opt/rust"
+    exec chroot --userspec="$user:$user" "$bare" /usr/bin/env -i "$@"
+  ' _ "$bare" "$(rustc --print sysroot)" "$user" \
+    "${passed[@]}" HOME="$home" USER="$user" TERM=dumb LANG=C.UTF-8 \
+    PATH="$home/.cargo/bin:/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    bash -euo pipefail -c "cd '${homes[-1]#"$bare"}/my projects/redis-rl' && $line" </dev/null
+}
+
+user=root
+if [ "$as" = user ]; then
+  user=newcomer
+  say "" "== make run, as a user without sudo and without the packages"
+  if inside $user 'make run' >"$bare/out" 2>&1; then die "make run succeeded without its packages."; fi
+  cat "$bare/out"
+  ! grep -q 'sudo' "$bare/out" || die "The message speaks of sudo, which is not there."
+  mapfile -t lines < <(grep 'apt-get ' "$bare/out")
+  [ ${#lines[@]} = 1 ] || die "There must be exactly one line for root."
+  say "" "== root runs: ${lines[0]}"
+  began=$SECONDS
+  inside root "${lines[0]}" >"$bare/out" 2>&1 || { tail -n 5 "$bare/out"; die "The line for root fails."; }
+  say "Done in $((SECONDS - began)) seconds"
+fi
+
+failed=
+results=()
+for what; do
+  case $what in
+    run) title="make run" line="scripts/try-run.sh" ;;
+    test) title="make test" line="make test" ;;
+    *) title=$what line=$what ;;
+  esac
+  printf '\n%s\n' "== $title, as $user in a bare root"
+  began=$SECONDS
+  verdict=passes
+  inside $user "$line" || { verdict=FAILS; failed=yes; }
+  results+=("$title, as $user in a bare root: $verdict after $((SECONDS - began)) seconds")
+done
+printf '\n'
+printf '%s\n' "${results[@]}"
+[ -z "$failed" ]

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Installs what is missing, and builds the module.
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck disable=SC2119 # It takes more than it is given here.
+need_all
+build

@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# What the scripts share. They source this file, which goes to the top folder of the checkout, and finds or installs what a
+# script needs. Nothing here prints unless it installs something or fails.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+# cargo builds here, whatever the user's own settings say: the scripts look for the module in this folder.
+export CARGO_TARGET_DIR=$root/target
+module=$root/target/release/libredis_rl.so
+machine=$(uname -m)
+
+say() { printf '%s\n' "$*"; }
+
+die() {
+  printf '%s\n' "$@" >&2
+  exit 1
+}
+
+# Checks that Rust is there and new enough. This comes before anything is installed.
+need_rust() {
+  local least version
+  # rustup puts cargo here, and a shell that was open before does not know it.
+  [ ! -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo" ] || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+  least=$(sed -nE 's/^rust-version = "(.*)"/\1/p' Cargo.toml)
+  type -P cargo rustc >/dev/null || die \
+    "There is no Rust. Install Rust $least or newer as https://rustup.rs says, and run this again."
+  version=$(rustc --version | awk '{ print $2 }') || die "rustc does not run. Install Rust $least or newer as https://rustup.rs says."
+  at_least "$least" "${version%%-*}" ||
+    die "Rust $version is too old: redis-rl needs $least or newer. \`rustup update stable\` brings it; rustup is at https://rustup.rs."
+}
+
+# Whether the second version is at least the first.
+at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+
+# Where bindgen finds libclang, and the compiler's own headers (stddef.h), which libclang alone does not bring.
+has_libclang() {
+  compgen -G "${LIBCLANG_PATH:-/usr/lib}/libclang*.so*" >/dev/null || some_exist \
+    /usr/{lib,lib64,local/lib,lib/*-linux-gnu}/libclang{,-[0-9]*}.so* /usr/{lib,lib64}/llvm*/lib/libclang{,-[0-9]*}.so* \
+    /opt/homebrew/opt/llvm/lib/libclang* || return 1
+  some_exist /usr/lib*/clang/*/include/stddef.h /usr/lib*/llvm*/lib*/clang/*/include/stddef.h \
+    /opt/homebrew/opt/llvm/lib/clang/*/include/stddef.h
+}
+
+some_exist() {
+  local path
+  for path; do [ ! -e "$path" ] || return 0; done
+  return 1
+}
+
+# The Debian packages of those things among the arguments that this machine does not have.
+missing_packages() {
+  local thing
+  for thing; do
+    case $thing in
+      compiler) command -v cc >/dev/null || echo gcc libc6-dev ;;
+      c++) command -v g++ >/dev/null || echo g++ ;;
+      libclang) has_libclang || echo libclang-dev ;;
+      # The package redis-server would start a service that stays. redis-tools holds the same program and starts nothing.
+      server) any_server >/dev/null || echo redis-tools ;;
+      client) command -v redis-cli >/dev/null || command -v valkey-cli >/dev/null || echo redis-tools ;;
+      redis-benchmark) command -v redis-benchmark >/dev/null || echo redis-tools ;;
+      pip) python3 -m pip --version >/dev/null 2>&1 || echo python3-pip ;;
+      venv) python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv ;;
+      node) command -v node >/dev/null || echo nodejs ;;
+      npm) command -v npm >/dev/null || echo npm ;;
+      shellcheck) command -v shellcheck >/dev/null || echo shellcheck ;;
+      valgrind) command -v callgrind_control >/dev/null || echo valgrind ;;
+      debootstrap) command -v debootstrap >/dev/null || echo debootstrap ;;
+      asan) [ -n "$(asan_runtime)" ] || echo libclang-rt-14-dev ;;
+      *) die "need: what is $thing?" ;;
+    esac
+  done | tr ' ' '\n' | awk '!seen[$0]++'
+}
+
+# Installs what is missing of these things: the only place that installs packages.
+need() {
+  local packages install sudo=()
+  mapfile -t packages < <(missing_packages "$@")
+  [ ${#packages[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null || die \
+    "These are missing here, by the names of their Debian packages: ${packages[*]}." \
+    "redis-rl needs Redis 7.0.5 or newer (or Valkey 7.2 or newer) with its command line client, libclang with its headers, and a C compiler." \
+    "  Fedora: dnf install valkey clang-devel gcc    Arch: pacman -S valkey clang gcc    Alpine: apk add valkey valkey-cli clang-dev build-base    macOS: brew install redis llvm"
+  install=(apt-get install -y --no-install-recommends "${packages[@]}")
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || as_root "${install[@]}"
+    sudo=(sudo)
+  fi
+  say "Installing ${packages[*]} (a minute or less)"
+  "${sudo[@]}" apt-get update -qq || as_root "${install[@]}"
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}" -qq >/dev/null || as_root "${install[@]}"
+}
+
+# Ends the script with the line that installs what is missing, for somebody who may.
+as_root() {
+  [ "$(id -u)" != 0 ] || die "apt-get could not install the packages."
+  die "Packages are missing, and you are not root. Have root run this line, and then run this again:" "" \
+    "  apt-get update && $*" ""
+}
+
+# A server that is installed, without a look at its version: its path.
+any_server() {
+  command -v redis-server || command -v valkey-server || command -v redis-check-rdb || command -v valkey-check-rdb
+}
+
+# What a server program says that it is: "Redis 7.0.15".
+version_of() { "$1" --version 2>/dev/null | sed -nE 's/^(Redis|Valkey) .*v=([0-9.]+).*/\1 \2/p'; }
+
+# Dies unless this program is a server that can load the module.
+check_server() {
+  local version
+  version=$(version_of "$1") || true
+  case $version in
+    Redis\ *) at_least 7.0.5 "${version#* }" && return ;;
+    Valkey\ *) at_least 7.2 "${version#* }" && return ;;
+    *) die "$1 is not a Redis or Valkey server." ;;
+  esac
+  die "$1 is $version; redis-rl needs Redis 7.0.5 or newer, or Valkey 7.2 or newer. Name another with SERVER=/path/to/redis-server."
+}
+
+# Checks the server that SERVER names, if it names one, before anything is installed.
+check_named_server() {
+  [ -n "${SERVER:-}" ] || return 0
+  [ -n "$(type -P "$SERVER")" ] || die "SERVER=$SERVER: there is no such program."
+  check_server "$SERVER"
+}
+
+# Sets `server` to the absolute path of the server to use: the one that SERVER names, or the one that is installed.
+find_server() {
+  check_named_server
+  if [ -n "${SERVER:-}" ]; then
+    server=$(realpath -s "$(type -P "$SERVER")")
+    return
+  fi
+  server=$(any_server) || die "No server was found. Name one with SERVER=/path/to/redis-server."
+  case $server in
+    *-check-rdb)
+      # One program: the name by which it is called tells it to be the server.
+      mkdir -p target/servers/installed
+      ln -sfn "$server" "target/servers/installed/$(basename "${server%-check-rdb}")-server"
+      server=$root/target/servers/installed/$(basename "${server%-check-rdb}")-server
+      ;;
+  esac
+  check_server "$server"
+}
+
+# What `make run` and `make test` both need, and more things if they are named.
+need_all() {
+  need_rust
+  check_named_server
+  if [ -n "${SERVER:-}" ]; then need compiler libclang client "$@"; else need compiler libclang server client "$@"; fi
+  find_server
+}
+
+# Builds the module.
+build() {
+  [ -e "$module" ] || say "Building the module; the first time takes about a minute on two cores."
+  cargo build --release
+}
+
+# The files of tests/, without folder and ending: those that start servers, and those that start none.
+integration_tests() { grep -l '^mod support;' tests/*.rs | xargs -d '\n' -n 1 basename -s .rs; }
+pure_tests() { grep -L '^mod support;' tests/*.rs | xargs -d '\n' -n 1 basename -s .rs; }
+
+asan_runtime() { compgen -G "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan-$machine.so" | sort -V | tail -n 1; }

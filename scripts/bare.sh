@@ -2,44 +2,45 @@
 # Runs the README's two commands as somebody has them who has only git, make and Rust: in a bare root of this Debian or Ubuntu
 # release (debootstrap's smallest variant), in a fresh clone of what is committed, in a path with a space.
 #
-# Usage: bare.sh [--as root|user] [--possible] [run|test|COMMAND]...
+# Usage: bare.sh [--as root|user] [run|test|COMMAND]...
 #   run         `make run`, and the lines that it offers
 #   test        `make test`
 #   COMMAND     any other line for a shell, in the clone
 #   --as user   as a user who is not root and has no sudo: `make run` must print the line for root, root runs exactly this
 #               line, and then the steps follow as that user
-#   --possible  only tells whether a bare root can be made here
+# It exits with 0 if all steps pass, with 3 if no bare root can be made here, and with 1 otherwise.
 #
-# It needs root, and brings debootstrap. The root uses this machine's package mirror, proxies, certificates, Rust, and its settings
+# It needs root, and installs debootstrap. The root uses this machine's package mirror, proxies, certificates, Rust, and its settings
 # of cargo, pip and npm. Each step has its own namespaces for processes and mounts, so nothing of it is left when it ends; the root
 # is removed when this script ends, also by a signal.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 as=root
-only_possible=
-while [ $# -gt 0 ]; do
-  case $1 in
-    --as) as=$2; shift 2 ;;
-    --possible) only_possible=yes; shift ;;
-    *) break ;;
-  esac
-done
+if [ "${1:-}" = --as ]; then
+  as=$2
+  shift 2
+fi
 [ "$as" = root ] || [ "$as" = user ] || die "bare.sh: --as root or --as user, not $as."
 [ $# -gt 0 ] || set -- run test
 
-# Why no bare root can be made here; nothing if one can.
-obstacle() {
-  [ "$(id -u)" = 0 ] || { echo "it needs root"; return; }
-  command -v apt-get >/dev/null || { echo "it needs Debian or Ubuntu"; return; }
-  command -v cargo >/dev/null || { echo "there is no Rust in root's PATH"; return; }
-  [ "$(rustc --print sysroot)" != /usr ] || { echo "it needs a Rust of rustup, not the distribution's"; return; }
-  unshare --mount --pid --fork --kill-child sh -c 'mount -t tmpfs none /mnt && mount -t proc proc /mnt' 2>/dev/null ||
-    echo "this machine does not let root mount in a namespace"
+no_bare_root() {
+  printf '%s\n' "No bare root can be made here: $1." >&2
+  exit 3
 }
-why=$(obstacle)
-[ -z "$why" ] || die "No bare root can be made here: $why."
-[ -z "$only_possible" ] || exit 0
+[ "$(id -u)" = 0 ] || no_bare_root "only root can"
+type -P apt-get >/dev/null || no_bare_root "this is neither Debian nor Ubuntu"
+type -P cargo >/dev/null || no_bare_root "root has no Rust in its PATH"
+[ "$(rustc --print sysroot)" != /usr ] || no_bare_root "the Rust of a distribution can't be lent to it, only one of rustup"
+unshare --mount --pid --fork --kill-child sh -c 'mount -t tmpfs none /mnt && mount -t proc proc /mnt' 2>/dev/null ||
+  no_bare_root "this machine does not let root mount anything"
+(need debootstrap) || no_bare_root "debootstrap can't be installed"
+codename=$(sed -nE 's/^VERSION_CODENAME=//p' /etc/os-release)
+# shellcheck disable=SC2016 # apt fills in $(REPO_URI).
+mirrors() { apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $codename"; }
+[ -n "$(mirrors)" ] || apt-get update -qq || true
+mirror=$(mirrors | head -n 1)
+[ -n "$mirror" ] || no_bare_root "apt knows no mirror of $codename"
 
 bare=$(mktemp -d "${TMPDIR:-/tmp}/bare.XXXXXX")
 step=
@@ -64,15 +65,10 @@ interruptible() {
 
 say "Making a bare root (about half a minute)"
 began=$SECONDS
-need debootstrap
-codename=$(sed -nE 's/^VERSION_CODENAME=//p' /etc/os-release)
-# shellcheck disable=SC2016 # apt fills in $(REPO_URI).
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $codename" | head -n 1)
-[ -n "$mirror" ] || die "apt knows no mirror of $codename: run apt-get update."
 if ! interruptible debootstrap --variant=minbase --include=git,make,ca-certificates "$codename" "$bare" "$mirror" >"$bare.log" 2>&1; then
   tail -n 5 "$bare.log" >&2
   rm -f "$bare.log"
-  die "debootstrap could not make a bare root."
+  no_bare_root "debootstrap fails"
 fi
 rm -f "$bare.log"
 

@@ -9,6 +9,7 @@ build
 client=$(command -v "${server%-server}-cli" || command -v redis-cli || command -v valkey-cli)
 port=${PORT:-6379}
 while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+[ "$port" = "${PORT:-6379}" ] || say "Another program listens on port ${PORT:-6379}: this server takes $port."
 dir=$(mktemp -d)
 "$server" --port "$port" --bind 127.0.0.1 --dir "$dir" --save '' --loglevel warning --logfile log --loadmodule "$module" &
 pid=$!

@@ -47,7 +47,7 @@ step=
 cleanup() {
   # With this process, the step's first process is killed, and with that one all others in its namespace.
   [ -z "$step" ] || { kill -KILL "$step" 2>/dev/null && wait "$step" 2>/dev/null; } || true
-  rm -rf --one-file-system "$bare"
+  rm -rf --one-file-system "$bare" "$bare.log"
 }
 trap cleanup EXIT
 trap 'exit 130' INT

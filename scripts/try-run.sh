@@ -26,6 +26,6 @@ reply=$("$client" -p "$port" RL.GCRA another 10 60 | xargs)
 [ "$reply" = "1 10 9 0 6000" ] || die "RL.GCRA answers '$reply'."
 
 kill -INT -- -$job
-wait $job || true
+{ wait $job || true; } 2>/dev/null
 ! "$client" -p "$port" ping >/dev/null 2>&1 || die "The server still runs after Ctrl-C."
 say "make run: the lines that it offers work when pasted, RL.GCRA answers $reply, and Ctrl-C stops the server."

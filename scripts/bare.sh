@@ -43,6 +43,8 @@ mirror=$(mirrors | head -n 1)
 [ -n "$mirror" ] || no_bare_root "apt knows no mirror of $codename"
 
 bare=$(mktemp -d "${TMPDIR:-/tmp}/bare.XXXXXX")
+# It is the root folder of a user, too.
+chmod 755 "$bare"
 step=
 cleanup() {
   # With this process, the step's first process is killed, and with that one all others in its namespace.

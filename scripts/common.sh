@@ -10,7 +10,7 @@ export CARGO_TARGET_DIR=$root/target
 module=$root/target/release/libredis_rl.so
 machine=$(uname -m)
 
-say() { printf '%s\n' "$*"; }
+say() { printf '%s\n' "$@"; }
 
 die() {
   printf '%s\n' "$@" >&2

@@ -11,7 +11,7 @@
 # It exits with 0 if all steps pass, with 3 if no bare root can be made here, and with 1 otherwise.
 #
 # It needs root, and installs debootstrap. The root uses this machine's package mirror, proxies, certificates, Rust, and its settings
-# of cargo, pip and npm. Each step has its own namespaces for processes and mounts, so nothing of it is left when it ends; the root
+# of cargo, pip and npm. Each step, and debootstrap, has its own namespaces for processes and mounts, so nothing of it is left when it ends; the root
 # is removed when this script ends, also by a signal.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -47,7 +47,7 @@ bare=$(mktemp -d "${TMPDIR:-/tmp}/bare.XXXXXX")
 chmod 755 "$bare"
 step=
 cleanup() {
-  # With this process, the step's first process is killed, and with that one all others in its namespace.
+  # With `unshare`, the first process of the step's namespace is killed, and with that one all others there.
   [ -z "$step" ] || { kill -KILL "$step" 2>/dev/null && wait "$step" 2>/dev/null; } || true
   rm -rf --one-file-system "$bare" "$bare.log"
 }
@@ -67,7 +67,8 @@ interruptible() {
 
 say "Making a bare root (about half a minute)"
 began=$SECONDS
-if ! interruptible debootstrap --variant=minbase --include=git,make,ca-certificates "$codename" "$bare" "$mirror" >"$bare.log" 2>&1; then
+if ! interruptible unshare --mount --pid --fork --kill-child \
+  debootstrap --variant=minbase --include=git,make,ca-certificates "$codename" "$bare" "$mirror" >"$bare.log" 2>&1; then
   tail -n 5 "$bare.log" >&2
   rm -f "$bare.log"
   no_bare_root "debootstrap fails"

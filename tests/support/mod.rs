@@ -41,9 +41,11 @@ pub fn package(manifest: &Path, name: &str) -> PathBuf {
     Path::new(manifest).parent().expect("a folder").into()
 }
 
-/// The server to test on.
+/// The server to test on: the one that is named, or the one that `make build` found where none is called so, or redis-server.
 pub fn server_program() -> String {
-    std::env::var("REDIS_RL_SERVER").unwrap_or_else(|_| "redis-server".into())
+    let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/servers/installed/redis-server");
+    let program = if found.exists() { found.display().to_string() } else { "redis-server".into() };
+    std::env::var("REDIS_RL_SERVER").unwrap_or(program)
 }
 
 /// The command line client: either speaks to any server.

@@ -10,9 +10,9 @@
 #               line, and then the steps follow as that user
 # It exits with 0 if all steps pass, with 3 if no bare root can be made here, and with 1 otherwise.
 #
-# It needs root, and installs debootstrap. The root uses this machine's package mirror, proxies, certificates, Rust, and its settings
-# of cargo, pip and npm. Each step, and debootstrap, has its own namespaces for processes and mounts, so nothing of it is left when it ends; the root
-# is removed when this script ends, also by a signal.
+# It needs root, and installs debootstrap. The bare root uses this machine's package mirror, proxies, certificates, Rust, and its
+# settings of cargo, pip and npm. debootstrap and each step have namespaces of their own for processes and mounts, so nothing of
+# them is left when they end. This script removes the bare root when it ends, also by a signal.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

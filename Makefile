@@ -8,7 +8,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test bare recipes matrix servers sanitize fuzz chaos instructions core waiters bench bench-report demo plots build deps lint fmt clean
+.PHONY: help run test busy bare recipes matrix servers sanitize fuzz chaos instructions core waiters bench bench-report demo plots build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -18,6 +18,10 @@ run: ## Build, and start a server with the module loaded (PORT=6379, or the next
 
 test: ## Everything that proves the product: format, lints, unit, property and integration tests
 	@scripts/test.sh
+
+TIMES ?= 5
+busy: ## `make test` TIMES=5 times in a row beside a busy loop for each processor: no test may fail because the machine is slow
+	@TIMES="$(TIMES)" scripts/busy.sh scripts/test.sh
 
 # Run `make run` and `make test` as somebody has them who has only git, make and Rust. Needs root.
 STEPS ?= run test

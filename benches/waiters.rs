@@ -50,10 +50,10 @@ const SCENES: [Scene; 6] = [
         wake: Some("FLUSHALL"),
     },
     Scene {
-        name: "RL.GCRA, a key each, as it is due",
+        name: "RL.FIXED, a key each, due at once",
         first: "PING",
-        before: "RL.GCRA key:# 1 5s",
-        wait: "RL.GCRA key:# 1 5s BLOCK 1d",
+        before: "RL.FIXED key:# 1 20s ALIGN 0",
+        wait: "RL.FIXED key:# 1 20s ALIGN 0 BLOCK 1d",
         wake: None,
     },
     Scene { name: "BLPOP, one key", first: "PING", before: "PING", wait: "BLPOP key 0", wake: Some("EVAL LPUSH") },

@@ -154,8 +154,9 @@ fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
     expires.as_ms_ceil()..=expires.saturating_add(slack).as_ms_ceil()
 }
 
-/// Decides for what `key` holds and carries it out, if `goes` agrees: what [`Wanted::decide_for`] and [`commit`]
-/// do, for calls that have to be fast. The bytes are not moved in between, which is a good part of all their time. Tells also whether anything changed.
+/// Decides for what `key` holds and carries it out, if `goes` agrees: what [`Wanted::decide_for`] and [`commit`] do, for calls that
+/// have to be fast. The bytes are not moved in between, which is a good part of all their time. Returns also whether anything
+/// changed.
 #[inline(always)]
 fn charge(
     wanted: Wanted,

@@ -300,3 +300,47 @@ fn what_came_in_steps_flows_from_the_last_grant_on() {
         }
     }
 }
+
+/// On the new log's ticks a unit that had left the window counts again for a moment: what remains and the reset agree about it.
+#[test]
+fn a_refund_on_other_ticks_tells_what_counts_again() {
+    let policy = |limit, period, segments| {
+        let mut policy = Kind::Slide.policy(Quota::new(limit, Span::from_us(period)).expect("in range")).expect("in range");
+        policy.set(0, segments);
+        policy
+    };
+    let (plain, two) = (policy(1, 1_000_000, 65_536), policy(2, 1_349_000, 2));
+    let (coarse, fine) = (policy(1, 1_000_000, 561), policy(1, 1_000_000, 562));
+    let one = Amount::Cost(1);
+    let mut key: Option<Vec<u8>> = None;
+    let mut last = None;
+    for (us, policy, amount) in [
+        (2_075_000, plain, one),
+        (3_748_000, plain, one),
+        (5_923_000, plain, one),
+        (5_923_000, two, Amount::Refund(1)),
+        (5_927_137, two, one),
+        (6_044_500, two, Amount::UpTo(1)),
+        (8_067_999, two, one),
+        (8_068_000, two, Amount::UpTo(1)),
+        (8_068_000, fine, one),
+        (9_742_499, fine, Amount::Refund(1)),
+        (9_742_499, coarse, one),
+        (9_742_499, fine, Amount::Refund(1)),
+    ] {
+        let now = Instant::from_us(1_760_000_000_000_000 + us);
+        let outcome = policy.decide(key.as_deref(), now, Request::now(amount)).expect("a decision");
+        match outcome.change {
+            Change::Keep => {}
+            Change::Remove => key = None,
+            Change::Write { offset, head, bytes, .. } => {
+                model::write(key.get_or_insert_default(), offset, head, bytes.as_slice());
+            }
+        }
+        last = Some((policy, now, outcome.decision));
+    }
+    let (policy, now, decision) = last.expect("calls");
+    let after = policy.peek(key.as_deref(), now, Request::now(one)).expect("a decision");
+    assert_eq!((decision.remaining, decision.reset), (after.remaining, after.reset));
+    assert_eq!((decision.remaining, decision.reset), (0, Span::from_us(1_180)));
+}

@@ -718,10 +718,11 @@ impl<'a> View<'a> {
     /// Gives back the newest `units`, no more than count.
     fn refund(&self, limit: u64, units: u32, reset: Span, plan: &Plan, into: Room<'_>) -> Verdict {
         let used = self.used() - units;
+        let revived = self.revived(plan);
         let decision = |reset| Decision {
             granted: units.into(),
             limit,
-            remaining: limit.saturating_sub(u64::from(used) + self.revived(plan)),
+            remaining: limit.saturating_sub(u64::from(used) + revived),
             wait: Wait::NONE,
             reset,
         };
@@ -746,7 +747,7 @@ impl<'a> View<'a> {
             (_, None) => {}
         };
         let now = i128::from(self.now.as_us());
-        let reset = match used {
+        let reset = match u64::from(used) + revived {
             0 => Span::ZERO,
             _ => Span::saturating((Grid { period: self.grid.period, ..plan.grid }.expiry(tick) - now).max(1).unsigned_abs()),
         };

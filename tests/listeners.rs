@@ -292,6 +292,17 @@ fn a_replica_that_is_seeded_with_a_snapshot_made_without_a_fork() {
     }
 }
 
+/// A client that the primary takes for a replica which needs no file: it waits with the copy.
+fn like_a_replica(primary: &Server) -> TcpStream {
+    let mut socket = TcpStream::connect(("127.0.0.1", primary.port)).expect("a connection");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+    write!(socket, "REPLCONF capa eof\r\n").expect("a request");
+    let mut reply = [0; 5];
+    socket.read_exact(&mut reply).expect("a reply");
+    assert_eq!(&reply, b"+OK\r\n");
+    socket
+}
+
 /// What the primary's stream holds from `offset` on, read by a client that continues it as a replica does.
 fn stream(primary: &Server, offset: i64) -> String {
     let mut client = primary.client();
@@ -333,6 +344,7 @@ fn a_replica_that_asks_while_the_server_is_paused() {
     let primary = Server::on_port(&SLOW_TO_COPY);
     assert_alone(&primary);
     let mut client = primary.client();
+    let mut socket = like_a_replica(&primary);
     call::<()>(&mut client, "CLIENT PAUSE 1000 ALL");
     // The server postpones both: more effects than it takes to ask again who receives them, and behind them a replica's request.
     let mut pipe = redis::pipe();
@@ -341,7 +353,6 @@ fn a_replica_that_asks_while_the_server_is_paused() {
     }
     let mut other = primary.client();
     other.send_packed_command(&pipe.get_packed_pipeline()).expect("a connection");
-    let mut socket = TcpStream::connect(("127.0.0.1", primary.port)).expect("a connection");
     write!(socket, "PSYNC ? -1\r\n").expect("a request");
     wait_for("the replica", || info(&mut client, "replication", "connected_slaves") == 1);
     let offset = info(&mut client, "replication", "master_repl_offset");
@@ -356,9 +367,10 @@ fn a_replica_that_asks_by_another_name() {
     assert_alone(&primary);
     let mut client = primary.client();
     // No name that the module could watch for, and no event: the backlog begins unseen.
-    let mut socket = TcpStream::connect(("127.0.0.1", primary.port)).expect("a connection");
+    let mut socket = like_a_replica(&primary);
     write!(socket, "hidden\r\n").expect("a request");
     wait_for("the replica", || info(&mut client, "replication", "connected_slaves") == 1);
+    assert_eq!(info(&mut client, "stats", "total_forks"), 0);
     let offset = info(&mut client, "replication", "master_repl_offset");
     calls(&mut client);
     let stream = stream(&primary, offset);

@@ -61,8 +61,8 @@ fn event(u: &mut Unstructured<'_>) -> Result<Event> {
         }
         29 => Event::Pause(u.int_in_range(0..=300 * MS)?),
         30 if u.arbitrary()? => Event::StirAll,
-        // After a long step back a limiter that is full is denied anew at every microsecond: what a unit of input may take is seconds.
-        30 => Event::Step(u.int_in_range(-100_000..=5_000_000)?),
+        // After a step back a limiter that is full is asked again at every microsecond until the clock has caught up: steps are short.
+        30 => Event::Step(u.int_in_range(-2_000..=200_000)?),
         _ => Event::Dismiss,
     })
 }

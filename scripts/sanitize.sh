@@ -18,13 +18,14 @@ RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1 PROPTEST_CASES=600 \
 rm -f "$sanitized"/report.*
 cat >"$sanitized/redis-server" <<START
 #!/bin/sh
-LD_PRELOAD='$runtime' ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0:log_path='$sanitized/report'" exec '$server' "\$@"
+LD_PRELOAD='$runtime'\${LD_PRELOAD:+:\$LD_PRELOAD} ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0:log_path='$sanitized/report'" exec '$server' "\$@"
 START
 chmod +x "$sanitized/redis-server"
+# AddressSanitizer takes memory and time of its own: not the tests that measure these.
 mapfile -t tests < <(integration_tests | grep -vxE 'leaks|outgoing|readme')
 status=0
 REDIS_RL_MODULE=$sanitized/$host/debug/libredis_rl.so REDIS_RL_SERVER=$sanitized/redis-server \
-  cargo test --no-fail-fast "${tests[@]/#/--test=}" 2>&1 | grep -E '^test |^test result|panicked' || status=1
+  cargo test --no-fail-fast "${tests[@]/#/--test=}" -- --skip a_call_takes_no_memory 2>&1 | grep -E '^test |^test result|panicked' || status=1
 if compgen -G "$sanitized/report.*" >/dev/null; then
   cat "$sanitized"/report.*
   die "AddressSanitizer found errors."

@@ -1,30 +1,94 @@
 //! `RL.ALL`: several limiters in one decision.
+//!
+//! ```text
+//! RL.ALL numkeys key [key ...] rule [rule ...]
+//! rule = <FIXED|SLIDE|GCRA|BUCKET> limit period [algorithm options] [COST n]      one for each key
+//! ```
+//!
+//! Charges every rule or none. Replies whether it did (1 or 0), wait_ms, and a row of five integers for each rule.
 
-use super::error::{Error, Name};
-use super::grammar::Rule;
-use super::{block, charge, conclude, grammar, now, reply, row, wait_ms, Wanted};
-use crate::keyspace::{Call, Key, Run};
+use super::error::{CommandName, Error};
+use super::grammar::{self, Args, Cursor, Rule};
+use super::numbers::count;
+use super::outcome::{now, record_outcome, reply, row, wait_ms};
+use super::target::Target;
+use super::waiting;
 use crate::limiter::{Decision, Span, Wait};
 use crate::queue::denied;
+use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
 
-/// `RL.ALL numkeys key [key ...] rule [rule ...]`, with a rule for each key:
-/// `<FIXED|SLIDE|GCRA|BUCKET> limit period [algorithm options] [COST n]`
+pub(super) const COMMAND: Command = Command {
+    name: c"rl.all",
+    callback: run_command::<All>,
+    arity: -6,
+    flags: c"write deny-oom fast getkeys-api",
+    keys: KeySpec::CountedReadWrite(1),
+    summary: c"Takes units from several limiters, from all of them or from none.",
+    complexity: c"O(N) with N the number of keys, and as each rule's own command for each",
+    arguments,
+};
+
+fn arguments() -> Vec<Argument> {
+    vec![
+        Argument::new("numkeys", ArgumentKind::Integer),
+        grammar::key_argument().multiple(),
+        grammar::algorithm_arguments("rule", |kind| grammar::rule_arguments(kind, CommandName::All)).multiple(),
+    ]
+}
+
+/// The index of the first key.
+const FIRST_KEY: usize = 2;
+/// The most keys of a call.
+const MAX_KEYS: u64 = 1024;
+
+/// Parses the number of keys.
 ///
-/// Charges every rule or none. Replies whether it did (1 or 0), wait_ms, and a row of five integers for each rule.
-pub(crate) struct All;
+/// # Errors
+/// If it is missing or out of range.
+pub fn parse_numkeys<A: Args + ?Sized>(args: &A) -> Result<usize, Error> {
+    let number = count(args.arg(1).ok_or(Error::Arity(CommandName::All))?, "numkeys", 1, MAX_KEYS)?;
+    Ok(usize::try_from(number).unwrap_or(usize::MAX))
+}
 
-/// Where the keys begin.
-const FIRST: usize = 2;
+/// Parses the rules, one for each of `keys` keys.
+///
+/// # Errors
+/// The first argument that is malformed, or the number of rules.
+pub fn parse_rules<A: Args + ?Sized>(args: &A, keys: usize) -> Result<Vec<Rule>, Box<Error>> {
+    let mut args = Cursor::new(args, FIRST_KEY + keys);
+    let mut rules = Vec::with_capacity(keys);
+    while let Some(word) = args.word() {
+        let kind = grammar::algorithm(word)?;
+        if rules.len() == keys {
+            return Err(Box::new(Error::Unpaired { keys, rules: keys + 1 }));
+        }
+        rules.push(grammar::rule(kind, CommandName::All, &mut args)?);
+    }
+    if rules.len() < keys {
+        return Err(Box::new(Error::Unpaired { keys, rules: rules.len() }));
+    }
+    Ok(rules)
+}
 
-impl Run for All {
+struct All;
+
+struct Answer {
+    granted: bool,
+    wait: Wait,
+    rows: Vec<Decision>,
+}
+
+impl CommandHandler for All {
     fn run(call: &Call<'_>) {
         if call.asks_for_keys() {
-            // What is no number of keys has none; the call itself will say so.
-            let keys = grammar::numkeys(call).unwrap_or(0);
-            (FIRST..FIRST + keys).take_while(|&index| call.argument(index).is_some()).for_each(|index| call.key_at(index));
+            // A malformed number of keys means none here. The call itself will reply the error.
+            let keys = parse_numkeys(call).unwrap_or(0);
+            (FIRST_KEY..FIRST_KEY + keys)
+                .take_while(|&index| call.argument(index).is_some())
+                .for_each(|index| call.key_at(index));
             return;
         }
-        reply(call, all(call), |Answer { granted, wait, rows }| {
+        reply(call, run(call), |Answer { granted, wait, rows }| {
             call.reply_array(3);
             call.reply_integer(granted.into());
             call.reply_integer(wait_ms(wait));
@@ -34,84 +98,59 @@ impl Run for All {
     }
 }
 
-struct Answer {
-    granted: bool,
-    wait: Wait,
-    rows: Vec<Decision>,
-}
-
-fn all(call: &Call<'_>) -> Result<Answer, Error> {
-    let keys = grammar::numkeys(call)?;
-    let rules = grammar::rules(call, keys)?;
-    distinct(call, keys)?;
-    // A key that has expired goes now, and not while others are open: whoever is told of it may do with those what they like.
-    (FIRST + 1..FIRST + keys).for_each(|index| call.touch(index));
-    let mut keys = (FIRST..FIRST + keys)
-        .map(|index| Key::open(call, index))
+fn run(call: &Call<'_>) -> Result<Answer, Error> {
+    let keys = parse_numkeys(call)?;
+    let rules = parse_rules(call, keys)?;
+    check_distinct(call, keys)?;
+    // Expired keys are deleted now, not while other keys are open: subscribers to the notification may modify those.
+    (FIRST_KEY + 1..FIRST_KEY + keys).for_each(|index| call.expire_if_due(index));
+    let mut keys = (FIRST_KEY..FIRST_KEY + keys)
+        .map(|index| WriteKey::open(call, index))
         .collect::<Option<Vec<_>>>()
-        .ok_or(Error::Arity(Name::All))?;
+        .ok_or(Error::Arity(CommandName::All))?;
     let now = now(call);
-    // First a look at each, which copies no record: a refusal costs no more than that.
-    let looks = judge(&keys, &rules, |wanted, key, rule| {
-        if wanted.others_wait(call) {
-            Ok(denied(wanted.peek(key, &rule.policy, now, rule.request)?, Span::ZERO))
+    // First all rules are decided, which copies no record, so a denial costs no more than that.
+    let mut rows = Vec::with_capacity(rules.len());
+    for (index, (key, rule)) in keys.iter().zip(&rules).enumerate() {
+        let target = target(index, rule);
+        rows.push(if waiting::has_waiters(call, FIRST_KEY + index) {
+            denied(target.peek(key, &rule.policy, now, rule.request)?, Span::ZERO)
         } else {
-            wanted.look(key, &rule.policy, now, rule.request)
-        }
-    })?;
+            target.decide(key, &rule.policy, now, rule.request)?
+        });
+    }
 
-    // The longest of the waits, and never if any is never.
-    let wait = looks.iter().map(|decision| decision.wait).max().unwrap_or(Wait::NONE);
-    let granted = looks.iter().all(|decision| decision.granted > 0);
-    let mut rows = looks;
-    if granted {
-        // Record by record, so that only one is in memory besides those of the keys. Each decision is the one of the look.
-        for (index, (key, rule)) in keys.iter_mut().zip(&rules).enumerate() {
-            charge(Wanted::of(index, rule), key, &rule.policy, now, rule.request, |_| true)?;
-        }
-    } else {
-        // Nothing is taken, so the rules that would have granted are shown as they stand.
-        for (index, (row, (key, rule))) in rows.iter_mut().zip(keys.iter().zip(&rules)).enumerate() {
-            if row.granted > 0 {
-                *row = Wanted::of(index, rule).peek(key, &rule.policy, now, rule.request)?;
-            }
+    // The longest of the waits; never, if any wait is never.
+    let wait = rows.iter().map(|decision| decision.wait).max().unwrap_or(Wait::NONE);
+    let granted = rows.iter().all(|decision| decision.granted > 0);
+    for (index, (row, (key, rule))) in rows.iter_mut().zip(keys.iter_mut().zip(&rules)).enumerate() {
+        let target = target(index, rule);
+        if granted {
+            // One record at a time, so that memory holds only one besides those in the keys. The decision is the same again.
+            target.charge(key, &rule.policy, now, rule.request, |_| true)?;
+        } else if row.granted > 0 {
+            // Nothing is taken, so a rule that would have granted is shown as it stands.
+            *row = target.peek(key, &rule.policy, now, rule.request)?;
         }
     }
     drop(keys);
     for (index, (rule, row)) in rules.iter().zip(&rows).enumerate() {
-        // A rule that would have granted, had the others, is neither charged nor denied.
+        // A rule that would have granted in a denied call is neither charged nor denied.
         if granted || row.granted == 0 {
-            conclude(call, || call.key(FIRST + index), rule.policy.kind(), rule.request.amount, granted, now);
+            record_outcome(call, || call.key(FIRST_KEY + index), rule.policy.kind(), rule.request.amount, granted, now);
         }
     }
     Ok(Answer { granted, wait, rows })
 }
 
-impl Wanted {
-    /// The key of `rule`, which is the one at `index`.
-    fn of(index: usize, rule: &Rule) -> Self {
-        Self { place: Some(index + 1), kind: Some(rule.policy.kind()) }
-    }
-
-    /// Whether others wait for this key, which is one of several.
-    fn others_wait(self, call: &Call<'_>) -> bool {
-        self.place.is_some_and(|place| block::others_wait(call, FIRST + place - 1))
-    }
+/// What the command expects of the key that belongs to `rule`, the one at `index`.
+const fn target(index: usize, rule: &Rule) -> Target {
+    Target::at(index + 1, rule.policy.kind())
 }
 
-/// Asks each rule about its key.
-fn judge(
-    keys: &[Key<'_>],
-    rules: &[Rule],
-    ask: impl Fn(Wanted, &Key<'_>, &Rule) -> Result<Decision, Error>,
-) -> Result<Vec<Decision>, Error> {
-    let pairs = keys.iter().zip(rules).enumerate();
-    pairs.map(|(index, (key, rule))| ask(Wanted::of(index, rule), key, rule)).collect()
-}
-
-/// Two rules for one key would each overwrite what the other charges.
-fn distinct(call: &Call<'_>, keys: usize) -> Result<(), Error> {
-    let mut names: Vec<_> = (0..keys).map(|index| (call.argument(FIRST + index), index + 1)).collect();
+/// Refuses a call that names a key twice: each of its rules would overwrite what the other charges.
+fn check_distinct(call: &Call<'_>, keys: usize) -> Result<(), Error> {
+    let mut names: Vec<_> = (0..keys).map(|index| (call.argument(FIRST_KEY + index), index + 1)).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         Some(pair) => Err(Error::SameKey(pair[0].1, pair[1].1)),

@@ -1,14 +1,14 @@
-//! Every error text, made from the name of what is wrong and its range.
+//! Every error text, made from the name of the bad argument and its range.
 
 use std::fmt;
 
-use crate::limiter::{Foreign, Kind};
+use crate::limiter::{Kind, Overflow, RecordError};
 
-/// A command, by its name.
+/// The name of a command, as error texts show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum CommandName {
     /// `RL.FIXED` and the like.
-    Limiter(Kind),
+    Limit(Kind),
     /// `RL.PEEK`
     Peek,
     /// `RL.ALL`
@@ -18,43 +18,43 @@ pub enum Name {
     /// `RL.TOP`
     Top,
     /// `CL.THROTTLE`
-    Throttle,
+    ClThrottle,
     /// `GCRA`
-    Tokens,
+    Gcra,
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for CommandName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
-            Self::Limiter(kind) => kind.name(),
+            Self::Limit(kind) => kind.name(),
             Self::Peek => "PEEK",
             Self::All => "ALL",
             Self::Inspect => "INSPECT",
             Self::Top => "TOP",
-            Self::Throttle => return f.write_str("CL.THROTTLE"),
-            Self::Tokens => return f.write_str("GCRA"),
+            Self::ClThrottle => return f.write_str("CL.THROTTLE"),
+            Self::Gcra => return f.write_str("GCRA"),
         };
         write!(f, "RL.{name}")
     }
 }
 
-/// What a key holds that is not what is asked for.
+/// What a key holds instead of the wanted limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// A value of this type.
     Type(&'static str),
-    /// A string, but not the right one.
-    String(Foreign),
+    /// A string that is no such record.
+    String(RecordError),
 }
 
-/// Why a command is refused. Nothing has changed.
+/// Why a command is refused. It has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Too few arguments, or too many where none is optional any more.
-    Arity(Name),
-    /// An algorithm without its first two arguments.
+    /// Too few arguments, or too many.
+    Arity(CommandName),
+    /// A limit or a period is missing.
     NoLimit(Kind),
-    /// Not a whole number, or out of range.
+    /// The argument is not a whole number, or is out of range.
     Count {
         /// The argument.
         name: &'static str,
@@ -63,7 +63,7 @@ pub enum Error {
         /// The greatest value.
         max: u64,
     },
-    /// As [`Self::Count`], in the server's own words: `GCRA`.
+    /// As [`Self::Count`], in the words of the server's own `GCRA`.
     Integer {
         /// The argument.
         name: &'static str,
@@ -72,71 +72,84 @@ pub enum Error {
         /// The greatest value.
         max: u64,
     },
-    /// Not a number of seconds: `GCRA`.
+    /// `GCRA`: the argument is not a number of seconds.
     NoNumber(&'static str),
-    /// A number of seconds that is out of range: `GCRA`.
+    /// `GCRA`: the number of seconds is out of range.
     Seconds(&'static str),
-    /// As [`Self::MissingValue`], in the server's own words: `GCRA`.
+    /// As [`Self::MissingValue`], in the words of the server's own `GCRA`.
     Missing(&'static str),
-    /// Not a whole number, or too large in size.
+    /// The argument is not a signed whole number, or is too large in size.
     Signed {
         /// The argument.
         name: &'static str,
-        /// The greatest value, and the least with a minus.
+        /// The greatest value; the least one is its negative.
         max: u64,
     },
-    /// Not a duration, or out of range.
+    /// The argument is not a duration, or is out of range.
     Duration {
         /// The argument.
         name: &'static str,
-        /// The values that it may have, in words.
+        /// The range, in words.
         range: &'static str,
     },
-    /// A word that is no keyword of the command.
+    /// The word is no keyword of the command.
     UnknownOption {
-        /// The word, printable.
+        /// The word, in printable form.
         word: String,
         /// The command.
-        command: Name,
+        command: CommandName,
     },
-    /// A word in the place of an algorithm's name; printable.
+    /// The word, in printable form, is no algorithm's name.
     UnknownAlgorithm(String),
-    /// A keyword without its value.
+    /// The keyword has no value.
     MissingValue(&'static str),
-    /// A keyword that stands there already.
+    /// The keyword occurs twice.
     Twice(&'static str),
-    /// Two keywords that exclude each other.
+    /// The two keywords exclude each other.
     Conflict(&'static str, &'static str),
-    /// Two of the keys, by their places from 1 on, are the same.
+    /// Two keys of a call are the same: their positions, from 1 on.
     SameKey(usize, usize),
-    /// There is not a rule for each key.
+    /// There is not one rule for each key.
     Unpaired {
         /// How many keys.
         keys: usize,
         /// How many rules, at least.
         rules: usize,
     },
-    /// The key holds something else.
+    /// The key does not hold the wanted limiter.
     WrongType {
-        /// Which key, from 1 on, where there are several.
-        key: Option<usize>,
+        /// The key's position, from 1 on, if the command takes several.
+        position: Option<usize>,
         /// What it holds.
         holds: Holds,
-        /// What it was taken for; `None`: any limiter.
+        /// The wanted algorithm; `None`: any.
         wanted: Option<Kind>,
     },
-    /// The result would not fit.
+    /// The result would not fit a record.
     Overflow,
-    /// The key waited for is another node's now. Cluster clients know the code: they ask again, and are sent there.
+    /// The key's slot has moved to another node while the client waited. Cluster clients know the error code: they call again, and
+    /// the server redirects them.
     Moved,
-    /// The server has ended a wait that was over already.
+    /// The server ends the wait of a client that waits no more.
     Unblocked,
 }
 
-/// Results that are looked at on the way to a grant are better small: the error is not.
+/// Functions on the way to a grant return boxed errors, since an [`Error`] is large and a small result is faster.
 impl From<Box<Error>> for Error {
     fn from(error: Box<Error>) -> Self {
         *error
+    }
+}
+
+impl From<Overflow> for Error {
+    fn from(_: Overflow) -> Self {
+        Self::Overflow
+    }
+}
+
+impl From<Overflow> for Box<Error> {
+    fn from(_: Overflow) -> Self {
+        Self::new(Error::Overflow)
     }
 }
 
@@ -172,19 +185,19 @@ impl fmt::Display for Error {
             Self::SameKey(one, other) => write!(f, "ERR keys {one} and {other} are the same"),
             Self::Unpaired { keys, rules } if rules > keys => write!(f, "ERR more rules than keys: numkeys is {keys}"),
             Self::Unpaired { keys, rules } => write!(f, "ERR fewer rules than keys: numkeys is {keys}, and the rules are {rules}"),
-            Self::WrongType { key, holds, wanted } => {
+            Self::WrongType { position, holds, wanted } => {
                 f.write_str("WRONGTYPE key ")?;
-                if let Some(key) = key {
-                    write!(f, "{key} ")?;
+                if let Some(position) = position {
+                    write!(f, "{position} ")?;
                 }
                 f.write_str("holds a ")?;
                 match holds {
                     Holds::Type(name) => write!(f, "{name}, not")?,
-                    Holds::String(Foreign::Other(kind)) => write!(f, "{} limiter, not", kind.name())?,
-                    Holds::String(Foreign::Version(version)) => {
+                    Holds::String(RecordError::OtherAlgorithm(kind)) => write!(f, "{} limiter, not", kind.name())?,
+                    Holds::String(RecordError::Version(version)) => {
                         write!(f, "limiter in format {version}, which this version of redis-rl does not read, not")?;
                     }
-                    Holds::String(Foreign::Unknown) => f.write_str("string that is not")?,
+                    Holds::String(RecordError::Unknown) => f.write_str("string that is not")?,
                 }
                 match wanted {
                     Some(kind) => write!(f, " a {} limiter", kind.name()),

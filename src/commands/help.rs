@@ -1,19 +1,29 @@
 //! `RL.HELP`: the commands, for a person at redis-cli.
+//!
+//! Replies two lines for each command, its syntax and what it does, much as `HELP` of the server's own container commands.
 
-use crate::keyspace::{Call, Run};
+use crate::server::{run_command, Call, Command, CommandHandler, KeySpec};
 
-/// `RL.HELP`
-///
-/// Replies a line with the syntax of each command, and one that says what it does, much as `HELP` of the server's own containers does.
-pub(crate) struct Help;
+pub(super) const COMMAND: Command = Command {
+    name: c"rl.help",
+    callback: run_command::<Help>,
+    arity: 1,
+    flags: c"fast allow-loading allow-stale",
+    keys: KeySpec::None,
+    summary: c"Tells the commands, with their arguments.",
+    complexity: c"O(1)",
+    arguments: Vec::new,
+};
 
-impl Run for Help {
+struct Help;
+
+impl CommandHandler for Help {
     fn run(call: &Call<'_>) {
-        let lines: Vec<String> = crate::COMMANDS
+        let lines: Vec<String> = super::COMMANDS
             .iter()
-            .chain(crate::compat())
-            // A name of `compat` may have been taken.
-            .filter(|command| call.server_has(command))
+            .chain(super::compat_commands())
+            // Another module, or the server, may provide a compat command.
+            .filter(|command| call.provides(command))
             .flat_map(|command| [command.syntax(), format!("    {}", command.summary.to_string_lossy())])
             .collect();
         call.reply_array(lines.len());

@@ -1,22 +1,43 @@
 //! `RL.INSPECT`: what a key holds, for a person at redis-cli.
+//!
+//! ```text
+//! RL.INSPECT key
+//! ```
+//!
+//! Replies a map of names and values, or nil for a missing key.
 
-use super::error::{Error, Holds, Name};
-use super::{block, now, reply, Wanted};
-use crate::keyspace::{Call, Key, Run};
-use crate::limiter::{self, Fact, Report, Span};
+use super::error::{CommandName, Error};
+use super::grammar;
+use super::outcome::{integer, now, reply};
+use super::target::Target;
+use super::waiting;
+use crate::limiter::{self, Fact, Inspection, Span};
+use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};
 
-/// `RL.INSPECT key`
-///
-/// Replies a map of names and values, or nil for a missing key.
-pub(crate) struct Inspect;
+pub(super) const COMMAND: Command = Command {
+    name: c"rl.inspect",
+    callback: run_command::<Inspect>,
+    arity: 2,
+    flags: c"readonly fast",
+    keys: KeySpec::ReadOnly(1),
+    summary: c"Tells what a limiter's key holds.",
+    complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
+    arguments,
+};
 
-impl Run for Inspect {
+fn arguments() -> Vec<Argument> {
+    vec![grammar::key_argument()]
+}
+
+struct Inspect;
+
+impl CommandHandler for Inspect {
     fn run(call: &Call<'_>) {
-        reply(call, inspect(call), |report| match report {
+        reply(call, run(call), |inspection| match inspection {
             None => call.reply_nil(),
-            Some(report) => {
-                call.reply_map(report.len());
-                for (name, fact) in report {
+            Some(inspection) => {
+                call.reply_map(inspection.len());
+                for (name, fact) in inspection {
                     call.reply_string(name);
                     match fact {
                         Fact::Nothing => call.reply_nil(),
@@ -30,21 +51,21 @@ impl Run for Inspect {
     }
 }
 
-/// An integer where it is one, and otherwise a decimal number.
+/// Replies an integer, or a decimal number if the span is no whole number of milliseconds.
 fn reply_milliseconds(call: &Call<'_>, span: Span) {
     let (whole, us) = (span.as_us() / 1_000, span.as_us() % 1_000);
     if us == 0 {
-        call.reply_integer(i64::try_from(whole).unwrap_or(i64::MAX));
+        call.reply_integer(integer(whole));
     } else {
         call.reply_string(format!("{whole}.{us:03}").trim_end_matches('0'));
     }
 }
 
-fn inspect(call: &Call<'_>) -> Result<Option<Report>, Error> {
-    let key = Key::look(call, 1).ok_or(Error::Arity(Name::Inspect))?;
-    let wanted = Wanted { place: None, kind: None };
-    let Some(bytes) = wanted.stored(&key)? else { return Ok(None) };
-    let report = limiter::inspect(bytes, now(call)).map_err(|foreign| wanted.wrong_type(Holds::String(foreign)))?;
-    let waiting = i64::try_from(block::waiting_for(call, 1)).unwrap_or(i64::MAX);
-    Ok(Some([report, vec![("waiting", Fact::Number(waiting))]].concat()))
+fn run(call: &Call<'_>) -> Result<Option<Inspection>, Error> {
+    let key = ReadKey::open(call, 1).ok_or(Error::Arity(CommandName::Inspect))?;
+    let target = Target::ANY;
+    let Some(bytes) = target.stored(&key)? else { return Ok(None) };
+    let mut inspection = limiter::inspect(bytes, now(call)).map_err(|error| target.record_error(error))?;
+    inspection.push(("waiting", Fact::Number(integer(waiting::count_waiters(call, 1) as u64))));
+    Ok(Some(inspection))
 }

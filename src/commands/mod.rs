@@ -1,53 +1,84 @@
-//! The commands: parse, run, reply.
+//! The commands. Each is one file: its syntax, its row in the table, its arguments, its parser and its handler.
+//!
+//! A handler takes the same steps everywhere: parse all arguments, open the key, read the clock once, decide by a [`target`],
+//! close the key, record the [`outcome`], reply.
 
 mod all;
-mod block;
-pub(crate) mod docs;
+mod cl_throttle;
 mod error;
-pub mod grammar;
+mod gcra;
+mod grammar;
 mod help;
 mod inspect;
-mod limiter;
+mod limit;
+mod numbers;
+mod outcome;
+mod parameters;
 mod peek;
-pub(crate) mod settings;
 mod stats;
-mod throttle;
+mod target;
 mod top;
+mod waiting;
 
-pub(crate) use all::All;
-pub(crate) use help::Help;
-pub(crate) use inspect::Inspect;
-pub(crate) use limiter::Limiter;
-pub(crate) use peek::Peek;
-pub(crate) use throttle::{Throttle, Tokens};
-pub(crate) use top::Top;
+use redis_module::{Context, RedisString, Status};
 
-use std::borrow::Borrow;
-use std::ops::RangeInclusive;
+use crate::server::{self, Call, Command, Server};
+use grammar::Args;
 
-use error::{Error, Holds};
-use grammar::Words;
+/// The commands that the module always provides.
+const COMMANDS: &[Command] = &[
+    limit::FIXED,
+    limit::SLIDE,
+    limit::GCRA,
+    limit::BUCKET,
+    peek::COMMAND,
+    all::COMMAND,
+    inspect::COMMAND,
+    top::COMMAND,
+    help::COMMAND,
+];
 
-use crate::keyspace::{Call, Held, Key, Server};
-use crate::limiter::{
-    Amount, Bytes, Change, Decision, Foreign, Instant, Kind, Outcome, Policy, Refusal, Request, Span, Wait, MIN_LEN,
-};
+/// The commands of other rate limiters, for clients written for those; each with its bit in [`parameters::COMPAT`].
+const COMPAT: &[(i32, Command)] = &[(parameters::CL_THROTTLE, cl_throttle::COMMAND), (parameters::GCRA, gcra::COMMAND)];
 
-/// Begins anew, as the module is loaded.
-pub(crate) fn start(server: &Server<'_>) {
-    block::start(server);
-    stats::start();
-    top::start(server);
+/// The commands of [`COMPAT`] that the configuration enables at the time of the iteration.
+fn compat_commands() -> impl Iterator<Item = &'static Command> {
+    COMPAT.iter().filter(|(bit, _)| parameters::COMPAT.has(*bit)).map(|(_, command)| command)
 }
 
-/// Gives back what the module holds, before it goes.
-pub(crate) fn stop() {
-    top::stop();
+/// The parsers, for tests and fuzzing without a server.
+pub mod parsers {
+    pub use super::all::{parse_numkeys, parse_rules};
+    pub use super::cl_throttle::{parse as parse_cl_throttle, ThrottleArgs};
+    pub use super::gcra::parse as parse_gcra;
+    pub use super::grammar::{Args, Rule};
+    pub use super::limit::parse as parse_limit;
+    pub use super::parameters::MAX_TOP_KEYS;
+    pub use super::peek::parse as parse_peek;
+    pub use super::top::{parse as parse_top, TopArgs};
 }
 
-/// What `INFO rl` tells, by name.
-pub(crate) fn facts() -> Vec<(String, u64)> {
-    stats::facts(block::waiting_clients())
+/// Registers the configuration parameters and the commands, and resets all state: the module is being loaded.
+pub(crate) fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
+    let status = server::register(ctx, arguments, parameters::PARAMETERS, COMMANDS, compat_commands());
+    if matches!(status, Status::Ok) {
+        let server = Server::from_context(ctx);
+        waiting::start(&server);
+        stats::reset();
+        top::reset(&server);
+    }
+    status
+}
+
+/// Frees what the module holds: it is being unloaded.
+pub(crate) fn unload() {
+    top::free();
+    server::unregister();
+}
+
+/// The fields of `INFO rl`, by name.
+pub(crate) fn info_fields() -> Vec<(String, u64)> {
+    stats::info_fields(waiting::waiting_clients())
 }
 
 impl Call<'_> {
@@ -57,187 +88,8 @@ impl Call<'_> {
     }
 }
 
-impl Words for Call<'_> {
-    fn word(&self, index: usize) -> Option<&[u8]> {
+impl Args for Call<'_> {
+    fn arg(&self, index: usize) -> Option<&[u8]> {
         self.argument(index)
-    }
-}
-
-/// What a key is opened for: its place among several, and the limiter that it should hold.
-#[derive(Clone, Copy)]
-struct Wanted {
-    /// From 1 on; `None` where there is but one key.
-    place: Option<usize>,
-    /// `None`: any.
-    kind: Option<Kind>,
-}
-
-impl Wanted {
-    const fn one(kind: Kind) -> Self {
-        Self { place: None, kind: Some(kind) }
-    }
-
-    fn wrong_type(self, holds: Holds) -> Error {
-        Error::WrongType { key: self.place, holds, wanted: self.kind }
-    }
-
-    fn refused(self, refusal: Refusal) -> Error {
-        match refusal {
-            Refusal::Foreign(foreign) => self.wrong_type(Holds::String(foreign)),
-            Refusal::Overflow => Error::Overflow,
-        }
-    }
-
-    /// The record in `key`, if there is one.
-    #[inline]
-    fn stored<'k>(self, key: &'k Key<'_>) -> Result<Option<&'k [u8]>, Box<Error>> {
-        match key.held(self.kind.map_or(MIN_LEN, Kind::min_len)) {
-            Held::Nothing => Ok(None),
-            Held::Bytes(bytes) => Ok(Some(bytes)),
-            Held::Short => Err(Box::new(self.wrong_type(Holds::String(Foreign::Unknown)))),
-            Held::Type(name) => Err(Box::new(self.wrong_type(Holds::Type(name)))),
-        }
-    }
-
-    /// Decides for a key that holds `stored`, with a change that is [`storable`].
-    fn decide_for(self, stored: Option<&[u8]>, policy: &Policy, now: Instant, request: Request) -> Result<Outcome, Error> {
-        let Outcome { decision, change } = policy.decide(stored, now, request).map_err(|refusal| self.refused(refusal))?;
-        Ok(Outcome { decision, change: storable(change)? })
-    }
-
-    /// What [`charge`] would answer, without making the change. An error of the change itself is one here, too.
-    fn look(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Decision, Error> {
-        let stored = self.stored(key)?;
-        let decision = policy.look(stored, now, request).map_err(|refusal| self.refused(refusal))?;
-        // A change makes a value longer by less than this.
-        if Key::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
-            Ok(decision)
-        } else {
-            Err(Error::Overflow)
-        }
-    }
-
-    /// What [`charge`] would answer, with the limiter as it stands.
-    fn peek(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Decision, Error> {
-        policy.peek(self.stored(key)?, now, request).map_err(|refusal| self.refused(refusal))
-    }
-}
-
-/// Whether a call takes units, and so has to queue up where others wait.
-const fn takes(amount: Amount) -> bool {
-    matches!(amount, Amount::Cost(_) | Amount::UpTo(_))
-}
-
-/// A change that the server can store: from here on, [`commit`] can't fail.
-fn storable<B: Borrow<Bytes>>(change: Change<B>) -> Result<Change<B>, Error> {
-    match &change {
-        Change::Write { offset, head, bytes, .. } if !Key::fits(offset + bytes.borrow().as_slice().len() - head) => {
-            Err(Error::Overflow)
-        }
-        _ => Ok(change),
-    }
-}
-
-/// Carries a decision out.
-fn commit<B: Borrow<Bytes>>(key: &mut Key<'_>, change: &Change<B>) {
-    match change {
-        Change::Keep => {}
-        Change::Write { offset, head, bytes, expires, slack } => {
-            key.write(*offset, bytes.borrow().as_slice().split_at(*head), deadlines(*expires, *slack))
-        }
-        Change::Remove => key.remove(),
-    }
-}
-
-/// The deadlines that a key may have, in milliseconds since the Unix epoch.
-fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
-    expires.as_ms_ceil()..=expires.saturating_add(slack).as_ms_ceil()
-}
-
-/// Decides for what `key` holds and carries it out, if `goes` agrees: what [`Wanted::decide_for`] and [`commit`] do, for calls that
-/// have to be fast. The bytes are not moved in between, which is a good part of all their time. Returns also whether anything
-/// changed.
-#[inline(always)]
-fn charge(
-    wanted: Wanted,
-    key: &mut Key<'_>,
-    policy: &Policy,
-    now: Instant,
-    request: Request,
-    goes: impl FnOnce(&Decision) -> bool,
-) -> Result<Option<(Decision, bool)>, Box<Error>> {
-    let mut bytes = Bytes::new();
-    let decided = policy.decide_into(wanted.stored(key)?, now, request, &mut bytes);
-    let (decision, change) = decided.map_err(|refusal| wanted.refused(refusal))?;
-    if !goes(&decision) {
-        return Ok(None);
-    }
-    let change = storable(change.map(|()| &bytes))?;
-    commit(key, &change);
-    Ok(Some((decision, !matches!(change, Change::Keep))))
-}
-
-/// What became of a call that asked a limiter of this `kind` for an `amount` is counted, and told to those who follow it. The
-/// key is not open any more: whoever is told may do with it what they like.
-///
-/// `key` is asked only if it is needed.
-#[inline(always)]
-fn conclude<'k>(
-    server: &Server<'_>,
-    key: impl FnOnce() -> (i32, &'k [u8]),
-    kind: Kind,
-    amount: Amount,
-    changed: bool,
-    now: Instant,
-) {
-    // What takes units changes the key if any are granted. There may be nothing to give back, but nobody is denied it.
-    let denied = !changed && !matches!(amount, Amount::Refund(_));
-    stats::call(kind, denied);
-    let tells = server.has_followers();
-    if denied || tells {
-        let (db, name) = key();
-        if denied {
-            top::denied(db, name, now);
-        }
-        if tells && (denied || changed) {
-            let event = if denied { "rl.denied".into() } else { format!("rl.{}", kind.name().to_lowercase()) };
-            server.tell(db, name, &event);
-        }
-    }
-}
-
-/// The time of a call: one reading for all that it decides.
-fn now(server: &Server<'_>) -> Instant {
-    Instant::from_us(server.now_us())
-}
-
-fn number(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// The decision as every command replies it.
-fn row(decision: &Decision) -> [i64; 5] {
-    [
-        number(decision.granted),
-        number(decision.limit),
-        number(decision.remaining),
-        wait_ms(decision.wait),
-        number(decision.reset.as_ms_ceil()),
-    ]
-}
-
-/// Milliseconds, rounded up; -1 for never.
-fn wait_ms(wait: Wait) -> i64 {
-    match wait {
-        Wait::For(span) => i64::try_from(span.as_ms_ceil()).unwrap_or(i64::MAX),
-        Wait::Never => -1,
-    }
-}
-
-/// Replies what a command came to.
-fn reply<T>(call: &Call<'_>, result: Result<T, Error>, success: impl FnOnce(T)) {
-    match result {
-        Ok(value) => success(value),
-        Err(error) => call.reply_error(&error.to_string()),
     }
 }

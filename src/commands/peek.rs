@@ -1,25 +1,59 @@
-//! `RL.PEEK`: the decision that would be taken.
+//! `RL.PEEK`: what a limiter would answer.
+//!
+//! ```text
+//! RL.PEEK <FIXED|SLIDE|GCRA|BUCKET> key limit period [algorithm options] [COST n | UPTO n]
+//! ```
+//!
+//! Replies as the limiter's own command would, but with remaining and reset_ms as they stand: nothing is taken.
 
-use super::error::{Error, Name};
-use super::{block, grammar, now, reply, row, Wanted};
-use crate::keyspace::{Call, Key, Run};
+use super::error::{CommandName, Error};
+use super::grammar::{self, Args, Cursor, Rule};
+use super::outcome::{now, reply, row};
+use super::target::Target;
+use super::waiting;
 use crate::limiter::{Decision, Span};
 use crate::queue::denied;
+use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};
 
-/// `RL.PEEK <FIXED|SLIDE|GCRA|BUCKET> key limit period [algorithm options] [COST n | UPTO n]`
-///
-/// Replies as the limiter's own command would, but with remaining and reset_ms as they stand: nothing is taken.
-pub(crate) struct Peek;
+pub(super) const COMMAND: Command = Command {
+    name: c"rl.peek",
+    callback: run_command::<Peek>,
+    arity: -5,
+    flags: c"readonly fast",
+    keys: KeySpec::ReadOnly(2),
+    summary: c"Tells what a limiter would answer, and takes nothing.",
+    complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
+    arguments,
+};
 
-impl Run for Peek {
+fn arguments() -> Vec<Argument> {
+    vec![grammar::algorithm_arguments("algorithm", |kind| {
+        let mut arguments = vec![grammar::key_argument()];
+        arguments.extend(grammar::rule_arguments(kind, CommandName::Peek));
+        arguments
+    })]
+}
+
+struct Peek;
+
+impl CommandHandler for Peek {
     fn run(call: &Call<'_>) {
-        reply(call, peek(call), |decision| call.reply_integers(&row(&decision)));
+        reply(call, run(call), |decision| call.reply_integers(&row(&decision)));
     }
 }
 
-fn peek(call: &Call<'_>) -> Result<Decision, Error> {
-    let rule = grammar::peek(call)?;
-    let key = Key::look(call, 2).ok_or(Error::Arity(Name::Peek))?;
-    let decision = Wanted::one(rule.policy.kind()).peek(&key, &rule.policy, now(call), rule.request)?;
-    Ok(if block::others_wait(call, 2) { denied(decision, Span::ZERO) } else { decision })
+/// Parses the arguments.
+///
+/// # Errors
+/// The first argument that is malformed.
+pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule, Box<Error>> {
+    let kind = grammar::algorithm(args.arg(1).ok_or(Error::Arity(CommandName::Peek))?)?;
+    grammar::rule(kind, CommandName::Peek, &mut Cursor::new(args, 3))
+}
+
+fn run(call: &Call<'_>) -> Result<Decision, Error> {
+    let rule = parse(call)?;
+    let key = ReadKey::open(call, 2).ok_or(Error::Arity(CommandName::Peek))?;
+    let decision = Target::only(rule.policy.kind()).peek(&key, &rule.policy, now(call), rule.request)?;
+    Ok(if waiting::has_waiters(call, 2) { denied(decision, Span::ZERO) } else { decision })
 }

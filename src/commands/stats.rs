@@ -1,10 +1,10 @@
-//! What the commands have come to, for `INFO rl`. Only the server's main thread counts; anyone may read.
+//! The counters that `INFO rl` shows. Only the server's main thread counts; any thread may read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limiter::Kind;
 
-/// A number that goes up.
+/// A counter.
 pub(super) struct Count(AtomicU64);
 
 impl Count {
@@ -12,9 +12,9 @@ impl Count {
         Self(AtomicU64::new(0))
     }
 
-    /// One more. Nobody else counts meanwhile, which saves a locked instruction in each call.
+    /// Adds one. Only one thread counts, which saves each call a locked instruction.
     #[inline]
-    pub(super) fn up(&self) {
+    pub(super) fn increment(&self) {
         self.0.store(self.get().wrapping_add(1), Ordering::Relaxed);
     }
 
@@ -27,7 +27,7 @@ impl Count {
     }
 }
 
-/// The calls of an algorithm, by what became of them.
+/// The calls of an algorithm, by outcome.
 struct Calls {
     granted: Count,
     denied: Count,
@@ -38,14 +38,14 @@ static CALLS: [Calls; Kind::ALL.len()] = [const { Calls { granted: Count::new(),
 
 /// The clients that have waited.
 pub(super) static WAITS: Count = Count::new();
-/// Those of them whose time was over before their turn came.
+/// Of these, the ones whose deadline passed before their turn came.
 pub(super) static TIMEOUTS: Count = Count::new();
 
-/// Those of them whose wait ended without a decision: the client has gone, or is sent elsewhere.
+/// Of these, the ones whose wait ended without a decision: the client disconnected, or the key moved to another node.
 pub(super) static ABANDONED: Count = Count::new();
 
-/// Begins anew, as the module is loaded.
-pub(super) fn start() {
+/// Resets all counters: the module is being loaded.
+pub(super) fn reset() {
     CALLS
         .iter()
         .flat_map(|calls| [&calls.granted, &calls.denied])
@@ -55,19 +55,19 @@ pub(super) fn start() {
 
 /// Counts a call.
 #[inline]
-pub(super) fn call(kind: Kind, denied: bool) {
+pub(super) fn count_call(kind: Kind, denied: bool) {
     if let Some(calls) = CALLS.get(kind as usize) {
-        if denied { &calls.denied } else { &calls.granted }.up();
+        if denied { &calls.denied } else { &calls.granted }.increment();
     }
 }
 
-/// All there is to tell, with `waiting` the clients that wait now.
-pub(super) fn facts(waiting: u64) -> Vec<(String, u64)> {
-    let mut facts = Vec::new();
+/// The fields of `INFO rl`; `waiting` is how many clients wait now.
+pub(super) fn info_fields(waiting: u64) -> Vec<(String, u64)> {
+    let mut fields = Vec::new();
     for (kind, calls) in Kind::ALL.iter().zip(&CALLS) {
         let (name, granted, denied) = (kind.name().to_lowercase(), calls.granted.get(), calls.denied.get());
         let counts = [("calls", granted.wrapping_add(denied)), ("granted", granted), ("denied", denied)];
-        facts.extend(counts.map(|(what, count)| (format!("{name}_{what}"), count)));
+        fields.extend(counts.map(|(what, count)| (format!("{name}_{what}"), count)));
     }
     let waits = [
         ("waiting_clients", waiting),
@@ -75,6 +75,6 @@ pub(super) fn facts(waiting: u64) -> Vec<(String, u64)> {
         ("wait_timeouts", TIMEOUTS.get()),
         ("waits_abandoned", ABANDONED.get()),
     ];
-    facts.extend(waits.map(|(what, count)| (what.into(), count)));
-    facts
+    fields.extend(waits.map(|(what, count)| (what.into(), count)));
+    fields
 }

@@ -1,4 +1,10 @@
-//! `RL.TOP`: who is being limited.
+//! `RL.TOP`: which keys are denied most.
+//!
+//! ```text
+//! RL.TOP [n | RESET]
+//! ```
+//!
+//! Replies the `n` keys (10) with the most recent denials, each as a map: key, db, denials, overcount. RESET forgets all.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -6,66 +12,106 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lazy_static::lazy_static;
 
-use super::grammar::{self, TopOf};
-use super::settings::{TOP_HALF_LIFE, TOP_KEYS};
-use super::{now, number, reply};
-use crate::keyspace::{Call, Run, Server};
+use super::error::{CommandName, Error};
+use super::grammar::{self, Args};
+use super::numbers::count;
+use super::outcome::{integer, now, reply};
+use super::parameters::{MAX_TOP_KEYS, TOP_HALF_LIFE, TOP_KEYS};
 use crate::limiter::{Instant, Span};
+use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, Server};
 use crate::sketch::Sketch;
 
-lazy_static! {
-    static ref DENIED: Mutex<Sketch> = Mutex::new(empty());
+pub(super) const COMMAND: Command = Command {
+    name: c"rl.top",
+    callback: run_command::<Top>,
+    arity: -1,
+    flags: c"admin allow-loading allow-stale",
+    keys: KeySpec::None,
+    summary: c"Tells which keys were denied most of late.",
+    complexity: c"O(N*log(N)) with N the keys that are kept count of, at most 1024",
+    arguments,
+};
+
+fn arguments() -> Vec<Argument> {
+    let n = Argument::new("n", ArgumentKind::Integer);
+    let reset = Argument::new("reset", ArgumentKind::Token).token("RESET");
+    grammar::one_of("what", vec![n, reset]).map(Argument::optional).into_iter().collect()
 }
 
-/// One that counts nothing, and takes no memory.
+/// What a call asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopArgs {
+    /// So many keys.
+    List(usize),
+    /// To forget all.
+    Reset,
+}
+
+/// Parses the arguments.
+///
+/// # Errors
+/// If there are too many, or one is malformed.
+pub fn parse<A: Args + ?Sized>(args: &A) -> Result<TopArgs, Error> {
+    const DEFAULT: usize = 10;
+    if args.arg(2).is_some() {
+        return Err(Error::Arity(CommandName::Top));
+    }
+    match args.arg(1) {
+        None => Ok(TopArgs::List(DEFAULT)),
+        Some(word) if word.eq_ignore_ascii_case(b"RESET") => Ok(TopArgs::Reset),
+        Some(word) => Ok(TopArgs::List(usize::try_from(count(word, "n", 1, MAX_TOP_KEYS)?).unwrap_or(DEFAULT))),
+    }
+}
+
+lazy_static! {
+    static ref DENIALS: Mutex<Sketch> = Mutex::new(empty());
+}
+
+/// A table that counts nothing and takes no memory.
 fn empty() -> Sketch {
     Sketch::new(0, Span::ZERO, [0, 0], Instant::from_us(0))
 }
 
-/// The table, as it is configured now: one of another size or pace begins anew.
-fn denied_of_late(now: Instant) -> MutexGuard<'static, Sketch> {
-    let mut sketch = DENIED.lock().unwrap_or_else(PoisonError::into_inner);
+/// The table of denials. If its size or its half-life was configured anew, it starts empty.
+fn denials(now: Instant) -> MutexGuard<'static, Sketch> {
+    let mut sketch = DENIALS.lock().unwrap_or_else(PoisonError::into_inner);
     let most = usize::try_from(TOP_KEYS.get()).unwrap_or(0);
     let half_life = Span::from_us(u64::try_from(TOP_HALF_LIFE.get()).unwrap_or(1).saturating_mul(1_000_000));
     if !sketch.is_for(most, half_life) {
-        // Nobody can know which names collide in it.
+        // The seed is random, so that no caller can choose names that collide.
         let seed = [0, 1].map(|number| RandomState::new().hash_one(number));
         *sketch = Sketch::new(most, half_life, seed, now);
     }
     sketch
 }
 
-/// Begins anew, as the module is loaded.
-pub(super) fn start(server: &Server<'_>) {
-    denied_of_late(now(server)).reset();
+/// Resets the table: the module is being loaded.
+pub(super) fn reset(server: &Server<'_>) {
+    denials(now(server)).reset();
 }
 
-/// Gives the memory back, before the module goes.
-pub(super) fn stop() {
-    *DENIED.lock().unwrap_or_else(PoisonError::into_inner) = empty();
+/// Frees the table: the module is being unloaded.
+pub(super) fn free() {
+    *DENIALS.lock().unwrap_or_else(PoisonError::into_inner) = empty();
 }
 
-/// A key was denied.
-pub(super) fn denied(db: i32, name: &[u8], now: Instant) {
-    denied_of_late(now).count(db, name, now);
+/// Counts a denial.
+pub(super) fn count_denial(db: i32, name: &[u8], now: Instant) {
+    denials(now).count(db, name, now);
 }
 
-/// `RL.TOP [n | RESET]`
-///
-/// Replies the `n` keys (10) with the most denials of late, each as a map: key, db, denials, overcount. With RESET all are
-/// forgotten.
-pub(crate) struct Top;
+struct Top;
 
-impl Run for Top {
+impl CommandHandler for Top {
     fn run(call: &Call<'_>) {
-        let now = now(call);
-        match grammar::top(call) {
-            Ok(TopOf::Reset) => {
-                denied_of_late(now).reset();
+        reply(call, parse(call), |args| match args {
+            TopArgs::Reset => {
+                denials(now(call)).reset();
                 call.reply_status(c"OK");
             }
-            Ok(TopOf::Most(most)) => {
-                let mut sketch = denied_of_late(now);
+            TopArgs::List(most) => {
+                let now = now(call);
+                let mut sketch = denials(now);
                 let rows = sketch.top(most, now);
                 call.reply_array(rows.len());
                 for row in rows {
@@ -73,14 +119,13 @@ impl Run for Top {
                     call.reply_string("key");
                     call.reply_bytes(row.name);
                     for (name, number) in
-                        [("db", row.db.into()), ("denials", number(row.count)), ("overcount", number(row.over))]
+                        [("db", row.db.into()), ("denials", integer(row.count)), ("overcount", integer(row.over))]
                     {
                         call.reply_string(name);
                         call.reply_integer(number);
                     }
                 }
             }
-            Err(error) => reply(call, Err(error), |()| {}),
-        }
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! What all records share: the first three bytes, and reading numbers of odd widths.
+//! What all records share: the first three bytes, and how numbers of any width are read.
 //!
 //! | byte | what it is |
 //! |---|---|
@@ -26,32 +26,40 @@ pub(super) fn tat_ns(bytes: &[u8]) -> Option<i64> {
     std::str::from_utf8(bytes).ok().filter(|_| number)?.parse().ok()
 }
 
-/// What a key holds that is not the record asked for.
+/// Why a value is not a record of the wanted algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foreign {
-    /// Another algorithm's record.
-    Other(Kind),
-    /// A record of a format that this version of the module does not read.
+pub enum RecordError {
+    /// It is another algorithm's record.
+    OtherAlgorithm(Kind),
+    /// It is a record in a format that this version of the module does not read.
     Version(u8),
-    /// A string that no limiter wrote.
+    /// It is a string that no limiter wrote.
     Unknown,
 }
 
-/// The algorithm whose record this claims to be.
-pub(super) fn kind(bytes: &[u8]) -> Result<Kind, Foreign> {
+/// The algorithm that the first bytes name.
+pub(super) fn kind(bytes: &[u8]) -> Result<Kind, RecordError> {
     match *bytes {
-        [MAGIC, VERSION, head, ..] => Kind::tagged(head & TAG_BITS).ok_or(Foreign::Unknown),
-        [MAGIC, version, _, ..] => Err(Foreign::Version(version)),
-        _ => Err(Foreign::Unknown),
+        [MAGIC, VERSION, head, ..] => {
+            Kind::ALL.into_iter().find(|kind| kind.spec().tag == head & TAG_BITS).ok_or(RecordError::Unknown)
+        }
+        [MAGIC, version, _, ..] => Err(RecordError::Version(version)),
+        _ => Err(RecordError::Unknown),
     }
 }
 
 /// Splits a record of `wanted` into the third byte's upper bits and the fields.
-pub(super) fn open(bytes: &[u8], wanted: Kind) -> Result<(u8, &[u8]), Foreign> {
-    match kind(bytes)? {
-        kind if kind == wanted => Ok((bytes[2] & !TAG_BITS, &bytes[3..])),
-        other => Err(Foreign::Other(other)),
+#[inline(always)]
+pub(super) fn open(bytes: &[u8], wanted: Kind) -> Result<(u8, &[u8]), RecordError> {
+    match *bytes {
+        [MAGIC, VERSION, head, ref fields @ ..] if head & TAG_BITS == wanted.spec().tag => Ok((head & !TAG_BITS, fields)),
+        _ => Err(not_of_the_wanted_algorithm(bytes)),
     }
+}
+
+#[cold]
+fn not_of_the_wanted_algorithm(bytes: &[u8]) -> RecordError {
+    kind(bytes).map_or_else(|error| error, RecordError::OtherAlgorithm)
 }
 
 /// Takes an unsigned number of `width` bytes, at most 16, off the front; 0 if there are not so many.

@@ -1,0 +1,168 @@
+//! Numbers and durations, as callers write them.
+
+use super::error::Error;
+use crate::limiter::{Span, MAX_PERIOD, MIN_PERIOD};
+
+/// The longest wait that a call can ask for: a day.
+const MAX_WAIT_US: u64 = 86_400_000_000;
+
+/// The error for a period that is malformed or out of range.
+pub(super) const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
+
+/// Parses a whole number of `min ..= max`.
+pub(super) fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Error> {
+    digits(word).filter(|number| (min..=max).contains(number)).ok_or(Error::Count { name, min, max })
+}
+
+/// Parses one digit or more, and nothing else; `None` also if the number takes more than 64 bits.
+pub(super) fn digits(word: &[u8]) -> Option<u64> {
+    match leading_digits(word)? {
+        (number, []) => Some(number),
+        _ => None,
+    }
+}
+
+/// Splits off a sign: returns whether it is a minus, and what follows.
+pub(super) fn sign(word: &[u8]) -> (bool, &[u8]) {
+    match word.split_first() {
+        Some((b'-', size)) => (true, size),
+        Some((b'+', size)) => (false, size),
+        _ => (false, word),
+    }
+}
+
+/// Parses the digits at the front, at least one, and returns the number and what follows; `None` also if the number takes more
+/// than 64 bits.
+fn leading_digits(word: &[u8]) -> Option<(u64, &[u8])> {
+    // So many digits always fit.
+    const SURE: usize = 19;
+    let mut number = 0_u64;
+    for (index, byte) in word.iter().enumerate() {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return (index > 0).then(|| (number, &word[index..]));
+        }
+        number =
+            if index < SURE { number * 10 + u64::from(digit) } else { number.checked_mul(10)?.checked_add(digit.into())? };
+    }
+    (!word.is_empty()).then_some((number, &[]))
+}
+
+/// Parses a period; `None` if it is malformed or out of range.
+pub(super) fn period(word: &[u8]) -> Option<Span> {
+    duration_us(word).map(Span::from_us).filter(|period| (MIN_PERIOD..=MAX_PERIOD).contains(period))
+}
+
+/// Parses the duration after RESERVE or BLOCK.
+pub(super) fn wait(word: &[u8], name: &'static str) -> Result<Span, Error> {
+    let span = duration_us(word).filter(|us| (1..=MAX_WAIT_US).contains(us)).map(Span::from_us);
+    span.ok_or(Error::Duration { name, range: "above 0, at most 1d" })
+}
+
+/// Parses a signed duration, in size less than `period`, into microseconds.
+pub(super) fn offset_us(word: &[u8], name: &'static str, period: Span) -> Result<i64, Error> {
+    let (negative, size) = sign(word);
+    let size_us = duration_us(size).filter(|&us| us < period.as_us()).and_then(|us| i64::try_from(us).ok());
+    let size_us = size_us.ok_or(Error::Duration { name, range: "less than the period, either way" })?;
+    Ok(if negative { -size_us } else { size_us })
+}
+
+/// A unit of time: its suffix, its microseconds, and how many decimals always give whole microseconds.
+struct Unit(&'static [u8], u64, usize);
+
+const SECONDS: Unit = Unit(b"s", 1_000_000, 6);
+const UNITS: [Unit; 6] = [
+    Unit(b"us", 1, 0),
+    Unit(b"ms", 1_000, 3),
+    SECONDS,
+    Unit(b"m", 60 * 1_000_000, 7),
+    Unit(b"h", 3_600 * 1_000_000, 8),
+    Unit(b"d", 86_400 * 1_000_000, 8),
+];
+
+/// Parses a duration into microseconds: digits, optionally a point and digits, and a unit; without a unit, seconds.
+fn duration_us(word: &[u8]) -> Option<u64> {
+    let (whole, rest) = leading_digits(word)?;
+    let (decimals, part, suffix) = match rest.strip_prefix(b".") {
+        None => (0, 0, rest),
+        Some(rest) => {
+            let (part, suffix) = leading_digits(rest)?;
+            (rest.len() - suffix.len(), part, suffix)
+        }
+    };
+    let Unit(_, unit_us, exact) = match suffix {
+        [] => &SECONDS,
+        _ => UNITS.iter().find(|unit| unit.0.eq_ignore_ascii_case(suffix))?,
+    };
+    if decimals == 0 {
+        return whole.checked_mul(*unit_us);
+    }
+    if decimals > *exact {
+        return None;
+    }
+    let part_us = unit_us / 10_u64.pow(decimals as u32);
+    whole.checked_mul(*unit_us)?.checked_add(part.checked_mul(part_us)?)
+}
+
+/// A caller's word as an error can show it: printable ASCII, and not too much of it.
+pub(super) fn printable(word: &[u8]) -> String {
+    const MOST: usize = 32;
+    let end = if word.len() > MOST { "..." } else { "" };
+    format!("{}{end}", word[..word.len().min(MOST)].escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn durations(rows: &[(&str, Option<u64>)]) {
+        for &(word, us) in rows {
+            assert_eq!(duration_us(word.as_bytes()), us, "{word}");
+        }
+    }
+
+    #[test]
+    fn durations_are_exact_to_the_microsecond() {
+        durations(&[
+            ("60", Some(60_000_000)),
+            ("0.25", Some(250_000)),
+            ("0.000001", Some(1)),
+            ("1.000001s", Some(1_000_001)),
+            ("250ms", Some(250_000)),
+            ("0.001ms", Some(1)),
+            ("7US", Some(7)),
+            ("1.5m", Some(90_000_000)),
+            ("1h", Some(3_600_000_000)),
+            ("0.00000001h", Some(36)),
+            ("1D", Some(86_400_000_000)),
+            ("0060", Some(60_000_000)),
+        ]);
+    }
+
+    #[test]
+    fn malformed_durations_are_refused() {
+        durations(&[
+            ("", None),
+            ("s", None),
+            (".5", None),
+            ("5.", None),
+            ("-1", None),
+            ("+1", None),
+            ("1.0000000", None),
+            ("0.5us", None),
+            ("0.0001ms", None),
+            ("1e3", None),
+            ("1 s", None),
+            ("1s ", None),
+            ("1ss", None),
+            ("1w", None),
+            ("1.2.3", None),
+            ("inf", None),
+            ("nan", None),
+            ("99999999999999999999", None),
+            ("18446744073709551615d", None),
+            ("0x10", None),
+            ("1\0", None),
+        ]);
+    }
+}

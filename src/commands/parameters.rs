@@ -1,0 +1,29 @@
+//! The configuration parameters, `rl.<name>`.
+
+use crate::server::{NumberParameter, Parameter, WordsParameter, SHORTCUTS};
+
+/// All parameters.
+pub(super) static PARAMETERS: &[Parameter] = &[
+    Parameter::Words(&COMPAT),
+    Parameter::Number(&TOP_KEYS),
+    Parameter::Number(&TOP_HALF_LIFE),
+    Parameter::Words(&SHORTCUTS),
+];
+
+/// The bit of `CL.THROTTLE` in [`COMPAT`].
+pub(super) const CL_THROTTLE: i32 = 1;
+/// The bit of `GCRA` in [`COMPAT`].
+pub(super) const GCRA: i32 = 2;
+
+/// The commands of other rate limiters that the module provides.
+pub(super) static COMPAT: WordsParameter =
+    WordsParameter::any_of(c"compat", &[(c"none", 0), (c"cl.throttle", CL_THROTTLE), (c"gcra", GCRA)], CL_THROTTLE);
+
+/// The most keys that `RL.TOP` can count.
+pub const MAX_TOP_KEYS: u64 = 1024;
+
+/// How many keys `RL.TOP` counts; 0 switches it off.
+pub(super) static TOP_KEYS: NumberParameter = NumberParameter::new(c"top-keys", 128, 0..=MAX_TOP_KEYS as i64);
+
+/// After so many seconds a denial counts half in `RL.TOP`.
+pub(super) static TOP_HALF_LIFE: NumberParameter = NumberParameter::new(c"top-half-life", 60, 1..=86_400);

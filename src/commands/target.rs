@@ -1,0 +1,159 @@
+//! A command's key, and the limiter that it should hold: the three steps of a decision, with errors that name the key.
+
+use std::ops::RangeInclusive;
+
+use super::error::{Error, Holds};
+use crate::limiter::{Bytes, Change, Decision, Instant, Kind, Overflow, Policy, RecordError, Request, Span, View, MIN_LEN};
+use crate::queue::KeyState;
+use crate::server::{ReadKey, Value, WriteKey};
+
+/// What a command expects of one of its keys.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    /// The key's position, from 1 on, if the command takes several.
+    position: Option<usize>,
+    /// The algorithm; `None`: any.
+    kind: Option<Kind>,
+}
+
+impl Target {
+    /// The only key of a command, which should hold a limiter of this kind.
+    pub(super) const fn only(kind: Kind) -> Self {
+        Self { position: None, kind: Some(kind) }
+    }
+
+    /// The only key of a command, which should hold any limiter.
+    pub(super) const ANY: Self = Self { position: None, kind: None };
+
+    /// The key at a position, from 1 on, which should hold a limiter of this kind.
+    pub(super) const fn at(position: usize, kind: Kind) -> Self {
+        Self { position: Some(position), kind: Some(kind) }
+    }
+
+    fn wrong_type(self, holds: Holds) -> Error {
+        Error::WrongType { position: self.position, holds, wanted: self.kind }
+    }
+
+    /// The error for a string that is no record of the wanted algorithm.
+    pub(super) fn record_error(self, error: RecordError) -> Error {
+        self.wrong_type(Holds::String(error))
+    }
+
+    /// The bytes that the key holds, if it exists.
+    #[inline]
+    pub(super) fn stored<'k>(self, key: &'k ReadKey<'_>) -> Result<Option<&'k [u8]>, Box<Error>> {
+        match key.value(self.kind.map_or(MIN_LEN, Kind::min_len)) {
+            Value::Missing => Ok(None),
+            Value::String(bytes) => Ok(Some(bytes)),
+            Value::TooShort => Err(Box::new(self.record_error(RecordError::Unknown))),
+            Value::OtherType(name) => Err(Box::new(self.wrong_type(Holds::Type(name)))),
+        }
+    }
+
+    /// Loads the limiter.
+    #[inline(always)]
+    pub(super) fn view<'k>(self, key: &'k ReadKey<'_>, policy: &Policy, now: Instant) -> Result<View<'k>, Box<Error>> {
+        policy.view(self.stored(key)?, now).map_err(|error| Box::new(self.record_error(error)))
+    }
+
+    /// What [`View::peek`] answers.
+    pub(super) fn peek(
+        self,
+        key: &ReadKey<'_>,
+        policy: &Policy,
+        now: Instant,
+        request: Request,
+    ) -> Result<Decision, Box<Error>> {
+        Ok(self.view(key, policy, now)?.peek(request)?)
+    }
+
+    /// What [`Self::charge`] would answer or refuse, without the change.
+    pub(super) fn decide(
+        self,
+        key: &ReadKey<'_>,
+        policy: &Policy,
+        now: Instant,
+        request: Request,
+    ) -> Result<Decision, Box<Error>> {
+        let (decision, _) = self.view(key, policy, now)?.decide(request)?;
+        // A change makes a value longer by less than this.
+        let len = self.stored(key)?.map_or(0, <[u8]>::len) + Bytes::SHORT;
+        if WriteKey::fits(len) {
+            Ok(decision)
+        } else {
+            Err(Overflow.into())
+        }
+    }
+
+    /// Decides, and carries the decision out if `accept` agrees to it. Returns the decision and whether the key changed; `None`
+    /// if `accept` refused.
+    #[inline(always)]
+    pub(super) fn charge(
+        self,
+        key: &mut WriteKey<'_>,
+        policy: &Policy,
+        now: Instant,
+        request: Request,
+        accept: impl FnOnce(&Decision) -> bool,
+    ) -> Result<Option<(Decision, bool)>, Box<Error>> {
+        let view = self.view(key, policy, now)?;
+        let (decision, next) = view.decide(request)?;
+        if !accept(&decision) {
+            return Ok(None);
+        }
+        let mut bytes = Bytes::new();
+        let change = view.store(&next, &mut bytes);
+        commit(key, &change, &bytes)?;
+        Ok(Some((decision, !matches!(change, Change::Keep))))
+    }
+}
+
+/// Carries a change out, unless the server can't store a value as long.
+#[inline(always)]
+fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), Overflow> {
+    match *change {
+        Change::Keep => {}
+        Change::Write { offset, head, expires, slack } => {
+            let (head, tail) = bytes.as_slice().split_at(head);
+            if !WriteKey::fits(offset + tail.len()) {
+                return Err(Overflow);
+            }
+            key.write(offset, (head, tail), deadlines(expires, slack));
+        }
+        Change::Remove => key.remove(),
+    }
+    Ok(())
+}
+
+/// The deadlines that a key may have, in milliseconds since the Unix epoch.
+fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
+    expires.as_ms_ceil()..=expires.saturating_add(slack).as_ms_ceil()
+}
+
+/// A key with waiting clients is always the only key of its command.
+impl KeyState for WriteKey<'_> {
+    type Error = Error;
+
+    fn stored(&self, policy: &Policy) -> Result<Option<&[u8]>, Error> {
+        Ok(Target::only(policy.kind()).stored(self)?)
+    }
+
+    fn expires(&self) -> Option<Instant> {
+        self.expires_ms().map(|ms| Instant::from_us(ms.saturating_mul(1_000)))
+    }
+
+    fn record_error(policy: &Policy, error: RecordError) -> Error {
+        Target::only(policy.kind()).record_error(error)
+    }
+
+    fn commit(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> Result<(), Error> {
+        // The charge may count from a past moment, and what it leaves may have expired since; a key's deadline must lie ahead.
+        let change = match *change {
+            Change::Write { offset, head, expires, slack } => {
+                Change::Write { offset, head, expires: expires.max(now), slack }
+            }
+            change => change,
+        };
+        Ok(commit(self, &change, bytes)?)
+    }
+}

@@ -1,0 +1,46 @@
+//! What `RL.INSPECT` shows of a record.
+
+use super::{Kind, Snapshot, Span};
+
+/// What a record says, as pairs of a name and a value, for a person to read.
+pub type Inspection = Vec<(&'static str, Fact)>;
+
+/// A value in an [`Inspection`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// The record has no such value.
+    Nothing,
+    /// A word.
+    Word(&'static str),
+    /// A whole number.
+    Number(i64),
+    /// A length of time, shown in milliseconds, exactly.
+    Milliseconds(Span),
+}
+
+impl Fact {
+    /// A count, or the largest number if it is larger.
+    pub(super) fn count(count: impl TryInto<i64>) -> Self {
+        Self::Number(count.try_into().unwrap_or(i64::MAX))
+    }
+}
+
+/// The facts that every algorithm shows, in their order.
+pub(super) fn common_facts(
+    kind: Kind,
+    limit: u64,
+    period_us: u64,
+    used: u128,
+    snapshot: Snapshot,
+    debt: u128,
+) -> Inspection {
+    vec![
+        ("algorithm", Fact::Word(kind.name())),
+        ("limit", Fact::count(limit)),
+        ("period_ms", Fact::Milliseconds(Span::from_us(period_us))),
+        ("used", Fact::count(used)),
+        ("remaining", Fact::count(snapshot.remaining)),
+        ("reset_ms", Fact::count(snapshot.reset.as_ms_ceil())),
+        ("debt", Fact::count(debt)),
+    ]
+}

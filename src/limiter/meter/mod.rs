@@ -1,0 +1,425 @@
+//! The meter behind FIXED, GCRA and BUCKET: a level of used units that drains with time.
+//!
+//! All three record how much is used and as of when; they differ in how usage drains. GCRA is usually described by its
+//! theoretical arrival time (TAT). A meter that drains one unit per emission interval T is the same algorithm in its other
+//! form: TAT = now + used × T (ATM Forum, Traffic Management 4.1, 1999, section 4.4.2: virtual scheduling and continuous-state
+//! leaky bucket). The level is the form that is exact in integers for every rate, and the one that survives a change of policy.
+//!
+//! Used units are counted in *grains*. Where usage drains continuously, a unit is as many grains as the period has
+//! microseconds, so that `limit` grains drain per microsecond: no rate has a remainder.
+//!
+//! With [`Drain::Steps`] all usage is whole units, so a record can also hold when it was written, beside its last step: the last
+//! unit lacks one grain for each microsecond between the two. [`Meter::read`] rounds up, so no decision sees this. It matters when
+//! the policy changes from steps to a continuous flow: tokens then flow from the last write on.
+
+mod record;
+
+use super::inspection::common_facts;
+use super::record::tat_ns;
+use super::{
+    Amount, Bytes, Change, Decision, Inspection, Instant, Kind, Overflow, PolicyOption, Quota, RecordError, Request,
+    Snapshot, Span, Wait,
+};
+
+/// How usage drains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    /// Continuously, `limit` units per period.
+    Smooth,
+    /// `limit` units at once at the end of each period.
+    Steps,
+    /// As [`Self::Steps`], but the end of a period also ends the usage in it, and a period runs even if nothing is used.
+    Windows,
+}
+
+impl Drain {
+    const ALL: [Self; 3] = [Self::Smooth, Self::Steps, Self::Windows];
+
+    /// Whether levels of this algorithm may drain this way.
+    const fn is_of(self, kind: Kind) -> bool {
+        matches!(
+            (kind, self),
+            (Kind::Fixed, Self::Windows) | (Kind::Gcra | Kind::Bucket, Self::Smooth) | (Kind::Bucket, Self::Steps)
+        )
+    }
+}
+
+/// A policy of one of the three algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meter {
+    pub(super) kind: Kind,
+    /// Units that drain per period.
+    pub(super) limit: u64,
+    pub(super) period_us: u64,
+    /// Units that may be in use.
+    pub(super) capacity: u64,
+    pub(super) drain: Drain,
+    /// [`Drain::Windows`]: windows begin at each multiple of the period since the Unix epoch, shifted by so many microseconds;
+    /// `None`: at the first call.
+    pub(super) align_us: Option<i64>,
+}
+
+/// What is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Level {
+    /// As of when; where usage drains in steps, the last step or the window's start.
+    at: Instant,
+    /// Grains. Above the capacity: debt.
+    used: u128,
+}
+
+impl Meter {
+    pub(super) const fn new(kind: Kind, quota: Quota, drain: Drain) -> Self {
+        let limit = quota.limit();
+        Self { kind, limit, period_us: quota.period().as_us(), capacity: limit, drain, align_us: None }
+    }
+
+    pub(super) const fn with(self, option: PolicyOption) -> Self {
+        match (self.kind, option) {
+            (Kind::Fixed, PolicyOption::Align(offset_us)) => Self { align_us: Some(offset_us), ..self },
+            (Kind::Gcra, PolicyOption::Burst(units)) | (Kind::Bucket, PolicyOption::Capacity(units)) => {
+                Self { capacity: units, ..self }
+            }
+            (Kind::Bucket, PolicyOption::Step) => Self { drain: Drain::Steps, ..self },
+            _ => self,
+        }
+    }
+
+    /// Whether the same usage drains alike under both policies.
+    fn drains_as(&self, other: &Self) -> bool {
+        (self.limit, self.period_us, self.capacity, self.drain)
+            == (other.limit, other.period_us, other.capacity, other.drain)
+    }
+
+    /// Grains in a unit.
+    fn unit(&self) -> u64 {
+        if self.drain == Drain::Windows {
+            1
+        } else {
+            self.period_us
+        }
+    }
+
+    fn grains(&self, units: u64) -> u128 {
+        u128::from(units) * u128::from(self.unit())
+    }
+
+    /// The date of a level that begins now.
+    #[inline]
+    fn start(&self, now: Instant) -> Instant {
+        let Some(offset_us) = self.align_us else { return now };
+        let period_us = self.period_us as i64;
+        // Both terms are less than a period in size, so one correction brings their difference back into 0 .. period.
+        let into_us = match now.as_us().rem_euclid(period_us) - offset_us {
+            into if into < 0 => into + period_us,
+            into if into >= period_us => into - period_us,
+            into => into,
+        };
+        Instant::from_us(now.as_us().saturating_sub(into_us))
+    }
+
+    /// The level at `now`, without what has drained since its date. A level dated in the future counts as dated now.
+    #[inline]
+    fn advance(&self, level: Level, now: Instant) -> Level {
+        let since_us = now.since(level.at).as_us();
+        if self.drain == Drain::Smooth {
+            return Level { at: now, used: level.used.saturating_sub(u128::from(since_us) * u128::from(self.limit)) };
+        }
+        let at = level.at.min(now);
+        if since_us < self.period_us {
+            let over = level.used == 0 && self.drain == Drain::Steps;
+            return Level { at: if over { now } else { at }, used: level.used };
+        }
+        let drained = u128::from(since_us / self.period_us).saturating_mul(self.grains(self.limit));
+        match level.used.saturating_sub(drained) {
+            0 => Level { at: self.start(now), used: 0 },
+            // The remainder is below ten years.
+            used => Level { at: Instant::saturating(i128::from(now.as_us()) - i128::from(since_us % self.period_us)), used },
+        }
+    }
+
+    /// What is used under this policy if `used` is used under `old`. Usage is carried in units: raising the capacity frees the
+    /// difference at once, lowering it frees nothing, and debt above the old capacity is carried whole.
+    #[cold]
+    fn carry(&self, old: &Self, used: u128) -> u128 {
+        // Rounded up, against the caller, by less than one grain: less than a microsecond's worth.
+        let (from, to) = (u128::from(old.unit()), u128::from(self.unit()));
+        let used = (used / from).saturating_mul(to).saturating_add((used % from * to).div_ceil(from));
+        let capacity = self.grains(old.capacity);
+        let used = used.min(capacity).min(self.grains(self.capacity)).saturating_add(used.saturating_sub(capacity));
+        if self.drain == Drain::Steps {
+            // In whole units: no step brings a fraction.
+            used.div_ceil(to).saturating_mul(to)
+        } else {
+            used
+        }
+    }
+
+    /// The level that a record holds, in whole units where usage drains in steps; and when the record was written.
+    #[inline]
+    fn read(&self, level: Level) -> (Level, Instant) {
+        if self.drain != Drain::Steps {
+            return (level, level.at);
+        }
+        let unit = u128::from(self.unit());
+        let used = level.used.div_ceil(unit).saturating_mul(unit);
+        (Level { at: level.at, used }, level.at.saturating_add(Span::saturating(used - level.used)))
+    }
+
+    /// The level for a record that is written at `now`: the opposite of [`Self::read`].
+    #[inline]
+    fn written(&self, level: Level, now: Instant) -> Level {
+        if self.drain != Drain::Steps {
+            return level;
+        }
+        let late_us = now.since(level.at).as_us().min(self.period_us - 1);
+        Level { at: level.at, used: level.used.saturating_sub(late_us.into()) }
+    }
+
+    /// The level at `now` of a record that was written at `written` under the policy `old`.
+    ///
+    /// Usage drains at the old rate until the policy changes, which is now. But a denied call writes nothing, so the record can't
+    /// show whether this call is the change or a retry long after it, for which the old rate would be wrong. So two more counts are
+    /// made: with the change right after the record was written, and with the change when the record's debt was paid. The least
+    /// of the three counts, so no caller waits longer than the new policy demands.
+    #[cold]
+    fn migrate(&self, old: &Self, (level, written): (Level, Instant), now: Instant) -> Level {
+        let level = Level { at: level.at.min(now), used: level.used };
+        let debt = level.used.saturating_sub(old.grains(old.capacity));
+        let paid = if debt == 0 { written } else { level.at.checked_add(old.until(level, level.at, debt)).unwrap_or(now) };
+        let changed_at = |change: Instant| {
+            let Level { at, used } = old.advance(level, change);
+            // Tokens that came in steps flow from the change on, not from the last step.
+            let at = if old.drain == Drain::Steps && self.drain == Drain::Smooth { change } else { at };
+            self.advance_aligned(Level { at, used: self.carry(old, used) }, now)
+        };
+        let least = |least: Level, other: Level| if other.used < least.used { other } else { least };
+        least(least(changed_at(now), changed_at(written.min(now))), changed_at(paid.min(now)))
+    }
+
+    /// [`Self::advance`], with the level's date moved to the start of the aligned window that holds it.
+    #[inline]
+    fn advance_aligned(&self, level: Level, now: Instant) -> Level {
+        let at = if self.align_us.is_some() { self.start(level.at.min(now)) } else { level.at };
+        self.advance(Level { at, used: level.used }, now)
+    }
+
+    /// How long until `grains`, at least 1 of those in use, have drained; rounded up.
+    #[inline]
+    fn until(&self, level: Level, now: Instant, grains: u128) -> Span {
+        if self.drain == Drain::Smooth {
+            return Span::saturating(div_ceil(grains, self.limit.into()));
+        }
+        let step = self.grains(self.limit);
+        let steps = if grains <= step { 1 } else { grains.div_ceil(step) };
+        let since_us = now.since(level.at).as_us();
+        Span::saturating(steps.saturating_mul(self.period_us.into()).saturating_sub(since_us.into()).max(1))
+    }
+
+    /// Whole units in so many grains.
+    #[inline]
+    fn whole(&self, grains: u128) -> u64 {
+        let unit = self.unit().into();
+        if grains < unit {
+            0
+        } else {
+            div(grains, unit) as u64
+        }
+    }
+
+    /// How long until nothing is used any more.
+    #[inline]
+    fn reset(&self, level: Level, now: Instant) -> Span {
+        if level.used == 0 {
+            Span::ZERO
+        } else {
+            self.until(level, now, level.used)
+        }
+    }
+}
+
+/// A key's level under a policy, at a moment.
+pub struct View {
+    pub(super) meter: Meter,
+    now: Instant,
+    /// The level at `now`.
+    level: Level,
+    /// The level as the record holds it; without a record, `level`.
+    recorded: Level,
+    /// See [`super::View::matches_policy`].
+    pub(super) matches_policy: bool,
+}
+
+/// The level that a decision leads to.
+#[derive(Clone, Copy, Debug)]
+pub struct Next {
+    /// As the record will hold it.
+    level: Level,
+    /// From this moment on the record means nothing.
+    expires: Instant,
+}
+
+impl View {
+    /// The level of a key that holds `stored`.
+    #[inline(always)]
+    pub(super) fn load(meter: &Meter, stored: Option<&[u8]>, now: Instant) -> Result<Self, RecordError> {
+        let Some(bytes) = stored else {
+            let level = Level { at: meter.start(now), used: 0 };
+            return Ok(Self { meter: *meter, now, level, recorded: level, matches_policy: true });
+        };
+        match record::decode(bytes, meter.kind) {
+            Ok((old, level)) => {
+                let (recorded, written) = old.read(level);
+                let same = meter.drains_as(&old);
+                let level =
+                    if same { meter.advance_aligned(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
+                let matches_policy = same && meter.start(recorded.at) == recorded.at;
+                Ok(Self { meter: *meter, now, level, recorded, matches_policy })
+            }
+            Err(error) => Self::load_redis_cell(meter, bytes, now).ok_or(error),
+        }
+    }
+
+    /// The level of a key that redis-cell left: a theoretical arrival time. The value does not name the policy, so the level counts
+    /// as this policy's, as in redis-cell. Rounded up, against the caller, by less than one grain.
+    #[cold]
+    fn load_redis_cell(meter: &Meter, bytes: &[u8], now: Instant) -> Option<Self> {
+        let tat_ns = if meter.kind == Kind::Gcra { tat_ns(bytes)? } else { return None };
+        let left_ns = (i128::from(tat_ns) - i128::from(now.as_us()) * 1_000).max(0).unsigned_abs();
+        let level = Level { at: now, used: (left_ns * u128::from(meter.limit)).div_ceil(1_000) };
+        Some(Self { meter: *meter, now, level, recorded: level, matches_policy: true })
+    }
+
+    /// The level of a record under the policy that it was written under.
+    pub(super) fn of_record(bytes: &[u8], kind: Kind, now: Instant) -> Result<Self, RecordError> {
+        let (meter, level) = record::decode(bytes, kind)?;
+        let (recorded, _) = meter.read(level);
+        Ok(Self { meter, now, level: meter.advance(recorded, now), recorded, matches_policy: true })
+    }
+
+    #[inline]
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let meter = &self.meter;
+        Snapshot {
+            remaining: meter.whole(meter.grains(meter.capacity).saturating_sub(self.level.used)),
+            reset: meter.reset(self.level, self.now),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn decide(&self, Request { amount, ahead }: Request) -> Result<(Decision, super::Next), Overflow> {
+        let Self { meter, now, level, .. } = *self;
+        let capacity = meter.grains(meter.capacity);
+        let free = capacity.saturating_sub(level.used);
+
+        let (granted, mut used) = match amount {
+            Amount::Cost(n) | Amount::Force(n) => (n, level.used.saturating_add(meter.grains(n))),
+            Amount::UpTo(n) => {
+                let granted = n.min(meter.whole(free));
+                // If none fits, the denial is about the first unit.
+                (granted, level.used.saturating_add(meter.grains(granted.max(1))))
+            }
+            Amount::Refund(n) => {
+                let whole = level.used / u128::from(meter.unit());
+                (n.min(u64::try_from(whole).unwrap_or(u64::MAX)), level.used.saturating_sub(meter.grains(n)))
+            }
+        };
+
+        let mut wait = Span::ZERO;
+        if used > capacity && amount.takes_free_units() {
+            let denied = |wait| {
+                let (limit, remaining, reset) = (meter.capacity, meter.whole(free), meter.reset(level, now));
+                Ok((Decision { granted: 0, limit, remaining, wait, reset }, super::Next::Keep))
+            };
+            let ahead = match amount {
+                Amount::Cost(n) if n > meter.capacity => return denied(Wait::Never),
+                Amount::Cost(_) => ahead,
+                _ => Span::ZERO,
+            };
+            wait = meter.until(level, now, used - capacity);
+            if wait > ahead {
+                return denied(Wait::For(wait.saturating_sub(ahead)));
+            }
+            if meter.drain != Drain::Smooth {
+                // A booking acts wholly in one window, so it uses up what is left of the windows before it. With steps likewise:
+                // tokens that a full bucket can't hold are lost.
+                let step = meter.grains(meter.limit);
+                let steps = (used - capacity).div_ceil(step);
+                used = level.used.max(steps.saturating_mul(step)).saturating_add(meter.grains(granted));
+            }
+        }
+
+        let reset = meter.reset(Level { at: level.at, used }, now);
+        let decision = Decision {
+            granted,
+            limit: meter.capacity,
+            remaining: meter.whole(capacity.saturating_sub(used)),
+            wait: Wait::For(wait),
+            reset,
+        };
+        let next = if matches!(amount, Amount::Refund(_)) && used == level.used {
+            super::Next::Keep
+        } else if used == 0 && meter.drain != Drain::Windows {
+            super::Next::Remove
+        } else {
+            let left = if used == 0 { meter.until(level, now, 1) } else { reset };
+            let expires = now.checked_add(left).ok_or(Overflow)?;
+            // A record's date never goes back: two grids that take turns would each move a window to before the other's.
+            let at = level.at.max(self.recorded.at.min(now));
+            let level = meter.written(Level { at, used }, now);
+            if !record::holds(level.used) {
+                return Err(Overflow);
+            }
+            super::Next::Meter(Next { level, expires })
+        };
+        Ok((decision, next))
+    }
+
+    #[inline(always)]
+    pub(super) fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
+        record::encode(&self.meter, next.level, bytes);
+        Change::Write { offset: 0, head: 0, expires: next.expires, slack: Span::ZERO }
+    }
+
+    /// Units in use, rounded up.
+    pub(super) fn used(&self) -> u128 {
+        self.level.used.div_ceil(self.meter.unit().into())
+    }
+
+    /// When the level as it was recorded has drained: the TAT.
+    pub(super) fn drained_at(&self) -> Instant {
+        self.recorded.at.saturating_add(self.meter.reset(self.recorded, self.recorded.at))
+    }
+
+    /// The start and the end of the step or window in force; `None` if usage drains continuously, or if nothing is used.
+    pub(super) fn step(&self) -> Option<(Instant, Instant)> {
+        let Self { meter, level, recorded, .. } = self;
+        // A new level is dated now. So is one whose step has just fallen, but that one leaves something in use.
+        let over = level.used == 0 && (meter.drain != Drain::Windows || level.at != recorded.at);
+        let end = level.at.saturating_add(Span::from_us(meter.period_us));
+        (meter.drain != Drain::Smooth && !over).then_some((level.at, end))
+    }
+
+    /// The facts that the three algorithms share.
+    pub(super) fn inspect(&self) -> Inspection {
+        let (meter, used) = (&self.meter, self.used());
+        let debt = used.saturating_sub(meter.capacity.into());
+        common_facts(meter.kind, meter.limit, meter.period_us, used, self.snapshot(), debt)
+    }
+}
+
+/// Division that is one instruction in the usual case.
+fn div(a: u128, b: u128) -> u128 {
+    match (u64::try_from(a), u64::try_from(b)) {
+        (Ok(a), Ok(b)) => (a / b).into(),
+        _ => a / b,
+    }
+}
+
+/// [`div`], rounded up.
+fn div_ceil(a: u128, b: u128) -> u128 {
+    match (u64::try_from(a), u64::try_from(b)) {
+        (Ok(a), Ok(b)) => a.div_ceil(b).into(),
+        _ => a.div_ceil(b),
+    }
+}

@@ -1,0 +1,364 @@
+//! SLIDE: in no window (t - period, t] are more than `limit` units granted.
+//!
+//! The state is one packed log of what was granted, searched where it lies. Time is cut into ticks, counted from the Unix
+//! epoch. An entry is a tick in which units were granted, and the number of units granted up to its end. So the units in a
+//! window are the difference of two entries, and every question is a binary search. An entry counts until its whole tick
+//! has left the window: at most one tick longer than the exact log would count it, never shorter.
+//!
+//! Callers with several periods or ticks share one log. The log keeps its own [`Grid`], through which each caller looks at its own
+//! window. A call rewrites the log only if that grid is not enough: for a longer period or a finer tick ([`Grid::covering`]). A
+//! caller that was the only one to be granted units for a whole period of the log gets a log on its own grid again
+//! ([`View::plan`]). So the end of an entry is rounded up at most once per caller and period, and no entry moves past the current
+//! tick.
+//!
+//! After the first three bytes (see [`record`](super::record)) and one that is 0:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 4 | limit, units |
+//! | 8 | period, microseconds |
+//! | 8 | tick, microseconds |
+//! | 8 | base: the tick from which the entries' ticks are counted, signed |
+//! | 4 | units granted before the first entry, modulo 2^32 |
+//! | 4 | mark: entries before this tick, from the base, may lie in the future; 0 if none does, 2^32 - 1 if however far; from 2^31 on it is a [`Shared`](log::Shared) |
+//! | 4 + 4 each | entries: a tick, from the base, and the units granted up to its end, modulo 2^32; ticks ascend |
+//!
+//! Counts wrap around at 2^32, which their differences don't notice: no window holds as many.
+
+mod log;
+mod write;
+
+use super::inspection::common_facts;
+use super::{
+    Amount, Decision, Fact, Inspection, Instant, Kind, OptionSpec, OptionValue, Overflow, PolicyOption, Quota, RecordError,
+    Request, Snapshot, Span, Spec, Wait, MIN_RECORD,
+};
+use log::{booking_horizon, count, offset, Grid, Log, MAX_SEGMENTS};
+pub use write::Next;
+
+pub(super) const SPEC: Spec = Spec {
+    name: "SLIDE",
+    tag: 2,
+    // What an entry can count.
+    max_limit: u32::MAX as u64,
+    options: &[OptionSpec {
+        keyword: "SEGMENTS",
+        value: OptionValue::Count { min: 1, max: MAX_SEGMENTS, option: PolicyOption::Segments },
+    }],
+    min_len: MIN_RECORD,
+    // The promise is about the moments of the grants themselves.
+    charges_when_due: false,
+};
+
+/// Sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slide {
+    quota: Quota,
+    /// Ticks in a period.
+    segments: u64,
+}
+
+impl Slide {
+    pub(super) const fn new(quota: Quota) -> Self {
+        Self { quota, segments: MAX_SEGMENTS }
+    }
+
+    pub(super) const fn with_segments(self, segments: u64) -> Self {
+        Self { segments, ..self }
+    }
+
+    pub(super) const fn limit(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    fn grid(&self) -> Grid {
+        let period_us = self.quota.period().as_us();
+        Grid { tick_us: period_us.div_ceil(self.segments), period_us }
+    }
+}
+
+/// A log as it counts at a moment, under a policy that need not be the one it was written under.
+pub struct View<'a> {
+    log: Log<'a>,
+    /// The policy's limit, units.
+    limit: u64,
+    /// The policy's grid.
+    grid: Grid,
+    now: Instant,
+    /// If the clock stepped back, entries count as if they were so many of the log's ticks earlier.
+    shift: i64,
+    /// The index of the first entry that counts for the policy.
+    live: usize,
+    /// The index of the first entry that counts for the policy or for the log's own period.
+    kept: usize,
+}
+
+impl<'a> View<'a> {
+    /// The log of a key that holds `stored`.
+    pub(super) fn load(slide: &Slide, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
+        let grid = slide.grid();
+        let log = match stored {
+            Some(bytes) => Log::decode(bytes)?,
+            None => Log { limit: 0, grid, base: 0, before_first: 0, mark: 0, entries: &[] },
+        };
+        Ok(Self::new(log, slide.limit(), grid, now))
+    }
+
+    /// A log under the policy that it was written under last.
+    pub(super) fn of_record(bytes: &'a [u8], now: Instant) -> Result<Self, RecordError> {
+        let log = Log::decode(bytes)?;
+        Ok(Self::new(log, log.limit.into(), log.grid, now))
+    }
+
+    fn new(log: Log<'a>, limit: u64, grid: Grid, now: Instant) -> Self {
+        let mut view = Self { log, limit, grid, now, shift: 0, live: 0, kept: 0 };
+        let Some(last) = log.entries.len().checked_sub(1) else { return view };
+        // A log is dated by its last entry, unless its mark says that this entry lies ahead: as far as a booking may, or further.
+        let furthest = match log.ahead_bound() {
+            None => Instant::MAX,
+            Some(bound) if u64::from(log.offset(last)) < bound => booking_horizon(now, log.grid),
+            Some(_) => now,
+        };
+        let latest = furthest.as_us().div_euclid(log.grid.tick_us as i64);
+        view.shift = log.base.saturating_add(log.offset(last).into()).saturating_sub(latest).max(0);
+        view.live = view.first_within(grid.period_us);
+        view.kept = if grid.period_us < log.grid.period_us { view.first_within(log.grid.period_us) } else { view.live };
+        view
+    }
+
+    /// The index of the first entry that counts for a period.
+    #[inline]
+    fn first_within(&self, period_us: u64) -> usize {
+        // An entry is dead when the end of its tick is a period ago. Those from the horizon on are alive.
+        let log = &self.log;
+        let gone = self.now.as_us().saturating_sub(period_us as i64).saturating_add(1).div_euclid(log.grid.tick_us as i64);
+        let horizon = i128::from(gone) + i128::from(self.shift) - i128::from(log.base);
+        let horizon = horizon.clamp(0, 1 << 32) as u64;
+        log.entries.partition_point(|entry| u64::from(offset(entry)) < horizon)
+    }
+
+    fn len(&self) -> usize {
+        self.log.entries.len()
+    }
+
+    /// The tick of entry `index`, counted from the Unix epoch.
+    fn tick(&self, index: usize) -> i128 {
+        i128::from(self.log.base) - i128::from(self.shift) + i128::from(self.log.offset(index))
+    }
+
+    /// The log's tick at `now`.
+    fn current_tick(&self) -> i128 {
+        self.log.grid.tick_at(self.now)
+    }
+
+    /// The index of the first entry up to which `units` count.
+    fn index_reaching(&self, units: u32) -> usize {
+        let gone = self.log.count_before(self.live);
+        self.live + self.log.entries[self.live..].partition_point(|entry| count(entry).wrapping_sub(gone) < units)
+    }
+
+    /// How long until `units` of those that count have left the window.
+    fn until(&self, units: u32) -> Span {
+        // A damaged log may not reach so many.
+        self.until_gone(self.index_reaching(units).min(self.len() - 1))
+    }
+
+    /// How long until entry `index` has left the window.
+    fn until_gone(&self, index: usize) -> Span {
+        let seen = Grid { tick_us: self.log.grid.tick_us, period_us: self.grid.period_us };
+        let left_us = seen.expiry_us(self.tick(index)) - i128::from(self.now.as_us());
+        Span::saturating(left_us.max(1).unsigned_abs())
+    }
+
+    /// The units that count.
+    fn used(&self) -> u32 {
+        match self.len().checked_sub(1) {
+            Some(last) if self.live <= last => self.log.count(last).wrapping_sub(self.log.count_before(self.live)),
+            _ => 0,
+        }
+    }
+
+    /// The units that are booked: those that count and lie ahead.
+    fn booked(&self) -> u32 {
+        let gone = self.log.count_before(self.live);
+        let current = self.current_tick();
+        let past = (self.live..self.len()).rev().find(|&index| self.tick(index) <= current);
+        self.used().wrapping_sub(past.map_or(0, |index| self.log.count(index).wrapping_sub(gone)))
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let used = self.used();
+        Snapshot {
+            remaining: self.limit.saturating_sub(used.into()),
+            // The last entry leaves the window last.
+            reset: if used == 0 { Span::ZERO } else { self.until_gone(self.len() - 1) },
+        }
+    }
+
+    pub(super) fn decide(&self, Request { amount, ahead }: Request) -> Result<(Decision, super::Next), Overflow> {
+        let limit = self.limit;
+        let used = u64::from(self.used());
+        let Snapshot { remaining: free, reset } = self.snapshot();
+        let denied = |wait| Ok((Decision { granted: 0, limit, remaining: free, wait, reset }, super::Next::Keep));
+
+        let plan = self.plan();
+        let mut acts = self.now;
+        let granted = match amount {
+            Amount::Cost(n) if n > limit => return denied(Wait::Never),
+            Amount::Cost(n) if n > free => {
+                // At most `used` units must go, since no more than the limit is asked for.
+                let wait = self.until((used + n - limit) as u32);
+                let horizon = booking_horizon(self.now, Grid { tick_us: plan.grid.tick_us, ..self.grid });
+                let ahead = ahead.min(horizon.since(self.now));
+                if wait > ahead {
+                    return denied(Wait::For(wait.saturating_sub(ahead)));
+                }
+                acts = self.now.checked_add(wait).ok_or(Overflow)?;
+                n
+            }
+            Amount::UpTo(_) if free == 0 => return denied(Wait::For(self.until((used + 1 - limit) as u32))),
+            Amount::UpTo(n) => n.min(free),
+            Amount::Cost(n) | Amount::Force(n) => n,
+            Amount::Refund(n) => return Ok(self.refund(n.min(used) as u32, reset, &plan)),
+        };
+        let units = u32::try_from(granted).map_err(|_| Overflow)?;
+        let after = self.used().checked_add(units).ok_or(Overflow)?;
+        // What counts only for callers with a longer period has to fit, too.
+        let count = self.log.count_before(self.live).wrapping_add(after);
+        count.wrapping_sub(units).wrapping_sub(self.units_dropped(&plan)).checked_add(units).ok_or(Overflow)?;
+
+        let tick = plan.grid.tick_at(acts);
+        // Ticks ascend, so an entry that lies ahead also takes the units that are granted before its time. They count for longer.
+        let tick = if self.kept == self.len() { tick } else { tick.max(self.placed(self.len() - 1, plan.grid)) };
+        let expires_us = plan.grid.expiry_us(tick);
+        if expires_us > i64::MAX.into() {
+            return Err(Overflow);
+        }
+        let used_until_us = Grid { period_us: self.grid.period_us, ..plan.grid }.expiry_us(tick);
+        let decision = Decision {
+            granted,
+            limit,
+            remaining: limit.saturating_sub(u64::from(after) + self.units_revived(&plan)),
+            wait: Wait::For(acts.since(self.now)),
+            reset: Span::saturating((used_until_us - i128::from(self.now.as_us())).unsigned_abs()),
+        };
+        Ok((decision, super::Next::Slide(Next::grant(units, tick, count, Instant::saturating(expires_us)))))
+    }
+
+    /// Gives back the newest `units`, no more than count.
+    fn refund(&self, units: u32, reset: Span, plan: &write::Plan) -> (Decision, super::Next) {
+        let limit = self.limit;
+        let used = self.used() - units;
+        let decision = |used: u64, reset| Decision {
+            granted: units.into(),
+            limit,
+            remaining: limit.saturating_sub(used),
+            wait: Wait::NONE,
+            reset,
+        };
+        if units == 0 {
+            return (decision(used.into(), reset), super::Next::Keep);
+        }
+        let left = u64::from(used) + self.units_revived(plan);
+        if used == 0 && self.first_kept(plan) == self.live {
+            return (decision(left, Span::ZERO), super::Next::Remove);
+        }
+        // If nothing is used in this window any more, the entries before it stay, since they count for other callers.
+        let index = if used == 0 { self.live - 1 } else { self.index_reaching(used).min(self.len() - 1) };
+        let count = self.log.count_before(self.live).wrapping_add(used);
+        let tick = self.placed(index, plan.grid);
+        let now_us = i128::from(self.now.as_us());
+        let reset = match left {
+            0 => Span::ZERO,
+            _ => {
+                let used_until_us = Grid { period_us: self.grid.period_us, ..plan.grid }.expiry_us(tick);
+                Span::saturating((used_until_us - now_us).max(1).unsigned_abs())
+            }
+        };
+        let expires = Instant::saturating(plan.grid.expiry_us(tick).max(now_us + 1));
+        (decision(left, reset), super::Next::Slide(Next::refund(index, tick, count, expires)))
+    }
+
+    pub(super) fn inspect(&self) -> Inspection {
+        let log = &self.log;
+        let used = self.used();
+        let counting = self.len() - self.live;
+        let moment = |index: usize| {
+            let us = self.tick(index) * i128::from(log.grid.tick_us);
+            if counting == 0 {
+                Fact::Nothing
+            } else {
+                Fact::Number(Instant::saturating(us).as_ms_floor())
+            }
+        };
+        let debt = used.saturating_sub(log.limit);
+        let mut inspection =
+            common_facts(Kind::Slide, log.limit.into(), log.grid.period_us, used.into(), self.snapshot(), debt.into());
+        inspection.extend([
+            ("bookings", Fact::count(self.booked())),
+            ("tick_us", Fact::count(log.grid.tick_us)),
+            ("entries", Fact::count(counting)),
+            ("entries_stored", Fact::count(self.len())),
+            ("oldest_ms", moment(self.live.min(self.len() - 1))),
+            ("newest_ms", moment(self.len() - 1)),
+        ]);
+        inspection
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::log::{entry, ENTRY};
+    use super::*;
+    use crate::limiter::{Bytes, Policy, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+
+    prop_compose! {
+        fn header()(
+            limit in 1..=u32::MAX,
+            period_us in MIN_PERIOD.as_us()..=MAX_PERIOD.as_us(),
+            segments in 1..=MAX_SEGMENTS,
+            base in any::<i64>(),
+            before_first in any::<u32>(),
+            mark in any::<u32>(),
+        ) -> Log<'static> {
+            let grid = Grid { tick_us: period_us.div_ceil(segments), period_us };
+            Log { limit, grid, base, before_first, mark, entries: &[] }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_decodes_to_the_same(log in header(), entries in prop::collection::vec(any::<(u32, u32)>(), 1..20)) {
+            let mut bytes = log.header().to_vec();
+            entries.iter().for_each(|&(offset, count)| bytes.extend(entry(offset, count)));
+            let decoded = Log::decode(&bytes).expect("a record");
+            prop_assert_eq!(format!("{:?}", Log { entries: &[], ..decoded }), format!("{log:?}"));
+            let read: Vec<_> = (0..decoded.entries.len()).map(|index| (decoded.offset(index), decoded.count(index))).collect();
+            prop_assert_eq!(read, entries);
+        }
+
+        #[test]
+        fn arbitrary_entries_never_panic(
+            log in header(),
+            entries in prop::collection::vec(any::<[u8; ENTRY]>(), 1..20),
+            now in any::<i64>(),
+            limit in 1..=u32::MAX,
+            n in 1..=MAX_UNITS,
+            ahead in prop_oneof![Just(0), any::<u64>()],
+            period_us in MIN_PERIOD.as_us()..=MAX_PERIOD.as_us(),
+        ) {
+            let mut bytes = log.header().to_vec();
+            bytes.extend(entries.as_flattened());
+            let quota = Quota::new(limit.into(), Span::from_us(period_us)).expect("in range");
+            let view = Policy::Slide(Slide::new(quota)).view(Some(&bytes), Instant::from_us(now)).expect("a record");
+            for amount in [Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)] {
+                if let Ok((_, next)) = view.decide(Request { amount, ahead: Span::from_us(ahead) }) {
+                    view.store(&next, &mut Bytes::new());
+                }
+            }
+            crate::limiter::inspect(&bytes, Instant::from_us(now)).expect("a record");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! How the log changes: one entry more, or fewer units; in place where possible, and otherwise as a whole.
+
+use super::log::{
+    booking_horizon, count, entry, offset, Entry, Grid, Log, Shared, AHEAD_ANYWHERE, ENTRY, HEADER, MAX_SEGMENTS,
+};
+use super::View;
+use crate::limiter::{Bytes, Change, Instant, Span};
+
+/// How many of its newest entries a rewritten shared log keeps as they are. Of older ones it keeps one in each 65536th of its
+/// period. No shorter window holds more entries, since its own caller's tick is no finer than that.
+const NEWEST: usize = MAX_SEGMENTS as usize + 1;
+/// A log with so many entries is rewritten, whether or not any of them is dead.
+const MAX_ENTRIES: usize = 3 * NEWEST;
+
+/// The grid and the mark that a log has after a write.
+pub(super) struct Plan {
+    pub(super) grid: Grid,
+    /// The mark, if callers with several policies share the log.
+    shared: Option<Shared>,
+}
+
+/// The log that a decision leads to.
+#[derive(Clone, Copy, Debug)]
+pub struct Next {
+    edit: Edit,
+    /// The tick of the last entry, on the planned grid.
+    tick: i128,
+    /// The units granted up to the end of that entry, modulo 2^32.
+    count: u32,
+    /// From this moment on the log means nothing.
+    expires: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Edit {
+    /// Adds so many units.
+    Grant(u32),
+    /// Ends the log with this entry, with fewer units in it.
+    Refund(usize),
+}
+
+impl Next {
+    pub(super) const fn grant(units: u32, tick: i128, count: u32, expires: Instant) -> Self {
+        Self { edit: Edit::Grant(units), tick, count, expires }
+    }
+
+    pub(super) const fn refund(index: usize, tick: i128, count: u32, expires: Instant) -> Self {
+        Self { edit: Edit::Refund(index), tick, count, expires }
+    }
+}
+
+impl Plan {
+    /// A deadline moves eight times in a period, not with each grant.
+    fn slack(&self) -> Span {
+        Span::from_us(self.grid.period_us / 8)
+    }
+
+    /// The `ahead` that leaves room for a booking at `tick` and for a period's further ones, so that these need not change the
+    /// header.
+    fn room_ahead(&self, tick: i128) -> i128 {
+        tick.saturating_add(self.grid.segments().into()).div_euclid(self.grid.eighth()) + 1
+    }
+}
+
+impl View<'_> {
+    /// What a write under the policy makes of the log.
+    #[inline]
+    pub(super) fn plan(&self) -> Plan {
+        let own = Plan { grid: self.grid, shared: None };
+        if self.kept == self.len() || self.log.grid == self.grid && self.log.shared().is_none() {
+            return own;
+        }
+        self.plan_shared(own)
+    }
+
+    /// What a write under the policy makes of a log that other callers have written, too.
+    #[cold]
+    fn plan_shared(&self, own: Plan) -> Plan {
+        let (grid, tag) = (self.log.grid.covering(self.grid), self.grid.caller_tag());
+        let current = grid.tick_at(self.now);
+        // A caller is noted once in each eighth of a period. Until the next one begins, other callers' writes need not be noted.
+        let next = current.div_euclid(grid.eighth()) + 1;
+        let noted = |ahead| Plan { grid, shared: Some(Shared { tag, alone_since: next, ahead }) };
+        let shared = match self.log.shared() {
+            Some(shared) if grid == self.log.grid => shared,
+            _ => return noted(self.ahead_on(grid)),
+        };
+        let alone_since = shared.alone_since.min(next);
+        if shared.tag != tag && alone_since < next {
+            noted(shared.ahead)
+        } else if shared.tag == tag && current - alone_since * grid.eighth() >= grid.segments().into() {
+            own
+        } else {
+            Plan { grid, shared: Some(Shared { alone_since, ..shared }) }
+        }
+    }
+
+    /// The `ahead` on `grid` of a log that was not shared so far.
+    fn ahead_on(&self, grid: Grid) -> Option<i128> {
+        let Some(bound) = self.log.ahead_bound() else { return Some(Shared::FAR) };
+        if bound <= u64::from(self.log.offset(self.len() - 1)) {
+            return None;
+        }
+        let end_us = (i128::from(self.log.base) + i128::from(bound)) * i128::from(self.log.grid.tick_us);
+        Some(end_us.div_euclid(grid.tick_us.into()).div_euclid(grid.eighth()) + 1)
+    }
+
+    /// The tick of entry `index` on another grid: the tick that holds the end of the entry's own one. But units of the current tick
+    /// were granted by now, so they are not placed any later.
+    pub(super) fn placed(&self, index: usize, grid: Grid) -> i128 {
+        let tick = self.tick(index);
+        if self.log.grid.tick_us == grid.tick_us {
+            return tick;
+        }
+        let end_us = (tick + 1) * i128::from(self.log.grid.tick_us) - 1;
+        let placed = end_us.div_euclid(grid.tick_us.into());
+        let booked = || self.log.ahead_bound().is_none_or(|bound| u64::from(self.log.offset(index)) < bound);
+        if tick == self.current_tick() && !booked() {
+            placed.min(grid.tick_at(self.now))
+        } else {
+            placed
+        }
+    }
+
+    /// The index of the first entry that a rewritten log keeps: if other callers share it, also what counts only for them.
+    pub(super) fn first_kept(&self, plan: &Plan) -> usize {
+        if plan.shared.is_some() {
+            self.kept
+        } else {
+            self.live
+        }
+    }
+
+    /// The units granted before [that entry](Self::first_kept), modulo 2^32.
+    pub(super) fn units_dropped(&self, plan: &Plan) -> u32 {
+        let first = self.first_kept(plan);
+        if first < self.len() {
+            self.log.count_before(first)
+        } else {
+            self.log.count_before(self.live)
+        }
+    }
+
+    /// Units that count for the policy again because the planned grid rounds the ends of their ticks up.
+    #[inline]
+    pub(super) fn units_revived(&self, plan: &Plan) -> u64 {
+        if plan.shared.is_none() || plan.grid.tick_us == self.log.grid.tick_us || self.live == 0 {
+            return 0;
+        }
+        let seen = Grid { period_us: self.grid.period_us, ..plan.grid };
+        let counts = |&index: &usize| seen.expiry_us(self.placed(index, plan.grid)) > self.now.as_us().into();
+        let first = (self.kept..self.live).rev().take_while(counts).last();
+        first.map_or(0, |first| self.log.count_before(self.live).wrapping_sub(self.log.count_before(first)).into())
+    }
+
+    /// Encodes a decision's log. The limit of a policy of this algorithm fits the header.
+    pub(in crate::limiter) fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
+        let plan = self.plan();
+        let patch = match next.edit {
+            Edit::Grant(units) => self.append(&plan, next, units),
+            Edit::Refund(index) => {
+                self.header(&plan, None).map(|header| Patch { header, index, offset: self.log.offset(index) })
+            }
+        };
+        let (offset, head) = match patch {
+            Some(Patch { header, index, offset }) => (HEADER + ENTRY * index, put(bytes, header, entry(offset, next.count))),
+            None => {
+                let end = if let Edit::Refund(index) = next.edit { index } else { self.len() };
+                *bytes = self.rewrite(&plan, end, next);
+                (0, 0)
+            }
+        };
+        Change::Write { offset, head, expires: next.expires, slack: plan.slack() }
+    }
+
+    /// The limit that the header shows: the last caller's, of those with the log's period.
+    fn header_limit(&self, plan: &Plan) -> u32 {
+        if plan.grid.period_us == self.grid.period_us {
+            self.limit as u32
+        } else {
+            self.log.limit
+        }
+    }
+
+    /// `None` if the log has to be rewritten. Otherwise the header, if it changes. `ahead`: the new mark's `ahead`, if it grows.
+    #[inline]
+    fn header(&self, plan: &Plan, ahead: Option<i128>) -> Option<Option<[u8; HEADER]>> {
+        let log = &self.log;
+        if plan.grid != log.grid || self.shift != 0 {
+            return None;
+        }
+        let limit = self.header_limit(plan);
+        let mut mark = log.mark;
+        if let Some(mut shared) = plan.shared {
+            if ahead.is_some() {
+                shared.ahead = ahead;
+            }
+            if shared.alone_since - log.first_eighth() > Shared::LAST.into() {
+                return None;
+            }
+            mark = shared.encode(log.first_eighth());
+        } else if ahead.is_some() || log.shared().is_some() {
+            return None;
+        }
+        Some(((limit, mark) != (log.limit, log.mark)).then(|| Log { limit, mark, ..*log }.header()))
+    }
+
+    /// The log with `units` more in its last entry or in a new one; `None` if the log has to be rewritten.
+    #[inline]
+    fn append(&self, plan: &Plan, next: &Next, units: u32) -> Option<Patch> {
+        let log = &self.log;
+        let last = self.len().checked_sub(1)?;
+        // Dead entries are dropped well before they outnumber the others: at a quarter, a grant moves four entries on average.
+        let worn = self.kept > (self.len() - self.kept) / 4 || self.len() >= MAX_ENTRIES;
+        if worn {
+            return None;
+        }
+        let offset = u32::try_from(next.tick - i128::from(log.base)).ok()?;
+        let further = next.tick > self.current_tick() && log.ahead_bound().is_some_and(|bound| u64::from(offset) >= bound);
+        let header = self.header(plan, further.then(|| plan.room_ahead(next.tick)))?;
+        // Under another policy dead entries may count again, so with these, too, the counts must not come full circle.
+        log.count(last).wrapping_sub(log.before_first).checked_add(units)?;
+        let index = if offset == log.offset(last) { last } else { self.len() };
+        Some(Patch { header, index, offset })
+    }
+
+    /// The whole record as planned: the entries before `end` that count, and then `next`.
+    #[cold]
+    fn rewrite(&self, plan: &Plan, end: usize, next: &Next) -> Bytes {
+        let (grid, first, dropped) = (plan.grid, self.first_kept(plan), self.units_dropped(plan));
+        let mut base = if first < end.min(self.len()) { self.placed(first, grid).min(next.tick) } else { next.tick };
+        if let Some(shared) = plan.shared {
+            // The mark counts its times from the base on.
+            base = base.min(shared.alone_since * grid.eighth());
+        }
+        // What counts spans two periods and a few ticks at the most; only a damaged log claims more.
+        let offset_of = |tick: i128| u32::try_from(tick - base).unwrap_or(u32::MAX);
+        let mut header = Log {
+            limit: self.header_limit(plan),
+            grid,
+            base: i64::try_from(base).unwrap_or(i64::MAX),
+            before_first: 0,
+            mark: 0,
+            entries: &[],
+        };
+        header.mark = self.new_mark(plan, next.tick, header.first_eighth(), offset_of);
+        let mut bytes = Bytes::with_capacity(HEADER + ENTRY * (end.saturating_sub(first) + 1));
+        bytes.extend(&header.header());
+        let added = (offset_of(next.tick), next.count.wrapping_sub(dropped));
+        let thin_before = (plan.shared.is_some() && end.saturating_sub(first) > NEWEST).then(|| end - NEWEST);
+        if self.log.grid.tick_us == grid.tick_us && thin_before.is_none() {
+            self.copy_entries(&mut bytes, first..end, base, dropped, added);
+            return bytes;
+        }
+        // Of the old entries in the same 65536th of a period, the last one counts for all.
+        let part_ticks = i128::from(grid.period_us.div_ceil(MAX_SEGMENTS).div_ceil(grid.tick_us));
+        let stays = |&index: &usize| {
+            thin_before.is_none_or(|thin_before| {
+                let part = |index| self.placed(index, grid).div_euclid(part_ticks);
+                index + 1 >= thin_before || part(index) != part(index + 1)
+            })
+        };
+        let kept = (first..end).filter(stays);
+        let kept = kept.map(|index| (offset_of(self.placed(index, grid)), self.log.count(index).wrapping_sub(dropped)));
+        // Of entries that share a tick, the last one counts for all.
+        let mut entries = kept.chain([added]).peekable();
+        while let Some((offset, count)) = entries.next() {
+            if entries.peek().is_none_or(|&(next, _)| next != offset) {
+                bytes.extend(&entry(offset, count));
+            }
+        }
+        bytes
+    }
+
+    /// The mark of a rewritten log whose last entry is at `tick`.
+    fn new_mark(&self, plan: &Plan, tick: i128, first_eighth: i128, offset_of: impl Fn(i128) -> u32) -> u32 {
+        let grid = plan.grid;
+        let lies_ahead = tick > grid.tick_at(self.now);
+        // The last tick that a reader takes for a booking's.
+        let far = tick > grid.tick_at(booking_horizon(self.now, grid));
+        match plan.shared {
+            Some(shared) => {
+                let ahead = lies_ahead.then(|| if far { Shared::FAR } else { plan.room_ahead(tick) });
+                Shared { ahead, ..shared }.encode(first_eighth)
+            }
+            None if !lies_ahead => 0,
+            None if far => AHEAD_ANYWHERE,
+            // Room for a period's further bookings, so that they need not rewrite the log.
+            None => offset_of(tick).saturating_add(grid.segments()),
+        }
+    }
+
+    /// Copies entries to a log with the same tick, and adds one.
+    ///
+    /// Every entry moves by the same number of ticks and units, so this is one pass over the bytes: a long log must not keep the
+    /// server busy for long. Ticks ascend, so only the last entry may share its tick with the added one.
+    fn copy_entries(&self, bytes: &mut Bytes, range: std::ops::Range<usize>, base: i128, dropped: u32, added: (u32, u32)) {
+        let kept = self.log.entries.get(range).unwrap_or_default();
+        let moved = (base - i128::from(self.log.base) + i128::from(self.shift)) as u32;
+        let kept = match kept.split_last() {
+            Some((last, before)) if offset(last).wrapping_sub(moved) == added.0 => before,
+            _ => kept,
+        };
+        let start = bytes.as_slice().len();
+        bytes.extend(kept.as_flattened());
+        for kept in bytes.as_mut_slice()[start..].as_chunks_mut::<ENTRY>().0 {
+            *kept = entry(offset(kept).wrapping_sub(moved), count(kept).wrapping_sub(dropped));
+        }
+        bytes.extend(&entry(added.0, added.1));
+    }
+}
+
+/// A change in place: the log ends with an entry at `index`.
+struct Patch {
+    /// The header, if it changes.
+    header: Option<[u8; HEADER]>,
+    index: usize,
+    /// The entry's tick, from the base.
+    offset: u32,
+}
+
+/// Puts the header, if it changes, and the last entry into `bytes`; returns how many bytes the header takes.
+#[inline]
+fn put(bytes: &mut Bytes, header: Option<[u8; HEADER]>, last: Entry) -> usize {
+    let Some(header) = header else {
+        bytes.room(ENTRY)[..ENTRY].copy_from_slice(&last);
+        return 0;
+    };
+    let room = bytes.room(HEADER + ENTRY);
+    room[..HEADER].copy_from_slice(&header);
+    room[HEADER..HEADER + ENTRY].copy_from_slice(&last);
+    HEADER
+}

@@ -1,27 +1,30 @@
 #!/usr/bin/env bash
-# Runs one of benches/ with its arguments: bench.sh NAME [ARGUMENT]...
-# Their libraries have other features than the module alone, and cargo would write another module over target/release: what must
-# be fast is built in target/bench, and what only talks to a server is built as the tests are.
+# Builds the module and a tool of tools/, and runs the tool: tool.sh NAME [ARGUMENT]...
+# The name `core` runs the benchmark of benches/ instead, which needs no server.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 name=$1
 shift
 things=()
-[ "$name" != speed ] || things=(redis-benchmark pip)
-[ "$name" != instructions ] || things=(valgrind)
-need_all "${things[@]}"
-build
+# The tools whose own speed matters have a profile of their own. The others are built as the tests are, whose libraries they share.
+profile="test"
 case $name in
-  core | speed | waiters)
-    [ -d target/bench ] || say "Building the benchmark; the first time takes about 5 minutes on two cores."
-    cargo=(cargo bench --target-dir "$root/target/bench")
-    ;;
-  *)
-    [ -d target/debug ] || say "Building; the first time takes about 2 minutes on two cores."
-    cargo=(cargo bench --profile test)
-    ;;
+  speed) things=(redis-benchmark pip) profile=tools ;;
+  waiters) profile=tools ;;
+  instructions) things=(valgrind) ;;
 esac
-"${cargo[@]}" --bench "$name" --no-run
+need_all "${things[@]}"
+if [ "$name" = core ]; then
+  # A benchmark is compiled with the features that the tests' libraries need, and the module with it. In a folder of its own, that
+  # module does not replace the one in target/release.
+  [ -d target/bench ] || say "Building the benchmark; the first time takes about 3 minutes on two cores."
+  exec cargo bench --target-dir "$root/target/bench" --bench core -- "$@"
+fi
+build
+programs=target/$profile
+[ $profile = tools ] || programs=target/debug
+[ -x "$programs/$name" ] || say "Building the tool; the first time takes about 2 minutes on two cores."
+cargo build --quiet --profile $profile --package redis-rl-tools --bin "$name"
 
 case $name in
   speed)
@@ -38,4 +41,4 @@ START
     server=$counted/redis-server
     ;;
 esac
-REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server "${cargo[@]}" --quiet --bench "$name" -- "$@"
+REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server exec "$programs/$name" "$@"

@@ -1,7 +1,7 @@
 //! `BLOCK`: who waits is granted in turn, on time, and leaves no trace when it goes.
 
 use redis::{Connection, Value};
-use support::witness::{timed, Watched, A_FEW, FORGIVEN_US};
+use support::witness::{timed, Watched, A_FEW, MAX_LATENESS_US};
 use support::{
     assert_same, at_once, call, command, error, held, info, limit, replies, snapshots, time_us, wait_for, AtOnce, Held,
     Load, Reply, Resp, Server,
@@ -38,7 +38,7 @@ fn two_hundred_clients_at_a_hundred_a_second_are_granted_in_turn_and_on_time() {
             assert!(at >= earliest, "{what} is {} us early", earliest - at);
             server.assert_not_late(&what, latest, at, A_FEW);
             // The next is due a gap later, however late this one was, unless that was too late to be made up for.
-            (earliest, latest) = (earliest + GAP_US, latest.max(at - FORGIVEN_US) + GAP_US);
+            (earliest, latest) = (earliest + GAP_US, latest.max(at - MAX_LATENESS_US) + GAP_US);
         }
         // The first has not waited.
         server.assert_in_turn(&server.events(&format!("rl.{key}"), key)[1..], &replies[1..]);
@@ -129,7 +129,7 @@ fn late_timers_cost_no_throughput() {
             due = (due + GAP_US).max(sent);
             server.assert_not_late(&format!("{workers} workers, call {index}"), due, at, A_FEW);
             late += at - due;
-            due = due.max(at - FORGIVEN_US);
+            due = due.max(at - MAX_LATENESS_US);
         }
         // When nothing is used any more, as the last reply tells: it counts from the grant.
         let granted = *server.events("rl.gcra", "key").last().expect("grants");
@@ -375,7 +375,7 @@ fn those_who_are_gone_leave_no_gap() {
         let at = reply.at_us();
         assert!(at >= earliest, "{index}: {} us early", earliest - at);
         server.assert_not_late(&index.to_string(), latest, at, A_FEW);
-        (earliest, latest) = (earliest + GAP_US, latest.max(at - FORGIVEN_US) + GAP_US);
+        (earliest, latest) = (earliest + GAP_US, latest.max(at - MAX_LATENESS_US) + GAP_US);
     }
     assert_eq!(held(&mut client), 0);
     let [granted, _, _, _, reset] = limit(&mut client, "RL.GCRA key 5 1 BURST 1 FORCE 1");
@@ -444,7 +444,7 @@ fn a_server_that_stood_still_goes_on() {
         // Whoever was granted before the server stood still does not count.
         let after = replies.iter().filter(|reply| reply.at_us() > over - 500 * MS);
         for (index, reply) in after.enumerate() {
-            let earliest = over - FORGIVEN_US - A_FEW * MS + GAP_US * index as i64;
+            let earliest = over - MAX_LATENESS_US - A_FEW * MS + GAP_US * index as i64;
             assert!(reply.at_us() >= earliest, "{kind}, {index}: {} us too soon", earliest - reply.at_us());
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use redis::cluster::ClusterClient;
 use redis::{RedisError, RedisResult, Value};
-use support::fleet::{used, Caller, Fleet, Pass, SHARDS};
+use support::fleet::{used, Caller, Fleet, InFlight, SHARDS};
 use support::{call, command, error, limit, replies, time_us, wait_for, Held, Server};
 
 /// One cluster at a time is enough for a small machine.
@@ -46,7 +46,7 @@ fn a_wrong_node_sends_on_and_a_cluster_client_follows() {
         ("RL.PEEK BUCKET #bucket 10 1d", true),
         ("RL.INSPECT #slide", true),
     ];
-    let mut cluster = fleet.door().get_connection().expect("a connection");
+    let mut cluster = fleet.cluster_client().get_connection().expect("a connection");
     for (words, reads) in commands {
         let command = command(&words.replace('#', tag));
         let moved = format!("MOVED {slot} 127.0.0.1:{port}");
@@ -67,7 +67,7 @@ fn a_wrong_node_sends_on_and_a_cluster_client_follows() {
     assert_eq!(call::<i64>(&mut fleet.client(owner), "DBSIZE"), 4);
 
     let together = command(&format!("RL.ALL 2 {tag}a {tag}b FIXED 1 1d SLIDE 5 1d"));
-    let mut caller = Caller::new(&fleet.door());
+    let mut caller = Caller::new(&fleet.cluster_client());
     let granted = |reply: RedisResult<(i64, i64, Value)>| reply.expect("a reply").0;
     assert_eq!([granted(caller.call(tag, &together)), granted(caller.call(tag, &together))], [1, 0]);
     // Over slots of one node or of two, it is refused, and nothing is taken.
@@ -79,7 +79,7 @@ fn a_wrong_node_sends_on_and_a_cluster_client_follows() {
         assert_eq!(refused.code(), Some("CROSSSLOT"));
         assert_eq!(call::<i64>(&mut fleet.client(owner), &format!("EXISTS {tag}c")), 0);
     }
-    fleet.assert_in_step();
+    fleet.assert_replicated();
     fleet.assert_healthy();
 }
 
@@ -121,7 +121,7 @@ type Call<'a> = Box<dyn FnMut(&Key) -> RedisResult<i64> + 'a>;
 /// Callers that use up keys.
 struct Load<'a> {
     keys: &'a [Key],
-    pass: Pass,
+    in_flight: InFlight,
     /// How long a caller rests after each call, in microseconds.
     rest: AtomicU64,
     /// It ends when what has to be under load is over, and all is granted.
@@ -132,7 +132,7 @@ struct Load<'a> {
 impl<'a> Load<'a> {
     fn new(keys: &'a [Key], rest: Duration) -> Self {
         let rest = AtomicU64::new(rest.as_micros() as u64);
-        Self { keys, pass: Pass::new(CALLERS), rest, goes_on: support::Load::default(), errors: Mutex::default() }
+        Self { keys, in_flight: InFlight::new(CALLERS), rest, goes_on: support::Load::default(), errors: Mutex::default() }
     }
 
     /// Has the callers call while `work` is done, and then until nothing is free any more.
@@ -155,7 +155,7 @@ impl<'a> Load<'a> {
             let mut idle = true;
             for index in 0..self.keys.len() {
                 let key = &self.keys[(index + caller * 3) % self.keys.len()];
-                idle &= self.pass.go(caller, || match call(key) {
+                idle &= self.in_flight.run(caller, || match call(key) {
                     Ok(granted) => {
                         key.granted.fetch_add(granted, Ordering::SeqCst);
                         granted == 0
@@ -174,7 +174,7 @@ impl<'a> Load<'a> {
             }
             assert!(start.elapsed() < Duration::from_secs(180), "the load does not end");
         }
-        self.pass.leave(caller);
+        self.in_flight.leave(caller);
     }
 
     fn errors(&self) -> Vec<String> {
@@ -187,9 +187,9 @@ fn kind(error: &RedisError) -> String {
 }
 
 /// Calls by a cluster client.
-fn by_cluster<'a>(door: &'a ClusterClient) -> impl Fn(usize) -> Call<'a> + Sync {
+fn by_cluster<'a>(cluster_client: &'a ClusterClient) -> impl Fn(usize) -> Call<'a> + Sync {
     move |_| {
-        let mut caller = Caller::new(door);
+        let mut caller = Caller::new(cluster_client);
         Box::new(move |key| Ok(caller.limit(&key.name, &key.call)?[0]))
     }
 }
@@ -217,12 +217,12 @@ fn a_slot_that_moves_under_load_grants_to_the_unit() {
     let tags = fleet.tags(0, 3);
     let slots: Vec<_> = tags.iter().map(|tag| fleet.slot(tag)).collect();
     let keys = keys(&tags);
-    let door = fleet.door();
+    let cluster_client = fleet.cluster_client();
     let load = Load::new(&keys, ms(8));
     let total = || keys.iter().map(Key::granted).sum::<i64>();
     let all = LIMIT * keys.len() as i64;
     let mut moves = 0;
-    load.during(by_cluster(&door), || {
+    load.during(by_cluster(&cluster_client), || {
         // To and fro, until most is granted.
         while total() < all * 9 / 10 {
             for to in [1, 0] {
@@ -238,7 +238,7 @@ fn a_slot_that_moves_under_load_grants_to_the_unit() {
     assert!(moves >= 6, "{moves} moves");
     assert_eq!(load.errors(), [""; 0], "the client was sent on, and never told of an error");
     assert_exact(&fleet, &keys);
-    assert_eq!(fleet.assert_in_step(), keys.len());
+    assert_eq!(fleet.assert_replicated(), keys.len());
     fleet.assert_healthy();
 }
 
@@ -260,8 +260,8 @@ fn kill_ahead_of_replica<T>(fleet: &mut Fleet, load: &Load<'_>, look: impl Fn(&K
     wait_for("grants that the replica does not get", || used_there() > sent + 5);
     fleet.kill(primary);
     fleet.signal(replica, "CONT");
-    load.pass.all();
-    let surviving = fleet.bereft(replica, |client| used(client, names(load.keys)));
+    load.in_flight.wait_for_earlier();
+    let surviving = fleet.without_primary(replica, |client| used(client, names(load.keys)));
     (surviving, load.keys.iter().map(look).collect())
 }
 
@@ -270,11 +270,11 @@ fn a_crash_loses_what_was_not_replicated_and_no_more() {
     let _alone = alone();
     let mut fleet = Fleet::start(&[]);
     let keys = keys(&fleet.tags(0, 3));
-    let door = fleet.door();
+    let cluster_client = fleet.cluster_client();
     let load = Load::new(&keys, ms(3));
     let primary = fleet.primary(0);
     let (mut surviving, mut acknowledged) = (Vec::new(), Vec::new());
-    load.during(by_cluster(&door), || {
+    load.during(by_cluster(&cluster_client), || {
         (surviving, acknowledged) = kill_ahead_of_replica(&mut fleet, &load, Key::granted);
         fleet.take_over(Fleet::partner(primary));
     });
@@ -292,7 +292,7 @@ fn a_crash_loses_what_was_not_replicated_and_no_more() {
     assert_eq!(used_now(&fleet, &keys), vec![LIMIT; keys.len()]);
     // The old primary comes back as a replica, and forgets what only it knew.
     fleet.restart(primary);
-    assert_eq!(fleet.assert_in_step(), keys.len());
+    assert_eq!(fleet.assert_replicated(), keys.len());
     assert_eq!(fleet.primary(0), Fleet::partner(primary));
     fleet.assert_healthy();
 }
@@ -338,7 +338,7 @@ fn what_wait_has_acknowledged_survives_a_crash() {
         assert!(key.safe.load(Ordering::SeqCst) <= LIMIT, "{}", key.name);
     }
     assert_eq!(used_now(&fleet, &keys), vec![LIMIT; keys.len()]);
-    fleet.assert_in_step();
+    fleet.assert_replicated();
     fleet.assert_healthy();
 }
 
@@ -348,9 +348,9 @@ fn a_coordinated_failover_loses_nothing() {
     let mut fleet = Fleet::start(&[]);
     let tags: Vec<_> = (0..SHARDS).flat_map(|shard| fleet.tags(shard, 1)).collect();
     let keys = keys(&tags);
-    let door = fleet.door();
+    let cluster_client = fleet.cluster_client();
     let load = Load::new(&keys, ms(4));
-    load.during(by_cluster(&door), || {
+    load.during(by_cluster(&cluster_client), || {
         for shard in 0..SHARDS {
             let before = keys.iter().map(Key::granted).sum::<i64>();
             assert!(before < LIMIT * keys.len() as i64, "all is granted already");
@@ -359,7 +359,7 @@ fn a_coordinated_failover_loses_nothing() {
     });
     assert_eq!(load.errors(), [""; 0]);
     assert_exact(&fleet, &keys);
-    assert_eq!(fleet.assert_in_step(), keys.len());
+    assert_eq!(fleet.assert_replicated(), keys.len());
     fleet.assert_healthy();
 }
 
@@ -371,7 +371,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
     let mut fleet = Fleet::start(&[]);
     let tag = fleet.tags(0, 1).remove(0);
     let slot = fleet.slot(&tag);
-    let door = fleet.door();
+    let cluster_client = fleet.cluster_client();
     let limiters = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
     let key = |limiter: &str| format!("{tag}{limiter}");
     for limiter in limiters {
@@ -382,7 +382,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
     let granted: Vec<AtomicI64> = (0..limiters.len()).map(|_| AtomicI64::new(0)).collect();
     let (paced, errors) = (AtomicI64::new(0), Mutex::new(BTreeSet::new()));
     // Asks until granted; an error must be one after which a client may ask again.
-    let insist = |caller: &mut Caller, key: &str, words: &str| {
+    let call_until_ok = |caller: &mut Caller, key: &str, words: &str| {
         let start = Instant::now();
         loop {
             match caller.limit(key, words) {
@@ -403,12 +403,13 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
         for (index, limiter) in limiters.into_iter().enumerate() {
             for _ in 0..3 {
                 waiting.fetch_add(1, Ordering::SeqCst);
-                let (insist, load, waiting, granted, door, key) = (&insist, &load, &waiting, &granted, &door, key(limiter));
+                let (call_until_ok, load, waiting, granted, cluster_client, key) =
+                    (&call_until_ok, &load, &waiting, &granted, &cluster_client, key(limiter));
                 scope.spawn(move || {
                     let _gone = Gone(waiting);
-                    let mut caller = Caller::new(door);
+                    let mut caller = Caller::new(cluster_client);
                     while load.goes_on() {
-                        let got = insist(&mut caller, &key, &format!("RL.{limiter} {key} 5 12h BLOCK 1d"));
+                        let got = call_until_ok(&mut caller, &key, &format!("RL.{limiter} {key} 5 12h BLOCK 1d"));
                         assert_eq!(got, 1, "{limiter}: its turn comes within a day");
                         granted[index].fetch_add(got, Ordering::SeqCst);
                     }
@@ -418,18 +419,18 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
         // Evenly spaced calls, which wait for their own sake.
         for _ in 0..3 {
             scope.spawn(|| {
-                let mut caller = Caller::new(&door);
+                let mut caller = Caller::new(&cluster_client);
                 while load.goes_on() {
                     let pace = key("pace");
                     paced.fetch_add(
-                        insist(&mut caller, &pace, &format!("RL.GCRA {pace} 100 1 BURST 1 BLOCK 20")),
+                        call_until_ok(&mut caller, &pace, &format!("RL.GCRA {pace} 100 1 BURST 1 BLOCK 20")),
                         Ordering::SeqCst,
                     );
                 }
             });
         }
         let refunds = scope.spawn(|| {
-            let mut caller = Caller::new(&door);
+            let mut caller = Caller::new(&cluster_client);
             while waiting.load(Ordering::SeqCst) > 0 {
                 for (index, limiter) in limiters.into_iter().enumerate() {
                     // Of a unit that has partly flowed back, a refund says nothing: some whole ones stay in use.
@@ -437,7 +438,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
                         continue;
                     }
                     let key = key(limiter);
-                    refunded[index] += insist(&mut caller, &key, &format!("RL.{limiter} {key} 5 12h REFUND 1"));
+                    refunded[index] += call_until_ok(&mut caller, &key, &format!("RL.{limiter} {key} 5 12h REFUND 1"));
                 }
                 sleep(ms(2));
             }
@@ -479,7 +480,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
     }
     let mut client = fleet.client(fleet.primary(0));
     wait_for("the short limit's key to go", || call::<i64>(&mut client, &format!("EXISTS {}", key("pace"))) == 0);
-    assert_eq!(fleet.assert_in_step(), limiters.len());
+    assert_eq!(fleet.assert_replicated(), limiters.len());
     fleet.assert_healthy();
 }
 

@@ -1,4 +1,4 @@
-//! A cluster of a test's own: three primaries with a replica each on the loopback interface, gone when dropped.
+//! Starts a cluster of three primaries with a replica each on the loopback interface, breaks it in many ways, and checks it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -12,30 +12,33 @@ use redis::{Cmd, Connection, FromRedisValue, RedisError, RedisResult, Value};
 
 use crate::{call, command, send, snapshots, wait_for, Server, Signal};
 
-/// Nodes `shard` and `shard + SHARDS` hold the same slots: either is the primary.
+/// How many shards there are. Nodes `shard` and `shard + SHARDS` serve the same slots: one is the primary, the other its replica.
 pub const SHARDS: usize = 3;
 const NODES: usize = 2 * SHARDS;
 
-/// The longest that a cluster takes for what is asked of it, unless it is broken.
+/// If a cluster takes longer than this for anything, it is broken.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// A node that stands for election again any sooner may count the votes of its last one (seen with Redis 8.2).
+/// The least time between two elections of a node. If they are closer, it may count the votes of the first one again (seen with
+/// Redis 8.2).
 const TERM: Duration = Duration::from_millis(4_500);
 
+/// A running cluster. When this value is dropped, its servers are killed.
 pub struct Fleet {
     nodes: Vec<Server>,
     ids: Vec<String>,
     pids: Vec<i64>,
     dead: Vec<bool>,
-    /// When each last became a primary.
+    /// When each node last became a primary.
     elected: Vec<Option<Instant>>,
-    /// What the logs held of crashes before a restart emptied them.
+    /// Reports of crashes in logs that a restart has emptied since.
     crashes: Vec<String>,
 }
 
 impl Fleet {
-    /// A cluster whose nodes have these options, besides those that they need. No replica takes over unless it is
-    /// [let](Self::let_take_over): a busy machine is no reason for it, and what it holds then can be looked at before.
+    /// Starts a cluster whose nodes have these options besides those that a cluster needs. A replica takes over only if it is
+    /// [allowed](Self::allow_takeover): so a busy machine causes no failover, and a test can read what a replica holds before it
+    /// takes over.
     pub fn start(options: &[&str]) -> Self {
         let nodes: Vec<_> = (0..NODES).map(|_| node(options)).collect();
         let ids = nodes.iter().map(|node| call(&mut node.client(), "CLUSTER MYID")).collect();
@@ -48,14 +51,14 @@ impl Fleet {
                 let (from, to) = (index * 16_384 / SHARDS, (index + 1) * 16_384 / SHARDS - 1);
                 call::<()>(&mut client, &format!("CLUSTER ADDSLOTSRANGE {from} {to}"));
             }
-            // Each is told of the ones before it, which is faster than gossip.
+            // To introduce each node to all before it is faster than to wait for the cluster's gossip.
             for (before, bus) in fleet.nodes[..index].iter().zip(fleet.buses()) {
                 call::<()>(&mut client, &format!("CLUSTER MEET 127.0.0.1 {} {bus}", before.port));
             }
         }
         for shard in 0..SHARDS {
             let replicate = command(&format!("CLUSTER REPLICATE {}", fleet.ids[shard]));
-            fleet.insist(shard + SHARDS, &replicate);
+            fleet.call_until_ok(shard + SHARDS, &replicate);
         }
         fleet.settle();
         fleet
@@ -71,25 +74,26 @@ impl Fleet {
         self.nodes.iter().zip(&self.ids).map(bus).collect()
     }
 
-    /// A cluster client that finds the cluster through any node.
-    pub fn door(&self) -> ClusterClient {
+    /// A cluster client, which can find the cluster through any node.
+    pub fn cluster_client(&self) -> ClusterClient {
         let addresses = self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port));
-        // Shorter waits between its tries than by default, and fewer tries.
+        // The library retries more often by default, and waits longer between two tries.
         let builder = ClusterClient::builder(addresses).retries(8).min_retry_wait(2).max_retry_wait(100);
         let builder = builder.connection_timeout(Duration::from_secs(5)).response_timeout(Duration::from_secs(10));
         builder.build().expect("addresses")
     }
 
+    /// The server of a node.
     pub fn node(&self, index: usize) -> &Server {
         &self.nodes[index]
     }
 
-    /// A client of one node, by its socket.
+    /// Connects a client to one node, by its socket.
     pub fn client(&self, index: usize) -> Connection {
         self.nodes[index].client()
     }
 
-    /// A client of one node that may read there, replica or not.
+    /// Connects a client to one node, and allows it to read there if the node is a replica.
     pub fn reader(&self, index: usize) -> Connection {
         let mut client = self.client(index);
         call::<()>(&mut client, "READONLY");
@@ -100,8 +104,8 @@ impl Fleet {
         (0..NODES).filter(|&index| !self.dead[index])
     }
 
-    /// Calls until the node says OK.
-    fn insist(&self, index: usize, command: &Cmd) {
+    /// Repeats a command until the node accepts it.
+    fn call_until_ok(&self, index: usize, command: &Cmd) {
         let mut client = self.client(index);
         let start = Instant::now();
         while let Err(error) = command.query::<Value>(&mut client) {
@@ -110,15 +114,15 @@ impl Fleet {
         }
     }
 
-    // ---- Who is what ----
+    // ---- The parts that nodes play ----
 
-    /// Whether the node thinks that it is a primary.
+    /// Whether the node considers itself a primary.
     fn leads(&self, index: usize) -> bool {
         let role = command("INFO replication").query::<String>(&mut self.client(index));
         role.is_ok_and(|text| text.contains("role:master"))
     }
 
-    /// The node of the shard that is the primary, and lives.
+    /// The primary of a shard. Waits if it has none that runs.
     pub fn primary(&self, shard: usize) -> usize {
         let start = Instant::now();
         loop {
@@ -130,21 +134,22 @@ impl Fleet {
         }
     }
 
-    /// The other node of the shard.
+    /// The other node of the same shard.
     pub fn partner(index: usize) -> usize {
         (index + SHARDS) % NODES
     }
 
+    /// The slot of a key.
     pub fn slot(&self, key: &str) -> u16 {
         let index = self.living().next().expect("a node");
         call(&mut self.client(index), &format!("CLUSTER KEYSLOT {key}"))
     }
 
-    /// The shard that has a slot.
+    /// The shard that serves a slot.
     pub fn shard(&self, slot: u16) -> usize {
         let start = Instant::now();
         loop {
-            // What a node says of itself: it learns of others later.
+            // Only the view of the owner itself counts: others learn of a change later.
             let owns = |&index: &usize| {
                 let view = self.view(index).unwrap_or_default();
                 view.get(&self.nodes[index].port).is_some_and(|role| role.has(slot))
@@ -157,13 +162,13 @@ impl Fleet {
         }
     }
 
-    /// Hash tags with a slot of the shard each.
+    /// Hash tags whose slots the shard serves.
     pub fn tags(&self, shard: usize, count: usize) -> Vec<String> {
         let tags = (0..).map(|number| format!("{{t{number}}}"));
         tags.filter(|tag| self.shard(self.slot(tag)) == shard).take(count).collect()
     }
 
-    /// The cluster as a node sees it: its living nodes by their ports.
+    /// The running nodes of the cluster as one node sees them, by their ports.
     fn view(&self, index: usize) -> RedisResult<BTreeMap<u16, Role>> {
         let text: String = command("CLUSTER NODES").query(&mut self.client(index))?;
         let dead: Vec<_> = (0..NODES).filter(|&index| self.dead[index]).map(|index| self.nodes[index].port).collect();
@@ -172,14 +177,16 @@ impl Fleet {
             let port = words.get(1)?.split([':', '@']).nth(1)?.parse().ok()?;
             let flags = words.get(2)?.replace("myself,", "").replace(",nofailover", "");
             let slots = words.get(8..).unwrap_or_default().iter().map(|slots| slots.trim().to_string()).collect();
-            // A node that has not heard of the latest epoch might claim the next slot under one that is taken.
+            // All nodes have to agree on the epochs, too: a node that does not know the latest one might use it again for the
+            // next slot that it takes.
             let epoch = if flags == "master" { words.get(6)?.to_string() } else { String::new() };
             (!dead.contains(&port)).then_some((port, Role { flags, epoch, slots }))
         };
         Ok(text.lines().filter_map(role).collect())
     }
 
-    /// Waits until all living nodes agree on who is what, serve all slots that have a living primary, and replicas are linked.
+    /// Waits until all running nodes agree on their parts and serve all slots that have a running primary, and until all replicas
+    /// are connected.
     pub fn settle(&self) {
         let mut why = String::new();
         let start = Instant::now();
@@ -222,9 +229,9 @@ impl Fleet {
         Ok(())
     }
 
-    // ---- What happens to nodes ----
+    // ---- Events ----
 
-    /// Sends a node a signal: `KILL`, `STOP`, `CONT`.
+    /// Sends a signal to a node: `KILL`, `STOP` or `CONT`.
     pub fn signal(&mut self, index: usize, signal: &str) {
         let signal = match signal {
             "KILL" => Signal::KILL,
@@ -235,14 +242,14 @@ impl Fleet {
         send(self.pids[index].try_into().expect("a process"), signal);
     }
 
-    /// Ends a node as a power cut would.
+    /// Kills a node without a chance to save anything, as a power cut does.
     pub fn kill(&mut self, index: usize) {
         self.signal(index, "KILL");
         wait_for("the process to end", || !self.nodes[index].is_alive());
         self.dead[index] = true;
     }
 
-    /// Starts a killed node again, on its files.
+    /// Starts a killed node again, on the same files.
     pub fn restart(&mut self, index: usize) {
         assert!(self.dead[index]);
         self.crashes.extend(crash(&self.nodes[index]));
@@ -251,16 +258,16 @@ impl Fleet {
         self.dead[index] = false;
     }
 
-    /// Whether a replica may take over from a primary that is gone.
-    pub fn let_take_over(&self, index: usize, may: bool) {
+    /// Allows or forbids a replica to take over when its primary is down.
+    pub fn allow_takeover(&self, index: usize, may: bool) {
         let word = if may { "no" } else { "yes" };
         call::<()>(&mut self.client(index), &format!("CONFIG SET cluster-replica-no-failover {word}"));
     }
 
-    /// What this replica does, once its primary is gone and before it takes over.
-    pub fn bereft<T>(&self, replica: usize, look: impl FnOnce(&mut Connection) -> T) -> T {
+    /// Does `look` with a client of a replica whose primary is down, before the replica takes over.
+    pub fn without_primary<T>(&self, replica: usize, look: impl FnOnce(&mut Connection) -> T) -> T {
         let mut client = self.reader(replica);
-        // It has taken in all that has reached it before it notices that the link is down.
+        // The replica has executed all that it has received before it notices that the connection has ended.
         wait_for("the link to be down", || {
             call::<String>(&mut client, "INFO replication").contains("master_link_status:down")
         });
@@ -269,31 +276,32 @@ impl Fleet {
         seen
     }
 
-    /// Has the replica of a killed primary take over.
+    /// Makes the replica of a killed primary take over.
     pub fn take_over(&mut self, replica: usize) {
-        self.let_rest(replica);
-        self.let_take_over(replica, true);
+        self.wait_until_electable(replica);
+        self.allow_takeover(replica, true);
         wait_for("the takeover", || self.leads(replica));
         self.elected[replica] = Some(Instant::now());
-        self.let_take_over(replica, false);
+        self.allow_takeover(replica, false);
         self.settle();
     }
 
-    fn let_rest(&self, node: usize) {
+    /// Waits until the node may be elected again.
+    fn wait_until_electable(&self, node: usize) {
         if let Some(elected) = self.elected[node] {
             sleep(TERM.saturating_sub(elected.elapsed()));
         }
     }
 
-    /// `CLUSTER FAILOVER`: the shard's nodes change their parts, and nothing is lost. Tells the new primary.
+    /// Makes the nodes of a shard change their parts with `CLUSTER FAILOVER`, which loses nothing. Returns the new primary.
     pub fn fail_over(&mut self, shard: usize) -> usize {
         let next = Self::partner(self.primary(shard));
-        self.let_rest(next);
+        self.wait_until_electable(next);
         let start = Instant::now();
         while !self.leads(next) {
             assert!(start.elapsed() < DEADLINE, "no failover");
-            // It is given up after 5 seconds, and then has to be asked for again.
-            self.insist(next, &command("CLUSTER FAILOVER"));
+            // A node gives up after 5 seconds. Then it needs the command again.
+            self.call_until_ok(next, &command("CLUSTER FAILOVER"));
             let asked = Instant::now();
             while !self.leads(next) && asked.elapsed() < Duration::from_secs(6) {
                 sleep(Duration::from_millis(5));
@@ -311,74 +319,75 @@ impl Fleet {
             return;
         }
         let (source, target) = (self.primary(from), self.primary(to));
-        self.insist(target, &command(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.ids[source])));
-        self.insist(source, &command(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.ids[target])));
+        self.call_until_ok(target, &command(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.ids[source])));
+        self.call_until_ok(source, &command(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.ids[target])));
         let mut client = self.client(source);
         loop {
             let keys: Vec<String> = call(&mut client, &format!("CLUSTER GETKEYSINSLOT {slot} 20"));
             if keys.is_empty() {
                 break;
             }
-            // What a timeout left at the target may be written over: as long as the source has the key, it answers for it.
+            // REPLACE: a MIGRATE that timed out may have left a key at the target. As long as the source has the key too, the
+            // source serves it and has the newer value.
             let port = self.nodes[target].port;
             let mut migrate = redis::cmd("MIGRATE");
             migrate.arg("127.0.0.1").arg(port).arg("").arg(0).arg(10_000).arg("REPLACE").arg("KEYS").arg(keys);
-            self.insist(source, &migrate);
+            self.call_until_ok(source, &migrate);
         }
         let others = (0..SHARDS).map(|shard| self.primary(shard)).filter(|&index| index != source && index != target);
         for index in [target, source].into_iter().chain(others.collect::<Vec<_>>()) {
-            self.insist(index, &command(&format!("CLUSTER SETSLOT {slot} NODE {}", self.ids[target])));
+            self.call_until_ok(index, &command(&format!("CLUSTER SETSLOT {slot} NODE {}", self.ids[target])));
         }
-        // What nodes had sent before may still be under way: a slot that moves every few milliseconds can be left with two
+        // Messages that nodes have sent before may still arrive. A slot that moves every few milliseconds can end up with two
         // owners for good (seen with Redis 7.0).
         self.settle();
         sleep(Duration::from_millis(50));
     }
 
-    // ---- What has to hold ----
+    // ---- Checks ----
 
-    /// Fails unless each replica holds what its primary holds, and all keys have a deadline. Nobody may be writing. Tells how
-    /// many keys there are.
-    pub fn assert_in_step(&self) -> usize {
-        let Step { keys, differ, endless } = self.step();
+    /// Panics unless each replica holds the same as its primary, and all keys have a deadline. Returns the number of keys. No client
+    /// may write meanwhile.
+    pub fn assert_replicated(&self) -> usize {
+        let Comparison { keys, differ, endless } = self.compare();
         assert!(differ.is_empty(), "not the same on primary and replica: {differ:#?}");
         assert!(endless.is_empty(), "no deadline: {endless:?}");
         keys
     }
 
-    /// Compares primaries and replicas. Nobody may be writing.
-    pub fn step(&self) -> Step {
+    /// Compares primaries and replicas. No client may write meanwhile.
+    pub fn compare(&self) -> Comparison {
         self.settle();
-        let mut step = Step::default();
+        let mut found = Comparison::default();
         for shard in 0..SHARDS {
             let primary = self.primary(shard);
             let replica = Self::partner(primary);
             let end = self.offset(primary);
             wait_for("the replica", || self.offset(replica) >= end);
             let [left, right] = [primary, replica].map(|index| snapshots(&mut self.reader(index)));
-            step.keys += left.len();
+            found.keys += left.len();
             let keys: BTreeSet<_> = left.keys().chain(right.keys()).collect();
             let differ = keys.into_iter().filter(|&key| left.get(key) != right.get(key));
-            step.differ.extend(differ.map(|key| format!("{key}: {:?} and {:?}", left.get(key), right.get(key))));
+            found.differ.extend(differ.map(|key| format!("{key}: {:?} and {:?}", left.get(key), right.get(key))));
             let endless = left.iter().chain(&right).filter(|(_, snapshot)| snapshot.deadline_ms <= 0);
-            step.endless.extend(endless.map(|(key, _)| key.clone()));
+            found.endless.extend(endless.map(|(key, _)| key.clone()));
         }
-        step
+        found
     }
 
     fn offset(&self, index: usize) -> i64 {
         crate::info(&mut self.client(index), "replication", "master_repl_offset")
     }
 
-    /// Fails if a node is gone that was not killed, or a log tells of a crash.
+    /// Panics if a node has ended that was not killed, or if a log reports a crash.
     pub fn assert_healthy(&mut self) {
-        if let Some(found) = self.ailing() {
+        if let Some(found) = self.failure() {
             panic!("{found}\n{}", self.logs());
         }
     }
 
-    /// What is wrong with the processes, if anything is.
-    pub fn ailing(&mut self) -> Option<String> {
+    /// Describes a node that has ended without being killed, or a crash that a log reports; `None` if there is neither.
+    pub fn failure(&mut self) -> Option<String> {
         for index in 0..NODES {
             if !self.dead[index] && !self.nodes[index].is_alive() {
                 return Some(format!("node {index} has died: {}", self.nodes[index].log()));
@@ -388,22 +397,24 @@ impl Fleet {
         self.crashes.first().cloned()
     }
 
+    /// The logs of all nodes.
     pub fn logs(&self) -> String {
         self.nodes.iter().enumerate().map(|(index, node)| format!("node {index}:\n{}\n", node.log())).collect()
     }
 }
 
-/// How primaries and replicas compare.
+/// The result of a comparison of primaries and replicas.
 #[derive(Debug, Default)]
-pub struct Step {
+pub struct Comparison {
+    /// How many keys the primaries hold.
     pub keys: usize,
-    /// Keys that are not the same on both.
+    /// Keys whose values or deadlines differ, with both snapshots.
     pub differ: Vec<String>,
     /// Keys without a deadline.
     pub endless: Vec<String>,
 }
 
-/// What a node is to another.
+/// The part that one node plays, as another sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Role {
     flags: String,
@@ -427,7 +438,7 @@ fn node(options: &[&str]) -> Server {
     let mut all = vec!["--port", &own, "--cluster-enabled", "yes", "--cluster-port", &bus];
     all.extend(["--cluster-require-full-coverage", "no", "--cluster-allow-replica-migration", "no"]);
     all.extend(["--cluster-node-timeout", "1000", "--cluster-replica-validity-factor", "0"]);
-    // What survives is looked at while the cluster is down.
+    // Tests read what survives while a part of the cluster is down.
     all.extend(["--cluster-replica-no-failover", "yes", "--cluster-allow-reads-when-down", "yes"]);
     all.extend(options);
     let mut server = Server::with(&all);
@@ -435,7 +446,7 @@ fn node(options: &[&str]) -> Server {
     server
 }
 
-/// A port below those that the system hands out to clients: a node that is started again finds it free.
+/// A free port below those that the system gives to outgoing connections. So a port is still free when its node is started again.
 fn free_port() -> u16 {
     const FIRST: u16 = 11_000;
     const COUNT: u16 = 20_000;
@@ -454,7 +465,7 @@ fn pid(server: &Server) -> i64 {
     crate::info(&mut server.client(), "server", "process_id")
 }
 
-/// What a node's log tells of a crash.
+/// The report of a crash in a node's log, if there is one.
 fn crash(server: &Server) -> Option<String> {
     let log = server.log();
     let words = ["BUG REPORT", "crashed by signal", "panicked at", "ASSERTION FAILED", "Guru Meditation", "stack trace"];
@@ -462,24 +473,26 @@ fn crash(server: &Server) -> Option<String> {
     Some(log[at..].chars().take(4_000).collect())
 }
 
-// ---- Those who call ----
+// ---- Callers ----
 
-/// A cluster client that connects anew when it has lost its way.
+/// A cluster client that connects again after an error of its connection.
 pub struct Caller {
-    door: ClusterClient,
+    cluster: ClusterClient,
     connection: Option<ClusterConnection>,
 }
 
 impl Caller {
-    pub fn new(door: &ClusterClient) -> Self {
-        Self { door: door.clone(), connection: None }
+    /// A caller that is not connected yet.
+    pub fn new(cluster: &ClusterClient) -> Self {
+        Self { cluster: cluster.clone(), connection: None }
     }
 
-    /// Calls a command where `key` is. The library takes the first argument for the key, which is not so for all commands.
+    /// Calls a command at the node that serves `key`. By default the library takes the first argument for the key, which is not
+    /// right for all commands.
     pub fn call<T: FromRedisValue>(&mut self, key: &str, command: &Cmd) -> RedisResult<T> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(self.door.get_connection()?),
+            none => none.insert(self.cluster.get_connection()?),
         };
         let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master)));
         let reply = connection.route_command(command, route).and_then(|reply| Ok(T::from_redis_value(reply)?));
@@ -489,45 +502,46 @@ impl Caller {
         reply
     }
 
-    /// Calls a limiter: granted, limit, remaining, wait_ms, reset_ms.
+    /// Calls a limiter and returns its reply: granted, limit, remaining, wait_ms, reset_ms.
     pub fn limit(&mut self, key: &str, words: &str) -> RedisResult<[i64; 5]> {
         self.call::<Vec<i64>>(key, &command(words)).map(|row| row.try_into().expect("five integers"))
     }
 }
 
-/// Tells when all that callers had begun before a moment has ended.
-pub struct Pass {
+/// Knows which calls of some callers are still running, so that a thread can wait for those that began before a moment.
+pub struct InFlight {
     moment: AtomicU64,
     callers: Vec<AtomicU64>,
 }
 
-impl Pass {
+impl InFlight {
+    /// For callers with the numbers from 0 to `callers` - 1.
     pub fn new(callers: usize) -> Self {
         Self { moment: AtomicU64::new(1), callers: (0..callers).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// What a caller does, in one go.
-    pub fn go<T>(&self, caller: usize, work: impl FnOnce() -> T) -> T {
+    /// Does the work of a caller, which counts as one call.
+    pub fn run<T>(&self, caller: usize, work: impl FnOnce() -> T) -> T {
         let began = self.moment.load(Ordering::SeqCst);
         let done = work();
         self.callers[caller].store(began, Ordering::SeqCst);
         done
     }
 
-    /// Waits until all that was begun before this call has ended; callers that are through no longer count.
-    pub fn all(&self) {
+    /// Waits until all calls have ended that had begun before.
+    pub fn wait_for_earlier(&self) {
         let moment = self.moment.fetch_add(1, Ordering::SeqCst) + 1;
         let passed = || self.callers.iter().all(|seen| seen.load(Ordering::SeqCst) >= moment);
         wait_for("the calls to end", passed);
     }
 
-    /// A caller is through.
+    /// Notes that a caller makes no more calls.
     pub fn leave(&self, caller: usize) {
         self.callers[caller].store(u64::MAX, Ordering::SeqCst);
     }
 }
 
-/// How many units are in use in each of these keys, by what a node holds.
+/// How many units are used in each of these keys, as a node reports.
 pub fn used<'a>(client: &mut Connection, keys: impl Iterator<Item = &'a str>) -> Vec<i64> {
     let mut pipe = redis::pipe();
     for key in keys {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::Parser;
 use redis::cluster::ClusterClient;
 use redis::{RedisError, RedisResult, Value};
-use support::fleet::{used, Caller, Fleet, Pass, SHARDS};
+use support::fleet::{used, Caller, Fleet, InFlight, SHARDS};
 use support::{call, command, Load};
 
 const CALLERS: usize = 8;
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     let mut fleet = Fleet::start(&["--appendonly", "yes"]);
     let tags: Vec<_> = (0..TAGS).map(|tag| format!("{{t{tag}}}")).collect();
     let books = Books::new(tags, seconds);
-    let door = fleet.door();
+    let cluster_client = fleet.cluster_client();
     let mut run =
         Run { fleet: &mut fleet, books: &books, rng: Rng(seed), events: BTreeMap::new(), last: Vec::new(), wrong: vec![] };
     run.last = vec![Last::default(); books.cells.len()];
@@ -117,8 +117,8 @@ fn main() -> ExitCode {
     let tallies = std::thread::scope(|scope| {
         let callers: Vec<_> = (0..CALLERS)
             .map(|caller| {
-                let (books, door, load) = (&books, &door, &load);
-                scope.spawn(move || Tally::work(caller, seed, books, door, load))
+                let (books, cluster_client, load) = (&books, &cluster_client, &load);
+                scope.spawn(move || Tally::work(caller, seed, books, cluster_client, load))
             })
             .collect();
         {
@@ -158,7 +158,7 @@ struct Books {
     generations: usize,
     begin: Instant,
     cells: Vec<AtomicI64>,
-    pass: Pass,
+    in_flight: InFlight,
 }
 
 /// A counted key.
@@ -174,7 +174,7 @@ impl Books {
         // The last event may take longer than there is time.
         let generations = (seconds + 90) as usize / GENERATION.as_secs() as usize;
         let cells = (0..tags.len() * LANES.len() * generations).map(|_| AtomicI64::new(0)).collect();
-        Self { tags, generations, begin: Instant::now(), cells, pass: Pass::new(CALLERS) }
+        Self { tags, generations, begin: Instant::now(), cells, in_flight: InFlight::new(CALLERS) }
     }
 
     fn index(&self, place: Place) -> usize {
@@ -220,13 +220,13 @@ struct Tally {
 }
 
 impl Tally {
-    fn work(caller: usize, seed: u64, books: &Books, door: &ClusterClient, load: &Load) -> Self {
+    fn work(caller: usize, seed: u64, books: &Books, cluster_client: &ClusterClient, load: &Load) -> Self {
         let mut rng = Rng(seed ^ (caller as u64 + 1).wrapping_mul(0x5851_f42d_4c95_7f2d));
-        let mut client = Caller::new(door);
+        let mut client = Caller::new(cluster_client);
         let mut tally = Self::default();
         while load.goes_on() {
             tally.calls += 1;
-            if let Err(error) = books.pass.go(caller, || tally.step(&mut rng, books, &mut client)) {
+            if let Err(error) = books.in_flight.run(caller, || tally.step(&mut rng, books, &mut client)) {
                 let kind = kind(&error);
                 if !PASSING.contains(&kind.as_str()) {
                     tally.wrong.push(error.to_string());
@@ -235,7 +235,7 @@ impl Tally {
                 sleep(Duration::from_millis(5));
             }
         }
-        books.pass.leave(caller);
+        books.in_flight.leave(caller);
         tally
     }
 
@@ -437,7 +437,7 @@ impl Run<'_> {
             *self.events.entry(name).or_default() += 1;
             println!("{:6.1} s  shard {shard}: {name}", start.elapsed().as_secs_f64());
             self.happen(event, shard, first, second);
-            if let Some(found) = self.fleet.ailing() {
+            if let Some(found) = self.fleet.failure() {
                 self.wrong.push(found);
                 return;
             }
@@ -455,7 +455,7 @@ impl Run<'_> {
             Event::Takeover { lag } => {
                 let keys = self.keys_of(shard);
                 let (primary, replica) = self.kill(shard, lag, first);
-                let survived = self.fleet.bereft(replica, |client| used(client, names(&keys)));
+                let survived = self.fleet.without_primary(replica, |client| used(client, names(&keys)));
                 self.account(&keys, &survived);
                 self.fleet.take_over(replica);
                 sleep(Duration::from_millis(second % 500));
@@ -514,7 +514,7 @@ impl Run<'_> {
         if lag {
             self.fleet.signal(replica, "CONT");
         }
-        self.books.pass.all();
+        self.books.in_flight.wait_for_earlier();
         (primary, replica)
     }
 
@@ -573,13 +573,13 @@ impl Run<'_> {
             wrong.iter().take(5).for_each(|wrong| println!("         {wrong}"));
             failed += usize::from(!wrong.is_empty());
         };
-        let ailing: Vec<_> = self.fleet.ailing().into_iter().collect();
+        let failure: Vec<_> = self.fleet.failure().into_iter().collect();
         verdict(
             "no process has died that was not killed, and no log tells of a crash",
             format!("{} nodes", 2 * SHARDS),
-            &ailing,
+            &failure,
         );
-        let step = self.fleet.step();
+        let step = self.fleet.compare();
         verdict("every key has a deadline on every node", format!("{} keys", step.keys), &step.endless);
         verdict("every replica equals its primary", format!("{} differ", step.differ.len()), &step.differ);
         let odd: Vec<_> = tally.errors.keys().filter(|kind| !PASSING.contains(&kind.as_str())).cloned().collect();
@@ -644,7 +644,7 @@ impl Run<'_> {
 
     /// Tags whose keys are not served.
     fn unserved(&self) -> Vec<String> {
-        let mut client = Caller::new(&self.fleet.door());
+        let mut client = Caller::new(&self.fleet.cluster_client());
         let mut ask = |tag: &String| {
             let reply = client.limit(tag, &format!("RL.GCRA {tag}:end 10 1d"));
             let served = reply.as_ref().is_ok_and(|row| row[..3] == [1, 10, 9]);

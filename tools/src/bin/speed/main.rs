@@ -3,6 +3,7 @@
 //! It measures into docs/benchmarks.json; docs/benchmarks.md and the charts are made of that file alone (`--report`).
 
 mod cases;
+mod json;
 mod load;
 mod machine;
 mod memory;
@@ -107,8 +108,7 @@ fn main() {
         let scale = scale.filter(|_| !wanted(Part::Scale)).unwrap_or_else(|| scale::measure(&options.scale));
         let speed = speed.filter(|_| !wanted(Part::Speed)).unwrap_or_else(|| speed::measure(&options, &peers));
         let results = Results { machine: machine::Machine::this(), speed, memory, scale };
-        let text = serde_json::to_string_pretty(&results).expect("JSON");
-        write(&file, &(text + "\n"));
+        write(&file, &json::text(&results));
     }
     let results = read();
     let chart = |name: &str| options.out.join(format!("benchmarks-{name}.svg"));

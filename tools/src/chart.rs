@@ -1,4 +1,4 @@
-//! What the charts share: they are legible in light and in dark mode, wherever they are shown.
+//! What the charts of several tools share. All charts are legible in light and in dark mode, on any page.
 
 use std::fs;
 use std::path::Path;
@@ -6,11 +6,12 @@ use std::path::Path;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// As wide as a README.
+/// The width of a chart: that of a README.
 pub const WIDTH: u32 = 800;
-/// Text and axes. [`save`] has the reader's mode choose another.
+/// The colour of text and axes. The style sheet that [`save`] adds overrides the colour of text, by the reader's colour
+/// scheme.
 pub const INK: RGBColor = RGBColor(0x80, 0x80, 0x80);
-/// Lines and bars: of middling lightness, so that they stand out from white and from black.
+/// Colours of lines and bars, of medium lightness, so that they are visible on white and on black.
 pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0xe0, 0x5a, 0x2b),
     RGBColor(0x2f, 0x81, 0xd6),
@@ -21,13 +22,13 @@ pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0x88, 0x8c, 0x94),
 ];
 
-/// Text of this size, anchored at its middle by its left, centre or right.
+/// The style of text of this size. `at` says which part of the text is at its position: its left end, centre or right end.
 pub fn text(size: u32, at: HPos) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK).pos(Pos::new(at, VPos::Center))
 }
 
-/// Writes a drawing down, on a ground of its own: the page around it may be dark where the reader's mode is light, and the
-/// other way round.
+/// Writes a drawing to a file, with a style sheet and a background of its own: the colour of the page around it may not
+/// match the reader's colour scheme.
 pub fn save(svg: &str, path: &Path) {
     const STYLE: &str = "<style>.ground{fill:#ffffff}text{fill:#424a53;font-family:system-ui,sans-serif}\
         @media(prefers-color-scheme:dark){.ground{fill:#0d1117}text{fill:#b1bac4}}</style>\n\
@@ -37,13 +38,13 @@ pub fn save(svg: &str, path: &Path) {
     write(path, &format!("{}\n{STYLE}{}", &svg[..body], &svg[body..]));
 }
 
-/// Writes a file, and tells which.
+/// Writes a file, and prints its path.
 pub fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     println!("{}", path.display());
 }
 
-/// The page with what stands between two marks replaced.
+/// Replaces the text between a mark and the next end mark of a page.
 pub fn fill(page: &str, mark: &str, text: &str) -> String {
     let (from, to) = (format!("<!-- {mark} -->\n"), "<!-- end -->");
     let (before, rest) = page.split_once(&from).unwrap_or_else(|| panic!("the page has no {from}"));
@@ -51,7 +52,7 @@ pub fn fill(page: &str, mark: &str, text: &str) -> String {
     format!("{before}{from}{text}{to}{after}")
 }
 
-/// A number with a thin gap between thousands.
+/// Formats a number with thin spaces between groups of three digits.
 pub fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");
     let groups: Vec<&str> =
@@ -59,7 +60,7 @@ pub fn grouped(number: f64) -> String {
     groups.join(" ")
 }
 
-/// A power of ten as people say it.
+/// Formats a power of ten with a prefix: `10 k`, `1 M`.
 pub fn short(number: f64) -> String {
     match number {
         n if n >= 1e6 => format!("{} M", n / 1e6),

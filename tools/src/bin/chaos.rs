@@ -1,8 +1,9 @@
-//! A cluster under load to which bad things happen, in an order that a seed tells: `chaos --seconds 120 --seed 1`
+//! Breaks a cluster under load in many ways, in an order that a seed determines: `make chaos CHAOS=120 SEED=1`
 //!
-//! Three primaries with a replica each count for cluster clients that use every command. Meanwhile primaries and replicas are
-//! killed and come back on their files, replicas take over, slots move, servers pause, sleep and rewrite their files. In the
-//! end the books must balance: no key has granted more than its limit and what a crash took with it that no replica had.
+//! Cluster clients use every command on three primaries, which have a replica each. Meanwhile primaries and replicas are
+//! killed and restarted on their files, replicas take over, slots move, and servers pause, sleep and rewrite their files. In
+//! the end the grants that the clients counted are compared with what the keys hold: no key may have granted more than its
+//! limit and those grants that were lost because a primary was killed before its replica received them.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -18,39 +19,39 @@ use support::fleet::{used, Caller, Fleet, InFlight, SHARDS};
 use support::{call, command, Load};
 
 const CALLERS: usize = 8;
-/// Hash tags, a third of them in each shard's slots at first.
+/// The number of hash tags. At first, each shard serves the slots of a third of them.
 const TAGS: usize = 12;
-/// What each key grants, a day.
+/// The limit of each key, per day.
 const LIMIT: i64 = 80;
-/// New keys come into use this often, and stay so four times as long.
+/// How often new keys come into use. Each stays in use four times as long.
 const GENERATION: Duration = Duration::from_secs(3);
 
-/// What is counted of each tag and generation: a key each.
+/// A kind of calls whose grants are counted. For each tag and generation there is one key of each lane.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Lane {
     name: &'static str,
     limiter: &'static str,
     options: &'static str,
-    /// What is called, with `n` units.
+    /// The option that says how many units are called; `n` stands for the number.
     clause: &'static str,
-    /// The most units of a call.
+    /// The most units in one call.
     most: u64,
     kind: Kind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Never more than the limit.
+    /// Grants at most the limit.
     Limited,
-    /// The limit, and what is free within half a day.
+    /// Grants at most the limit and what becomes free within half a day.
     Booked,
-    /// Whatever is asked for.
+    /// Grants all that is asked for.
     Forced,
-    /// What is taken is also given back.
+    /// Calls also give back units that were granted.
     Refunded,
-    /// Charged by `RL.ALL`, the first of two.
+    /// The first of two keys that `RL.ALL` charges.
     Pair,
-    /// The second.
+    /// The second of these keys.
     Second,
 }
 
@@ -82,7 +83,7 @@ const LANES: [Lane; 14] = [
     lane("second", "SLIDE", "", "", 3, Kind::Second),
 ];
 
-/// Calls with short limits, of which no books are kept: they wait, and are granted in turn.
+/// Calls with short limits, whose grants are not counted: they wait for their turn.
 const PACED: [(&str, &str); 4] = [
     ("pace", "RL.GCRA # 50 1 BURST 1 BLOCK 200ms"),
     ("turns", "RL.FIXED # 10 200ms UPTO 3 BLOCK 300ms"),
@@ -93,10 +94,10 @@ const PACED: [(&str, &str); 4] = [
 /// Puts a cluster under load, and kills, pauses and moves parts of it meanwhile.
 #[derive(Parser)]
 struct Options {
-    /// How long the load lasts
+    /// How long the load lasts, in seconds
     #[arg(long, default_value_t = 120)]
     seconds: u64,
-    /// The order of events follows from it; by default, the time
+    /// Determines the order of events; the default is the time
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -128,12 +129,12 @@ fn main() -> ExitCode {
         callers.into_iter().map(|caller| caller.join().expect("a caller")).collect::<Vec<_>>()
     });
     let tally = tallies.into_iter().fold(Tally::default(), Tally::and);
-    // The short limits' keys go.
+    // Wait until the keys with short limits have expired.
     sleep(Duration::from_millis(1_500));
     run.report(&tally, begin)
 }
 
-/// SplitMix64.
+/// A random number generator: SplitMix64.
 struct Rng(u64);
 
 impl Rng {
@@ -150,9 +151,9 @@ impl Rng {
     }
 }
 
-// ---- The books ----
+// ---- What was granted ----
 
-/// What callers have been granted, key by key.
+/// The units that callers have been granted, for each key.
 struct Books {
     tags: Vec<String>,
     generations: usize,
@@ -161,7 +162,7 @@ struct Books {
     in_flight: InFlight,
 }
 
-/// A counted key.
+/// A key whose grants are counted.
 #[derive(Clone, Copy)]
 struct Place {
     tag: usize,
@@ -171,7 +172,7 @@ struct Place {
 
 impl Books {
     fn new(tags: Vec<String>, seconds: u64) -> Self {
-        // The last event may take longer than there is time.
+        // The last event may go on after the end of the load.
         let generations = (seconds + 90) as usize / GENERATION.as_secs() as usize;
         let cells = (0..tags.len() * LANES.len() * generations).map(|_| AtomicI64::new(0)).collect();
         Self { tags, generations, begin: Instant::now(), cells, in_flight: InFlight::new(CALLERS) }
@@ -198,7 +199,7 @@ impl Books {
         self.cells[self.index(place)].fetch_add(units, Ordering::SeqCst);
     }
 
-    /// A key that is in use now, of one of the last generations.
+    /// A random key of one of the generations that are in use now.
     fn pick(&self, rng: &mut Rng) -> Place {
         let now = (self.begin.elapsed().as_millis() / GENERATION.as_millis()) as usize;
         let generation = now.min(self.generations - 1).saturating_sub(rng.below(4) as usize);
@@ -208,7 +209,7 @@ impl Books {
 
 // ---- Callers ----
 
-/// What callers were told.
+/// The outcomes of the calls.
 #[derive(Default)]
 struct Tally {
     calls: u64,
@@ -228,7 +229,7 @@ impl Tally {
             tally.calls += 1;
             if let Err(error) = books.in_flight.run(caller, || tally.step(&mut rng, books, &mut client)) {
                 let kind = kind(&error);
-                if !PASSING.contains(&kind.as_str()) {
+                if !TRANSIENT_ERRORS.contains(&kind.as_str()) {
                     tally.wrong.push(error.to_string());
                 }
                 *tally.errors.entry(kind).or_default() += 1;
@@ -239,7 +240,7 @@ impl Tally {
         tally
     }
 
-    /// One call.
+    /// Makes one call.
     fn step(&mut self, rng: &mut Rng, books: &Books, client: &mut Caller) -> RedisResult<()> {
         match rng.below(100) {
             0..10 => {
@@ -312,7 +313,7 @@ impl Tally {
         self.check(row, units, key);
     }
 
-    /// No reply says what can't be.
+    /// Panics if a reply is impossible in itself.
     fn check(&mut self, row: &[i64; 5], units: i64, key: &str) {
         let &[granted, limit, remaining, wait, reset] = row;
         let told = (0..=units).contains(&granted) && (0..=limit).contains(&remaining) && wait >= -1 && reset >= 0;
@@ -342,9 +343,9 @@ fn kind(error: &RedisError) -> String {
     }
 }
 
-/// What is told while servers change: a client asks again. All else would be an answer to a wrong call. `Client` is the library's
-/// word for a node that does not tell where slots are.
-const PASSING: [&str; 13] = [
+/// Errors that clients get while servers change, and after which they call again. All other errors would mean that a call is
+/// wrong. `Client` is the library's word for a node that does not report where slots are.
+const TRANSIENT_ERRORS: [&str; 13] = [
     "MOVED",
     "ASK",
     "TRYAGAIN",
@@ -360,15 +361,15 @@ const PASSING: [&str; 13] = [
     "ClusterConnectionNotFound",
 ];
 
-// ---- What happens ----
+// ---- Events ----
 
 #[derive(Clone, Copy)]
 enum Event {
-    /// A primary is killed, and its replica takes over; maybe the replica lags behind.
+    /// Kills a primary whose replica then takes over. `lag`: the replica has not received the last grants.
     Takeover {
         lag: bool,
     },
-    /// A primary is killed, and comes back before its replica takes over.
+    /// Kills a primary and restarts it before its replica takes over.
     Comeback {
         lag: bool,
     },
@@ -395,7 +396,7 @@ const EVENTS: [(Event, &str, u64); 11] = [
     (Event::Save, "BGSAVE", 2),
 ];
 
-/// How a key stood at the last crash of its primary.
+/// A key at the last crash of its primary: what had been granted by then, and what the crash left.
 #[derive(Clone, Copy, Default)]
 struct Last {
     granted: i64,
@@ -411,7 +412,7 @@ struct Run<'a> {
     wrong: Vec<String>,
 }
 
-/// What crashes took, and what they left.
+/// Units that crashes have lost in all, and how many keys lost some.
 static LOST: AtomicI64 = AtomicI64::new(0);
 static KEYS_HIT: AtomicI64 = AtomicI64::new(0);
 
@@ -431,12 +432,12 @@ impl Run<'_> {
                     None => true,
                 })
                 .expect("one of them");
-            // As many draws for each, so that the order stays the same whatever happens.
+            // Each event draws the same number of random numbers, so that the order of events depends on the seed alone.
             let (shard, first, second, rest) =
                 (self.rng.below(SHARDS as u64) as usize, self.rng.next(), self.rng.next(), self.rng.below(900));
             *self.events.entry(name).or_default() += 1;
             println!("{:6.1} s  shard {shard}: {name}", start.elapsed().as_secs_f64());
-            self.happen(event, shard, first, second);
+            self.trigger(event, shard, first, second);
             if let Some(found) = self.fleet.failure() {
                 self.wrong.push(found);
                 return;
@@ -445,10 +446,10 @@ impl Run<'_> {
         }
     }
 
-    fn happen(&mut self, event: Event, shard: usize, first: u64, second: u64) {
+    fn trigger(&mut self, event: Event, shard: usize, first: u64, second: u64) {
         let some_node = if first & 1 == 0 { shard } else { shard + SHARDS };
         let admin = |fleet: &Fleet, words: &str| {
-            // What is under way already is refused.
+            // The server refuses a command that is still at work from before.
             let _: RedisResult<Value> = command(words).query(&mut fleet.client(some_node));
         };
         match event {
@@ -466,7 +467,7 @@ impl Run<'_> {
                 let keys = self.keys_of(shard);
                 let (primary, _) = self.kill(shard, lag, first);
                 self.fleet.restart(primary);
-                // For two seconds a primary that comes back takes no writes.
+                // A primary that is restarted refuses writes for two seconds.
                 let mut client = self.fleet.reader(primary);
                 let survived = used(&mut client, names(&keys));
                 let info: String = call(&mut client, "CLUSTER INFO");
@@ -501,7 +502,7 @@ impl Run<'_> {
         }
     }
 
-    /// Kills a shard's primary, if told so after it has granted what its replica does not get.
+    /// Kills a shard's primary. With `lag`, it first grants units that its replica does not receive.
     fn kill(&mut self, shard: usize, lag: bool, draw: u64) -> (usize, usize) {
         let primary = self.fleet.primary(shard);
         let replica = Fleet::partner(primary);
@@ -518,7 +519,7 @@ impl Run<'_> {
         (primary, replica)
     }
 
-    /// The counted keys of a shard that have been used by now, or are about to be.
+    /// The counted keys of a shard that are in use, or soon will be.
     fn keys_of(&self, shard: usize) -> Vec<(usize, String)> {
         let tags: Vec<_> =
             (0..TAGS).filter(|&tag| self.fleet.shard(self.fleet.slot(&self.books.tags[tag])) == shard).collect();
@@ -531,7 +532,7 @@ impl Run<'_> {
         (0..self.books.cells.len()).filter(of_shard).map(name).collect()
     }
 
-    /// Notes what is left of a primary that is gone. No caller is granted anything of it meanwhile.
+    /// Notes what is left of the keys of a killed primary. No caller is granted units of them meanwhile.
     fn account(&mut self, keys: &[(usize, String)], survived: &[i64]) {
         for ((index, name), &survived) in keys.iter().zip(survived) {
             let granted = self.books.granted(*index);
@@ -552,7 +553,7 @@ impl Run<'_> {
         }
     }
 
-    // ---- The end ----
+    // ---- The report ----
 
     fn report(&mut self, tally: &Tally, begin: Instant) -> ExitCode {
         println!("\n{} calls in {:.0} s by {CALLERS} cluster clients", tally.calls, begin.elapsed().as_secs_f64());
@@ -582,7 +583,7 @@ impl Run<'_> {
         let step = self.fleet.compare();
         verdict("every key has a deadline on every node", format!("{} keys", step.keys), &step.endless);
         verdict("every replica equals its primary", format!("{} differ", step.differ.len()), &step.differ);
-        let odd: Vec<_> = tally.errors.keys().filter(|kind| !PASSING.contains(&kind.as_str())).cloned().collect();
+        let odd: Vec<_> = tally.errors.keys().filter(|kind| !TRANSIENT_ERRORS.contains(&kind.as_str())).cloned().collect();
         verdict("no error but those after which a client asks again", format!("{} others", odd.len()), &odd);
         let mut told = tally.wrong.clone();
         told.append(&mut self.wrong);
@@ -613,7 +614,7 @@ impl Run<'_> {
         for (index, &used) in held.iter().enumerate() {
             let (place, Last { granted, survived }) = (self.books.place(index), self.last[index]);
             let Lane { limiter, options, kind, .. } = LANES[place.lane];
-            // What flows back while it runs.
+            // The units that a limiter regains during the run.
             let flows = limiter == "GCRA" || limiter == "BUCKET" && options != "STEP";
             let flowed = |time: Duration| if flows { LIMIT * time.as_millis() as i64 / 86_400_000 } else { 0 };
             let half_a_day = Duration::from_secs(43_200);
@@ -642,7 +643,7 @@ impl Run<'_> {
         audit
     }
 
-    /// Tags whose keys are not served.
+    /// The tags whose keys no node serves.
     fn unserved(&self) -> Vec<String> {
         let mut client = Caller::new(&self.fleet.cluster_client());
         let mut ask = |tag: &String| {

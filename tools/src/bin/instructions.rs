@@ -1,7 +1,9 @@
-//! How many instructions the server executes for a call: a figure without noise. `make instructions`
+//! Counts the instructions that the server executes for a call. Unlike times, these counts do not vary from run to run.
+//! `make instructions`
 //!
-//! The server runs in callgrind, which counts from one dump to the next. A call is counted as a whole, from the socket to the
-//! reply, sixteen in a pipeline; what differs from `SET key value EX 60` and `INCR` is what the module adds.
+//! The server runs in callgrind, which counts between two dumps. A count includes all that the server does for a call, from
+//! the socket to the reply, with sixteen calls in a pipeline. The difference to `SET key value EX 60` and `INCR` is what the
+//! module adds.
 
 use std::process::Command;
 
@@ -11,7 +13,8 @@ use support::{call, command, info, Server};
 const CALLS: u64 = 4_000;
 const PIPELINE: u64 = 16;
 
-/// What is counted: a name, what is called first, and the call; `#` is one of a thousand keys.
+/// The rows of the table: a name, a call that prepares each key, and the call to count. `#` stands for one of a thousand
+/// keys.
 const ROWS: [(&str, &str, &str); 25] = [
     ("PING", "", "PING"),
     ("GET", "SET key:# 1", "GET key:#"),
@@ -51,7 +54,7 @@ fn main() {
         if !before.is_empty() {
             make(&mut client, before, 1_000);
         }
-        // Each key is there, and as it stays.
+        // These calls create keys and grow logs, which is not to be counted.
         make(&mut client, words, 1_000);
         control(&server, &["-z", &process]);
         make(&mut client, words, CALLS);
@@ -71,20 +74,20 @@ fn make(client: &mut Connection, words: &str, calls: u64) {
         for index in 0..PIPELINE {
             pipe.add_command(command(&words.replace('#', &((batch * PIPELINE + index) % 1_000).to_string())));
         }
-        // Errors are replies, too.
+        // An error is a reply as well: one row counts it.
         let replies = client.req_packed_commands(&pipe.get_packed_pipeline(), 0, PIPELINE as usize);
         assert_eq!(replies.expect("replies").len() as u64, PIPELINE);
     }
 }
 
-/// Tells callgrind to forget what it has counted, or to write it down.
+/// Makes callgrind set its counts to zero, or write them to a dump.
 fn control(server: &Server, options: &[&str]) {
     let output = Command::new("callgrind_control").args(options).current_dir(server.dir()).output();
     let output = output.expect("callgrind_control, of valgrind");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The instructions in the dump that was written last.
+/// The number of instructions in the latest dump.
 fn newest_dump(server: &Server) -> u64 {
     let dumps = std::fs::read_dir(server.dir()).expect("the server's folder").filter_map(|entry| {
         let path = entry.ok()?.path();

@@ -1,6 +1,7 @@
-//! What it costs that many clients wait: memory for each, wake-ups a second, and what others notice of it. `make waiters`
+//! Measures what many waiting clients cost: the memory of each, wake-ups per second, and the latency for others. `make
+//! waiters`
 //!
-//! `BLPOP`, the server's own way to wait, is measured beside it.
+//! For comparison it also measures `BLPOP`, the server's own blocking command.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +11,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
-/// How many wait.
+/// The number of clients that wait.
 const WAITERS: usize = 10_000;
 
 struct Scene {
     name: &'static str,
-    /// What is called once.
+    /// A call that is made once.
     first: &'static str,
-    /// What client `#` calls before, and what it calls to wait.
+    /// What client number `#` calls first, and then what it calls to wait.
     before: &'static str,
     wait: &'static str,
-    /// What wakes them: all at once, or nothing, as their time comes.
+    /// What wakes all clients at once; `None` if each wakes up by itself when its time comes.
     wake: Option<&'static str>,
 }
 
@@ -77,9 +78,9 @@ fn main() {
     }
 }
 
-/// What the server's process takes, in bytes: the module's own memory is none that the server counts.
+/// The resident memory of the server's process, in bytes. It includes the module's heap, unlike `used_memory`.
 fn resident(client: &mut Connection) -> i64 {
-    // The server looks at it ten times a second.
+    // The server updates this figure ten times a second.
     std::thread::sleep(Duration::from_millis(500));
     info(client, "memory", "used_memory_rss")
 }
@@ -99,7 +100,7 @@ impl Scene {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let before = resident(&mut client);
         let mut streams = connect(&runtime, &server);
-        // Each client has its buffers by now, and each key is there.
+        // From here on all clients have their buffers, and all keys exist.
         exchange(&runtime, &mut streams, self.before);
         call::<()>(&mut client, self.first);
         let connected = resident(&mut client);
@@ -149,7 +150,7 @@ impl Scene {
             self.name,
             each(before, connected),
             each(connected, more),
-            // The server's buffers for each client that a module holds: reserved, and hardly ever touched.
+            // What the server reserves for each blocked client of a module. It hardly ever touches this memory.
             counted / WAITERS as i64,
             if self.wake.is_some() { format!("{idle:.1}") } else { "-".into() },
             WAITERS as f64 / took.as_secs_f64(),
@@ -158,7 +159,7 @@ impl Scene {
     }
 }
 
-/// How long a PING takes, once a millisecond, as long as the load goes on.
+/// The latencies of PINGs, which are sent a millisecond apart until the load ends.
 fn ping(server: &Server, load: &Load) -> Vec<Duration> {
     let mut client = server.client();
     let mut times = Vec::new();
@@ -178,7 +179,7 @@ fn connect(runtime: &Runtime, server: &Server) -> Vec<UnixStream> {
         while streams.len() < WAITERS {
             match UnixStream::connect(&path).await {
                 Ok(stream) => streams.push(stream),
-                // The socket's backlog is full.
+                // The backlog of the server's socket is full.
                 Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
             }
         }
@@ -195,7 +196,7 @@ fn send(runtime: &Runtime, streams: &mut [UnixStream], words: &str) {
     });
 }
 
-/// Waits until each has some reply: those of the scenes are small, and come in one piece.
+/// Reads a reply on each connection. The replies of the scenes are so short that each arrives in one piece.
 fn receive(runtime: &Runtime, streams: &mut [UnixStream]) {
     runtime.block_on(async {
         let mut buffer = [0; 256];

@@ -1,4 +1,4 @@
-//! The four algorithms side by side, live, under the same traffic. `make demo`
+//! Shows the four algorithms side by side, live, under the same traffic. `make demo`
 
 mod show;
 #[cfg(test)]
@@ -12,10 +12,10 @@ use clap::Parser;
 
 use show::{Show, SECONDS};
 
-/// Calls four limiters for half a minute, and draws what they grant.
+/// Calls four limiters for half a minute, and draws which calls they grant
 #[derive(Parser)]
 struct Options {
-    /// How long the whole takes: traffic and periods are made faster or slower to fit
+    /// How long the demo lasts, in seconds: traffic and periods are scaled to fit
     #[arg(long, default_value_t = SECONDS, value_parser = seconds)]
     seconds: f64,
 }
@@ -24,7 +24,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|seconds| (1.0..=3_600.0).contains(seconds)).ok_or("from 1 to 3600".into())
 }
 
-/// Ctrl-C has been pressed.
+/// Whether Ctrl-C has been pressed.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
@@ -44,18 +44,18 @@ fn main() -> ExitCode {
     match show {
         Some(show) => {
             println!("{}\n", show.frame(coloured));
-            // For who sees only the end.
+            // For readers who see only the end of the demo.
             for phase in show::PHASES {
                 println!("{:>4} s  {}\n        {}", phase.from, phase.what, phase.see);
             }
             ExitCode::SUCCESS
         }
-        // As a shell counts SIGINT.
+        // The exit status that shells use for SIGINT.
         None => ExitCode::from(130),
     }
 }
 
-/// The terminal's other screen, without a cursor: what stood there before comes back.
+/// The terminal's alternate screen, with the cursor hidden. Leaving it restores what the terminal showed before.
 struct Screen;
 
 impl Screen {
@@ -69,7 +69,7 @@ impl Screen {
         Self
     }
 
-    /// Draws over what was drawn before.
+    /// Draws a frame over the last one.
     fn draw(frame: &str) {
         Self::print(&format!("\x1b[H{}\x1b[J", frame.replace('\n', "\x1b[K\r\n")));
     }
@@ -79,7 +79,7 @@ impl Screen {
     }
 
     fn print(text: &str) {
-        // A terminal that has gone is none of the demo's business.
+        // The terminal may have been closed.
         let _ = stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush());
     }
 }

@@ -1,4 +1,4 @@
-//! The traffic of the demo, what became of it, and how it is drawn: in 80 columns and 23 lines.
+//! The traffic of the demo, its outcome, and how that is drawn, in 80 columns and 23 lines.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -8,20 +8,20 @@ use redis::Cmd;
 
 use support::{command, Server};
 
-/// Of the traffic below.
+/// The length of the traffic below.
 pub const SECONDS: f64 = 26.0;
 const PERIOD_SECONDS: f64 = 2.0;
-/// Five to a period.
+/// Five columns are one period.
 const COLUMNS: usize = 65;
 const FRAME: Duration = Duration::from_millis(50);
 
-/// The same limit for all; `#` is the key, `@` the period.
+/// All limiters have the same limit. `#` stands for the key, `@` for the period.
 const LIMITERS: [&str; 4] = ["RL.FIXED # 10 @", "RL.SLIDE # 10 @", "RL.GCRA # 10 @", "RL.BUCKET # 10 @ CAPACITY 20"];
 
 pub struct Phase {
     pub from: f64,
     pub what: &'static str,
-    /// What is to be seen.
+    /// What the viewer can observe.
     pub see: &'static str,
 }
 
@@ -50,7 +50,8 @@ pub const PHASES: [Phase; 6] = [
     },
 ];
 
-/// When calls come, in seconds. The burst comes early in a window of FIXED, and no call at a window's very end.
+/// The times of the calls, in seconds. The burst comes early in a window of FIXED, and no call comes at the very end of a
+/// window.
 fn traffic() -> Vec<f64> {
     let every = |gap: f64, from: f64, to: f64| {
         (0..).map(move |index| from + f64::from(index) * gap).take_while(move |&at| at < to - 0.01)
@@ -62,11 +63,11 @@ fn traffic() -> Vec<f64> {
     calm.chain(burst).chain(overload).chain(attack).collect()
 }
 
-/// How many in each column.
+/// The number of calls in each column.
 type Counts = [usize; COLUMNS];
 
 pub struct Limiter {
-    /// The call as a reader would write it.
+    /// The call as the demo prints it.
     shown: String,
     call: Cmd,
     look: Cmd,
@@ -93,7 +94,7 @@ impl Limiter {
 }
 
 pub struct Show {
-    /// How far it has come, of [`SECONDS`].
+    /// The position in the traffic, from 0 to [`SECONDS`].
     now: f64,
     speed: f64,
     calls: Counts,
@@ -101,7 +102,7 @@ pub struct Show {
 }
 
 impl Show {
-    /// Plays the traffic in so many seconds, and has each change drawn; none if it is stopped.
+    /// Plays the traffic, scaled to this many seconds, and calls `draw` after each change. Returns `None` if it is stopped.
     pub fn run(server: &Server, seconds: f64, stopped: &AtomicBool, mut draw: impl FnMut(&Self)) -> Option<Self> {
         let speed = SECONDS / seconds;
         let period_us = (PERIOD_SECONDS / speed * 1e6).round() as u64;
@@ -129,7 +130,7 @@ impl Show {
             match pipe.query::<Vec<Vec<i64>>>(&mut client) {
                 Ok(replies) => show.count(&replies, due),
                 Err(error) => {
-                    // Ctrl-C stops the server, too, and may do so first.
+                    // Ctrl-C also stops the server, maybe before this program notices.
                     sleep(Duration::from_millis(100));
                     assert!(stopped.load(Ordering::Relaxed), "{error}\n{}", server.log());
                 }
@@ -145,7 +146,7 @@ impl Show {
         Some(show)
     }
 
-    /// Counts the replies to the calls that were due; the last ones tell the levels.
+    /// Counts the replies to the calls that were due. The last replies are those of RL.PEEK, which report the levels.
     fn count(&mut self, replies: &[Vec<i64>], due: usize) {
         let column = self.column().min(COLUMNS - 1);
         self.calls[column] += due;
@@ -163,7 +164,7 @@ impl Show {
         }
     }
 
-    /// The column of now; in the end the one after the last.
+    /// The column of the present time. At the end of the traffic, it is one more than the last column.
     fn column(&self) -> usize {
         (self.now / SECONDS * COLUMNS as f64) as usize
     }
@@ -196,9 +197,9 @@ impl Show {
         lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
     }
 
-    /// A sign for each count, and a line where it is now.
+    /// A sign for each count. The present column has a line if its count is 0.
     fn row(&self, counts: &Counts, signs: [char; 8]) -> String {
-        // The least count for each sign.
+        // The least count for which each sign stands.
         const LEAST: [usize; 8] = [1, 2, 3, 4, 6, 9, 13, 19];
         let sign = |(column, count): (usize, &usize)| match LEAST.iter().rposition(|least| least <= count) {
             Some(place) => signs[place],

@@ -1,4 +1,4 @@
-//! The demo ends by itself, tells of all four algorithms, and fits into a terminal.
+//! The demo ends by itself, shows all four algorithms, and fits into a terminal.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +20,7 @@ fn the_demo_ends_with_all_four_timelines() {
     for name in ["RL.FIXED", "RL.SLIDE", "RL.GCRA", "RL.BUCKET"] {
         assert!(frame.contains(name), "{name}\n{frame}");
     }
-    // All got the same calls, and none granted them all.
+    // All limiters got the same calls, and none granted all of them.
     let sums = show.limiters.iter().map(|limiter| [&limiter.granted, &limiter.denied].map(|counts| counts.iter().sum()));
     let sums: Vec<[usize; 2]> = sums.collect();
     assert!(sums.iter().all(|[granted, denied]| *granted > 0 && *denied > 0), "{frame}");

@@ -1,4 +1,4 @@
-//! The pictures, of nothing but what was granted.
+//! Draws the pictures. They show grants only.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use tools::chart::{save, text, COLOURS, INK, WIDTH};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Point = (i32, i32);
-/// A title, and the figures that stand below it.
+/// A title, and the row of figures below it.
 type Column = (&'static str, fn(&Row) -> Pair);
 
-/// Of letters, in plotters' measure: 16, 13 and 12 pixels.
+/// Font sizes as plotters counts them, which give letters of 16, 13 and 12 pixels.
 const TITLE: u32 = 20;
 const NAME: u32 = 16;
 const LABEL: u32 = 15;
@@ -44,7 +44,7 @@ fn bar(root: &Area, from: Point, to: Point, style: impl Into<ShapeStyle>) {
     root.draw(&Rectangle::new([from, to], style)).expect("a bar");
 }
 
-/// From a scale to pixels.
+/// Converts a coordinate to pixels.
 #[derive(Clone, Copy)]
 struct Axis {
     from: f64,
@@ -59,15 +59,15 @@ impl Axis {
     }
 }
 
-/// A count that changes at some times, in seconds.
+/// A count that grows at these times, in seconds.
 type Steps = Vec<(f64, f64)>;
 
-/// How many calls there were up to a time.
+/// The number of events up to a time.
 fn cumulated(times_us: impl Iterator<Item = i64>) -> Steps {
     times_us.enumerate().map(|(index, time)| (time as f64 / 1e6, index as f64 + 1.0)).collect()
 }
 
-/// How many there were in the period before.
+/// The number of events in the period before a time.
 fn in_a_period(times_us: &[i64]) -> Steps {
     let come = times_us.iter().map(|&time| (time, 1));
     let go = times_us.iter().map(|&time| (time + PERIOD_US, -1));
@@ -95,11 +95,11 @@ fn stairs(steps: &Steps, x: Axis, y: Axis) -> Vec<Point> {
     points
 }
 
-/// Six panels of the same scale, in two rows.
+/// Six panels with the same axes, in two rows.
 struct Panels<'a, 'b> {
     root: &'a Area<'b>,
     seconds: f64,
-    /// Counts that have a line, and how they are called.
+    /// The counts that are drawn as lines, with their names.
     marks: &'a [(f64, &'a str)],
     most: f64,
 }
@@ -110,7 +110,7 @@ const PANEL_STEP: i32 = 190;
 const PANELS_HEIGHT: u32 = (PANEL_TOP + PANEL_STEP + PANEL_HEIGHT + 30) as u32;
 
 impl Panels<'_, '_> {
-    /// Draws a panel's frame, with a figure in its head; its axes.
+    /// Draws a panel's frame and axes, with a title and a figure above it.
     fn panel(&self, place: usize, name: &str, figure: &str) -> (Axis, Axis) {
         let (column, row) = (place as i32 % 3, place as i32 / 3);
         let left = 66 + column * 246;
@@ -130,7 +130,7 @@ impl Panels<'_, '_> {
     }
 }
 
-/// Lines at whole seconds, and a scale below them.
+/// Draws lines at whole seconds, and a scale below them.
 fn seconds(root: &Area, x: Axis, bottom: i32, top: i32, labels: bool) {
     for second in 0..=x.to as i32 {
         let at = x.at(second.into());
@@ -185,8 +185,8 @@ fn colour(lane: &Lane) -> RGBColor {
     COLOURS[lane.colour]
 }
 
-/// The lanes that have a panel: its place, the lane, and one that goes into it, too: without options `RL.BUCKET` does what
-/// `RL.GCRA` does.
+/// The lanes that have a panel: where the panel is, the lane, and another lane that is drawn in it, too. Without options,
+/// `RL.BUCKET` grants the same as `RL.GCRA`.
 fn panelled(played: &Played) -> impl Iterator<Item = (usize, usize, Option<usize>)> {
     let (gcra, bucket) = (played.lane("GCRA"), played.lane("BUCKET"));
     let lanes = (0..played.lanes.len()).filter(move |&lane| lane != bucket);
@@ -199,7 +199,7 @@ fn title(played: &Played, lane: usize, twin: Option<usize>) -> String {
 }
 
 fn curves(root: &Area, played: &Played, lane: usize, twin: Option<usize>, points: impl Fn(usize) -> Vec<Point>) {
-    // What lies below shows at both sides.
+    // The lower line stays visible on both sides of the upper one.
     let width = if twin.is_some() { 4 } else { 2 };
     line(root, points(lane), colour(&played.lanes[lane]).stroke_width(width));
     if let Some(twin) = twin {
@@ -218,7 +218,7 @@ pub fn overload(played: &Played, path: &Path) {
         format!("Each call of {} per second, at a limit of {LIMIT} per second: up is granted, down is denied", 2 * LIMIT);
     picture(path, bottom as u32 + 26, "A steady overload", &subtitle, |root| {
         let x = Axis { from: OVERLOAD_FROM, to: OVERLOAD_TO, start: LEFT, end: RIGHT };
-        // The scale begins with the traffic.
+        // The axis begins with the traffic.
         let scale = Axis { from: 0.0, to: OVERLOAD_TO - OVERLOAD_FROM, ..x };
         seconds(root, scale, bottom, TOP, true);
         write(root, "granted", LABEL, HPos::Right, (WIDTH as i32 - 8, TOP - 4));
@@ -269,7 +269,7 @@ pub fn accuracy(accuracy: &Accuracy, path: &Path) {
                 for (value, strength, down) in [(figures.attacked, 1.0, 4), (figures.random, 0.55, 21)] {
                     let top = TOP + ROW * at + down;
                     bar(root, (left, top), (x.at(value), top + 14), colour(row.lane).mix(strength).filled());
-                    // Beside the line at 1, not upon it.
+                    // The text is beside the line at 1, not on it.
                     write(root, &format!("{value:.2}"), LABEL, HPos::Left, (x.at(value.max(1.0)) + 6, top + 7));
                 }
             }

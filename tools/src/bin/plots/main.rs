@@ -1,6 +1,6 @@
-//! What the algorithms do, as pictures of real calls to a real server. `make plots`
+//! Draws what the algorithms grant, in pictures of real calls to a real server. `make plots`
 //!
-//! Draws docs/choosing-*.svg, and fills in the figures of docs/choosing.md.
+//! Writes docs/choosing-*.svg, and the figures in docs/choosing.md.
 
 mod draw;
 mod scenes;
@@ -18,16 +18,16 @@ use tools::chart;
 use scenes::Accuracy;
 use traffic::Played;
 
-/// Calls the algorithms under some kinds of traffic, and draws what they granted.
+/// Calls the algorithms under several kinds of traffic, and draws what they granted
 #[derive(Parser)]
 struct Options {
-    /// The random traffic follows from it
+    /// Determines the random traffic
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the pictures and the page go
+    /// The folder to write the pictures and the page to
     #[arg(long, default_value_os_t = root().join("docs"))]
     out: PathBuf,
-    /// How late a call may be, in milliseconds, for the picture to be of the traffic that it is said to be of
+    /// The most milliseconds by which a call may be late: a picture has to show the traffic that it claims to show
     #[arg(long, default_value_t = 50)]
     late: i64,
 }
@@ -51,10 +51,10 @@ fn main() {
     chart::write(&options.out.join("choosing.md"), &page);
 }
 
-/// On a machine that has other things to do.
+/// How often the traffic is played on a machine that is busy with other work.
 const ATTEMPTS: usize = 4;
 
-/// All traffic, on a server of its own.
+/// The outcome of all traffic on one server.
 struct Run {
     burst: Played,
     overload: Played,
@@ -67,7 +67,7 @@ struct Run {
 impl Run {
     fn play(seed: u64) -> Self {
         let server = &support::Server::start();
-        // A whole second of the clock that the server has, too: grids of windows start there.
+        // The traffic begins at a whole second of the clock, which the server shares: grids of windows begin there, too.
         let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
         let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(clock.as_secs() + 2);
         std::thread::scope(|scope| {
@@ -95,7 +95,7 @@ impl Run {
         })
     }
 
-    /// Whether the calls came when they should have; at random they may come at any time.
+    /// Whether no call was too late. Calls at random times may come at any time.
     fn is_in_time(&self, late_us: i64) -> bool {
         let late = [&self.burst, &self.overload, &self.boundary, &self.attacked].map(|played| played.late_us);
         let late = late.into_iter().max().expect("some");
@@ -106,7 +106,7 @@ impl Run {
     }
 }
 
-/// The figures of the picture, and what a limiter takes.
+/// The figures of the picture, and the memory that each limiter takes.
 fn table(accuracy: &Accuracy, bytes: &[i64]) -> String {
     let mut rows = String::from(
         "| | bytes | most in a period: attack | random | granted: attack | random |\n|---|---:|---:|---:|---:|---:|\n",

@@ -1,4 +1,4 @@
-//! Which limiters get which traffic. Times are in seconds since the beginning, which is a whole second of the clock.
+//! Which limiters get which traffic. Times are in seconds after the beginning, which is a whole second of the clock.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use fastrand::Rng;
 use crate::traffic::{Lane, Played};
 use support::{call, Server};
 
-/// Of the pictures that show a few seconds.
+/// The limiters in the pictures that show a few seconds.
 pub const LIMIT: usize = 20;
 pub const ACCURACY_LIMIT: usize = 100;
 
@@ -31,7 +31,7 @@ pub const BURST: [Lane; 7] = [
     lane("BUCKET", BUCKET, "RL.BUCKET # 20 1"),
 ];
 
-/// Half the limit, then three times the limit at once, then what the limit allows.
+/// Calls at half the limit, then three times the limit at once, then calls at the limit.
 pub fn burst() -> Vec<f64> {
     let before = every(0.1, 0.0, 1.3);
     let after = every(0.05, 1.35, 4.0);
@@ -53,7 +53,7 @@ pub const OVERLOAD: [Lane; 9] = [
 pub const OVERLOAD_FROM: f64 = 0.5;
 pub const OVERLOAD_TO: f64 = 4.5;
 
-/// Twice the limit; it starts between two whole seconds, where the windows of the grid do.
+/// Calls at twice the limit. They begin between two whole seconds, which is where the grid's windows begin.
 pub fn overload() -> Vec<f64> {
     every(0.5 / LIMIT as f64, OVERLOAD_FROM, OVERLOAD_TO)
 }
@@ -68,21 +68,21 @@ pub const BOUNDARY: [Lane; 7] = [
     lane("BUCKET", BUCKET, "RL.BUCKET # 20 1"),
 ];
 
-/// Long enough after a boundary to be behind it.
+/// A time long enough after a boundary to be certainly behind it.
 const OPENING: f64 = 0.002;
 
-/// One call opens a window; all that can be had is taken from shortly before its end.
+/// One call opens a window. Shortly before the window ends, as many calls come as can be granted.
 pub fn boundary() -> Vec<f64> {
     attack(0.0, 0.9, 1.9, 0.005, 1)
 }
 
-/// A call at the start of a period, and from `from` to `to` a salvo and then one call each `gap`.
+/// One call at the beginning of a period; then, between `from` and `to`, a salvo and one call each `gap`.
 fn attack(start: f64, from: f64, to: f64, gap: f64, salvo: usize) -> Vec<f64> {
     let flood = every(gap, start + from + gap, start + to);
     std::iter::once(start + OPENING).chain(std::iter::repeat_n(start + from, salvo)).chain(flood).collect()
 }
 
-/// From the finest to the coarsest.
+/// The limiters, from the finest to the coarsest.
 pub const ACCURACY: [Lane; 7] = [
     lane("SLIDE (SEGMENTS 65536)", SLIDE, "RL.SLIDE # 100 1"),
     lane("SLIDE SEGMENTS 64", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 64"),
@@ -93,7 +93,7 @@ pub const ACCURACY: [Lane; 7] = [
     lane("FIXED", FIXED, "RL.FIXED # 100 1"),
 ];
 
-/// Attacks across a boundary, at some moments before it; between them all windows end.
+/// Attacks across a boundary that begin at several times before it. Between two attacks all windows end.
 pub fn attacks() -> Vec<f64> {
     let phases = [0.98, 0.9, 0.75, 0.5, 0.98];
     let attacks = phases.iter().enumerate().flat_map(|(round, &phase)| {
@@ -103,10 +103,10 @@ pub fn attacks() -> Vec<f64> {
     attacks.collect()
 }
 
-/// What each of these limiters takes in the server once it has granted its limit, evenly, in less than a period; 0 if it has
-/// expired by then.
+/// How many bytes of the server's memory each of these limiters takes after it has granted its limit evenly within less than
+/// a period; 0 if its key has expired by then.
 pub fn bytes(server: &Server, begin: SystemTime) -> Vec<i64> {
-    // Across a whole second: the two windows are there.
+    // The calls cross a whole second, so that both windows exist.
     let played = Played::of(server, "full", &ACCURACY, &every(0.9 / ACCURACY_LIMIT as f64, 0.3, 1.2), begin);
     let mut client = server.client();
     let bytes = (0..played.lanes.len()).map(|lane| {
@@ -119,8 +119,8 @@ pub fn bytes(server: &Server, begin: SystemTime) -> Vec<i64> {
 
 const RANDOM_SECONDS: f64 = 20.0;
 
-/// Calls that come independently of each other, in calm and in busy times that take turns: in all half as many again as the
-/// limit allows. Four such streams.
+/// Calls at independent random times, in calm and in busy phases by turns. In all there are half as many calls again as the
+/// limit allows. There are four such streams.
 pub fn random(seed: u64) -> [Vec<f64>; 4] {
     [0, 1, 2, 3].map(|stream| {
         let mut rng = Rng::with_seed(seed * 4 + stream);
@@ -154,9 +154,9 @@ pub struct Accuracy {
 
 pub struct Row {
     pub lane: &'static Lane,
-    /// The most grants in a window of a period, of the limit: 1 is the promise.
+    /// The most grants in any window of a period, relative to the limit. At 1 the promise holds.
     pub most: Pair,
-    /// All grants, of those that the promise leaves possible.
+    /// All grants, relative to the most grants that keep the promise.
     pub share: Pair,
 }
 
@@ -185,7 +185,7 @@ impl Accuracy {
     }
 }
 
-/// The most in a window, and the share of what is possible.
+/// The most grants in a window, and the share of the grants that were possible.
 fn figures(played: &Played, lane: usize) -> (f64, f64) {
     let most = played.most_in_a_window(lane) as f64 / ACCURACY_LIMIT as f64;
     (most, played.grants(lane).len() as f64 / played.possible(ACCURACY_LIMIT) as f64)

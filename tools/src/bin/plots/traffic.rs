@@ -1,24 +1,25 @@
-//! Calls at their times, and what was granted when, by the server's clock.
+//! Makes calls at their times, and notes which were granted when, by the server's clock.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use support::{call, command, Server};
 
-/// All limits are so many per second.
+/// The period of all limits is a second.
 pub const PERIOD_US: i64 = 1_000_000;
 
-/// One limiter among those that get the same calls.
+/// One of the limiters that get the same calls.
 pub struct Lane {
     pub name: &'static str,
-    /// Its colour, by its algorithm.
+    /// The index of its colour, which its algorithm determines.
     pub colour: usize,
-    /// What is called; `#` is its key.
+    /// The call; `#` stands for its key.
     pub words: &'static str,
 }
 
-/// The counter of two windows as it is commonly written, after Cloudflare's "Counting things, a lot of different things":
-/// the window before counts by the part of it that the sliding window still covers, as if its calls had come evenly.
+/// The counter of two windows as it is commonly written, after Cloudflare's "Counting things, a lot of different things". It
+/// counts the calls of the window before by the part of that window that the sliding window still covers, as if they had
+/// come evenly.
 pub const TWO_WINDOWS: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -35,25 +36,26 @@ redis.call('PEXPIRE', current, 2 * period / 1000)
 return {1}
 ";
 
-/// When a call was decided: between two moments of the server's clock, in microseconds since the beginning.
+/// When a call was decided: between these two times of the server's clock, in microseconds after the beginning.
 #[derive(Clone, Copy)]
 pub struct Moment {
     pub from_us: i64,
     pub to_us: i64,
 }
 
-/// What became of the calls.
+/// The outcome of the calls.
 pub struct Played {
     pub lanes: &'static [Lane],
     pub calls: Vec<Moment>,
-    /// Of each call, whether each lane granted it.
+    /// For each call, whether each lane granted it.
     granted: Vec<Vec<bool>>,
-    /// How late the latest was, by its schedule.
+    /// How late the latest call was.
     pub late_us: i64,
 }
 
 impl Played {
-    /// Calls each lane at all of these seconds after the beginning, and sends together what is due at the same time.
+    /// Makes each lane's call at each of these times, in seconds after the beginning. Calls that are due at the same time
+    /// are sent together.
     pub fn of(server: &Server, name: &str, lanes: &'static [Lane], arrivals: &[f64], begin: SystemTime) -> Self {
         let mut client = server.client();
         let script: String = redis::cmd("SCRIPT").arg("LOAD").arg(TWO_WINDOWS).query(&mut client).expect("a script");
@@ -67,7 +69,7 @@ impl Played {
         let mut played = Self { lanes, calls: Vec::new(), granted: Vec::new(), late_us: 0 };
         for due in arrivals.chunk_by(|one, other| one == other) {
             let at = begin + Duration::from_secs_f64(due[0]);
-            // An error tells that the time has come.
+            // The subtraction fails when the time has come.
             while let Ok(rest) = at.duration_since(SystemTime::now()) {
                 sleep(rest);
             }
@@ -100,12 +102,12 @@ impl Played {
         self.granted[call][lane]
     }
 
-    /// The moments at which a lane granted.
+    /// The times at which a lane granted a call.
     pub fn grants(&self, lane: usize) -> Vec<Moment> {
         (0..self.calls.len()).filter(|&call| self.granted[call][lane]).map(|call| self.calls[call]).collect()
     }
 
-    /// The most grants that certainly fell into one window of a period, wherever it starts.
+    /// The most grants that certainly were in one window of a period, wherever the window begins.
     pub fn most_in_a_window(&self, lane: usize) -> usize {
         let grants = self.grants(lane);
         let mut first = 0;
@@ -118,8 +120,8 @@ impl Played {
         counts.max().unwrap_or(0)
     }
 
-    /// How many of these calls could have been granted with never more than the limit in a window: taking each that fits
-    /// is the most that can be had.
+    /// The most of these calls that can be granted with never more than the limit in a window. Granting each call that fits
+    /// reaches this number.
     pub fn possible(&self, limit: usize) -> usize {
         let mut grants: Vec<i64> = Vec::new();
         for call in &self.calls {

@@ -1,46 +1,46 @@
-//! What is measured: the calls, and how their keys are prepared.
+//! The cases: which calls are measured, and how their keys are prepared.
 
 use redis::Value;
 
 use crate::load;
 use crate::peers::Peers;
 
-/// What every other call is compared with.
+/// The case that most other cases are compared with.
 pub const SET: &str = "SET key value EX 60";
-/// The same by the loop that can do `MULTI`.
+/// The same call, made by the load generator that can send `MULTI`.
 pub const SET_OWN: &str = "SET key value EX 60, by our own loop";
 
-/// The load of a scene: only the widest has every case.
+/// How many cases a scene has. Only the widest scenes have all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Width {
-    /// Few cases: unpipelined, with a log, with a replica.
+    /// A few cases: for scenes without a pipeline, with an append-only file, or with a replica.
     Narrow,
-    /// Those that are told of every server.
+    /// The cases that are measured on every server.
     Medium,
     Wide,
 }
 
-/// What the replies must say, before the measurement and after it.
+/// What replies must be, before the measurement and after it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Replies {
-    /// Not a limiter.
+    /// Any reply: the call is not one of a limiter.
     Any,
     Grants,
     Denials,
 }
 
-/// How a limiter says that it granted.
+/// How the reply of a limiter shows that it granted the call.
 #[derive(Clone, Copy)]
 pub enum Dialect {
-    /// A row, or for `RL.ALL` a verdict: its first integer is not 0.
+    /// Several values, or the verdict of `RL.ALL`: the first integer is not 0.
     Ours,
-    /// A row: its first integer is 0 for a grant.
+    /// Several values: the first is 0 for a grant.
     Limited,
-    /// A single value, 1 for a grant.
+    /// A single value: 1 for a grant.
     Verdict,
 }
 
-/// Which program, besides the server, a case needs.
+/// What a case needs besides the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     Nothing,
@@ -54,16 +54,16 @@ pub struct Case {
     pub name: &'static str,
     pub width: Width,
     pub needs: Needs,
-    /// What is called once for each key before: `#` is the key.
+    /// The call that prepares each key; `#` stands for the key.
     pub prepare: &'static str,
     pub call: &'static str,
     pub replies: Replies,
     pub dialect: Dialect,
     /// Whether a call changes nothing.
     pub reads: bool,
-    /// `MULTI`, and what is compared with it.
+    /// `MULTI`, and the case that it is compared with.
     pub own_loop: bool,
-    /// How its server is configured.
+    /// The configuration of its server.
     pub configured: &'static [&'static str],
 }
 
@@ -84,8 +84,9 @@ const GRANT: Case = Case { replies: Replies::Grants, needs: Needs::Module, width
 const DENIAL: Case = Case { replies: Replies::Denials, needs: Needs::Module, width: Width::Medium, ..BASE };
 const LUA: Case = Case { replies: Replies::Grants, dialect: Dialect::Limited, ..BASE };
 
-/// Grants of meters find a key of a limit that is never reached, with so much used that it lives for hours: it is not created
-/// anew. It is also little enough for a record of the usual size. Logs are as long as the load makes them, up to 1000.
+/// Grants of meters use keys with a limit that is never reached, and with so much used that they live for hours: no call
+/// creates its key. The use is low enough for a record of the usual size. Logs grow as long as the load makes them, up to
+/// 1000 entries.
 pub const CASES: &[Case] = &[
     Case { name: SET, width: Width::Narrow, call: "SET key:# 0123456789012345678901234567 EX 60", ..BASE },
     Case {
@@ -236,7 +237,7 @@ pub const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// The case that it is compared with.
+    /// The name of the case that this one is compared with.
     pub fn base(&self) -> &'static str {
         if self.own_loop {
             SET_OWN
@@ -245,7 +246,7 @@ impl Case {
         }
     }
 
-    /// The options of its server, with the modules that it loads besides ours.
+    /// The options of its server, including the modules that it loads besides redis-rl.
     pub fn options<'a>(&self, peers: &'a Peers) -> Vec<&'a str> {
         let path = match self.needs {
             Needs::RedisCell => &peers.redis_cell,
@@ -255,12 +256,12 @@ impl Case {
         vec!["--loadmodule", path.to_str().expect("a path")]
     }
 
-    /// Words with all but the key filled in, as a client would now.
+    /// Replaces all placeholders in a call but that of the key, as a client would now.
     pub fn fill(words: &str, keys: u64, sha: &str) -> String {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
         let window = now.as_secs() / 60;
         let hot = keys == 1;
-        // A hot key gets all calls, and a limit that they never reach; of many keys, each gets a few.
+        // The hot key gets all calls, so its limit is one that they never reach. Of many keys, each gets a few calls.
         let many = if hot { 1_000_000_000 } else { 10_000 };
         words
             .replace("%sha", sha)
@@ -273,14 +274,14 @@ impl Case {
             .replace("%now_s", &now.as_secs_f64().to_string())
             .replace("%window", &window.to_string())
             .replace("%previous", &(window - 1).to_string())
-            // A hot key gets far more calls than 1000 a minute. Exact windows shrink until they hold no more than 1000 or so; scripts
-            // that know whole seconds only are given a limit that is never reached.
+            // The hot key gets far more calls than 1000 a minute. Exact windows get so short a period that they hold about
+            // 1000 calls. Scripts that know whole seconds only get a limit that is never reached.
             .replace("%slide", if hot { "2000 1ms" } else { "1000 60" })
             .replace("%sorted_us", if hot { "10000" } else { "60000000" })
             .replace("%limit", if hot { "1000000000" } else { "1000" })
     }
 
-    /// Whether a reply is what it has to be.
+    /// Whether a reply is as it must be.
     pub fn expects(&self, reply: &Value) -> bool {
         let first = |reply: &Value| match reply {
             Value::Array(row) => row.first().cloned(),
@@ -303,8 +304,8 @@ impl Case {
         }
     }
 
-    /// How many changes of keys a call must make, at least and at most: a grant writes, and a denial and a look do not. None is
-    /// known of redis-cell, which writes past the server's count.
+    /// The least and the most changes of keys that the server may count per call. A grant changes a key, a denial and a read
+    /// do not. The number is unknown for redis-cell, which writes without the server counting it.
     pub fn changes(&self) -> std::ops::RangeInclusive<f64> {
         match (self.replies, self.needs) {
             (_, Needs::RedisCell) => 0.0..=0.0,

@@ -1,4 +1,5 @@
-//! Load on a server: redis-benchmark's; and a loop of our own, for preparing keys and for `MULTI`, which redis-benchmark can't.
+//! Load on a server, by redis-benchmark; or by a generator of our own, to prepare keys and for `MULTI`, which
+//! redis-benchmark can't send.
 
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -7,10 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// As many as redis-benchmark has by default.
+/// The number of connections: redis-benchmark's default.
 pub const CONNECTIONS: usize = 50;
 
-/// What stands for a key in a case's words; every key is a number of as many digits as redis-benchmark writes.
+/// What stands for a key in the words of a case. Every key is a number with as many digits as redis-benchmark writes.
 pub const KEY: &str = "#";
 const DIGITS: usize = 12;
 
@@ -21,7 +22,7 @@ pub struct Load {
     pub p99_ms: Option<f64>,
 }
 
-/// One of these is called each time.
+/// The shape of a load: each call is on a random one of this many keys, with this many calls in a pipeline.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub keys: u64,
@@ -40,14 +41,15 @@ pub fn redis_benchmark(socket: &Path, words: &str, shape: Shape, calls: u64) -> 
     if !output.status.success() {
         complain();
     }
-    // The name of the test, which comes first, may have commas: calls a second and then average, minimum, p50, p95, p99, maximum.
+    // The test's name comes first and may contain commas. Then come calls per second, average, minimum, p50, p95, p99 and
+    // maximum.
     let line = text.lines().last().unwrap_or_default();
     let fields: Vec<f64> = line.rsplit(',').take(7).filter_map(|field| field.trim_matches('"').parse().ok()).collect();
     let &[_, p99, _, p50, _, _, per_second] = &fields[..] else { complain() };
     Load { per_second, p50_ms: Some(p50), p99_ms: Some(p99) }
 }
 
-/// The bytes of a call, or of several that are one, with the places where the key's digits go.
+/// The bytes of a call, or of several that count as one, and the positions of the key's digits in them.
 struct Template {
     bytes: Vec<u8>,
     places: Vec<usize>,
@@ -85,7 +87,7 @@ impl Template {
 
 struct Caller {
     stream: UnixStream,
-    /// Lines of replies that are still to come.
+    /// How many lines of replies are still to come.
     awaited: usize,
 }
 
@@ -94,7 +96,7 @@ impl Caller {
         Self { stream: UnixStream::connect(socket).expect("a connection"), awaited: 0 }
     }
 
-    /// How many lines the reply to a call has.
+    /// The number of lines in the reply to a call.
     fn lines(&mut self, template: &mut Template, key: u64) -> usize {
         let mut call = Vec::new();
         template.append(key, &mut call);
@@ -126,7 +128,7 @@ impl Caller {
     }
 }
 
-/// Calls once for each of these keys.
+/// Makes the call once for each of these keys.
 pub fn each_key(socket: &Path, words: &str, keys: Range<u64>) {
     const BATCH: u64 = 500;
     let mut template = Template::new(words);
@@ -142,7 +144,7 @@ pub fn each_key(socket: &Path, words: &str, keys: Range<u64>) {
     }
 }
 
-/// As redis-benchmark does it: as many connections, each with a pipeline under way.
+/// Makes calls as redis-benchmark does: with as many connections, and a pipeline on each.
 pub fn own(socket: &Path, words: &str, shape: Shape, calls: u64) -> Load {
     let mut template = Template::new(words);
     let mut callers: Vec<_> = (0..CONNECTIONS).map(|_| Caller::connect(socket)).collect();
@@ -155,7 +157,7 @@ pub fn own(socket: &Path, words: &str, shape: Shape, calls: u64) -> Load {
             caller.receive(&mut buffer);
             batch.clear();
             for _ in 0..shape.pipeline {
-                // Scattered over the keys.
+                // Spreads the calls over the keys.
                 let scattered = (called + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
                 template.append(scattered % shape.keys, &mut batch);
                 called += 1;

@@ -1,4 +1,4 @@
-//! What it was measured on.
+//! The machine that the figures were measured on.
 
 use std::fs;
 use std::process::Command;

@@ -1,6 +1,7 @@
-//! What a call costs, beside the server's own commands and beside other rate limiters. `make bench`
+//! Measures what calls cost, compared with the server's own commands and with other rate limiters. `make bench`
 //!
-//! It measures into docs/benchmarks.json; docs/benchmarks.md and the charts are made of that file alone (`--report`).
+//! The figures go into docs/benchmarks.json. docs/benchmarks.md and the charts are written from that file alone
+//! (`--report`).
 
 mod cases;
 mod json;
@@ -22,35 +23,35 @@ use serde::{Deserialize, Serialize};
 use support::root;
 use tools::chart::{fill, write};
 
-/// Measures what a call costs, and writes docs/benchmarks.json, docs/benchmarks.md and the charts.
+/// Measures what calls cost, and writes docs/benchmarks.json, docs/benchmarks.md and the charts
 #[derive(Parser)]
 struct Options {
     /// How often each case is measured
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How long the load on a case lasts in a round
+    /// How long the load on a case lasts in each round, in seconds
     #[arg(long, default_value_t = 0.8)]
     seconds: f64,
-    /// Newer servers to measure on, too: their programs
+    /// Another server program to measure on; may be given several times
     #[arg(long, value_parser = program)]
     server: Vec<String>,
-    /// Measure only the scenes whose title has one of these words
+    /// Measure only the scenes whose title contains this; may be given several times
     #[arg(long)]
     only: Vec<String>,
-    /// Measure only this, once more; all else stays as it is in the file
+    /// Measure only this part, and keep the other figures of the file
     #[arg(long, value_enum)]
     part: Vec<Part>,
     #[command(flatten)]
     scale: Scale,
-    /// Measure nothing: write the report anew
+    /// Measure nothing, only write the report again
     #[arg(long)]
     report: bool,
-    /// Where the results go
+    /// The folder to write to
     #[arg(long, default_value_os_t = root().join("docs"))]
     out: PathBuf,
 }
 
-/// How much is measured of memory and scale.
+/// How much of memory and scale is measured.
 #[derive(Args)]
 pub struct Scale {
     /// A short run, to see that it works: its figures are rough
@@ -62,7 +63,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// How often a figure is taken.
+    /// How often each figure is measured.
     pub fn rounds(&self) -> usize {
         if self.quick {
             1
@@ -79,7 +80,7 @@ enum Part {
     Scale,
 }
 
-/// docs/benchmarks.json
+/// The content of docs/benchmarks.json.
 #[derive(Serialize, Deserialize)]
 struct Results {
     machine: machine::Machine,
@@ -103,7 +104,7 @@ fn main() {
             Some(Results { speed, memory, scale, .. }) => (Some(speed), Some(memory), Some(scale)),
             None => (None, None, None),
         };
-        // What is quick and wants a quiet machine the least comes first.
+        // The parts that are short and least sensitive to other work on the machine come first.
         let memory = memory.filter(|_| !wanted(Part::Memory)).unwrap_or_else(|| memory::measure(&options.scale, &peers));
         let scale = scale.filter(|_| !wanted(Part::Scale)).unwrap_or_else(|| scale::measure(&options.scale));
         let speed = speed.filter(|_| !wanted(Part::Speed)).unwrap_or_else(|| speed::measure(&options, &peers));
@@ -132,7 +133,7 @@ fn main() {
     }
 }
 
-/// A server runs in a folder of its own, where a relative path leads nowhere.
+/// The absolute path of a program. A server runs in a folder of its own, so that a relative path would not be found.
 fn program(path: &str) -> std::io::Result<String> {
     Ok(fs::canonicalize(path)?.to_string_lossy().into_owned())
 }

@@ -1,4 +1,4 @@
-//! Memory per key: what `used_memory` grows by, over many keys of the same names.
+//! Memory per key: the growth of `used_memory` over many keys with names of the same length.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::Scale;
 use support::{call, Server};
 use tools::chart::{grouped, save, short, text, COLOURS, INK, WIDTH};
 
-/// What was measured.
+/// The figures of this part.
 #[derive(Serialize, Deserialize)]
 pub struct Section {
-    /// The server's allocator, on which it depends how many bytes a value takes.
+    /// The server's allocator, which determines how many bytes a value takes.
     allocator: String,
     limits: Vec<u64>,
     rows: Vec<Row>,
@@ -33,18 +33,18 @@ struct Row {
 /// What a key holds.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum Kind {
-    /// A count, or a point in time: half used, which makes no difference to the module.
+    /// A count, or a time. The key is half used, which makes no difference to the size of the module's record.
     Count,
-    /// Something for each grant: as many as the limit allows.
+    /// An entry for each grant. The log is as long as the limit allows.
     Log,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Cell {
     keys: u64,
-    /// Bytes a key.
+    /// Bytes per key.
     bytes: f64,
-    /// SLIDE: how many entries the longest log holds.
+    /// SLIDE: the number of entries in the longest log.
     entries: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ const SLIDE: &str = "RL.SLIDE";
 const CELL: &str = "redis-cell";
 const TIMESTAMPS: &str = "sorted set, timestamps";
 
-/// How the limiter of a row is filled.
+/// How the keys of a row are filled.
 struct Subject {
     name: &'static str,
     kind: Kind,
@@ -60,12 +60,12 @@ struct Subject {
     calls: fn(&Plan, key: &str, grant: u64) -> Vec<Vec<u8>>,
 }
 
-/// What a row is filled to.
+/// The limit and period of a row's keys.
 struct Plan {
     limit: u64,
-    /// Seconds: as long as it takes, so that each grant has a tick of its own, and a minute at the least.
+    /// The period in seconds: long enough that each grant has a tick of its own, and at least a minute.
     period: f64,
-    /// The script of limits, as the server knows it.
+    /// The id of the script of limits at the server.
     script: String,
 }
 
@@ -100,7 +100,7 @@ const SUBJECTS: [Subject; 9] = [
         name: TIMESTAMPS,
         kind: Kind::Log,
         calls: |_, key, grant| {
-            // Of two events in a microsecond one would be lost.
+            // Two events with the same time in microseconds would be stored as one.
             let now = microseconds() + u128::from(grant);
             vec![line(&format!("ZADD {key} {now} {now}")), line(&format!("EXPIRE {key} 86400"))]
         },
@@ -128,7 +128,7 @@ fn used(plan: &Plan, command: &str, key: &str) -> Vec<u8> {
     line(&format!("{command} {key} {} 1d COST {}", plan.limit, plan.limit / 2))
 }
 
-/// Three quarters of a power of two: each hash table of the server is then as full as any other.
+/// Three quarters of a power of two: the server's hash table is equally full for each number of keys.
 fn keys(kind: Kind, limit: u64, scale: &Scale) -> u64 {
     let entries = if scale.quick { 1 << 17 } else { 1 << 19 };
     let most = if kind == Kind::Log { (entries / limit).max(4) } else { 1 << 17 };
@@ -160,7 +160,8 @@ fn fill(subject: &Subject, limit: u64, scale: &Scale, peers: &Peers, allocator: 
     let keys = keys(subject.kind, limit, scale);
     let (rounds, apart) = match subject.kind {
         Kind::Count => (1, Duration::ZERO),
-        // SLIDE keeps one entry for all grants in a tick, of which a period has 65 536: slow enough for one each.
+        // SLIDE keeps one entry for all grants in a tick, and a period has 65 536 ticks. These grants are so slow that each
+        // has a tick of its own.
         Kind::Log if subject.name == SLIDE => (limit, Duration::from_micros(if limit > 65_536 { 150 } else { 1_000 })),
         Kind::Log => (limit, Duration::ZERO),
     };
@@ -202,7 +203,7 @@ impl Section {
     }
 }
 
-/// The section as Markdown.
+/// The part as Markdown.
 pub fn report(section: &Section) -> String {
     let mut out = String::from("| bytes a key at a limit of |");
     section.limits.iter().for_each(|&limit| out += &format!(" {} |", grouped(limit as f64)));
@@ -240,7 +241,7 @@ pub fn report(section: &Section) -> String {
     out
 }
 
-/// Bars, on a logarithmic axis.
+/// Draws bars, on a logarithmic axis.
 pub fn chart(section: &Section, path: &Path) {
     const LEFT: i32 = 180;
     const RIGHT: i32 = 715;

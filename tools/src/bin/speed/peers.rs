@@ -1,4 +1,4 @@
-//! Other rate limiters, as they are published: fetched and built in target/peers, and installed nowhere.
+//! Other rate limiters, as they are published. They are downloaded and built in target/peers, and installed nowhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use support::{package, root};
 
-/// The newest in the crate registry.
+/// The newest versions in the registries.
 const REDIS_CELL: &str = "0.2.2";
 const LIMITS: &str = "5.8.0";
 const THROTTLED: &str = "3.5.0";
 
-/// The window of exact times that tutorials and libraries build on a sorted set; the server's clock makes scores and members.
+/// The exact window that tutorials and libraries build on a sorted set. Scores and members are the server's time.
 const SORTED_SET: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -38,7 +38,7 @@ impl Peers {
         vec![format!("redis-cell {REDIS_CELL}"), format!("limits {LIMITS}"), format!("throttled-py {THROTTLED}")]
     }
 
-    /// A Lua script by its package and name.
+    /// The text of a Lua script, by its package and name.
     pub fn script(&self, name: &str) -> String {
         if name == "sorted-set" {
             return SORTED_SET.into();
@@ -92,7 +92,8 @@ fn wheels(scripts: &Path) {
     fs::rename(unpacked.keep(), scripts).expect("target/peers");
 }
 
-/// It is a library that nobody depends on: a project that does has cargo fetch it, and a copy of the source is built as it is.
+/// Builds redis-cell. It is published as a library, which cargo downloads only for a project that depends on it. So this
+/// makes such a project, and builds a copy of the library's source.
 fn build_redis_cell(folder: &Path, cell: &Path) {
     let project = folder.join("fetch");
     fs::create_dir_all(project.join("src")).expect("a project");
@@ -105,7 +106,7 @@ fn build_redis_cell(folder: &Path, cell: &Path) {
     fs::write(&manifest, text).expect("a project");
     run(cargo("fetch").arg("--manifest-path").arg(&manifest));
     run(Command::new("cp").arg("-rT").arg(package(&manifest, "redis-cell")).arg(cell));
-    // A project of its own, inside the folder of another one.
+    // Makes the copy a workspace of its own: it lies in the folder of another one.
     let manifest = cell.join("Cargo.toml");
     fs::write(&manifest, read(&manifest) + "\n[workspace]\n").expect("a manifest");
     run(cargo("build")

@@ -1,4 +1,4 @@
-//! Calls by the pipeline, from one connection that does hardly anything but write and read.
+//! Makes pipelined calls on one connection, by a client that does hardly more than write and read.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use redis::Connection;
 
 use support::{call, info, Server};
 
-/// A command on the wire.
+/// The bytes of a command on the wire.
 pub fn packed(words: &[&[u8]]) -> Vec<u8> {
     let mut command = redis::Cmd::new();
     words.iter().for_each(|word| {
@@ -17,7 +17,7 @@ pub fn packed(words: &[&[u8]]) -> Vec<u8> {
     command.get_packed_command()
 }
 
-/// A command on the wire, of words between spaces.
+/// The bytes of a command on the wire; its words are divided by spaces.
 pub fn line(words: &str) -> Vec<u8> {
     packed(&words.split(' ').map(str::as_bytes).collect::<Vec<_>>())
 }
@@ -34,11 +34,11 @@ impl Pipe {
         Self { stream, buffer: vec![0; 1 << 16].into() }
     }
 
-    /// Sends these `calls` commands, and reads as many replies. None may be an error.
+    /// Sends commands, of which there are `calls`, and reads as many replies. Panics if one is an error.
     pub fn send(&mut self, commands: &[u8], calls: usize) {
         self.stream.write_all(commands).expect("a connection");
         let mut missing = calls as isize;
-        // Lines that are still to come of an array.
+        // How many elements of arrays are still to come.
         let mut nested = 0;
         let mut start = true;
         let (mut bulk, mut len) = (0, None);
@@ -46,7 +46,7 @@ impl Pipe {
             let read = self.stream.read(&mut self.buffer).expect("a reply");
             assert!(read > 0, "the server hung up");
             for &byte in &self.buffer[..read] {
-                // The inside of a bulk string, with its line end.
+                // A byte of a bulk string or of the line end after it.
                 if bulk > 0 {
                     bulk -= 1;
                     continue;
@@ -82,14 +82,14 @@ impl Pipe {
     }
 }
 
-/// A number that `RL.INSPECT` tells; none of a key that is gone.
+/// A number that `RL.INSPECT` reports; `None` if there is no such key.
 pub fn inspect(client: &mut Connection, key: &str, fact: &str) -> Option<u64> {
     let report: Vec<redis::Value> = call(client, &format!("RL.INSPECT {key}"));
     let at = report.iter().position(|name| *name == redis::Value::BulkString(fact.into()))?;
     Some(redis::from_redis_value(report[at + 1].clone()).expect("a number"))
 }
 
-/// What the server's main thread has used of the processor.
+/// The processor time that the server's main thread has used.
 pub fn cpu(client: &mut Connection) -> Duration {
     let text: String = call(client, "INFO cpu");
     let field = |name: &str| -> f64 {
@@ -98,7 +98,7 @@ pub fn cpu(client: &mut Connection) -> Duration {
     Duration::from_secs_f64(field("used_cpu_user_main_thread") + field("used_cpu_sys_main_thread"))
 }
 
-/// `used_memory`, once nothing moves any more: the loader is gone, and the hash tables have grown.
+/// `used_memory` after it has stopped changing: clients have disconnected, and the hash tables have grown.
 pub fn settled_memory(client: &mut Connection) -> i64 {
     let deadline = Instant::now() + Duration::from_secs(10);
     let (mut last, mut same) = (0, 0);

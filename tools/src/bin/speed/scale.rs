@@ -1,4 +1,5 @@
-//! What a call costs as keys get many, and as SLIDE's log gets long; and the longest that one call takes while it grows.
+//! What a call costs depending on the number of keys and on the length of SLIDE's log, and the longest time that one call
+//! takes.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,7 +16,7 @@ use crate::Scale;
 use support::{call, Server};
 use tools::chart::{grouped, save, short, text, COLOURS, INK, WIDTH};
 
-/// What was measured.
+/// The figures of this part.
 #[derive(Serialize, Deserialize)]
 pub struct Section {
     keys: Vec<OfKeys>,
@@ -23,7 +24,7 @@ pub struct Section {
     stalls: Vec<Stall>,
 }
 
-/// What a call on a random one of so many keys costs.
+/// What a call on a random key costs.
 #[derive(Serialize, Deserialize)]
 struct OfKeys {
     keys: u64,
@@ -34,51 +35,53 @@ struct OfKeys {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Cost {
     calls_per_second: f64,
-    /// The processor time of the server's main thread, nanoseconds a call.
+    /// The processor time of the server's main thread per call, in nanoseconds.
     cpu_ns: f64,
 }
 
-/// What a call of SLIDE costs on a log of about so many entries.
+/// What a call of SLIDE costs on a log of this length.
 #[derive(Serialize, Deserialize)]
 struct OfLog {
-    /// Those that count, as the run left them.
+    /// The entries that count after the run.
     entries: u64,
-    /// Nanoseconds of the server's main thread: a grant, as entries die as fast as new ones come; and a denial.
+    /// Nanoseconds of the server's main thread: for a grant, while entries expire as fast as new ones come; and for a
+    /// denial.
     granted_ns: f64,
     denied_ns: f64,
 }
 
-/// How long single calls took, one after the other, in microseconds.
+/// How long single calls took, made one after the other, in microseconds.
 #[derive(Serialize, Deserialize)]
 struct Stall {
     name: String,
     calls: u64,
-    /// SLIDE: how many entries its log was left with.
+    /// SLIDE: the number of entries in its log at the end.
     entries: Option<u64>,
-    /// From the client, there and back.
+    /// The median and, below it, the 99.9th percentile, as the client measures them.
     median: f64,
     p999: f64,
-    /// The longest: in the middle of the rounds, and in the best of them, which has the least of the machine's own noise.
+    /// The longest call: the median of the rounds, and the round in which it was shortest, which is the one with the least
+    /// disturbance by other work on the machine.
     longest: f64,
     longest_of_best: f64,
-    /// The longest that the server itself says that it ran, likewise.
+    /// The longest call as the server itself measures it: again the median and the shortest of the rounds.
     inside: f64,
     inside_of_best: f64,
 }
 
 const PIPELINE: usize = 16;
-/// As long as a record of GCRA.
+/// A value as long as a record of GCRA.
 const VALUE: &str = "0123456789012345678901234567";
 
-/// Measures all of it.
+/// Measures this part.
 pub fn measure(scale: &Scale) -> Section {
     Section { keys: of_keys(scale), logs: of_logs(scale), stalls: stalls(scale) }
 }
 
 fn of_keys(scale: &Scale) -> Vec<OfKeys> {
     let sizes: Vec<u64> = (3..8).map(|power| 10u64.pow(power)).filter(|&keys| keys <= scale.keys).collect();
-    // One server at a time: ten million keys take more than a gigabyte.
-    // Half used at first, or a key would be gone as soon as its one unit has drained.
+    // Only one server runs at a time: ten million keys take more than a gigabyte.
+    // The keys begin half used: otherwise a key would expire as soon as its one unit has drained.
     let gcra = grown(&sizes, scale, "RL.GCRA key:# 1000000 1d COST 500000", "RL.GCRA key:# 1000000 1d");
     let set = format!("SET key:# {VALUE} EX 86400");
     let set = grown(&sizes, scale, &set, &set);
@@ -95,10 +98,10 @@ fn grown(sizes: &[u64], scale: &Scale, prepare: &str, words: &str) -> Vec<Cost> 
         each_key(&server.socket(), prepare, there..keys);
         there = keys;
         assert_eq!(call::<u64>(&mut client, "DBSIZE"), keys);
-        // The hash table has moved to its new size.
+        // Wait until the server has moved all keys to a larger hash table.
         std::thread::sleep(Duration::from_millis(if keys > 100_000 { 2_000 } else { 200 }));
         let rounds: Vec<Cost> = (0..scale.rounds()).map(|_| benchmark(&server, &mut client, scale, keys, words)).collect();
-        // What else the machine does can only add to the best round.
+        // Other work on the machine can only make a round slower: the best round is the closest to the truth.
         costs.push(Cost {
             calls_per_second: rounds.iter().map(|cost| cost.calls_per_second).fold(0.0, f64::max),
             cpu_ns: rounds.iter().map(|cost| cost.cpu_ns).fold(f64::MAX, f64::min),
@@ -114,8 +117,8 @@ fn benchmark(server: &Server, client: &mut Connection, scale: &Scale, keys: u64,
     Cost { calls_per_second: load.per_second, cpu_ns: (cpu(client) - before).as_nanos() as f64 / calls as f64 }
 }
 
-/// A record of SLIDE, byte by byte as docs/internals.md describes it, after a grant of one unit every `apart`, the last one right
-/// now. Calls to the server would take `apart` between two grants.
+/// A record of SLIDE, byte by byte as docs/internals.md describes it: one unit was granted every `apart`, the last one right
+/// now. By calls to the server, a record as old as this would take hours.
 fn log(entries: u64, limit: u32, period: Duration, apart: Duration) -> Vec<u8> {
     const MOST_TICKS: u64 = 65_536;
     let (period, apart) = (period.as_micros() as u64, apart.as_micros() as u64);
@@ -140,7 +143,7 @@ fn log(entries: u64, limit: u32, period: Duration, apart: Duration) -> Vec<u8> {
     record
 }
 
-/// How many keys are called in turn: one pipeline's worth.
+/// How many keys are called in turn: one pipeline of them.
 const LOGS: usize = PIPELINE;
 
 fn of_logs(scale: &Scale) -> Vec<OfLog> {
@@ -149,18 +152,18 @@ fn of_logs(scale: &Scale) -> Vec<OfLog> {
     let mut pipe = Pipe::to(&server);
     let most = if scale.quick { 4_096 } else { 65_536 };
     let sizes = [10, 64, 512, 4_096, 16_384, 65_536].into_iter().filter(|&entries| entries <= most);
-    // How long a round over all keys takes when the machine is at rest, and half as long again.
+    // One and a half times as long as a round over all keys takes when the machine does nothing else.
     let rounds =
         (0..5).map(|_| paced(&mut pipe, "RL.SLIDE log:# 4000000000 1", Duration::from_millis(100), Duration::ZERO).0);
     let apart = rounds.min().unwrap_or_default() * 3 / 2;
     sizes.map(|entries| of_log(&mut client, &mut pipe, entries, apart.max(LEAST), scale)).collect()
 }
 
-/// The shortest period is a millisecond, in which the smallest log has to find its place.
+/// The least time between two rounds. The shortest period is a millisecond, and the smallest log must fit into it.
 const LEAST: Duration = Duration::from_micros(100);
 
-/// Calls on each key in turn for that long, each round so far apart from the last: how long a round took, and how many there
-/// were.
+/// Calls each key in turn, in rounds that begin `apart` after each other, for the time `long`. Returns how long a round
+/// took, and how many there were.
 fn paced(pipe: &mut Pipe, words: &str, long: Duration, apart: Duration) -> (Duration, u32) {
     let batch: Vec<u8> = (0..LOGS).flat_map(|key| line(&words.replace('#', &key.to_string()))).collect();
     let start = Instant::now();
@@ -188,24 +191,25 @@ fn of_log(client: &mut Connection, pipe: &mut Pipe, entries: u64, apart: Duratio
     let limit = 4_000_000_000;
     let words = format!("RL.SLIDE log:# {limit} {}us", period.as_micros());
     fill(pipe, limit, period, apart);
-    // Dead entries are dropped each time that a quarter of a period has passed: a whole one has its share of it.
+    // Expired entries are dropped when they are a quarter of the log. A measurement of at least a whole period includes that
+    // work.
     paced(pipe, &words, period / 2, apart);
     let granted_ns = per_call(client, pipe, &words, least.max(period), apart, scale);
-    // The smallest log is gone after a millisecond: on a busy machine, now and then before it can be looked at.
+    // The smallest log expires after a millisecond. On a busy machine it may be gone before it can be inspected.
     let counted = (0..15).filter_map(|_| {
         paced(pipe, &words, apart * 2 * entries.min(100) as u32, apart);
         Some(inspect(client, &format!("log:{}", LOGS - 1), "entries")? as f64)
     });
     let counted = median(counted) as u64;
 
-    // None of these dies meanwhile.
+    // None of these entries expires during the measurement.
     let period = Duration::from_secs(86_400);
     fill(pipe, entries as u32, period, period / 70_000);
     let denied_ns = per_call(client, pipe, &format!("RL.SLIDE log:# {entries} 1d"), least, apart, scale);
     OfLog { entries: counted, granted_ns, denied_ns }
 }
 
-/// The server's processor time for calls on each key in turn, nanoseconds a call: that of the best round.
+/// The server's processor time per call, in nanoseconds, of the best round.
 fn per_call(client: &mut Connection, pipe: &mut Pipe, words: &str, long: Duration, apart: Duration, scale: &Scale) -> f64 {
     let rounds = (0..scale.rounds()).map(|_| {
         let before = cpu(client);
@@ -215,13 +219,13 @@ fn per_call(client: &mut Connection, pipe: &mut Pipe, words: &str, long: Duratio
     rounds.fold(f64::MAX, f64::min)
 }
 
-/// Single calls, each sent when the last one is answered.
+/// Makes single calls, each after the reply to the last one.
 fn stalls(scale: &Scale) -> Vec<Stall> {
     let server = Server::with(&["--latency-tracking-info-percentiles", "100"]);
     let mut client = server.client();
     let calls: u64 = if scale.quick { 20_000 } else { 120_000 };
-    // A tick is a little shorter than a call takes, so that each has its own: the log grows to all that it may hold, and then
-    // is written anew as entries die.
+    // A tick is a little shorter than a call takes, so that each call adds an entry. The log grows to its full length, and
+    // is then rewritten again and again as entries expire.
     let mut pipe = Pipe::to(&server);
     let warm = Instant::now();
     (0..5_000).for_each(|_| pipe.send(&line("RL.SLIDE warm 4000000000 1"), 1));
@@ -234,7 +238,7 @@ fn stalls(scale: &Scale) -> Vec<Stall> {
     ];
     let mut entries = 0;
     let mut rounds: Vec<Vec<[f64; 4]>> = vec![Vec::new(); rows.len()];
-    // In turn, so that the machine's moods come to all.
+    // The rows take turns in each round, so that other work on the machine affects all of them.
     for _ in 0..scale.rounds() + 2 {
         for (row, (_, words)) in rows.iter().enumerate() {
             call::<()>(&mut client, "FLUSHALL");
@@ -263,7 +267,8 @@ fn stalls(scale: &Scale) -> Vec<Stall> {
     .collect()
 }
 
-/// Microseconds: the median, the 99.9th percentile and the longest as the client sees it, and the longest inside the server.
+/// In microseconds: the median, the 99.9th percentile and the longest call as the client measures it, and the longest inside
+/// the server.
 fn single(pipe: &mut Pipe, client: &mut Connection, words: &str, calls: u64) -> [f64; 4] {
     let command = line(words);
     let mut times = Vec::with_capacity(calls as usize);
@@ -283,7 +288,7 @@ fn single(pipe: &mut Pipe, client: &mut Connection, words: &str, calls: u64) -> 
     [at(500), at(999), at(1_000), inside]
 }
 
-/// The section as Markdown.
+/// The part as Markdown.
 pub fn report(section: &Section) -> String {
     let mut out = String::from(
         "| keys | RL.GCRA, calls a second | SET .. EX | RL.GCRA, server CPU ns a call | SET .. EX |\n|---:|---:|---:|---:|---:|\n",
@@ -333,7 +338,7 @@ pub fn report(section: &Section) -> String {
     out
 }
 
-/// Two panels: over keys, and over entries of a log.
+/// Draws two panels: over the number of keys, and over the entries of a log.
 pub fn chart(section: &Section, path: &Path) {
     let mut svg = String::new();
     {

@@ -10,7 +10,7 @@ pub struct Quartiles {
 }
 
 impl Quartiles {
-    /// Of at least one value; between two values it interpolates.
+    /// The quartiles of at least one value. Between two values it interpolates.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

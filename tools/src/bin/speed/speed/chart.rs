@@ -1,4 +1,4 @@
-//! The section as a chart.
+//! The charts of this part.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::cases::{CASES, SET, SET_OWN};
 use crate::speed::{Measured, Scene, Section, Setting, HOT};
 use tools::chart::{grouped, save, text, COLOURS, INK, WIDTH};
 
-/// Of the short chart: of each of these the fastest.
+/// The rows of the short chart: each shows the fastest of these cases.
 const SHORT: [&[&str]; 11] = [
     &[SET],
     &[GRANTS[0]],
@@ -25,7 +25,7 @@ const SHORT: [&[&str]; 11] = [
     &SLIDING_SCRIPTS,
 ];
 
-/// All cases, each with a bar for random keys and one for the hot key below it.
+/// Draws all cases. Each has a bar for random keys and below it one for the hot key.
 pub fn long(section: &Section, path: &Path) {
     let names = CASES.iter().map(|case| case.name).filter(|name| ![SET, SET_OWN].contains(name));
     draw(section, path, "above: # random keys; below, fainter: one hot key; thin lines: quartiles", |random, hot| {
@@ -33,7 +33,7 @@ pub fn long(section: &Section, path: &Path) {
     });
 }
 
-/// A few, on random keys: less than a screen.
+/// Draws a few cases on random keys, in less than the height of a screen.
 pub fn short(section: &Section, path: &Path) {
     draw(section, path, "# random keys; thin lines: quartiles", |random, _| {
         let fastest = |names: &&[&str]| {
@@ -44,7 +44,7 @@ pub fn short(section: &Section, path: &Path) {
     });
 }
 
-/// A row has a name and its bars, one below the other. The legend has a mark where the number of keys comes.
+/// Draws rows, each with a name and bars below each other. In the legend, a mark stands for the number of keys.
 fn draw<'s>(
     section: &'s Section,
     path: &Path,
@@ -55,7 +55,7 @@ fn draw<'s>(
     const RIGHT: i32 = 750;
     const TOP: i32 = 60;
     const BAR: i32 = 13;
-    // As wide as a ratio is written, at the most.
+    // Leaves room for the text of a ratio at the right.
     const RATIO: i32 = 32;
     let first = section.scenes.first().map(|scene| &scene.server);
     let plain = |scene: &&Scene| Some(&scene.server) == first && scene.setting == Setting::Plain && scene.pipeline > 1;
@@ -92,7 +92,7 @@ fn draw<'s>(
                 let bar = [(LEFT, top), (place(ratio.median), top + BAR - 1)];
                 root.draw(&Rectangle::new(bar, colour.mix(opacity).filled())).expect("a bar");
                 root.draw(&PathElement::new([(low, middle), (high, middle)], INK)).expect("a line");
-                // Not across the line at 1.
+                // The text must not cross the line at 1.
                 let x = if high + 6 + RATIO > one { high.max(one) + 6 } else { high + 6 };
                 root.draw(&Text::new(format!("{:.2}", ratio.median), (x, middle), text(12, HPos::Left))).expect("text");
             }

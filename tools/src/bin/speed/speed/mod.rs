@@ -1,4 +1,4 @@
-//! Speed: every case on a server of its own, in rounds, against `SET key value EX 60` of the same round.
+//! Speed: measures each case on a server of its own, in rounds, compared with `SET key value EX 60` in the same round.
 
 pub mod chart;
 pub mod report;
@@ -36,7 +36,7 @@ pub struct Scene {
     pub server: String,
     pub setting: Setting,
     pub pipeline: usize,
-    /// How many keys are called at random; 1 is the hot key.
+    /// From how many keys a call picks one at random; 1 is the hot key.
     pub keys: u64,
     pub cases: Vec<Measured>,
 }
@@ -44,11 +44,11 @@ pub struct Scene {
 #[derive(Serialize, Deserialize)]
 pub struct Measured {
     pub name: String,
-    /// The case that it is compared with, round by round.
+    /// The name of the case that it is compared with, round by round.
     pub base: String,
     pub per_second: Quartiles,
     pub cpu_us: Quartiles,
-    /// Calls a second, and calls a second of the server's CPU time, of those of the base.
+    /// Relative to the base: calls per second, and calls per second of the server's CPU time.
     pub of_base: Quartiles,
     pub cpu_of_base: Quartiles,
     pub rounds: Vec<Round>,
@@ -57,9 +57,9 @@ pub struct Measured {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct Round {
     pub per_second: f64,
-    /// Of the server's main thread, for a call.
+    /// The CPU time of the server's main thread per call.
     pub cpu_us: f64,
-    /// Of keys, as the server counts them, for a call.
+    /// The changes of keys that the server counts, per call.
     pub changes: f64,
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
@@ -113,16 +113,16 @@ pub fn measure(options: &Options, peers: &Peers) -> Section {
     }
 }
 
-/// A server with one case's keys.
+/// A server that holds the keys of one case.
 struct Runner<'a> {
     case: &'a Case,
     shape: Shape,
     server: Server,
     client: Connection,
     sha: String,
-    /// Calls a second, roughly.
+    /// Calls per second, roughly.
     rate: f64,
-    /// Follows `server`.
+    /// The replica of `server`, if there is one.
     _replica: Option<Server>,
     setting: Setting,
 }
@@ -150,9 +150,11 @@ impl Plan {
         let count = cases.len();
         let mut rounds = vec![Vec::new(); count];
         for round in 0..options.rounds {
-            // Where its memory lies makes a server faster or slower for as long as it runs: each measurement has one of its own.
+            // The layout of its memory makes a server faster or slower for as long as it runs. So each measurement uses a
+            // new server.
             let measure = |at: usize| Runner::start(self, cases[at], peers).measure(options);
-            // SET at the beginning, in the middle and at the end; the others take turns at being first.
+            // SET is measured at the beginning, in the middle and at the end. Each round begins with another of the other
+            // cases.
             let mut sets = vec![measure(set)];
             let others = (0..count).map(|place| (place + round * count / options.rounds) % count).filter(|&at| at != set);
             for (place, at) in others.enumerate() {
@@ -192,7 +194,7 @@ impl Plan {
     }
 }
 
-/// What one is of the other, round by round, of a figure that both have.
+/// The ratio of a figure of two cases, round by round.
 pub fn ratio(of: &[Round], base: &[Round], figure: impl Fn(&Round) -> f64) -> Quartiles {
     Quartiles::of(of.iter().zip(base).map(|(of, base)| figure(of) / figure(base)))
 }
@@ -238,7 +240,7 @@ impl<'a> Runner<'a> {
         generator(&self.server.socket(), &words, self.shape, calls)
     }
 
-    /// Sees to it that calls are granted, or denied, as they should be.
+    /// Checks that calls are granted or denied as the case says.
     fn sample(&mut self) {
         if self.case.replies == Replies::Any {
             return;
@@ -250,7 +252,7 @@ impl<'a> Runner<'a> {
 
     fn measure(mut self, options: &Options) -> Round {
         self.settle();
-        // Unpipelined, percentiles are told, and the 99th needs many calls.
+        // Without a pipeline, percentiles are reported, and the 99th needs many calls.
         let longer = if self.shape.pipeline == 1 { 3.0 } else { 1.0 };
         let calls = (self.rate * options.seconds * longer).max(1_000.0) as u64;
         let before = cpu(&mut self.client);
@@ -264,7 +266,7 @@ impl<'a> Runner<'a> {
         Round { per_second: load.per_second, cpu_us, changes, p50_ms: load.p50_ms, p99_ms: load.p99_ms }
     }
 
-    /// What is left to do for a replica or a file is done before anything is measured.
+    /// Waits until the server has done its work for a replica or a file, so that this is not measured.
     fn settle(&mut self) {
         match self.setting {
             Setting::Plain => {}
@@ -272,7 +274,7 @@ impl<'a> Runner<'a> {
                 support::wait_for("the file", || info(&mut self.client, "persistence", "aof_pending_bio_fsync") == 0);
             }
             Setting::Replica => {
-                // WAIT is about what its own connection has written.
+                // WAIT waits only for what the same connection has written.
                 call::<()>(&mut self.client, "SET settled 1");
                 support::wait_for("the replica", || call::<i64>(&mut self.client, "WAIT 1 1000") == 1);
             }
@@ -280,7 +282,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// A replica of a server, in step with it.
+/// Starts a replica of a server, and waits until it has synchronised.
 fn follow(program: &str, server: &Server, client: &mut Connection) -> Server {
     let replica = Server::of(program, true, &["--replicaof", &format!("127.0.0.1 {}", server.port)]);
     support::wait_for("a replica", || call::<String>(client, "INFO replication").contains("state=online"));
@@ -297,11 +299,11 @@ fn version(program: &str) -> String {
     }
 }
 
-/// What calls add to the stream that replicas and the append-only file get.
+/// Measures what calls add to the stream that replicas and the append-only file receive.
 fn stream(program: &str) -> Vec<Stream> {
-    // Fewer than the limit of the logs.
+    // Fewer calls than the limit of the logs.
     const CALLS: u64 = 500;
-    // No PING, which is part of the stream, comes between.
+    // The server must not send a PING meanwhile, which is part of the stream.
     let server = Server::of(program, true, &["--repl-ping-replica-period", "3600"]);
     let mut client = server.client();
     let _replica = follow(program, &server, &mut client);

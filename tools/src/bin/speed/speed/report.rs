@@ -1,4 +1,4 @@
-//! The section as Markdown, of nothing but its figures.
+//! The part as Markdown, written from its figures alone.
 
 use std::fmt::Write;
 
@@ -19,14 +19,15 @@ pub const SLIDING_SCRIPTS: [&str; 4] = [
     "a sorted set (Lua)",
 ];
 
-/// What is asked of a scene: that the worst of these, compared with the best of those, is on the right side of the bar.
+/// A requirement on a scene: the worst of the cases `of`, compared with the best of its bases, must not be on the wrong side
+/// of the bar.
 struct Bar {
     what: &'static str,
     of: &'static [&'static str],
     base: &'static [&'static str],
     figure: fn(&Round) -> f64,
     bar: f64,
-    /// Whether it is a time: then less is better.
+    /// Whether the figure is a time, of which less is better.
     time: bool,
 }
 
@@ -61,7 +62,7 @@ const TIMES: [Bar; 2] = [
 ];
 
 impl Bar {
-    /// The worst ratio; none if the scene does not have all the cases.
+    /// The worst ratio; `None` if the scene lacks one of the cases.
     fn measure(&self, scene: &Scene) -> Option<Quartiles> {
         let mut worst: Option<Quartiles> = None;
         for of in self.of {
@@ -82,7 +83,7 @@ impl Bar {
         let met = if self.time { measured.median <= self.bar } else { measured.median >= self.bar };
         let sign = if self.time { "≤" } else { "≥" };
         let verdict = if met { "yes" } else { "**no**" };
-        // Finer than elsewhere, or a miss could look like a hit.
+        // With more digits than elsewhere: rounding could make a miss look like a hit.
         let measured = format!("{:.3} ({:.2}–{:.2})", measured.median, measured.low, measured.high);
         let (what, bar) = (self.what, self.bar);
         Some(format!("| {setting}, {} | {what} | {sign} {bar} | {} | {verdict} |\n", keys(scene), measured))
@@ -135,7 +136,7 @@ fn introduction(section: &Section, text: &mut String) {
     .expect("a string");
 }
 
-/// The README's words.
+/// The text for the README.
 pub fn summary(section: &Section) -> String {
     let scene = |hot: bool| section.scenes.iter().find(|scene| (scene.keys == HOT) == hot).expect("a scene");
     let (random, hot) = (scene(false), scene(true));

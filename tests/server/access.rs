@@ -1,4 +1,5 @@
-//! Who may do what: ACL rules, scripts, servers that are full, and servers that hide commands.
+//! Which users, scripts and servers may run which commands: ACL rules, scripts, servers that are out of memory, and renamed
+//! commands.
 
 use redis::{Connection, RedisResult, Value};
 use support::{call, command, error, info, limit, Server};
@@ -36,7 +37,7 @@ fn key_patterns_bind_every_command() {
     }
     call::<Value>(&mut client, "RL.INSPECT mine:GCRA");
     assert_eq!(call::<i64>(&mut owner, "DBSIZE"), 4, "what is refused writes nothing");
-    // Scripts have the rights of who runs them.
+    // A script has the rights of the user who runs it.
     let mut script = redis::cmd("EVAL");
     script.arg("return redis.call('RL.GCRA', 'other', 10, 60)").arg(0);
     assert!(script.query::<Value>(&mut client).is_err());
@@ -50,7 +51,7 @@ fn commands_are_allowed_by_name_and_category() {
     for words in ["RL.SLIDE key 10 1d", "RL.PEEK GCRA key 10 1d", "RL.INSPECT key", "RL.ALL 1 key GCRA 10 1d"] {
         assert!(error(&mut client, &command(words)).contains("NOPERM"), "{words}");
     }
-    // Categories know the commands of modules from 7.2 on; before, they are named one by one.
+    // From 7.2 on, ACL categories contain commands of modules. Before that, a rule must name each command.
     let text: String = call(&mut server.client(), "INFO server");
     let version = text.lines().find_map(|line| line.strip_prefix("redis_version:")).expect("a version");
     let by_category = !version.starts_with("7.0.");
@@ -85,7 +86,7 @@ fn scripts_may_name_keys_that_they_did_not_declare_but_not_those_of_another_node
     assert!(eval(script(&format!("'{there}'"))).is_err());
 }
 
-/// Fills the server's memory until a write is refused or keys have gone.
+/// Fills the server's memory until a write is refused or keys are evicted.
 fn fill(client: &mut Connection, prefix: &str) -> bool {
     let limit: i64 = call::<Vec<String>>(client, "CONFIG GET maxmemory")[1].parse().expect("a number");
     for round in 0..2_000 {
@@ -112,7 +113,7 @@ fn a_full_server_refuses_or_evicts_by_its_policy() {
     ] {
         let mut server = Server::with(&["--maxmemory-policy", policy]);
         let mut client = server.client();
-        // Limiters of all sizes and ages, full.
+        // Limiters of all sizes and ages, which have no units left.
         for index in 0..50 {
             for name in LIMITERS {
                 limit(&mut client, &format!("RL.{name} {name}:{index} 10 {}d COST 10", index + 1));
@@ -135,7 +136,7 @@ fn a_full_server_refuses_or_evicts_by_its_policy() {
             assert_eq!(info(&mut client, "stats", "evicted_keys"), 0);
         }
         call::<()>(&mut client, "CONFIG SET maxmemory 0");
-        // A limiter is as it was, or gone, and then begins anew; none is half there, or without a deadline.
+        // Each limiter either is unchanged, or is gone and counts from zero. None is damaged or without a deadline.
         let mut gone = 0;
         for index in 0..50 {
             for name in LIMITERS {
@@ -148,14 +149,14 @@ fn a_full_server_refuses_or_evicts_by_its_policy() {
         }
         let plain = call::<Vec<String>>(&mut client, "KEYS plain:*").len() as i64;
         if volatile {
-            // Only what has a deadline goes: the limiters.
+            // Only keys with a deadline are evicted, which the limiters are.
             assert_eq!(gone, info(&mut client, "stats", "evicted_keys"), "{policy}");
             if policy == "volatile-ttl" {
                 assert!(limit(&mut client, "RL.PEEK SLIDE SLIDE:49 10 50d")[0] == 0, "the longest-lived stay");
             }
         }
         assert!(refused || plain > 0);
-        // It goes on either way.
+        // In both cases, the server goes on to work.
         for name in LIMITERS {
             assert_eq!(limit(&mut client, &format!("RL.{name} new:{name} 10 1d"))[..2], [1, 10], "{policy}");
             assert!(call::<i64>(&mut client, &format!("PTTL new:{name}")) > 0);

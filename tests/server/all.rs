@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redis::{Connection, FromRedisValue, Value};
 use support::{call, command, error, limit, snapshots, Server};
 
-/// Granted, wait_ms, and a row a rule.
+/// Calls `RL.ALL`, and returns whether it was granted, wait_ms, and a row for each rule.
 type Reply = (i64, i64, Vec<[i64; 5]>);
 
 fn all(client: &mut Connection, words: &str) -> Reply {
@@ -24,7 +24,7 @@ fn requests_and_tokens_are_charged_together_or_not_at_all() {
     let before = snapshots(&mut client);
     let (granted, wait_ms, rows) = all(&mut client, words);
     assert_eq!(granted, 0);
-    // The first would have granted, and shows its cost; both stand as they did.
+    // The first rule would have granted the call, so its row shows its cost. Neither key has changed.
     assert_eq!(rows[0][..4], [1, 60, 58, 0]);
     assert_eq!(rows[1][..3], [0, 1000, 200]);
     assert!(wait_ms == rows[1][3] && wait_ms > 86_000_000, "{wait_ms}");
@@ -40,7 +40,7 @@ fn any_refusing_rule_leaves_every_key_untouched() {
             call::<()>(&mut client, "FLUSHALL");
             let names = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
             let keys: Vec<String> = (0..rules).map(|rule| format!("key:{rule}")).collect();
-            // Half of the keys hold something already, the refusing one as much as it can.
+            // Half of the keys are in use already. The key that refuses is full.
             for rule in (0..rules).filter(|rule| rule % 2 == 0 || *rule == refusing) {
                 let cost = if rule == refusing { 10 } else { 4 };
                 limit(&mut client, &format!("RL.{} key:{rule} 10 1d COST {cost}", names[rule % 4]));
@@ -66,7 +66,7 @@ fn any_refusing_rule_leaves_every_key_untouched() {
             }
             assert_eq!(wait_ms, rows[refusing][3]);
             assert_eq!(snapshots(&mut client), before);
-            // Without the refusing key's use, the same call is granted, and every key charged.
+            // When the key that refuses is reset, the same call is granted, and every key is charged.
             call::<i64>(&mut client, &format!("DEL key:{refusing}"));
             let (granted, wait_ms, rows) = all(&mut client, &words);
             assert_eq!((granted, wait_ms), (1, 0));
@@ -157,7 +157,7 @@ fn fifty_clients_on_overlapping_keys_never_get_more_than_any_rule_allows() {
                 scope.spawn(move || {
                     let mut charged = BTreeMap::<usize, i64>::new();
                     for round in 0..40_usize {
-                        // Two to four of the keys, in an order of its own.
+                        // Two to four of the keys, in an order that differs from client to client.
                         let first = (seed + round * round) % 6;
                         let picked: Vec<usize> =
                             (0..2 + (seed + round) % 3).map(|step| (first + step * [1, 5][seed % 2]) % 6).collect();
@@ -187,7 +187,7 @@ fn fifty_clients_on_overlapping_keys_never_get_more_than_any_rule_allows() {
     let mut client = server.client();
     for (rule, (name, most)) in RULES.into_iter().enumerate() {
         let units = charged[&rule];
-        // What drained meanwhile is a unit at the most.
+        // In the meantime at most one unit has drained.
         assert!((1..=most + 1).contains(&units), "{name}: {units} of {most}");
         let [_, _, remaining, ..] = limit(&mut client, &format!("RL.PEEK {name} key:{rule} {most} 1d"));
         assert!(
@@ -209,7 +209,7 @@ fn it_replicates_as_one() {
     all(&mut client, "RL.ALL 3 a b c FIXED 10 1d GCRA 10 1d SLIDE 10 1d");
     call::<i64>(&mut client, "WAIT 1 50000");
     support::assert_same(&snapshots(&mut client), &snapshots(&mut other));
-    // A transaction: a replica never holds a part of it.
+    // The replica receives a transaction: at no time does it hold only a part of the changes.
     let mut seen = Vec::new();
     while seen.last().is_none_or(|word| word != "exec") {
         let line: String = String::from_redis_value(monitor.recv_response().expect("a line")).expect("text");
@@ -247,7 +247,7 @@ fn a_cluster_refuses_keys_of_different_slots_and_takes_a_hash_tag() {
     });
     call::<()>(&mut client, "CONFIG SET cluster-require-full-coverage no");
     support::wait_for("the cluster", || call::<String>(&mut client, "CLUSTER INFO").contains("cluster_state:ok"));
-    // Of {a} to {z}, one whose slot is here and one whose slot is not.
+    // Of the tags {a} to {z}, one whose slot this node serves and one whose slot it does not serve.
     let mut tag = |here: bool| {
         let mut tags = ('a'..='z').map(String::from);
         tags.find(|tag| (call::<i64>(&mut client, &format!("CLUSTER KEYSLOT {tag}")) < 8192) == here).expect("a tag")
@@ -257,7 +257,7 @@ fn a_cluster_refuses_keys_of_different_slots_and_takes_a_hash_tag() {
     assert_eq!(all(&mut client, &words).0, 1);
     let words = format!("RL.ALL 2 {{{here}}}:1 {{{elsewhere}}}:2 FIXED 10 60 GCRA 10 60");
     assert!(error(&mut client, &command(&words)).contains("CROSSSLOT"));
-    // A node that does not own the slot runs nothing.
+    // A node executes no command on a slot that it does not serve.
     for words in [
         format!("RL.ALL 1 {elsewhere} FIXED 10 60"),
         format!("RL.GCRA {elsewhere} 10 60"),
@@ -269,7 +269,7 @@ fn a_cluster_refuses_keys_of_different_slots_and_takes_a_hash_tag() {
     assert_eq!(call::<Value>(&mut client, "DBSIZE"), Value::Int(2));
 }
 
-/// The record of a SLIDE limiter with many entries, of one unit each, that count for most of a day yet.
+/// A record of SLIDE with many entries of one unit, which will count for most of a day.
 fn long_log(client: &mut Connection, entries: u32) -> Vec<u8> {
     limit(client, "RL.SLIDE sample 1000000 1d");
     let mut record: Vec<u8> = call(client, "GET sample");
@@ -294,7 +294,7 @@ fn a_call_takes_no_memory_for_what_it_refuses_and_little_for_what_it_grants() {
         redis::cmd("SET").arg(format!("log:{key}")).arg(&record).arg("EX").arg(86_400).exec(&mut client).expect("a record");
     }
     let keys: Vec<_> = (0..KEYS).map(|key| format!("log:{key}")).collect();
-    // Under another period each grant writes its log anew.
+    // Under a longer period, each grant rewrites its log.
     let rules = vec!["SLIDE 1000000 2d SEGMENTS 40000"; KEYS].join(" ");
     let before = server.peak_memory();
     limit(&mut client, "RL.FIXED full 1 1d");

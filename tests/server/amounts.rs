@@ -1,4 +1,4 @@
-//! Amounts in use: partial grants, costs known afterwards, and giving back, on real keys.
+//! Amounts on real keys: partial grants, costs that are known later, and refunds.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn partial_grants_burn_no_fraction() {
     let server = Server::start();
     let mut client = server.client();
     for name in ["RL.GCRA", "RL.BUCKET"] {
-        // A unit every 100 ms, asked for out of step with that. By the server's clock none is lost.
+        // A unit drains every 100 ms. The calls come at other times, and by the server's clock no unit is lost.
         let words = format!("{name} {name} 10 1 UPTO 10");
         let (row, since, until) = timed(&mut client, &words);
         assert_eq!(row[0], 10);
@@ -51,7 +51,7 @@ fn a_forced_amount_is_a_debt_that_is_paid_before_the_next_grant() {
         assert_eq!([granted, remaining, wait], [15, 0, 0], "{name}");
         let told = limit(&mut client, &format!("{name} {name} 10 1d"));
         assert_eq!(told[0], 0, "{name}");
-        // 16 units have to drain, all of what is used by then in a window.
+        // 16 units have to drain; in a window, all that is used by then has to.
         assert!((wait_ms - 10_000..=wait_ms).contains(&told[3]), "{name}: {told:?}");
         assert!(call::<i64>(&mut client, &format!("PTTL {name}")) >= reset - 10_000, "{name}");
     }
@@ -67,12 +67,12 @@ fn a_refund_gives_back_what_is_used_and_no_more() {
         limit(&mut client, &format!("{name} {name} 10 1d COST 6"));
         assert_eq!(limit(&mut client, &format!("{name} {name} 10 1d REFUND 2"))[..3], [2, 10, 6], "{name}");
         assert!(call::<i64>(&mut client, &format!("PTTL {name}")) > 0, "{name}");
-        // Of the four, a little has drained: whole units are told.
+        // Of the four units a little has drained. Replies count whole units.
         let [given, _, remaining, ..] = limit(&mut client, &format!("{name} {name} 10 1d REFUND 100"));
         assert!(remaining == 10 && (3..=4).contains(&given), "{name}: {given}");
         assert_ne!(call::<i64>(&mut client, &format!("PTTL {name}")), -1, "{name}");
         assert_eq!(limit(&mut client, &format!("{name} {name} 10 1d REFUND 1"))[0], 0, "{name}");
     }
-    // A fixed window goes on, empty; the others have nothing more to say.
+    // A fixed window goes on with nothing used. The keys of the other algorithms are gone.
     assert_eq!(call::<Vec<String>>(&mut client, "KEYS *"), ["RL.FIXED"]);
 }

@@ -1,4 +1,4 @@
-//! `BLOCK`: who waits is granted in turn, on time, and leaves no trace when it goes.
+//! `BLOCK`: clients that wait are granted in turn and on time, and leave nothing behind when they disconnect.
 
 use redis::{Connection, Value};
 use support::witness::{timed, Watched, A_FEW, MAX_LATENESS_US};
@@ -7,17 +7,17 @@ use support::{
     Load, Reply, Resp, Server,
 };
 
-/// A millisecond, in microseconds: of those are all moments of the server's clock.
+/// A millisecond. All times of the server's clock are in microseconds.
 const MS: i64 = 1_000;
 
-/// Uses up a key, so that nothing is free for a day.
+/// Makes a call that uses up a key: for a day, no unit is free.
 fn exhaust(client: &mut Connection, words: &str) {
     assert!(limit(client, words)[0] > 0, "{words}");
 }
 
-// ---- In turn, and on time ----
+// ---- The order and the time of grants ----
 
-/// So many clients at once, in a known order.
+/// Has many clients make the same call, in a known order.
 fn crowd(server: &Server, clients: usize, words: &str) -> AtOnce {
     at_once(server, std::iter::repeat_n(words, clients))
 }
@@ -37,10 +37,11 @@ fn two_hundred_clients_at_a_hundred_a_second_are_granted_in_turn_and_on_time() {
             let (what, at) = (format!("{words}: client {index}"), reply.at_us());
             assert!(at >= earliest, "{what} is {} us early", earliest - at);
             server.assert_not_late(&what, latest, at, A_FEW);
-            // The next is due a gap later, however late this one was, unless that was too late to be made up for.
+            // The next grant is due a gap after this one was due, however late this one was. But lateness of more than
+            // MAX_LATENESS_US is not compensated.
             (earliest, latest) = (earliest + GAP_US, latest.max(at - MAX_LATENESS_US) + GAP_US);
         }
-        // The first has not waited.
+        // The first client did not wait.
         server.assert_in_turn(&server.events(&format!("rl.{key}"), key)[1..], &replies[1..]);
     }
 }
@@ -62,10 +63,10 @@ fn windows_let_in_as_many_as_fit() {
                 server.assert_not_late(&what, latest, at, A_FEW);
                 last = last.max(at);
             }
-            // The next window is due a period after this one was let in.
+            // The next window begins a period after this one.
             (earliest, latest) = (earliest + PERIOD_US, last + PERIOD_US);
         }
-        // Those of the first window have not waited.
+        // The clients of the first window did not wait.
         server.assert_in_turn(&server.events(&format!("rl.{key}"), key)[20..], &replies[20..]);
     }
 }
@@ -73,14 +74,14 @@ fn windows_let_in_as_many_as_fit() {
 #[test]
 fn each_is_granted_its_own_amount_by_its_own_policy() {
     let server = Watched::start();
-    // A unit flows in every 100 ms.
+    // A unit drains every 100 ms.
     let AtOnce { mut held, from_us, to_us } = at_once(
         &server,
         [
             "RL.BUCKET key 10 1 CAPACITY 6 COST 6",
             "RL.BUCKET key 10 1 CAPACITY 6 COST 5 BLOCK 10",
             "RL.BUCKET key 10 1 CAPACITY 6 UPTO 5 BLOCK 10",
-            // By its policy ten flow in where five did.
+            // Under this policy, ten units drain in the time in which five did before.
             "RL.BUCKET key 20 1 CAPACITY 6 COST 4 BLOCK 10",
             "RL.BUCKET key 10 1 CAPACITY 6 BLOCK 10",
         ],
@@ -89,8 +90,9 @@ fn each_is_granted_its_own_amount_by_its_own_policy() {
     let replies = replies(held);
     assert_eq!(replies.iter().map(Reply::granted).collect::<Vec<_>>(), [5, 1, 4, 1]);
     server.assert_in_turn(&server.events("rl.bucket", "key")[1..], &replies);
-    // Five and one at 100 ms each, four at 50 ms each; and what the third leaves flows out at its own rate up to the last grant.
-    // What another policy has left counts as of now: the last two are as late as those before them, too.
+    // Five units and one drain in 100 ms each, four in 50 ms each, and the rest of the third call drains at its own rate
+    // until the last grant. Usage under another policy counts as of now, so that the last two grants are as late as those
+    // before them.
     let (mut due_us, mut latest) = (from_us, to_us);
     for (index, (reply, gap_ms)) in replies.iter().zip([500, 100, 200, 50]).enumerate() {
         (due_us, latest) = (due_us + gap_ms * MS, latest + gap_ms * MS);
@@ -105,7 +107,7 @@ fn each_is_granted_its_own_amount_by_its_own_policy() {
 fn late_timers_cost_no_throughput() {
     const GAP_US: i64 = 20 * MS;
     let server = Watched::start();
-    // One after the other, and several at once: 50 a second either way.
+    // One worker, and several at once: both get 50 units per second.
     for workers in [1, 4] {
         call::<()>(&mut server.client(), "FLUSHALL");
         let mut grants: Vec<(i64, i64, i64)> = std::thread::scope(|scope| {
@@ -122,8 +124,8 @@ fn late_timers_cost_no_throughput() {
             workers.into_iter().flat_map(|worker| worker.join().expect("grants")).collect()
         });
         grants.sort_unstable();
-        // Each is due a gap after the one before it was due, or as it comes: not a gap after the one before was granted, as late
-        // as that may have been.
+        // A call is due a gap after the call before it was due, or when it comes if that is later. It does not count when
+        // the call before it was granted, which may have been late.
         let (mut due, mut late) = (0, 0);
         for (index, &(at, sent, _)) in grants.iter().enumerate() {
             due = (due + GAP_US).max(sent);
@@ -131,7 +133,7 @@ fn late_timers_cost_no_throughput() {
             late += at - due;
             due = due.max(at - MAX_LATENESS_US);
         }
-        // When nothing is used any more, as the last reply tells: it counts from the grant.
+        // The time at which nothing is used any more, by the last reply. That counts from the grant.
         let granted = *server.events("rl.gcra", "key").last().expect("grants");
         let owed = (granted + grants[99].2 * MS - due - GAP_US) / MS;
         println!("{workers} workers: late by {late} us in sum");
@@ -148,7 +150,7 @@ fn replies_are_alike_in_both_protocols() {
         call::<()>(&mut control, "DEL key");
         exhaust(&mut control, "RL.GCRA key 2 1 BURST 1");
         let mut held = Held::prepare(&server, resp).call(&mut control, "RL.GCRA key 2 1 BURST 1 BLOCK 30");
-        // A timer that is late leaves less than the half second until nothing is used.
+        // A timer that is late shortens the half second after which nothing is used.
         let row = held.reply().row.expect("a grant");
         assert!(row[..4] == [1, 1, 0, 0] && (400..=500).contains(&row[4]), "{row:?}");
         let mut held = Held::prepare(&server, resp).call(&mut control, "RL.GCRA slow 1 1d BLOCK 10ms");
@@ -172,7 +174,7 @@ fn what_is_pipelined_behind_a_wait_comes_after_it() {
     assert!(times[2] >= times[0] + 50 * MS && times[3] >= times[0] + 100 * MS, "{times:?}");
 }
 
-// ---- Who does not wait ----
+// ---- Calls that do not wait ----
 
 #[test]
 fn nobody_passes_the_queue() {
@@ -185,7 +187,7 @@ fn nobody_passes_the_queue() {
         let day = limit(&mut client, &format!("{policy} COST 10"))[3];
         let first = Held::send(&server, &format!("{policy} COST 9 BLOCK 1d"));
         let before = snapshots(&mut client);
-        // Three are free, but the first in the queue waits for nine.
+        // Three units are free, but the first client in the queue waits for nine.
         for words in ["COST 1", "UPTO 3", "COST 1 RESERVE 1d", "UPTO 3", "COST 9"] {
             let row = limit(&mut client, &format!("{policy} {words}"));
             assert!(row[0] == 0 && row[2] == 3 && (1..=day).contains(&row[3]), "{policy} {words}: {row:?}");
@@ -197,12 +199,12 @@ fn nobody_passes_the_queue() {
         let all = format!("RL.ALL 2 key other {name} {rest} FIXED 5 60");
         let (granted, wait, rows): (i64, i64, Vec<Vec<i64>>) = call(&mut client, &all);
         assert!(granted == 0 && wait >= 1 && rows[0][0] == 0 && rows[1][0] == 1, "{all}: {rows:?}");
-        // One that would wait stands behind.
+        // A call with BLOCK goes to the end of the queue.
         let second = Held::send(&server, &format!("{policy} COST 1 BLOCK 1d"));
         assert_eq!(held(&mut client), 2);
         assert_same(&before, &snapshots(&mut client));
 
-        // What must act does, at once.
+        // Calls that can't wait are executed at once.
         assert_eq!(limit(&mut client, &format!("{policy} FORCE 1"))[0], 1);
         assert_eq!(held(&mut client), 2);
         assert_eq!(limit(&mut client, &format!("{policy} REFUND 7"))[0], 7);
@@ -210,7 +212,7 @@ fn nobody_passes_the_queue() {
         assert_eq!(held(&mut client), 1, "one unit is used of the ten, and nine by the first: none is left for the second");
         assert_eq!(limit(&mut client, &format!("{policy} REFUND 2"))[0], 2);
         assert_eq!(second.row()[0], 1, "{policy}");
-        // With the queue gone, the last unit is anybody's.
+        // When the queue is empty, any call gets the last unit.
         assert_eq!(limit(&mut client, policy)[..3], [1, 10, 0]);
     }
 }
@@ -234,7 +236,7 @@ fn a_crowd_of_both_kinds_gets_what_the_limit_allows() {
                 grants
             })
         };
-        // So many wait that those who are granted have a while to come again, and there is somebody in the queue all the time.
+        // So many clients wait that the queue is never empty while those that were granted call again.
         let waiting: Vec<_> = (0..30).map(|_| worker("RL.GCRA key 100 1 BURST 5 BLOCK 30")).collect();
         wait_for("a queue", || held(&mut server.client()) >= 20);
         let passing: Vec<_> = (0..2).map(|_| worker("RL.GCRA key 100 1 BURST 5 UPTO 5")).collect();
@@ -289,7 +291,7 @@ fn transactions_and_scripts_are_answered_at_once() {
         let mut pipe = redis::pipe();
         pipe.atomic().add_command(command(words));
         let rows: Vec<Vec<i64>> = pipe.query(&mut client).expect("a reply");
-        // Whole: it is not the wait less what it would have waited.
+        // wait_ms is the whole wait. The time that BLOCK would have waited is not subtracted.
         assert!(if first { rows[0][0] == 1 } else { rows[0][0] == 0 && rows[0][3] > 3_500_000 }, "{rows:?}");
     }
     let script = "return redis.call(unpack(ARGV))";
@@ -315,14 +317,15 @@ fn transactions_and_scripts_are_answered_at_once() {
     }
 }
 
-// ---- Those who leave ----
+// ---- Clients that leave ----
 
 #[test]
 fn timeouts_come_on_time() {
     let server = Watched::start();
     let mut client = server.client();
     let spans = [120, 155, 250, 333, 101];
-    // In the state's view each could be granted within its time, were nobody before it.
+    // By the state of the key alone, each of these calls could be granted within its time. But other clients are before
+    // them.
     let calls = ["RL.GCRA key 10 1 COST 10", "RL.SLIDE log 10 500ms COST 10", "RL.GCRA key 10 1 COST 10 BLOCK 30"];
     let calls = calls.map(String::from).into_iter();
     let calls = calls.chain(spans.map(|span| format!("RL.GCRA key 10 1 BLOCK {span}ms")));
@@ -342,7 +345,7 @@ fn timeouts_come_on_time() {
         server.assert_not_late(&what, to_us + span * MS, at, A_FEW);
     }
     assert_eq!(replies[6].granted(), 10);
-    // The ten of the first are charged, and nothing for the others.
+    // Only the ten units of the first client are charged.
     let [_, _, _, _, reset] = limit(&mut client, "RL.PEEK GCRA key 10 1");
     assert!(reset <= 1_000, "{reset}");
     assert_eq!(support::held(&mut client), 0);
@@ -353,14 +356,14 @@ fn those_who_are_gone_leave_no_gap() {
     const GAP_US: i64 = 200 * MS;
     let server = Watched::start();
     let mut client = server.client();
-    // Nobody is due until all who go are gone.
+    // No client is granted before all that leave are gone.
     exhaust(&mut client, "RL.GCRA key 5 1 BURST 1 FORCE 10000");
     let mut waiting: Vec<_> = (0..8).map(|_| Held::send(&server, "RL.GCRA key 5 1 BURST 1 BLOCK 1d")).collect();
     assert_eq!(held(&mut client), 8);
     let kill = |client: &mut Connection, held: &Held| call::<i64>(client, &format!("CLIENT KILL ID {}", held.id));
     assert_eq!(kill(&mut client, &waiting[6]), 1);
     assert_eq!(kill(&mut client, &waiting[3]), 1);
-    // The first, too.
+    // The first client leaves, too.
     drop(waiting.remove(0));
     drop(waiting.remove(1));
     wait_for("them to be gone", || held(&mut client) == 4);
@@ -396,15 +399,15 @@ fn client_unblock_ends_a_wait() {
             Err(error) => assert!(!expected.is_empty() && error.starts_with(expected), "{error}"),
             Ok(row) => assert!(expected.is_empty() && row[..3] == [0, 5, 0] && row[3] >= 1, "{row:?}"),
         }
-        // The client goes on.
+        // The connection still works.
         assert_eq!(call::<String>(waiting[index].connection(), "PING"), "PONG");
     }
     assert_eq!(held(&mut client), 0);
     assert_same(&before, &snapshots(&mut client));
-    // Nobody is in the way of the next.
+    // The clients that left do not delay the next call.
     assert_eq!(limit(&mut client, "RL.SLIDE key 5 12h REFUND 1")[0], 1);
     assert_eq!(limit(&mut client, "RL.SLIDE key 5 12h")[0], 1);
-    // Nor does anything remain of those who waited: not their memory, and nothing that keeps the module from being unloaded.
+    // Nothing is left of the clients that waited: no memory, and nothing that prevents the module from being unloaded.
     let before = info(&mut client, "memory", "used_memory");
     for _ in 0..200 {
         let mut held = Held::prepare(&server, Resp::Two).call(&mut client, "RL.SLIDE key 5 12h BLOCK 1d");
@@ -428,10 +431,10 @@ fn a_server_that_stood_still_goes_on() {
         let calls = [policy.clone(), format!("{policy} BLOCK 30"), format!("{policy} BLOCK 150ms")];
         let [_, first, second] = at_once(&server, calls).held.try_into().ok().expect("three");
         assert_eq!(first.row()[0], 1);
-        // Past its deadline, and past the life of the key.
+        // The server sleeps until the client's timeout is over and the key has expired.
         call::<()>(&mut client, "DEBUG SLEEP 0.4");
         assert_eq!(second.row()[0], 0, "{kind}");
-        // What flowed in meanwhile is not let loose at once: no more than what is forgiven.
+        // What has drained while the server slept is not granted all at once: at most the compensated lateness is.
         exhaust(&mut client, &format!("{policy} FORCE 1"));
         let waiting: Vec<_> = (0..8).map(|_| Held::send(&server, &format!("{policy} BLOCK 30"))).collect();
         let waiting = std::thread::spawn(|| replies(waiting));
@@ -441,7 +444,7 @@ fn a_server_that_stood_still_goes_on() {
         let over = seconds * 1_000_000 + us;
         let replies = waiting.join().expect("replies");
         assert!(replies.iter().all(|reply| reply.granted() == 1));
-        // Whoever was granted before the server stood still does not count.
+        // Clients that were granted before the server slept do not count.
         let after = replies.iter().filter(|reply| reply.at_us() > over - 500 * MS);
         for (index, reply) in after.enumerate() {
             let earliest = over - MAX_LATENESS_US - A_FEW * MS + GAP_US * index as i64;
@@ -468,7 +471,7 @@ fn the_module_stays_while_somebody_waits() {
     assert_eq!(waiting.row()[0], 1);
 }
 
-// ---- What happens to the key ----
+// ---- Changes of the key ----
 
 #[test]
 fn a_turn_that_comes_early_is_noticed() {
@@ -506,7 +509,7 @@ fn a_turn_that_comes_early_is_noticed() {
             let happened = time_us(&mut client);
             let reply = waiting.reply();
             assert_eq!(reply.granted(), 1, "{index}: {happens}, {policy}");
-            // A deadline is kept to the millisecond.
+            // The server expires keys with a precision of a millisecond.
             let late = if *happens == "PEXPIRE key 40" { 40 } else { 1 } + A_FEW;
             server.assert_not_late(&format!("{happens}, {policy}"), happened, reply.at_us(), late);
             assert_eq!(other.row()[0], 0);
@@ -521,7 +524,8 @@ fn a_raised_limit_is_noticed() {
     let mut client = server.client();
     exhaust(&mut client, "RL.GCRA key 10 1d COST 10");
     let waiting = Held::send(&server, "RL.GCRA key 10 1d BLOCK 1d");
-    // Whoever raises the limit has to write under it, as FORCE does; the first still has its own policy.
+    // To raise the limit of the key, a call has to write under the new limit, as FORCE does. The first client still has its
+    // own policy.
     let mut raised = Held::send(&server, "RL.GCRA key 1000 1s BLOCK 1d");
     assert_eq!(held(&mut client), 2);
     assert_eq!(limit(&mut client, "RL.GCRA key 1000 1s FORCE 1")[0], 1);
@@ -535,7 +539,7 @@ fn a_raised_limit_is_noticed() {
 #[test]
 fn a_key_that_another_limit_left_behind_is_noticed() {
     let server = Watched::start();
-    // What is used flows out at five a second up to the change, which is the grant: not at one in a hundred seconds.
+    // Up to the change of policy, which is the grant, five units per second drain, not one in a hundred seconds.
     let calls = ["RL.GCRA key 10 2 COST 10", "RL.GCRA key 10 1000 BLOCK 1000"];
     let AtOnce { mut held, to_us, .. } = at_once(&server, calls);
     let reply = held[1].reply();
@@ -566,7 +570,7 @@ fn an_evicted_key_lets_the_first_in() {
     exhaust(&mut client, "RL.GCRA key 1 1h");
     let waiting = Held::send(&server, "RL.GCRA key 1 1h BLOCK 1d");
     call::<()>(&mut client, "CONFIG SET maxmemory 1");
-    // The server evicts the key for this command, and still has no memory for it; nor for a grant.
+    // The server evicts the key for this command, and still has too little memory for the command and for a grant.
     let _: redis::RedisResult<Value> = command("SET other 1").query(&mut client);
     assert_eq!(call::<i64>(&mut client, "DBSIZE"), 0);
     call::<()>(&mut client, "CONFIG SET maxmemory 0");
@@ -588,7 +592,7 @@ fn a_key_that_becomes_something_else_is_an_error() {
         }
         assert_eq!(call::<String>(&mut client, "TYPE key"), "list");
     }
-    // Another algorithm's call waits for nothing.
+    // A call of another algorithm does not wait at all.
     call::<()>(&mut client, "DEL key");
     exhaust(&mut client, "RL.GCRA key 1 1d");
     let _waiting = Held::send(&server, "RL.GCRA key 1 1d BLOCK 1d");
@@ -619,7 +623,7 @@ fn databases_have_queues_of_their_own() {
 
 // ---- Replicas, files, pauses, failover ----
 
-/// A replica of the server, in step with it.
+/// Starts a replica of the server, and waits until it has synchronised.
 fn replica_of(server: &Server) -> Server {
     let replica = Server::on_port(&[]);
     call::<()>(&mut replica.client(), &format!("REPLICAOF 127.0.0.1 {}", server.port));
@@ -640,7 +644,8 @@ fn grants_replicate_and_a_pause_holds_them_back() {
     let mut server = Watched::on_port(&["--appendonly", "yes", "--appendfsync", "always"]);
     let replica = replica_of(&server);
     let mut client = server.client();
-    // After three seconds the first are due, and those who wait behind them are out of time after three and a half: in the pause.
+    // The first clients are due after three seconds. The clients behind them reach their timeout after three and a half.
+    // Both times are in the pause.
     let policies = [
         ("rl.gcra", "key", "RL.GCRA key 20 1 BURST 1", "FORCE 60"),
         ("rl.slide", "log", "RL.SLIDE log 8 3s", "COST 8"),
@@ -658,7 +663,8 @@ fn grants_replicate_and_a_pause_holds_them_back() {
         let waiting = std::thread::spawn(|| replies(held));
         let replies = waiting.join().expect("replies");
         for ((event, key, ..), replies) in policies.iter().zip(replies.chunks(10)) {
-            // Nobody has their turn in the pause, and all have it after; who is out of time is told so during the pause, too.
+            // No client is granted in the pause, and all are after it. A client that reaches its timeout is answered in the
+            // pause, too.
             assert!(replies[1..9].iter().all(|reply| reply.granted() == 1), "{kind}: {replies:?}");
             assert_eq!(replies[9].granted(), 0, "{kind}: {replies:?}");
             let grants: Vec<_> = server.events(event, key).into_iter().filter(|&at| at > to_us).collect();
@@ -672,7 +678,7 @@ fn grants_replicate_and_a_pause_holds_them_back() {
         }
     }
     call::<()>(&mut client, "FLUSHALL");
-    // Keys that live for long, so that they can be compared.
+    // These keys live long enough to be compared.
     for (name, db) in [("GCRA", 0), ("SLIDE", 0), ("BUCKET", 3), ("FIXED", 0)] {
         let mut clients: Vec<_> = (0..4).map(|_| Held::prepare(&server, Resp::Two)).collect();
         for held in &mut clients {
@@ -719,14 +725,14 @@ fn a_failover_ends_the_waits_and_the_new_primary_goes_on() {
     for reply in replies(waiting) {
         match reply.row {
             Ok(row) => granted += row[0],
-            // The server says UNBLOCKED, and closes the connection, as it does to who waits in BLPOP.
+            // The server replies UNBLOCKED and closes the connection, as it does to clients that wait in BLPOP.
             Err(error) => assert!(error.contains("UNBLOCKED") || error.contains("unblock"), "{error}"),
         }
     }
     wait_for("the new primary", || call::<String>(&mut replica.client(), "INFO replication").contains("role:master"));
     let most = (time_us(&mut replica.client()) - start) / (1_000 * MS) * 10;
     assert!(granted <= most, "{granted} of {most}");
-    // It holds what was granted, and goes on from there.
+    // The new primary holds all grants, and goes on from there.
     assert_eq!(limit(&mut replica.client(), "RL.GCRA long 5 1d")[0], 0);
     let waiting = Held::send(&replica, "RL.GCRA long 5 1d BLOCK 1d");
     assert_eq!(limit(&mut replica.client(), "RL.GCRA long 5 1d REFUND 1")[0], 1);
@@ -737,7 +743,7 @@ fn a_failover_ends_the_waits_and_the_new_primary_goes_on() {
     assert_same(&snapshots(&mut replica.client()), &snapshots(&mut server.client()));
 }
 
-/// Two nodes of a cluster, of which the first has all slots.
+/// A cluster of two nodes, of which the first serves all slots.
 fn cluster() -> [Server; 2] {
     let nodes = [Server::node(), Server::node()];
     let mut clients = [nodes[0].client(), nodes[1].client()];
@@ -768,7 +774,7 @@ fn a_slot_that_moves_takes_its_queue_along() {
     let waiting: Vec<_> = (0..3).map(|_| Held::send(&from, "RL.GCRA key 5 1d BLOCK 1d")).collect();
     call::<()>(&mut target, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
     call::<()>(&mut source, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
-    // As long as the key is here, so is its queue.
+    // As long as this node holds the key, its queue works.
     let [soon, stays] = ["{key}soon", "stays"].map(|key| Held::send(&from, &format!("RL.GCRA {key} 5 1 BLOCK 30")));
     assert_eq!([soon.row()[0], stays.row()[0]], [1, 1]);
     let last = Held::send(&from, "RL.GCRA {key}later 5 1d COST 5 BLOCK 1d");
@@ -778,11 +784,11 @@ fn a_slot_that_moves_takes_its_queue_along() {
     for reply in replies(waiting) {
         assert_eq!(reply.row.expect_err("no grant of what has moved"), "TRYAGAIN the key's slot has moved to another node");
     }
-    // Who asks again is sent on, and finds the key as it was.
+    // A client that calls again is redirected, and finds the key unchanged.
     assert!(error(&mut source, &command("RL.GCRA key 5 1d BLOCK 1d")).starts_with("ASK "));
     call::<()>(&mut target, "ASKING");
     assert_eq!(limit(&mut target, "RL.GCRA key 5 1d BLOCK 1ms")[..3], [0, 5, 0]);
-    // A slot can also go under a queue whose time is yet to come.
+    // A slot can also move while the first client in a queue is not due yet.
     let mut migrate = redis::cmd("MIGRATE");
     migrate.arg("127.0.0.1").arg(to.port).arg("").arg(0).arg(5_000).arg("KEYS").arg("{key}later").arg("{key}soon");
     migrate.exec(&mut source).expect("OK");
@@ -807,7 +813,7 @@ fn whole_slots_move_where_the_server_can() {
     let waiting: Vec<_> = (0..3).map(|_| Held::send(&from, "RL.GCRA key 5 1d BLOCK 1d")).collect();
     let moved = command(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {id}"));
     if let Err(refusal) = moved.query::<()>(&mut source) {
-        // It is Valkey's own, from version 9 on.
+        // Only Valkey 9 and newer have this command.
         let text = refusal.to_string().to_lowercase();
         return assert!(text.contains("unknown subcommand") && !text.contains("module"), "{refusal}");
     }
@@ -817,7 +823,7 @@ fn whole_slots_move_where_the_server_can() {
     wait_for("the slot to move", || {
         command("RL.PEEK GCRA key 5 1d").query::<Vec<i64>>(&mut source).is_err_and(|error| error.code() == Some("MOVED"))
     });
-    // It is what it was, and so are those with a deadline.
+    // The key has not changed, and neither have other keys with a deadline.
     wait_for("the new node", || command("RL.PEEK GCRA key 5 1d").query::<Vec<i64>>(&mut target).is_ok());
     assert_eq!(limit(&mut target, "RL.GCRA key 5 1d")[..3], [0, 5, 0]);
     assert!(call::<i64>(&mut target, "PTTL key") > 0);

@@ -1,4 +1,5 @@
-//! A cluster counts exactly: while slots move, while primaries change, and after a crash all that was replicated.
+//! A cluster counts exactly while slots move and while primaries change; after a crash, it counts all that had been
+//! replicated.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use redis::{RedisError, RedisResult, Value};
 use support::fleet::{used, Caller, Fleet, InFlight, SHARDS};
 use support::{call, command, error, limit, replies, time_us, wait_for, Held, Server};
 
-/// One cluster at a time is enough for a small machine.
+/// Only one of these tests runs at a time: a small machine has not the power for two clusters.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -54,10 +55,10 @@ fn a_wrong_node_sends_on_and_a_cluster_client_follows() {
         for wrong in [fleet.primary(1), fleet.primary(2), replica] {
             assert_eq!(error(&mut fleet.client(wrong), &command), moved, "{words} on node {wrong}");
         }
-        // However the client takes the command's first argument, it finds its way.
+        // A cluster client finds the right node, whatever it does with the first argument of the command.
         let reply: RedisResult<Value> = command.query(&mut cluster);
         assert!(reply.is_ok(), "{words}: {reply:?}");
-        // A replica answers those that only read, if told that it may.
+        // A replica answers commands that only read, after READONLY.
         let shards = &mut fleet.reader(replica);
         wait_for("the replica", || call::<Option<String>>(shards, &format!("TYPE {tag}fixed")).is_some());
         let reply: RedisResult<Value> = command.query(shards);
@@ -70,7 +71,7 @@ fn a_wrong_node_sends_on_and_a_cluster_client_follows() {
     let mut caller = Caller::new(&fleet.cluster_client());
     let granted = |reply: RedisResult<(i64, i64, Value)>| reply.expect("a reply").0;
     assert_eq!([granted(caller.call(tag, &together)), granted(caller.call(tag, &together))], [1, 0]);
-    // Over slots of one node or of two, it is refused, and nothing is taken.
+    // With keys in several slots, of one node or of two, the call is refused and nothing is charged.
     let near = fleet.tags(0, 2).remove(1);
     for other in [&near, &tags[1]] {
         let apart = command(&format!("RL.ALL 2 {tag}c {other}c FIXED 1 1d SLIDE 5 1d"));
@@ -85,12 +86,12 @@ fn a_wrong_node_sends_on_and_a_cluster_client_follows() {
 
 // ---- Keys under load ----
 
-/// A limit of [`LIMIT`] a day, and what callers were told.
+/// A key with a limit of [`LIMIT`] a day, and what its callers were granted.
 struct Key {
     name: String,
     call: String,
     granted: AtomicI64,
-    /// What `WAIT` said that a replica has.
+    /// The units of which `WAIT` has confirmed that the replica has them.
     safe: AtomicI64,
 }
 
@@ -115,16 +116,16 @@ fn names(keys: &[Key]) -> impl Iterator<Item = &str> {
     keys.iter().map(|key| key.name.as_str())
 }
 
-/// How a caller asks for a unit of a key: what it is granted.
+/// Asks for a unit of a key, and returns how many units were granted.
 type Call<'a> = Box<dyn FnMut(&Key) -> RedisResult<i64> + 'a>;
 
 /// Callers that use up keys.
 struct Load<'a> {
     keys: &'a [Key],
     in_flight: InFlight,
-    /// How long a caller rests after each call, in microseconds.
+    /// How long a caller pauses after each call, in microseconds.
     rest: AtomicU64,
-    /// It ends when what has to be under load is over, and all is granted.
+    /// Goes on until the work is done that the load accompanies. Then the callers go on until all is granted.
     goes_on: support::Load,
     errors: Mutex<BTreeSet<String>>,
 }
@@ -135,7 +136,7 @@ impl<'a> Load<'a> {
         Self { keys, in_flight: InFlight::new(CALLERS), rest, goes_on: support::Load::default(), errors: Mutex::default() }
     }
 
-    /// Has the callers call while `work` is done, and then until nothing is free any more.
+    /// Runs the callers while `work` is done, and then until all keys are used up.
     fn during(&self, call: impl Fn(usize) -> Call<'a> + Sync, work: impl FnOnce()) {
         std::thread::scope(|scope| {
             for caller in 0..CALLERS {
@@ -168,7 +169,7 @@ impl<'a> Load<'a> {
                 });
                 sleep(Duration::from_micros(self.rest.load(Ordering::Relaxed)));
             }
-            // A whole round of denials.
+            // All keys have denied a call since the end of the work.
             if over && idle {
                 break;
             }
@@ -186,7 +187,7 @@ fn kind(error: &RedisError) -> String {
     error.code().map_or_else(|| "connection".into(), ToString::to_string)
 }
 
-/// Calls by a cluster client.
+/// Callers that are cluster clients.
 fn by_cluster<'a>(cluster_client: &'a ClusterClient) -> impl Fn(usize) -> Call<'a> + Sync {
     move |_| {
         let mut caller = Caller::new(cluster_client);
@@ -194,7 +195,7 @@ fn by_cluster<'a>(cluster_client: &'a ClusterClient) -> impl Fn(usize) -> Call<'
     }
 }
 
-/// What the cluster says is used of each key.
+/// How many units the cluster reports as used for each key.
 fn used_now(fleet: &Fleet, keys: &[Key]) -> Vec<i64> {
     let used_of = |key: &Key| {
         let mut client = fleet.client(fleet.primary(fleet.shard(fleet.slot(&key.name))));
@@ -203,7 +204,7 @@ fn used_now(fleet: &Fleet, keys: &[Key]) -> Vec<i64> {
     keys.iter().map(used_of).collect()
 }
 
-/// Each key has granted its limit, and says so.
+/// Panics unless each key has granted its limit exactly, and reports it as used.
 fn assert_exact(fleet: &Fleet, keys: &[Key]) {
     for (key, used) in keys.iter().zip(used_now(fleet, keys)) {
         assert_eq!((key.granted(), used), (LIMIT, LIMIT), "{}", key.name);
@@ -223,7 +224,7 @@ fn a_slot_that_moves_under_load_grants_to_the_unit() {
     let all = LIMIT * keys.len() as i64;
     let mut moves = 0;
     load.during(by_cluster(&cluster_client), || {
-        // To and fro, until most is granted.
+        // The slot moves to and fro until most units are granted.
         while total() < all * 9 / 10 {
             for to in [1, 0] {
                 let before = total();
@@ -244,14 +245,14 @@ fn a_slot_that_moves_under_load_grants_to_the_unit() {
 
 // ---- Failover ----
 
-/// Kills the primary of shard 0 while its replica lags behind, and tells what the replica holds of each key, and what callers
-/// had been granted by then. Nothing takes over yet.
+/// Kills the primary of shard 0 while its replica lags behind. Returns what the replica holds of each key, and what callers
+/// had been granted by then. The replica does not take over yet.
 fn kill_ahead_of_replica<T>(fleet: &mut Fleet, load: &Load<'_>, look: impl Fn(&Key) -> T) -> (Vec<i64>, Vec<T>) {
     let (primary, replica) = (fleet.primary(0), Fleet::partner(fleet.primary(0)));
     let total = || load.keys.iter().map(Key::granted).sum::<i64>();
     let all = LIMIT * load.keys.len() as i64;
     wait_for("some grants", || total() > all / 4);
-    // What the primary has sent still reaches the replica, so the link is cut first.
+    // The connection to the replica is cut first, because what the primary has sent already would still arrive there.
     fleet.signal(replica, "STOP");
     let mut client = fleet.client(primary);
     let mut used_there = || used(&mut client, names(load.keys)).into_iter().sum::<i64>();
@@ -286,11 +287,11 @@ fn a_crash_loses_what_was_not_replicated_and_no_more() {
             granted - LIMIT <= acknowledged - surviving,
             "{name}: {granted}, {acknowledged} at the kill, of which {surviving} stayed"
         );
-        // The new primary has granted what was left by its record, to the unit.
+        // The new primary has granted exactly what its record had left.
         assert_eq!(granted - acknowledged, LIMIT - surviving, "{name}");
     }
     assert_eq!(used_now(&fleet, &keys), vec![LIMIT; keys.len()]);
-    // The old primary comes back as a replica, and forgets what only it knew.
+    // The old primary becomes a replica, and loses what only it had.
     fleet.restart(primary);
     assert_eq!(fleet.assert_replicated(), keys.len());
     assert_eq!(fleet.primary(0), Fleet::partner(primary));
@@ -304,7 +305,7 @@ fn what_wait_has_acknowledged_survives_a_crash() {
     let keys = keys(&fleet.tags(0, 3));
     let load = Load::new(&keys, ms(2));
     let primary = fleet.primary(0);
-    // WAIT is about the writes of its own connection, so each caller has one to whichever node is the primary.
+    // WAIT waits for the writes of its own connection, so each caller keeps one connection to each node of the shard.
     let addresses = [primary, Fleet::partner(primary)].map(|index| format!("redis://127.0.0.1:{}", fleet.node(index).port));
     let call = |caller: usize| -> Call<'_> {
         let (addresses, mut turn, mut connection) = (addresses.clone(), caller, None);
@@ -363,7 +364,7 @@ fn a_coordinated_failover_loses_nothing() {
     fleet.assert_healthy();
 }
 
-// ---- Those who wait ----
+// ---- Clients that wait ----
 
 #[test]
 fn who_waits_is_granted_while_slots_move_and_primaries_change() {
@@ -381,7 +382,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
     let (load, waiting) = (support::Load::default(), AtomicI64::new(0));
     let granted: Vec<AtomicI64> = (0..limiters.len()).map(|_| AtomicI64::new(0)).collect();
     let (paced, errors) = (AtomicI64::new(0), Mutex::new(BTreeSet::new()));
-    // Asks until granted; an error must be one after which a client may ask again.
+    // Calls until the call is granted. Each error must be one after which a client may call again.
     let call_until_ok = |caller: &mut Caller, key: &str, words: &str| {
         let start = Instant::now();
         loop {
@@ -416,7 +417,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
                 });
             }
         }
-        // Evenly spaced calls, which wait for their own sake.
+        // These calls come evenly spaced, and wait each time.
         for _ in 0..3 {
             scope.spawn(|| {
                 let mut caller = Caller::new(&cluster_client);
@@ -433,7 +434,8 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
             let mut caller = Caller::new(&cluster_client);
             while waiting.load(Ordering::SeqCst) > 0 {
                 for (index, limiter) in limiters.into_iter().enumerate() {
-                    // Of a unit that has partly flowed back, a refund says nothing: some whole ones stay in use.
+                    // A refund of a unit of which a part has drained returns less than a unit. So some whole units stay in
+                    // use.
                     if 5 + granted[index].load(Ordering::SeqCst) - refunded[index] < 3 {
                         continue;
                     }
@@ -484,7 +486,7 @@ fn who_waits_is_granted_while_slots_move_and_primaries_change() {
     fleet.assert_healthy();
 }
 
-/// One waits less, when dropped.
+/// Counts one waiting client less when it is dropped.
 struct Gone<'a>(&'a AtomicI64);
 
 impl Drop for Gone<'_> {
@@ -501,7 +503,7 @@ fn a_window_that_ends_as_its_first_is_due_is_granted() {
     wait_for("the cluster", || call::<String>(&mut node.client(), "CLUSTER INFO").contains("cluster_state:ok"));
     let (load, granted) = (support::Load::default(), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        // The server deletes the key, as its time is up, in the same moment as the module looks whose turn it is.
+        // The server deletes the key because it has expired, while the module is deciding which client is next.
         for caller in 0..60 {
             let mut client = node.client();
             let (load, granted) = (&load, &granted);
@@ -527,7 +529,7 @@ fn a_failover_ends_a_wait_of_which_nothing_else_is_heard() {
     assert_eq!(limit(&mut fleet.client(old), &format!("RL.GCRA {tag} 5 12h COST 5"))[0], 5);
     let waiting = Held::send(fleet.node(old), &format!("RL.GCRA {tag} 5 12h BLOCK 1d"));
     fleet.fail_over(0);
-    // It has ended by now, or ends within a second of the server's clock.
+    // The wait has ended, or ends within a second of the server's clock.
     let mut client = fleet.client(old);
     let failed_over = time_us(&mut client);
     while support::held(&mut client) > 0 {

@@ -1,4 +1,4 @@
-//! The commands as clients see them: replies, options, errors, registration; by a client library and by redis-cli.
+//! The commands as clients see them, through a client library and redis-cli: replies, options, errors and registration.
 
 use redis::{Cmd, Value};
 use support::{call, command, error, limit, snapshot, time_us, Resp, Server};
@@ -26,7 +26,7 @@ fn ten_calls_are_granted_and_the_eleventh_is_told_how_long_to_wait() {
 fn every_option_of_every_algorithm() {
     let server = Server::start();
     let mut client = server.client();
-    // A period of a day: no reply depends on the milliseconds between two calls, but for the last two fields.
+    // The period is a day: no reply depends on the milliseconds between two calls, except for the last two fields.
     for (words, expected) in [
         ("RL.FIXED a 10 1d", [1, 10, 9]),
         ("RL.FIXED a 10 1d COST 4", [4, 10, 5]),
@@ -82,7 +82,7 @@ fn resp2_and_resp3_reply_alike() {
             let mut client = server.client_of(resp);
             call::<()>(&mut client, "FLUSHALL");
             let Value::Array(items) = call(&mut client, &format!("{name} key 10 1d COST 3")) else { panic!("no array") };
-            // When all is given back again depends on the moment.
+            // The time until nothing is used depends on when the call is made.
             let [granted, capacity, remaining, wait_ms, Value::Int(25_000_000..=87_000_000)] = &items[..] else {
                 panic!("{name} {resp:?}: {items:?}")
             };
@@ -310,8 +310,8 @@ fn the_module_is_replaced_though_its_calls_are_queued() {
     let server = Server::start();
     let mut operator = server.client();
     for round in 1..=5 {
-        // A server carries out a queued call of a command that is gone, and tells of the last command of each client by a name that
-        // is gone, too: they are ended first.
+        // A server executes a queued call of a command that no longer exists, and reports each client's last command by a
+        // name that no longer exists. So these clients are disconnected first.
         let [mut queued, mut idle] = [(); 2].map(|()| server.client());
         limit(&mut idle, "RL.GCRA key 10 1d");
         call::<()>(&mut queued, "MULTI");
@@ -342,12 +342,12 @@ fn a_limit_may_change_on_a_live_key() {
     for name in LIMITERS {
         let mut call = |words: &str| limit(&mut client, &format!("{name} {name} {words}"));
         assert_eq!(call("10 1d COST 10")[..3], [10, 10, 0], "{name}");
-        // Raised, and the difference is free at once; lowered, and nothing is.
+        // When the limit is raised, the difference is free at once. When it is lowered, nothing is free.
         assert_eq!(call("15 1d COST 3")[..3], [3, 15, 2], "{name}");
         assert_eq!(call("5 1d")[..3], [0, 5, 0], "{name}");
         assert_eq!(call("15 1d UPTO 3")[..3], [2, 15, 0], "{name}");
     }
-    // From a slow limit to a fast one: the wait that is told is enough, though the denial changed nothing.
+    // The limit changes from slow to fast. The wait in the reply is long enough, though the denial changed nothing.
     for name in ["RL.GCRA", "RL.BUCKET"] {
         call::<()>(&mut client, &format!("DEL {name}"));
         assert_eq!(limit(&mut client, &format!("{name} {name} 10 1d COST 10"))[0], 10);

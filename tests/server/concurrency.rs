@@ -1,4 +1,4 @@
-//! A hundred connections at once, on one key and on many: what is granted in all is what the algorithm allows, to the unit.
+//! A hundred connections at once, on one key and on many: together they are granted what the algorithm allows, to the unit.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::Mutex;
@@ -8,15 +8,15 @@ use support::{call, command, limit, time_us, wait_for, Load, Server};
 
 const CONNECTIONS: usize = 100;
 const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
-/// Nothing drains within the test.
+/// So long that nothing drains within the test.
 const PERIOD: &str = "3650d";
 
-/// Each connection does its `part`, given its number.
+/// Runs `part` once for each connection, with the number of the connection.
 fn crowd(server: &Server, part: impl Fn(usize, &mut Connection) + Sync) {
     crowd_and(server, part, || ());
 }
 
-/// The same, while this thread does something else.
+/// The same, while this thread does `meanwhile`.
 fn crowd_and(server: &Server, part: impl Fn(usize, &mut Connection) + Sync, meanwhile: impl FnOnce()) {
     let clients: Vec<_> = (0..CONNECTIONS).map(|_| server.client()).collect();
     std::thread::scope(|scope| {
@@ -40,7 +40,7 @@ fn one_key_grants_its_limit_and_not_a_unit_more() {
                 granted.fetch_add(limit(client, &words)[0], Ordering::Relaxed);
             }
         });
-        // What is left over is less than the dearest call.
+        // What is left over is less than the most expensive call.
         let mut client = server.client();
         let granted = granted.into_inner();
         let left = limit(&mut client, &format!("RL.PEEK {name} {name} 10007 {PERIOD}"))[2];
@@ -56,7 +56,7 @@ fn what_is_used_is_what_was_granted_less_what_was_given_back() {
     let server = Server::start();
     let keys: i64 = 25;
     let used: Vec<AtomicI64> = (0..keys * 4).map(|_| AtomicI64::new(0)).collect();
-    // A refund takes the fraction that is left of a unit along, and tells whole units.
+    // A refund also returns the part of a unit that has not drained, and reports whole units.
     let fractions: Vec<AtomicI64> = (0..keys * 4).map(|_| AtomicI64::new(0)).collect();
     crowd(&server, |number, client| {
         for call in 0..80 {
@@ -69,7 +69,7 @@ fn what_is_used_is_what_was_granted_less_what_was_given_back() {
             fractions[key].fetch_add(refund.is_some_and(|asked| row[0] < asked).into(), Ordering::Relaxed);
             used[key].fetch_add(units, Ordering::Relaxed);
             if call % 8 == 0 {
-                // Others look meanwhile, and charge several keys as one.
+                // Other connections read the keys meanwhile, and charge several keys at once.
                 limit(client, &format!("RL.PEEK {name} key:{key} 100 {PERIOD}"));
                 let other = (key + 4) % used.len();
                 let words = format!("RL.ALL 2 key:{key} key:{other} {name} 100 {PERIOD} {name} 100 {PERIOD} COST 2");
@@ -87,10 +87,10 @@ fn what_is_used_is_what_was_granted_less_what_was_given_back() {
         let facts: Vec<redis::Value> = call(&mut client, &format!("RL.INSPECT key:{key}"));
         let told =
             facts.chunks(2).find(|pair| pair[0] == redis::Value::BulkString(b"used".into())).map(|pair| pair[1].clone());
-        // A key that everything was given back of is gone.
+        // A key with nothing used is gone.
         let told = told.unwrap_or(redis::Value::Int(0));
         let redis::Value::Int(told) = told else { panic!("{told:?}") };
-        // Of the four, two drain all the time, however little.
+        // Two of the four algorithms drain all the time, if only a little.
         let drains = matches!(LIMITERS[key % 4], "GCRA" | "BUCKET");
         let fractions = if drains { fractions[key].load(Ordering::Relaxed) } else { 0 };
         assert!((used - fractions..=used).contains(&told), "key:{key}: {told}, not {used}");
@@ -102,7 +102,7 @@ fn a_rate_is_met_exactly_under_pressure() {
     const PERIOD_US: i64 = 100_000;
     let server = Server::start();
     let mut clock = server.client();
-    // Twenty thousand a second, in periods of a tenth: always used up, and never overdrawn.
+    // Twenty thousand units per second, in periods of a tenth of a second: always used up, and never overdrawn.
     for (name, options) in [("GCRA", ""), ("BUCKET", ""), ("SLIDE", ""), ("FIXED", "ALIGN 0")] {
         let (granted, asked, load) = (AtomicI64::new(0), Mutex::new(Vec::new()), Load::default());
         let words = format!("RL.{name} {name} 2000 100ms {options} UPTO 50");
@@ -127,12 +127,12 @@ fn a_rate_is_met_exactly_under_pressure() {
         let granted = granted.into_inner();
         let most = match name {
             "GCRA" | "BUCKET" => 2_000 + elapsed * 20_000 / 1_000_000,
-            // As many windows as the time can touch.
+            // The most windows that can overlap this time.
             _ => 2_000 * (elapsed / PERIOD_US + 2),
         };
         assert!(granted <= most, "{name}: {granted} granted in {elapsed} us, {most} allowed");
-        // Those who ask may be held up, all at once: time in which not all was asked for does not count. Six of them ask for more
-        // than there is.
+        // All callers may be stopped at the same time by the system. The time in which they did not ask for all units does
+        // not count. Six of them ask for more than there is.
         let mut asked = asked.into_inner().expect("moments");
         asked.sort_unstable();
         let asked: Vec<_> = asked.into_iter().step_by(6).collect();

@@ -1,5 +1,5 @@
-//! Nothing that was acknowledged is lost: servers killed under load, files rewritten, replicas that come late or lose the
-//! connection, and servers without the module.
+//! No acknowledged grant is lost: when servers are killed under load, while files are rewritten, when replicas come late or
+//! lose the connection, and on servers without the module.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use redis::{Connection, RedisResult, Value};
 use support::{assert_same, call, command, flood_all, info, limit, snapshots, wait_for, Load, Server, Signal};
 
 const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
-/// Nothing drains within the test.
+/// So long that nothing drains within the test.
 const PERIOD: &str = "3650d";
 const LIMIT: i64 = 1_000_000;
 
-/// What calls were made of a key: those that were answered, and those that the server may have had.
+/// The calls that were made on a key: those that were answered, and those that the server may have executed.
 #[derive(Default)]
 struct Count {
     acknowledged: AtomicI64,
@@ -20,7 +20,7 @@ struct Count {
 }
 
 impl Count {
-    /// Calls until the server is gone, or the load ends.
+    /// Calls until the server is gone or the load ends.
     fn load(&self, client: &mut Connection, words: &str, units: i64, load: &Load) {
         while load.goes_on() {
             self.sent.fetch_add(units, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl Count {
         }
     }
 
-    /// Checks what the key holds, and takes it for what was acknowledged.
+    /// Checks what the key holds, and takes that as the acknowledged units from now on.
     fn settle(&self, client: &mut Connection, name: &str) {
         let row = limit(client, &format!("RL.PEEK {name} {name} {LIMIT} {PERIOD}"));
         let used = LIMIT - row[2];
@@ -48,7 +48,7 @@ impl Count {
     }
 }
 
-/// Two connections for each algorithm, as long as `meanwhile` takes.
+/// Runs two connections for each algorithm as long as `meanwhile` takes.
 fn under_load<T>(server: &Server, counts: &[Count; 4], meanwhile: impl FnOnce() -> T) -> T {
     let load = Load::default();
     let clients: Vec<_> = (0..8).map(|_| server.client()).collect();
@@ -79,7 +79,7 @@ fn a_server_killed_under_load_has_every_acknowledged_grant() {
             Server::with(&["--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", preamble]);
         let counts: [Count; 4] = Default::default();
         for round in 0..6_u64 {
-            // Now and then the files are being rewritten as it happens.
+            // In some rounds the files are being rewritten when the server is killed.
             if round % 2 == 1 {
                 let _: RedisResult<Value> = command("BGREWRITEAOF").query(&mut server.client());
             }
@@ -104,7 +104,7 @@ fn those_who_waited_and_were_granted_are_in_the_file() {
     for name in LIMITERS {
         let policy = format!("RL.{name} {name} 5 {PERIOD}");
         assert_eq!(limit(&mut server.client(), &format!("{policy} COST 5"))[0], 5);
-        // One gives back, and eight wait for it.
+        // One client makes refunds, and eight wait for units.
         let (given_back, granted) = (AtomicI64::new(0), AtomicI64::new(0));
         std::thread::scope(|scope| {
             let repeat = |words: String, count| {
@@ -117,14 +117,14 @@ fn those_who_waited_and_were_granted_are_in_the_file() {
             };
             (0..8).for_each(|_| drop(scope.spawn(repeat(format!("{policy} BLOCK 1d"), &granted))));
             scope.spawn(repeat(format!("{policy} REFUND 1"), &given_back));
-            // They call until it is gone.
+            // They call until the server is gone.
             let _end = server.killed_at_the_end();
             wait_for("some grants", || granted.load(Ordering::Relaxed) > 40);
         });
         server.crash_and_restart();
         let (given_back, granted) = (given_back.into_inner(), granted.into_inner());
         let used = 5 - limit(&mut server.client(), &format!("RL.PEEK {name} {name} 5 {PERIOD}"))[2];
-        // One refund and eight grants may be in the file with nobody told.
+        // One refund and eight grants may be in the file without their clients having received a reply.
         let least = 5 - (given_back + 1) + granted;
         let most = (5 - given_back + granted + 8).min(5);
         assert!((least..=most).contains(&used), "{name}: {used} used, {given_back} given back, {granted} granted");
@@ -134,7 +134,7 @@ fn those_who_waited_and_were_granted_are_in_the_file() {
 
 #[test]
 fn a_replica_that_comes_in_the_middle_of_load_is_equal_in_the_end() {
-    // By file, by socket, and into a database of its own while the old one still answers.
+    // The replica loads by file, by socket, and into a second database while it still serves the old one.
     for (diskless, load) in [("no", "disabled"), ("yes", "on-empty-db"), ("yes", "swapdb")] {
         let server = Server::on_port(&["--repl-diskless-sync", diskless]);
         let counts: [Count; 4] = Default::default();
@@ -200,7 +200,7 @@ fn a_server_without_the_module_keeps_the_keys() {
         let mut client = server.client();
         assert!(command("RL.GCRA key 10 60").query::<Value>(&mut client).is_err());
         assert_same(&before, &snapshots(&mut client));
-        // Any string command works on them; what is copied counts as well.
+        // Any string command works on the keys; a copy counts as well.
         call::<()>(&mut client, "COPY full:GCRA copied");
         call::<()>(&mut client, "RENAME full:SLIDE renamed");
         if files[0] == "--dbfilename" {

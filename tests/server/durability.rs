@@ -1,4 +1,4 @@
-//! State outlives the server: RDB, AOF, replicas. Bytes and deadlines are the same everywhere.
+//! State survives in RDB and AOF files and on replicas. Values and deadlines are the same everywhere.
 
 use redis::Connection;
 use support::{assert_same, call, flood_all, info, limit, snapshots, wait_for, Server};
@@ -24,7 +24,7 @@ fn a_crash_with_an_append_only_file_loses_no_acknowledged_grant() {
     let mut client = server.client();
     assert_same(&snapshots(&mut client), &before);
     goes_on(&mut client);
-    // Once more from a rewritten file, with more behind it.
+    // Again, from a rewritten file with more commands after it.
     call::<()>(&mut client, "BGREWRITEAOF");
     wait_for("the rewrite", || info(&mut client, "persistence", "aof_rewrite_in_progress") == 0);
     flood_all(&mut client);
@@ -60,12 +60,12 @@ fn a_replica_holds_the_same_bytes_and_deadlines() {
         assert_eq!(call::<i64>(&mut client, "WAIT 1 50000"), 1);
         assert_same(&snapshots(&mut other), &snapshots(&mut client));
     }
-    // A chain's next link, promoted, goes on counting.
+    // The last replica of a chain, promoted to primary, goes on counting.
     call::<()>(&mut other, "REPLICAOF NO ONE");
     goes_on(&mut other);
 }
 
-/// Keys that were filled stay filled.
+/// Panics unless keys that were used up are still used up.
 fn goes_on(client: &mut Connection) {
     for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
         assert_eq!(limit(client, &format!("RL.{name} full:{name} 5 1d"))[..3], [0, 5, 0], "{name}");

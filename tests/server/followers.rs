@@ -1,4 +1,5 @@
-//! Other modules are told of keys that expire, and may then call this one, or change any key, in the middle of a call.
+//! Other modules are notified of keys that expire. They may then call this module or change any key, while one of its calls
+//! is being executed.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use redis::{ConnectionLike, Value};
 use support::witness::build;
 use support::{at_once, call, command, held, info, limit, Server};
 
-/// A server with a module that makes this call whenever a key expires. Keys expire only when they are looked at.
+/// Starts a server with a module that makes this call whenever a key expires. Keys expire only when a command accesses them.
 fn server(reaction: &str) -> (tempfile::TempDir, Server) {
     let folder = tempfile::tempdir().expect("a folder");
     let module = build("follower", folder.path());
@@ -19,7 +20,7 @@ fn server(reaction: &str) -> (tempfile::TempDir, Server) {
 
 #[test]
 fn a_queue_that_is_served_can_be_called_for() {
-    // Another key, and the very one that they wait for; takings, lookings and changings.
+    // Another key, and the very key that clients wait for; calls that grant, read and change.
     for (reaction, takes) in [
         ("RL.PEEK GCRA other 10 60", false),
         ("RL.GCRA other 10 60", false),
@@ -35,7 +36,7 @@ fn a_queue_that_is_served_can_be_called_for() {
         let (_folder, server) = server(reaction);
         let mut client = server.client();
         let mut waiter = at_once(&server, ["RL.GCRA waited 1 200ms", "RL.GCRA waited 1 200ms BLOCK 30"]).held.remove(1);
-        // The timer is what finds the key expired: until then, nobody else comes.
+        // Only the module's timer finds that the key has expired: no other call accesses it before.
         let stood_still: String = call(&mut client, "DEBUG SLEEP 0.3");
         assert_eq!(stood_still, "OK");
         let row = waiter.reply().row;
@@ -56,7 +57,7 @@ fn keys_of_one_call_may_go_when_another_expires() {
             limit(&mut client, "RL.GCRA {x}1 100 3600");
             limit(&mut client, "RL.GCRA {x}2 1 1ms");
             std::thread::sleep(Duration::from_millis(5));
-            // Both in one go: one of the reactions leaves the key but a second.
+            // Both calls are executed right after each other: one of the reactions leaves the key for only a second.
             let mut pipe = redis::pipe();
             pipe.add_command(command("RL.ALL 2 {x}1 {x}2 GCRA 100 3600 GCRA 1 5ms")).add_command(command("PTTL {x}1"));
             let replies = client.req_packed_commands(&pipe.get_packed_pipeline(), 0, 2).expect("two replies");

@@ -1,4 +1,4 @@
-//! The tests' own promises: a test that fails, or whose process is killed, leaves no thread and no server.
+//! The tests' own guarantees: a test that fails, or whose process is killed, leaves no thread and no server behind.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use support::{call, is_process, limit, wait_for, Held, Load, Server, Signal};
 
 use crate::worker::{say, work_if_worker, Worker};
 
-/// Does `work` in a thread of its own, which has to end in time, and tells whether it has failed.
+/// Does `work` in a thread of its own, which has to end in time. Returns whether it has panicked.
 fn fails_in_time(work: impl FnOnce() + Send + 'static) -> bool {
     let (end, ended) = channel();
     std::thread::spawn(move || {
@@ -18,7 +18,7 @@ fn fails_in_time(work: impl FnOnce() + Send + 'static) -> bool {
     ended.recv_timeout(Duration::from_secs(60)).expect("it ends")
 }
 
-/// Notes a server, and the number of its process.
+/// Starts a server, and sends the id of its process.
 fn started(pids: &std::sync::mpsc::Sender<u32>, options: &[&str]) -> Server {
     let server = Server::with(options);
     pids.send(server.pid()).expect("somebody asks");
@@ -79,7 +79,8 @@ fn a_load_that_nobody_ends_fails() {
     assert!(failed);
 }
 
-/// In the worker process: starts a server, in a thread as tests do, writes the number of the server's process, and stays.
+/// In the worker process: starts a server in another thread, as tests do, tells the test the id of the server's process, and
+/// waits.
 fn start_a_server_and_stay() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -99,16 +100,16 @@ fn a_server_ends_with_a_process_that_is_killed() {
         assert!(is_process(server));
         worker.signal(signal);
         assert!(!worker.wait().success());
-        // The server's new parent, init, takes a moment to notice that it has ended.
+        // The process that adopts the server takes a moment to notice that it has ended.
         wait_for("the server to end", || has_ended(server));
     }
-    // The same while a server is there: what ends it is not that time has passed.
+    // The counter-check: as long as its process runs, a server does not end by itself.
     let server = Server::start();
     assert_eq!(call::<String>(&mut server.client(), "PING"), "PONG");
     assert!(!has_ended(server.pid()));
 }
 
-/// Whether a process is gone, or only yet to be waited for by whoever has adopted it.
+/// Whether a process has ended. It may still have an id, because the process that has adopted it has not waited for it yet.
 fn has_ended(pid: u32) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     state.is_ok_and(|state| state.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))) || !is_process(pid)

@@ -1,5 +1,4 @@
-//! What `COMMAND DOCS` and `RL.HELP` tell of each command is what the command takes, all of it and nothing else; and redis-cli
-//! shows it while one types.
+//! Each command takes exactly what `COMMAND DOCS` and `RL.HELP` describe, and redis-cli shows that as a hint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -17,7 +16,7 @@ use pty_process::blocking::Pty;
 use redis::{from_redis_value, Cmd, Connection, FromRedisValue, Value};
 use support::{call, cli_program, error, Server};
 
-/// An argument, as the server tells of it.
+/// An argument, as the server documents it.
 #[derive(Clone, Debug)]
 struct Argument {
     name: String,
@@ -60,17 +59,17 @@ impl Argument {
         ["oneof", "block"].contains(&&*self.kind)
     }
 
-    /// The ways to give it, each as single words.
+    /// The ways to give this argument, each as a list of single words.
     fn ways(&self) -> Vec<Vec<Self>> {
         branches(&[Self { optional: false, ..self.clone() }], 1)
     }
 
-    /// What an error calls it.
+    /// The name that errors use for it.
     fn label(&self) -> &str {
         self.token.as_ref().unwrap_or(&self.name)
     }
 
-    /// As the syntax of a command is written.
+    /// The argument as it appears in the syntax of a command.
     fn syntax(&self) -> String {
         let parts = |between| self.parts.iter().map(Self::syntax).collect::<Vec<_>>().join(between);
         let once = match (&*self.kind, &self.token) {
@@ -91,20 +90,20 @@ impl Argument {
     }
 }
 
-/// What the server tells of a command.
+/// What the server documents of a command.
 struct Docs {
-    /// In capitals.
+    /// The name in capitals.
     name: String,
     summary: String,
     arguments: Vec<Argument>,
 }
 
-/// With the commands for compatibility, too.
+/// Starts a server on which the commands for compatibility are enabled, too.
 fn with_all_commands() -> Server {
     Server::with(&["--rl.compat", "cl.throttle gcra"])
 }
 
-/// Of every command of the module.
+/// The documentation of every command of the module.
 fn all_docs(client: &mut Connection) -> Vec<Docs> {
     let names: Vec<String> = call(client, "COMMAND LIST FILTERBY MODULE rl");
     assert!(names.len() >= 11, "{names:?}");
@@ -122,15 +121,15 @@ fn docs(client: &mut Connection, name: &str) -> Docs {
     Docs { name: name.to_uppercase(), summary, arguments: Argument::all(&fields) }
 }
 
-/// Every list with one item from each of these, in their order.
+/// Every list that takes one item from each of these lists, in their order.
 fn product<T: Clone>(lists: impl IntoIterator<Item = Vec<Vec<T>>>) -> Vec<Vec<T>> {
     lists.into_iter().fold(vec![Vec::new()], |heads, tails| {
         heads.iter().flat_map(|head| tails.iter().map(|tail| [&head[..], tail].concat())).collect()
     })
 }
 
-/// The arguments without choices that must be made: one list for each way to make them, in which all that is not optional is a
-/// single word. What may be there several times is there so many times.
+/// Resolves the choices that a call has to make: returns a list of arguments for each way to make them. All arguments that
+/// are not optional are then single words. An argument that may be repeated is there so many times.
 fn branches(arguments: &[Argument], times: usize) -> Vec<Vec<Argument>> {
     product(arguments.iter().flat_map(|argument| {
         let ways = match &*argument.kind {
@@ -144,13 +143,13 @@ fn branches(arguments: &[Argument], times: usize) -> Vec<Vec<Argument>> {
     }))
 }
 
-/// With all that may be there several times there once, and twice.
+/// The branches in which arguments that may be repeated are there once, and those in which they are there twice.
 fn all_branches(arguments: &[Argument]) -> Vec<Vec<Argument>> {
     let most = if arguments.iter().any(|argument| argument.multiple) { 2 } else { 1 };
     (1..=most).flat_map(|times| branches(arguments, times)).collect()
 }
 
-/// Any of the options in any order, in any way.
+/// Every selection of the options, in every order and in every way to give them.
 fn orders(options: &[Argument]) -> Vec<Vec<Argument>> {
     let begun = options.iter().enumerate().flat_map(|(index, option)| {
         let rest = [&options[..index], &options[index + 1..]].concat();
@@ -159,7 +158,7 @@ fn orders(options: &[Argument]) -> Vec<Vec<Argument>> {
     once(Vec::new()).chain(begun).collect()
 }
 
-/// Every call that a branch allows, but for its values.
+/// Every call that a branch allows, except for the values.
 fn calls(branch: &[Argument]) -> Vec<Vec<Argument>> {
     product(branch.chunk_by(|one, next| one.optional == next.optional).map(|run| {
         if run[0].optional {
@@ -170,12 +169,12 @@ fn calls(branch: &[Argument]) -> Vec<Vec<Argument>> {
     }))
 }
 
-/// The shortest of them.
+/// The shortest call of a branch.
 fn shortest(branch: &[Argument]) -> Vec<Argument> {
     branch.iter().filter(|argument| !argument.optional).cloned().collect()
 }
 
-/// The options that may follow the shortest call.
+/// The options of a branch.
 fn options(branch: &[Argument]) -> Vec<Argument> {
     branch.iter().filter(|argument| argument.optional).cloned().collect()
 }
@@ -198,7 +197,7 @@ fn value(argument: &Argument, call: &[Argument]) -> Option<String> {
     })
 }
 
-/// How many of the words come before argument `place`.
+/// How many of the words come before the argument at `place`.
 fn words_before(call: &[Argument], place: usize) -> usize {
     let words = |argument: &Argument| usize::from(argument.token.is_some()) + usize::from(argument.kind != "pure-token");
     call[..place].iter().map(words).sum()
@@ -215,12 +214,12 @@ fn assert_refused(client: &mut Connection, name: &str, words: &[String], beginni
     assert!(error.starts_with("ERR ") && error.starts_with(beginning), "{name} {words:?}: {error}\nnot: {beginning}");
 }
 
-/// With one word more.
+/// The words, and one more.
 fn and(words: &[String], word: &str) -> Vec<String> {
     words.iter().cloned().chain(once(word.into())).collect()
 }
 
-/// What the contract says of words that go together and the form of the documentation can't: the refusal, if there is one.
+/// The error, if these words exclude each other. COMMAND DOCS has no way to describe that.
 fn conflict(words: &[String]) -> Option<String> {
     const NOT_WITH: [(&str, &[&str]); 2] = [("RESERVE", &["UPTO", "FORCE", "REFUND"]), ("BLOCK", &["FORCE", "REFUND"])];
     let given = |keyword: &str| words.iter().any(|word| word == keyword);
@@ -265,14 +264,14 @@ fn the_server_finds_the_keys_that_the_documentation_tells_of() {
             let mut ask = redis::cmd("COMMAND");
             ask.arg("GETKEYS").arg(&name).arg(&words);
             let keys: Vec<&String> = words.iter().filter(|word| word.starts_with("key:")).collect();
-            // Where there are none, it is an error to ask.
+            // Without any, the command to get them is an error.
             let found: Vec<String> = ask.query(&mut client).unwrap_or_default();
             assert_eq!(found.iter().collect::<Vec<_>>(), keys, "{name} {words:?}");
         }
     }
 }
 
-/// Every word in capitals in the sources and the README: whatever a command takes is among them.
+/// Every word in capitals in the sources and the README. Whatever keyword a command takes is among them.
 fn candidates() -> BTreeSet<String> {
     fn collect(path: &Path, into: &mut BTreeSet<String>) {
         if path.is_dir() {
@@ -296,7 +295,7 @@ fn tokens(arguments: &[Argument]) -> BTreeSet<String> {
     arguments.iter().flat_map(|argument| argument.token.clone().into_iter().chain(tokens(&argument.parts))).collect()
 }
 
-/// How the refusal of one word more begins, where nothing but `options` may follow.
+/// The beginning of the error for one word too many, where only `options` may follow.
 fn too_much(name: &str, options: &[Argument], word: &str) -> String {
     match options {
         [] => "ERR wrong number of arguments for".into(),
@@ -307,7 +306,7 @@ fn too_much(name: &str, options: &[Argument], word: &str) -> String {
     }
 }
 
-/// How the refusal of a value begins.
+/// The beginning of the error for a missing value.
 fn needs_value(name: &str, token: &str) -> String {
     if name == "GCRA" {
         return format!("ERR Missing {token} value");
@@ -315,7 +314,7 @@ fn needs_value(name: &str, token: &str) -> String {
     format!("ERR {token} needs a value")
 }
 
-/// How the refusal of a wrong value begins. `GCRA` has the words of the server's own command.
+/// The beginning of the error for a wrong value. `GCRA` has the errors of the server's own command.
 fn must_be(name: &str, argument: &Argument) -> String {
     if name == "GCRA" {
         return format!("ERR {} is not ", argument.label());
@@ -332,7 +331,7 @@ fn no_keyword_is_taken_that_the_documentation_does_not_tell_of() {
     candidates.extend(all.iter().flat_map(|docs| tokens(&docs.arguments)));
     assert!(["COST", "STEP", "RESET", "EX", "MULTI"].iter().all(|&word| candidates.contains(word)), "{candidates:?}");
     for Docs { name, arguments, .. } in all {
-        // The words that may begin the last argument once more.
+        // The words that begin another one of the last argument, if it may be repeated.
         let again = arguments
             .last()
             .filter(|last| last.multiple)
@@ -448,7 +447,7 @@ fn the_help_is_the_documentation() {
     assert_eq!(lines.len(), 2 * docs.len());
 }
 
-/// redis-cli in a terminal, as a person has it.
+/// redis-cli in a terminal, as a person uses it.
 struct Terminal {
     pty: Arc<Pty>,
     cli: Child,
@@ -457,7 +456,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Wide enough for the longest hint: redis-cli cuts them off.
+    /// The terminal is wide enough for the longest hint, because redis-cli cuts hints off.
     const SIZE: (u16, u16) = (100, 1_000);
 
     fn open(server: &Server) -> Self {
@@ -467,7 +466,7 @@ impl Terminal {
         let cli = pty_process::blocking::Command::new(cli_program())
             .arg("-s")
             .arg(server.socket())
-            // Neither the person's history nor their preferences.
+            // Keeps redis-cli from using the person's own history and preferences.
             .env("HOME", server.dir())
             .env_remove("REDISCLI_HISTFILE")
             .env_remove("REDISCLI_RCFILE")
@@ -479,7 +478,7 @@ impl Terminal {
         let reader = Arc::clone(&pty);
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // It ends with an error when nobody has the terminal open any more.
+            // Reading fails when redis-cli has closed the terminal.
             while let Ok(length @ 1..) = (&*reader).read(&mut bytes) {
                 if sender.send(bytes[..length].to_vec()).is_err() {
                     break;
@@ -494,7 +493,7 @@ impl Terminal {
         (&*self.pty).write_all(keys.as_bytes()).expect("a terminal");
     }
 
-    /// Waits until the screen is as it should be.
+    /// Waits until the screen is as expected.
     fn wait_for(&mut self, what: &str, done: impl Fn(&vt100::Screen) -> bool) {
         const DEADLINE: Duration = Duration::from_secs(20);
         let start = Instant::now();
@@ -506,14 +505,14 @@ impl Terminal {
         }
     }
 
-    /// Types, and waits for this hint.
+    /// Types words, and waits for this hint.
     fn assert_hint(&mut self, typed: &str, hint: &str) {
         self.enter(typed);
-        // Whether a choice is put in brackets depends on redis-cli's version.
+        // Some versions of redis-cli put a choice in brackets.
         self.wait_for(hint, |screen| {
             line(screen).ends_with(&format!("> {typed}")) && hint_on(screen).replace(['<', '>'], "") == hint
         });
-        // An empty line again.
+        // Clears the line.
         self.enter("\x15");
         self.wait_for("a prompt", at_prompt);
     }
@@ -526,14 +525,14 @@ impl Drop for Terminal {
     }
 }
 
-/// What stands before the cursor.
+/// The text before the cursor.
 fn line(screen: &vt100::Screen) -> String {
     let (row, column) = screen.cursor_position();
-    // `contents` ends a row at its last letter, and the cursor may stand behind a space.
+    // `contents` cuts rows after their last letter, but the cursor may be behind a space.
     (0..column).map(|column| letter(screen, row, column)).collect()
 }
 
-/// What stands behind it, in grey.
+/// The text behind the cursor, in grey.
 fn hint_on(screen: &vt100::Screen) -> String {
     const GREY: vt100::Color = vt100::Color::Idx(8);
     let (row, column) = screen.cursor_position();
@@ -579,7 +578,7 @@ fn redis_cli_shows_hints_while_one_types() {
     terminal.assert_hint("RL.TOP ", "[n|RESET]");
     terminal.assert_hint("CL.THROTTLE ", "key max_burst count_per_period period [quantity]");
 
-    // What is typed last runs, too.
+    // The last line is also executed.
     terminal.enter("RL.GCRA key 10 60\r");
     terminal.wait_for("a reply", |screen| at_prompt(screen) && screen.contents().contains("5) (integer) 6000"));
 

@@ -1,9 +1,9 @@
-//! `RL.INSPECT` says what a key holds, so that a person understands it without the docs.
+//! `RL.INSPECT` shows what a key holds so that a person understands it without the documentation.
 
 use redis::Value;
 use support::{call, command, error, limit, Resp, Server};
 
-/// What redis-cli prints, but for the moments, and with the time still to go rounded up to 100 seconds.
+/// What redis-cli prints, with times of the clock left out and remaining times rounded up to 100 seconds.
 fn shown(server: &Server, key: &str) -> Vec<String> {
     let text = server.cli(&["-3", "--no-raw"], &["RL.INSPECT", key]);
     let line = |line: &str| {
@@ -57,7 +57,7 @@ fn every_algorithm_in_words() {
         for words in words.split("; ") {
             limit(&mut client, words);
         }
-        // The slide's tick may end a moment before or after a whole second.
+        // SLIDE's tick may end just before or just after a whole second.
         let shown = shown(&server, "key").join(", ").replace('"', "").replace("=> ", "");
         assert_eq!(shown, expected.replace('"', ""), "{words}");
     }
@@ -70,7 +70,7 @@ fn a_map_under_resp3_and_a_flat_array_under_resp2() {
     let Value::Map(pairs) = call::<Value>(&mut server.client_of(Resp::Three), "RL.INSPECT key") else { panic!("no map") };
     let Value::Array(flat) = call::<Value>(&mut server.client_of(Resp::Two), "RL.INSPECT key") else { panic!("no array") };
     assert_eq!(flat.len(), 2 * pairs.len());
-    // All but the time still to go is the same.
+    // All but the remaining times is the same.
     for ((name, value), flat) in pairs.iter().zip(flat.chunks(2)) {
         assert_eq!(name, &flat[0]);
         if name != &Value::BulkString(b"reset_ms".into()) {

@@ -1,4 +1,4 @@
-//! What happens to keys: deadlines, what a denial leaves behind, values of others, and memory.
+//! Keys: their deadlines, what a denial changes, values that are no limiters, and memory.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const LIMITERS: [&str; 4] = ["RL.FIXED", "RL.SLIDE", "RL.GCRA", "RL.BUCKET"];
 fn every_granted_key_has_a_deadline_that_is_never_early() {
     let server = Server::start();
     let mut client = server.client();
-    // Words, and the microseconds after which nothing is used any more; the last is that and a period.
+    // The call, and the microseconds after which nothing is used any more; for the last one, that is plus a period.
     for (words, used_us, period_us) in [
         ("RL.FIXED key 10 60", 60_000_000, 60_000_000),
         ("RL.SLIDE key 10 60", 60_000_000, 60_000_000),
@@ -36,7 +36,7 @@ fn every_granted_key_has_a_deadline_that_is_never_early() {
             let ([granted, ..], deadline_ms): ([i64; 5], i64) = transaction.query(&mut client).expect("replies");
             let after = time_us(&mut client);
             assert!(granted > 0, "{words}");
-            // In a transaction the server's clock for expiry stands still: the key can't be gone within it.
+            // In a transaction the server's clock for expiry stands still, so that the key can't expire within it.
             let deadline = deadline_ms * 1_000;
             assert!(deadline >= before + used_us, "{words}: early by {} us", before + used_us - deadline);
             assert!(deadline <= after + used_us + period_us + 1_000, "{words}: late by {} us", deadline - after - used_us);
@@ -58,7 +58,7 @@ fn a_denied_call_leaves_no_trace() {
         assert_eq!(limit(&mut client, &words)[0], 10);
         let before = snapshot(&mut client, name);
         call::<i64>(&mut client, "WAIT 1 50000");
-        // Past the offset that the replica acknowledged, only writes count.
+        // After the offset that the replica has acknowledged, only writes count.
         let offset = info(&mut client, "replication", "master_repl_offset");
         let aof = info(&mut client, "persistence", "aof_current_size");
         let dirty = info(&mut client, "persistence", "rdb_changes_since_last_save");
@@ -102,7 +102,7 @@ fn a_denied_call_invalidates_no_clients_cache_and_a_grant_does() {
         limit(&mut other, &format!("{name} {name} 10 1d COST 10"));
         call::<()>(&mut caching, &format!("STRLEN {name}"));
         limit(&mut other, &format!("{name} {name} 10 1d"));
-        // A marker, to prove that nothing came before it.
+        // A marker, which proves that nothing came before it.
         call::<()>(&mut other, "SET marker 1");
         call::<()>(&mut caching, "STRLEN marker");
         call::<()>(&mut other, "SET marker 2");
@@ -166,7 +166,7 @@ fn a_record_that_is_damaged_or_of_another_version_is_an_error_and_stays() {
                 let mut bytes = record.clone();
                 bytes[place] ^= flip;
                 put(&bytes);
-                // Whoever looks at it, and whatever is asked of it.
+                // Whatever command reads it, and whatever is asked of it.
                 for words in ["PEEK", "INSPECT", "UPTO 3", "REFUND 1", "FORCE 1", "COST 8 RESERVE 1d", "COST 8 BLOCK 1us"] {
                     put(&bytes);
                     let words = match words {
@@ -177,7 +177,8 @@ fn a_record_that_is_damaged_or_of_another_version_is_an_error_and_stays() {
                     let _ = command(&words).query::<Value>(&mut client);
                 }
                 put(&bytes);
-                // What is still a record may be granted or denied; the server must live, and the key keep its TTL.
+                // If it is still a record, the call may be granted or denied. The server must survive, and the key must keep
+                // its deadline.
                 match command(&format!("{name} key 10 1d")).query::<Vec<i64>>(&mut client) {
                     Ok(reply) => assert_eq!(reply.len(), 5),
                     Err(_) => assert_eq!(call::<Vec<u8>>(&mut client, "GET key"), bytes),
@@ -244,7 +245,7 @@ fn small_records_stay_small() {
     }
 }
 
-/// Makes `calls` of a command, many at a time, and adds up the units granted.
+/// Makes `calls` calls of a command, many at a time, and returns the sum of the units granted.
 fn flood(client: &mut Connection, words: &str, calls: usize) -> i64 {
     let mut granted = 0;
     let mut left = calls;
@@ -264,14 +265,14 @@ fn flood(client: &mut Connection, words: &str, calls: usize) -> i64 {
 fn ten_thousand_grants_in_a_sliding_window_take_less_than_140_kilobytes() {
     let server = Server::start();
     let mut client = server.client();
-    // Of a second, so that ticks are short and few grants share one; and held open by a limit that is just filled.
+    // A period of a second has short ticks, which few grants share. The limit is just high enough to be used up.
     assert_eq!(flood(&mut client, "RL.SLIDE key 10000 60", 10_000), 10_000);
     assert_eq!(limit(&mut client, "RL.SLIDE key 10000 60")[0], 0);
     let shared: i64 = call(&mut client, "STRLEN key");
     assert!(call::<i64>(&mut client, "MEMORY USAGE key") < 140_000);
     assert!(shared <= 40 + 8 * 10_000);
 
-    // A tick for each: the most that a window can hold.
+    // A tick for each grant: the most entries that a window can hold.
     let mut spread = 0;
     let start = std::time::Instant::now();
     while spread < 10_000 && start.elapsed() < Duration::from_secs(20) {
@@ -289,7 +290,8 @@ fn a_sliding_window_of_100_000_fills_and_slides() {
     let mut client = server.client();
     let start = std::time::Instant::now();
     let mut granted = Vec::new();
-    // Fill it, and go on for two periods more: a log that is filled, trimmed and filled again. On a busy machine it takes longer.
+    // Fills the log and goes on for two periods, in which it is filled, trimmed and filled again. This takes longer on a
+    // busy machine.
     let mut total = 0;
     while start.elapsed() < 3 * PERIOD || total < 200_000 && start.elapsed() < 20 * PERIOD {
         let from = start.elapsed();
@@ -298,7 +300,7 @@ fn a_sliding_window_of_100_000_fills_and_slides() {
         granted.push((from, start.elapsed(), units));
     }
     assert!(total >= 2 * 100_000, "only {total} granted");
-    // In no window are more: batches that lie wholly in one add up to no more than the limit.
+    // No window holds more: batches that lie wholly in one window add up to at most the limit.
     for (index, &(from, ..)) in granted.iter().enumerate() {
         let within: i64 =
             granted[index..].iter().take_while(|&&(_, to, _)| to < from + PERIOD).map(|&(.., units)| units).sum();

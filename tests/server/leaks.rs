@@ -1,4 +1,4 @@
-//! No call leaks, and nothing is left of keys that have expired.
+//! No call leaks memory, and expired keys leave nothing behind.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use support::{call, command, info, wait_for, Held, Resp, Server};
 
 const CALLS: usize = 100_000;
 
-/// The server's own count, and what its process takes: the module's heap is none that the server counts.
+/// `used_memory`, and the resident memory of the process. The module's heap is part of the latter only.
 fn memory(client: &mut Connection) -> [i64; 2] {
-    // The server looks at the process ten times a second.
+    // The server updates the latter ten times a second.
     std::thread::sleep(Duration::from_millis(300));
     call::<()>(client, "MEMORY PURGE");
     [info(client, "memory", "used_memory"), info(client, "memory", "used_memory_rss")]
@@ -21,7 +21,7 @@ fn make(client: &mut Connection, words: &str, calls: usize) {
         for index in 0..500 {
             pipe.add_command(command(&words.replace('#', &((batch * 500 + index) % 100).to_string())));
         }
-        // Some are errors, and meant to be.
+        // Some replies are errors, on purpose.
         let replies = client.req_packed_commands(&pipe.get_packed_pipeline(), 0, 500);
         assert_eq!(replies.expect("replies").len(), 500);
     }
@@ -31,7 +31,7 @@ fn make(client: &mut Connection, words: &str, calls: usize) {
 fn a_hundred_thousand_calls_of_each_kind_leave_nothing() {
     let server = Server::start();
     let mut client = server.client();
-    // Periods so short that keys come and go all the time, and long ones that fill up.
+    // With short periods, keys come and go all the time. With long ones, they fill up.
     for words in [
         "RL.FIXED key:# 10 1ms",
         "RL.FIXED key:# 10 1",
@@ -58,11 +58,11 @@ fn a_hundred_thousand_calls_of_each_kind_leave_nothing() {
             call::<()>(&mut client, &format!("RPUSH list:{index} a"));
         }
         make(&mut client, words, CALLS / 2);
-        // What a hundred keys hold, and what the allocator keeps for them, differs from one moment to the next; a leak of eight
-        // bytes a call is more, and there is no round without it.
+        // The size of a hundred keys and of the allocator's caches varies between rounds. A leak of eight bytes per call is
+        // larger than that, and happens in every round.
         let bounds = [300_000, 780_000];
         let mut seen = Vec::new();
-        // From the end of one round to the end of the next: an idle moment more, and the allocator gives back more.
+        // From the end of one round to the end of the next, because the allocator returns more memory in an idle moment.
         let mut before = memory(&mut client);
         let clean = (0..12).any(|_| {
             make(&mut client, words, CALLS);
@@ -93,7 +93,7 @@ fn nothing_is_left_when_the_keys_have_expired() {
         wait_for("the keys to expire", || call::<i64>(client, "DBSIZE") == 0);
     };
     round(&mut client);
-    // The server gives its tables back bit by bit.
+    // The server shrinks its hash tables step by step.
     std::thread::sleep(Duration::from_millis(1_500));
     let [before, _] = memory(&mut client);
     round(&mut client);
@@ -117,7 +117,8 @@ fn unloading_leaves_nothing_but_a_little_of_the_servers() {
     };
     let before = round(5);
     let after = round(20);
-    // Of each loading, a client's structure and its buffer stay with the server: a context that the crate has no end for.
+    // Each time the module is loaded, a client structure with its buffer is left in the server: the crate never frees the
+    // context that it belongs to.
     assert!(after[0] - before[0] < 20 * 24_000 && after[1] - before[1] < 4_000_000, "{before:?}, then {after:?}");
 }
 
@@ -130,7 +131,7 @@ fn waiting_leaves_nothing() {
             call::<()>(&mut client, "RL.GCRA key 10 1d FORCE 10");
             let waiting: Vec<_> =
                 (0..20).map(|_| Held::prepare(&server, Resp::Two).call(&mut client, "RL.GCRA key 10 1d BLOCK 1d")).collect();
-            // Half are granted, some are ended, and some go.
+            // Half are granted, some are unblocked, and some disconnect.
             call::<()>(&mut client, "DEL key");
             for held in &waiting[10..15] {
                 call::<()>(&mut client, &format!("CLIENT UNBLOCK {}", held.id));

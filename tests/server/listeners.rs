@@ -1,6 +1,7 @@
-//! Effects are told only where somebody listens. Whoever begins to, in whichever way and in the middle of load, misses none.
+//! Effects are replicated only while there is a receiver. A receiver that begins in the middle of load, in whichever way,
+//! misses none.
 //!
-//! Every key is written once or twice: what was not told is not made good by what is told later.
+//! Each key is written only once or twice, so that a later write can't make up for a missing one.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,10 +12,10 @@ use std::time::Duration;
 use redis::Connection;
 use support::{assert_same, call, command, info, snapshots, wait_for, Load, Server};
 
-/// Numbers keys, so that none comes twice.
+/// Numbers keys, so that no name is used twice.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A few calls of every kind.
+/// Makes a few calls of every kind.
 fn calls(client: &mut Connection) {
     let mut pipe = redis::pipe();
     for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
@@ -35,7 +36,7 @@ fn calls(client: &mut Connection) {
     transaction.ignore().exec(client).expect("a transaction");
 }
 
-/// Does `work` while two clients call all the time, and for a while before and after.
+/// Does `work` while two clients make calls all the time, and for a while before and after it.
 fn under_load<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     let load = Load::default();
     std::thread::scope(|scope| {
@@ -56,7 +57,7 @@ fn under_load<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// A server that follows another, and has what that had.
+/// Starts a server that replicates from another one, and waits until it has synchronised.
 fn follow(primary: &Server, options: &[&str]) -> Server {
     let address = format!("127.0.0.1 {}", primary.port);
     let replica = Server::on_port(&[&["--replicaof", &address[..]], options].concat());
@@ -69,24 +70,24 @@ fn wait_until_linked(replica: &Server) {
     wait_for("the link", || call::<String>(&mut client, "INFO replication").contains("master_link_status:up"));
 }
 
-/// Both hold the same, now that nobody calls.
+/// Panics unless both servers hold the same. No client may call meanwhile.
 fn assert_in_step(primary: &Server, replica: &Server) {
     let (mut left, mut right) = (primary.client(), replica.client());
     wait_for("the replica", || {
-        // Whatever link is in between, both count the bytes of the same stream.
+        // Both servers count the bytes of the same stream, whatever is between them.
         let offset = |client: &mut Connection| info(client, "replication", "master_repl_offset");
         offset(&mut left) == offset(&mut right)
     });
     assert_same(&snapshots(&mut right), &snapshots(&mut left));
 }
 
-/// The calls so far have been told to nobody.
+/// Panics unless the calls so far were not replicated.
 fn assert_alone(server: &Server) {
     let mut client = server.client();
     assert_eq!(info(&mut client, "replication", "repl_backlog_active"), 0);
     let changes = info(&mut client, "persistence", "rdb_changes_since_last_save");
     calls(&mut client);
-    // They count as changes all the same.
+    // The calls count as changes nevertheless.
     assert!(info(&mut client, "persistence", "rdb_changes_since_last_save") >= changes + 9);
 }
 
@@ -117,7 +118,7 @@ fn a_replica_that_comes_while_a_snapshot_is_taken_for_somebody_else() {
     let replica = under_load(&primary, || {
         call::<()>(&mut primary.client(), "BGSAVE");
         let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
-        // It gets the next one.
+        // The receiver gets the next effect.
         sleep(Duration::from_millis(300));
         call::<()>(&mut primary.client(), "CONFIG SET rdb-key-save-delay 0");
         wait_until_linked(&replica);
@@ -154,7 +155,7 @@ fn a_replica_that_comes_after_the_last_one_was_forgotten() {
         drop(replica);
         let mut client = primary.client();
         wait_for("the end of the backlog", || info(&mut client, "replication", "repl_backlog_active") == 0);
-        // So many calls that it shows.
+        // So many calls that a missing one would show.
         for _ in 0..1_200 {
             calls(&mut client);
         }
@@ -168,7 +169,8 @@ fn primaries_that_change() {
     assert_alone(&first);
     let second = under_load(&first, || follow(&first, &[]));
     assert_in_step(&first, &second);
-    // The second leads, with the first behind it, which joins in the middle of load; and back again.
+    // The second server becomes the primary, and the first its replica, which synchronises in the middle of load. Then the
+    // other way round.
     for (old, new) in [(&first, &second), (&second, &first)] {
         call::<()>(&mut new.client(), "REPLICAOF NO ONE");
         under_load(new, || {
@@ -185,7 +187,7 @@ fn a_primary_that_was_loaded_with_its_history() {
     let replica = under_load(&primary, || follow(&primary, &[]));
     assert_in_step(&primary, &replica);
     for _ in 0..2 {
-        // It knows of its replica by the file only, and makes no copy for it.
+        // The primary has read about its replica in a file, and sends it no snapshot.
         call::<()>(&mut primary.client(), "SAVE");
         primary.crash_and_restart();
         under_load(&primary, || wait_until_linked(&replica));
@@ -202,7 +204,7 @@ fn a_module_that_is_loaded_where_a_replica_is() {
     call::<()>(&mut primary.client(), &format!("MODULE LOAD {}", support::module().display()));
     under_load(&primary, || ());
     assert_in_step(&primary, &replica);
-    // And again, with what it had known before forgotten.
+    // Again, after the primary has forgotten the replica.
     call::<()>(&mut primary.client(), "MODULE UNLOAD rl");
     call::<()>(&mut primary.client(), &format!("MODULE LOAD {}", support::module().display()));
     under_load(&primary, || ());
@@ -217,7 +219,7 @@ fn an_append_only_file_that_is_switched_on() {
         let mut client = server.client();
         for round in 0..3 {
             under_load(&server, || {
-                // Every second time it has to wait for a snapshot that is under way.
+                // Every second time, the replica has to wait for a snapshot that is being written.
                 if round == 1 {
                     call::<()>(&mut client, "CONFIG SET rdb-key-save-delay 100");
                     call::<()>(&mut client, "BGSAVE");
@@ -240,7 +242,8 @@ fn an_append_only_file_that_is_switched_on() {
     }
 }
 
-/// Has a replica come and go before the primary makes a copy for it: the primary then has a backlog, and no event says so.
+/// Has a replica connect and disconnect before the primary makes a snapshot for it. The primary then has a backlog, and
+/// there was no event about it.
 fn begin_backlog_unseen(primary: &Server) {
     let mut client = primary.client();
     let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
@@ -251,7 +254,7 @@ fn begin_backlog_unseen(primary: &Server) {
     assert_eq!(info(&mut client, "stats", "total_forks"), 0);
 }
 
-/// The options of a primary that waits long before it makes a copy for a replica.
+/// Options of a primary that waits long before it makes a snapshot for a replica.
 const SLOW_TO_COPY: [&str; 4] = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "3600"];
 
 #[test]
@@ -265,7 +268,7 @@ fn a_replica_that_is_seeded_with_a_snapshot_made_without_a_fork() {
         if save == "SAVE" {
             call::<()>(&mut client, save);
         } else {
-            // The primary starts anew on its own file.
+            // The primary restarts on its own file.
             let _ = command(save).query::<()>(&mut client);
             wait_for("the end of the server", || !primary.is_alive());
             primary.restart();
@@ -279,7 +282,7 @@ fn a_replica_that_is_seeded_with_a_snapshot_made_without_a_fork() {
         replica.add_option(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
         replica.restart();
         wait_until_linked(&replica);
-        // It continues where the file ends, and gets no other copy.
+        // The replica continues where the file ends, and receives no other snapshot.
         assert_eq!(
             [info(&mut client, "stats", "sync_partial_ok"), info(&mut client, "stats", "total_forks")],
             [1, 0],
@@ -290,7 +293,7 @@ fn a_replica_that_is_seeded_with_a_snapshot_made_without_a_fork() {
     }
 }
 
-/// A client that the primary takes for a replica which needs no file: it waits with the copy.
+/// A client that the primary takes for a replica without a file: the primary delays the snapshot.
 fn like_a_replica(primary: &Server) -> TcpStream {
     let mut socket = TcpStream::connect(("127.0.0.1", primary.port)).expect("a connection");
     socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
@@ -301,7 +304,7 @@ fn like_a_replica(primary: &Server) -> TcpStream {
     socket
 }
 
-/// What the primary's stream holds from `offset` on, read by a client that continues it as a replica does.
+/// The primary's stream from `offset` on, as read by a client that continues it like a replica.
 fn stream(primary: &Server, offset: i64) -> String {
     let mut client = primary.client();
     let text: String = call(&mut client, "INFO replication");
@@ -344,7 +347,8 @@ fn a_replica_that_asks_while_the_server_is_paused() {
     let mut client = primary.client();
     let mut socket = like_a_replica(&primary);
     call::<()>(&mut client, "CLIENT PAUSE 1000 ALL");
-    // The server postpones both: more effects than it takes to ask again who receives them, and behind them a replica's request.
+    // The server postpones both: more effects than it takes until the module checks again who receives them, and after them
+    // a replica's request.
     let mut pipe = redis::pipe();
     for key in 0..12_000 {
         pipe.add_command(command(&format!("RL.GCRA before:{key} 5 1d")));
@@ -364,7 +368,7 @@ fn a_replica_that_asks_by_another_name() {
     let primary = Server::on_port(&[&SLOW_TO_COPY[..], &["--rename-command", "SYNC", "hidden"]].concat());
     assert_alone(&primary);
     let mut client = primary.client();
-    // No name that the module could watch for, and no event: the backlog begins unseen.
+    // The command has no name that the module could watch for, and there is no event: the backlog begins unnoticed.
     let mut socket = like_a_replica(&primary);
     write!(socket, "hidden\r\n").expect("a request");
     wait_for("the replica", || info(&mut client, "replication", "connected_slaves") == 1);

@@ -1,4 +1,4 @@
-//! What an operator sees and sets: `INFO rl`, keyspace events, configuration, `RL.TOP` and ACL categories.
+//! What an operator sees and configures: `INFO rl`, keyspace events, settings, `RL.TOP` and ACL categories.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,7 @@ fn info_counts_calls_by_what_became_of_them() {
     let mut client = server.client();
     for name in LIMITERS {
         assert_eq!(counts(&mut client, name), [0, 0, 0], "{name}");
-        // Granted: all, a part, by force, and what is given back, be it nothing.
+        // Grants: all of the units, a part, by FORCE, and by REFUND even if there is nothing to refund.
         for words in ["10 1d COST 6", "10 1d UPTO 6", "10 1d FORCE 1", "10 1d REFUND 11", "10 1d REFUND 1"] {
             limit(&mut client, &format!("RL.{name} {name} {words}"));
         }
@@ -29,7 +29,7 @@ fn info_counts_calls_by_what_became_of_them() {
         limit(&mut client, &format!("RL.{name} {name} 0 1d"));
         limit(&mut client, &format!("RL.{name} {name} 0 1d FORCE 1"));
         assert_eq!(counts(&mut client, name), [8, 5, 3], "{name}");
-        // A look is no call of the algorithm, nor is an error.
+        // RL.PEEK does not count as a call of the algorithm, and neither does an error.
         limit(&mut client, &format!("RL.PEEK {name} {name} 10 1d COST 11"));
         call::<Value>(&mut client, &format!("RL.INSPECT {name}"));
         error(&mut client, &command(&format!("RL.{name} {name} 10 1d BRUST")));
@@ -45,7 +45,7 @@ fn rules_of_one_call_count_by_themselves() {
     let mut client = server.client();
     call::<Value>(&mut client, "RL.ALL 2 a b FIXED 1 1d GCRA 2 1d");
     assert_eq!([counts(&mut client, "FIXED"), counts(&mut client, "GCRA")], [[1, 1, 0], [1, 1, 0]]);
-    // The second would have granted: it was neither charged nor did it deny.
+    // The second rule would have granted the call: it was neither charged nor counted as a denial.
     call::<Value>(&mut client, "RL.ALL 2 a b FIXED 1 1d GCRA 2 1d");
     assert_eq!([counts(&mut client, "FIXED"), counts(&mut client, "GCRA")], [[2, 1, 1], [1, 1, 0]]);
     assert_eq!(top(&mut client, "RL.TOP"), [("a".into(), 0, 1, 0)]);
@@ -72,12 +72,12 @@ fn info_counts_those_who_wait() {
     assert_eq!(first.row()[0], 1);
     assert_eq!(waits(&mut client), [1, 2, 0]);
     assert_eq!(counts(&mut client, "GCRA"), [5, 4, 1]);
-    // Who goes is neither granted nor denied.
+    // A call whose client disconnects is counted neither as granted nor as denied.
     drop(second);
     wait_for("the other to be gone", || waits(&mut client) == [0, 2, 0]);
     assert_eq!(counts(&mut client, "GCRA"), [5, 4, 1]);
 
-    // Two want what one will get in time.
+    // Two clients wait for a unit, of which one will be free in time.
     let calls = ["RL.FIXED soon 1 1s", "RL.FIXED soon 1 1s BLOCK 1900ms", "RL.FIXED soon 1 1s BLOCK 1900ms"];
     let granted: Vec<_> = at_once(&server, calls).held.into_iter().map(|held| held.row()[0]).collect();
     assert_eq!(granted, [1, 1, 0]);
@@ -92,7 +92,7 @@ fn info_counts_those_who_wait() {
     assert_eq!(waits(&mut client), [0, 5, 2]);
 }
 
-/// The events of keys that come of these calls, in their order: `event key`.
+/// The events that these calls cause, in their order: `event key`.
 fn events(server: &Server, classes: &str, calls: &[&str]) -> Vec<String> {
     let mut client = server.client();
     call::<()>(&mut client, &format!("CONFIG SET notify-keyspace-events {classes}"));
@@ -128,12 +128,13 @@ fn each_change_and_each_denial_is_an_event_of_the_key() {
         let denial = format!("0__:rl.denied {name}");
         assert_eq!(told, [&change, &change, &change, &denial, &change, &denial].map(Clone::clone), "{name}");
     }
-    // What is given back may be less than a unit: the reply says 0, but the key has changed. That there is nothing is no change.
+    // A refund may be less than a unit: then the reply says 0, but the key has changed. If there is nothing to refund, there
+    // is no change.
     let told =
         events(&server, "Ed", &["RL.GCRA part 1000000 100000", "DEBUG SLEEP 0.01", "RL.GCRA part 1000000 100000 REFUND 1"]);
     assert_eq!(told, ["0__:rl.gcra part"; 2]);
     assert_eq!(events(&server, "Ed", &["RL.GCRA nothing 10 1d REFUND 1", "RL.FIXED nothing 10 1d REFUND 1"]), [""; 0]);
-    // A look is none, and neither is an error; of several rules each has its own.
+    // RL.PEEK causes no event, and neither does an error. Each of several rules has its own event.
     let told = events(
         &server,
         "EA",
@@ -147,7 +148,7 @@ fn each_change_and_each_denial_is_an_event_of_the_key() {
         ],
     );
     assert_eq!(told, ["0__:rl.fixed a", "0__:rl.gcra b", "0__:rl.denied a", "7__:rl.slide c"]);
-    // They are events of modules, and of nothing else.
+    // The events belong to the class of modules' events, and to no other.
     assert_eq!(events(&server, "E$gtxe", &["RL.GCRA d 1 1d", "RL.GCRA d 1 1d"]), [""; 0]);
 }
 
@@ -168,7 +169,7 @@ fn who_waited_is_an_event_when_it_is_answered() {
     assert_eq!((granted, told), (2, vec!["rl.denied".into(), "rl.fixed".into(), "rl.fixed".into()]));
 }
 
-/// What `RL.TOP` tells: key, database, denials, and by how many these may be too many.
+/// The reply of `RL.TOP`: key, database, denials, and by how many these may be too many.
 fn top(client: &mut Connection, words: &str) -> Vec<(String, i64, i64, i64)> {
     let rows: Vec<BTreeMap<String, Value>> = call(client, words);
     let row = |row: &BTreeMap<String, Value>| {
@@ -227,7 +228,7 @@ fn the_top_keeps_to_its_size_and_pace() {
     assert_eq!(rows.len(), 10);
     let (key, _, denials, over) = &rows[0];
     assert!(key == "often" && (600..=720).contains(denials) && denials - over <= 600, "{rows:?}");
-    // Any name will do, and one that is long is cut.
+    // Any name is possible, and a long one is cut off.
     let name = [b'\0', b'\n', 0xff].repeat(200);
     limit_of(&mut client, &name);
     call::<()>(&mut client, "CONFIG SET rl.top-keys 20");
@@ -240,7 +241,7 @@ fn the_top_keeps_to_its_size_and_pace() {
     (0..16).for_each(|_| {
         limit(&mut client, "RL.FIXED fading 0 1d");
     });
-    // They are forgotten seconds later only.
+    // Denials are forgotten only seconds later.
     wait_for("denials to count half", || top(&mut client, "RL.TOP").first().is_some_and(|row| row.2 <= 8));
     wait_for("denials to be forgotten", || top(&mut client, "RL.TOP").is_empty());
     call::<()>(&mut client, "CONFIG SET rl.top-keys 0");
@@ -276,13 +277,13 @@ fn settings_are_checked_and_changed_while_the_server_runs() {
         }
         assert_eq!(setting(&mut client, name), most.to_string());
     }
-    // Commands can't come and go.
+    // Commands can't be added or removed while the server runs.
     assert!(error(&mut client, &command("CONFIG SET rl.compat none")).contains("immutable"));
 }
 
 #[test]
 fn settings_come_from_the_configuration_file_and_go_back_there() {
-    // A server that is started with a file, as one is in production.
+    // A server that is started with a configuration file, as in production.
     let dir = tempfile::tempdir().expect("a private folder");
     let (file, starter) = (dir.path().join("redis.conf"), dir.path().join("start-server"));
     std::fs::write(&file, "rl.top-keys 77\nrl.compat gcra cl.throttle\n").expect("a file");
@@ -311,10 +312,10 @@ fn settings_come_with_the_loading_of_the_module() {
     let server = Server::with(&["top-keys", "5", "COMPAT", "none", "top-keys", "7"]);
     let mut client = server.client();
     assert_eq!(["top-keys", "top-half-life", "compat"].map(|name| setting(&mut client, name)), ["7", "60", "none"]);
-    // What the file says, or the server's own options, outweighs them.
+    // The values in the file, and then the server's own options, take precedence.
     let server = Server::with(&["top-keys", "5", "--rl.top-keys", "9"]);
     assert_eq!(setting(&mut server.client(), "top-keys"), "9");
-    // Several words are one value, in quotes or, as the server writes them down, without.
+    // A value of several words may be in quotes or, as the server itself writes it to the file, without.
     for words in [&["compat", "cl.throttle gcra", "top-keys", "3"][..], &["compat", "cl.throttle", "gcra", "top-keys", "3"]]
     {
         let server = Server::with(words);
@@ -347,13 +348,13 @@ fn the_top_is_for_operators() {
         let reply: String = call(client, &format!("ACL DRYRUN someone {words}"));
         reply == "OK"
     };
-    // Of a module that was replaced, too.
+    // The settings of a module that was replaced are still in the file.
     call::<()>(&mut client, "MODULE UNLOAD rl");
     call::<()>(&mut client, &format!("MODULE LOAD {}", support::module().display()));
     let categories: Vec<String> = call(&mut client, "ACL CAT");
     let commands: Vec<String> = call(&mut client, "COMMAND LIST FILTERBY MODULE rl");
     call::<()>(&mut client, "ACL SETUSER someone reset on ~* +@all -@dangerous");
-    // Before 7.2 the commands of modules are in no category.
+    // Before 7.2, commands of modules are in no ACL category.
     let known = allowed(&mut client, "RL.GCRA key 1 1") && !allowed(&mut client, "RL.TOP");
     assert_eq!(known, call::<Vec<String>>(&mut client, "ACL CAT dangerous").contains(&"rl.top".into()));
     if categories.contains(&"ratelimit".into()) {

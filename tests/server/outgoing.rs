@@ -1,7 +1,7 @@
-//! Outgoing calls of a fleet that must stay under a third party's quota: three processes, two thousand tasks in all, each on a
-//! connection of its own, each with the one line that it takes. Nothing is dropped, nobody polls, and the quota is used up.
+//! Outgoing calls of a fleet that must keep a third party's quota: three processes, two thousand tasks in all, each on a
+//! connection of its own. Each task needs just one command. No call fails, no client polls, and the quota is used up.
 //!
-//! The processes are this program, started again. When a call was let go is the server's own time.
+//! The three processes are workers of the test. The time of a call is the server's own.
 
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ use support::witness::Watched;
 use crate::worker::{say, work_if_worker, Worker};
 
 const PROCESSES: u64 = 3;
-/// A third party's quota, and how many tasks call it at once: as many as a few of its windows let through.
+/// A third party's quota, and how many tasks call at once: enough for a few windows.
 const QUOTAS: [Quota; 4] = [
     Quota { limit: 200, period_ms: 1_000, tasks: 1_400 },
     Quota { limit: 50, period_ms: 1_000, tasks: 350 },
@@ -40,9 +40,10 @@ fn calls_go_out_evenly_spaced() {
     check("outgoing::calls_go_out_evenly_spaced", "RL.GCRA", "BURST 1", false);
 }
 
-/// Plays all quotas under the limiter, in the test with this name, and fails if a call failed or a quota was not kept.
+/// Plays all quotas with this limiter. Panics if a call failed or a quota was not kept. `test` is the name of the test that
+/// runs this.
 fn check(test: &str, limiter: &str, options: &str, bursts: bool) {
-    /// Both tests measure times and keep both cores busy: one runs after the other.
+    /// Both tests measure times and keep both cores busy, so they run one after the other.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     work_if_worker(make_calls);
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,11 +52,11 @@ fn check(test: &str, limiter: &str, options: &str, bursts: bool) {
     assert!(run.wrong.is_empty(), "{}", run.wrong.join("\n"));
 }
 
-// ---- A process of the fleet ----
+// ---- A worker process ----
 
-/// `work`: the server's address, and then each call with the number of tasks that make it. Says when all are connected, and waits
-/// for a line: the processes begin together. Then prints a line a call: which it
-/// was, and when it was let go in microseconds by the server's clock, or the reply that did not.
+/// In a worker process: connects all tasks, says so, and waits for a line, so that all workers begin at the same time. Then
+/// says for each call which line of `task` it belongs to, and the time of its grant in microseconds by the server's clock,
+/// or its error. The first line of `task` is the server's address; each other line is a number of tasks and their call.
 fn make_calls(task: &str) {
     let mut lines = task.lines();
     let client = Client::open(lines.next().expect("an address")).expect("an address");
@@ -65,7 +66,7 @@ fn make_calls(task: &str) {
         .collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        // One connection after the other: a socket's backlog holds but a few.
+        // One connection after the other, because the backlog of a socket is short.
         let mut ready = Vec::new();
         for (index, (number, call)) in calls.into_iter().enumerate() {
             for _ in 0..number {
@@ -87,7 +88,7 @@ fn make_calls(task: &str) {
     });
 }
 
-/// One task: waits for its turn, and calls the third party.
+/// One task: waits for its turn. Then it would call the third party.
 async fn outgoing(connection: RedisResult<MultiplexedConnection>, call: &str) -> Result<u128, String> {
     let mut connection = connection.map_err(|error| error.to_string())?;
     let reply = redis::pipe().add_command(command(call)).cmd("TIME").query_async(&mut connection).await;
@@ -100,27 +101,27 @@ async fn outgoing(connection: RedisResult<MultiplexedConnection>, call: &str) ->
 }
 
 async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
-    // The client would give up by itself, long before the server does.
+    // By default, the client gives up long before the server does.
     let patient = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
     client.get_multiplexed_async_connection_with_config(&patient).await
 }
 
 // ---- The fleet ----
 
-/// What came of it.
+/// The outcome: a table, and what is wrong.
 #[derive(Default)]
 struct Run {
     table: String,
     wrong: Vec<String>,
 }
 
-/// Plays all quotas at once. `bursts`: a whole window's worth may go out at the same moment.
+/// Plays all quotas at once. `bursts`: all calls of a window may be granted at the same moment.
 fn simulate(test: &str, limiter: &str, options: &str, bursts: bool) -> Run {
     let server = Watched::with(&["--maxclients", "9000"]);
     let mut work = vec![format!("unix://{}", server.dir().join("server.sock").display())];
     for (index, quota) in QUOTAS.iter().enumerate() {
         let Quota { limit, period_ms, tasks } = quota;
-        // The last process takes what is left over.
+        // The last process takes the remaining tasks.
         work.push(format!("{} {limiter} partner-{index} {limit} {period_ms}ms {options} BLOCK 60", tasks / PROCESSES));
     }
     let mut fleet: Vec<_> = (0..PROCESSES)
@@ -167,12 +168,12 @@ fn simulate(test: &str, limiter: &str, options: &str, bursts: bool) -> Run {
             continue;
         };
         let span_us = (last - first).max(1);
-        // Those that go out together at the start are no measure of the rate.
+        // Calls that are granted together at the start do not count for the rate.
         let at_start = if bursts { limit } else { 1 };
         let ideal_us = u128::from((tasks - at_start) * period_ms * 1_000 / limit);
         let share = ideal_us as f64 / span_us as f64;
-        // A grant may be late, and those after it are not: a window is shorter by as much as the server stood still at once, and by
-        // ten milliseconds, for its timers and the replies.
+        // A grant may be late and the next one on time. So a window is shorter by the longest time for which the server
+        // stood still, and by ten milliseconds for its timers and the replies.
         let (from, to) = (*first as i64, *last as i64);
         let stop_us = server.longest_stop_us(from, to) as u128;
         let window_us = u128::from(period_ms * 1_000).saturating_sub(stop_us + 10_000);
@@ -197,11 +198,12 @@ fn simulate(test: &str, limiter: &str, options: &str, bursts: bool) -> Run {
         if most > limit {
             run.wrong.push(format!("{limit} per {period_ms} ms: {most} in {window_us} us"));
         }
-        // Nor can it be faster than allowed as a whole, but for the lateness of the first.
+        // On the whole, the rate can't exceed the limit either, except that the first grant may be late.
         if share > 1.03 {
             run.wrong.push(format!("{limit} per {period_ms} ms: {share:.3} of the limit"));
         }
-        // What flows in while the server stands still for long is lost; and a sliding window's calls count from their answers.
+        // What becomes free while the server stands still for long is lost. And a sliding window counts calls from the time
+        // of their grants.
         let windows = if bursts { i64::try_from((tasks - at_start).div_ceil(limit)).expect("a few") } else { 0 };
         let lost_us = server.lost_us(from, to) + windows * stop_us as i64;
         if ideal_us as f64 / (span_us as f64 - lost_us as f64) < 0.97 {

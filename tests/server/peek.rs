@@ -1,4 +1,4 @@
-//! `RL.PEEK` tells what a call would answer, wherever one may read, and touches nothing.
+//! `RL.PEEK` reports what a call would answer, works wherever a client may read, and changes nothing.
 
 use redis::Value;
 use support::{call, command, error, info, limit, snapshot, wait_for, Server};
@@ -79,7 +79,7 @@ fn it_touches_nothing() {
         call::<()>(&mut watcher, "MULTI");
         call::<()>(&mut watcher, "PING");
         assert!(matches!(call::<Value>(&mut watcher, "EXEC"), Value::Array(_)), "{name}");
-        // The marker's invalidation comes first: there was none before it.
+        // The first invalidation message is that of the marker: there was none before it.
         call::<()>(&mut client, "SET marker 1");
         call::<()>(&mut caching, "STRLEN marker");
         call::<()>(&mut client, "SET marker 2");
@@ -107,7 +107,7 @@ fn it_runs_wherever_one_may_read() {
     script.arg("return redis.call('RL.GCRA', KEYS[1], 10, 86400)").arg(1).arg("key");
     assert!(error(&mut client, &script).contains("Write commands are not allowed from read-only scripts"));
 
-    // Before 7.2 the categories do not extend to modules' commands, which are then named one by one.
+    // Before 7.2, ACL categories do not contain commands of modules, so that a rule must name each command.
     let by_category = call::<Vec<String>>(&mut client, "ACL CAT read").contains(&"rl.peek".into());
     let rights = if by_category { "+@read" } else { "+@read +rl.peek +rl.inspect" };
     call::<()>(&mut client, &format!("ACL SETUSER reader on >secret %R~* {rights}"));
@@ -116,7 +116,8 @@ fn it_runs_wherever_one_may_read() {
     assert_eq!(limit(&mut reader, "RL.PEEK GCRA key 10 1d")[..3], [1, 10, 3]);
     call::<Value>(&mut reader, "RL.INSPECT key");
     assert!(error(&mut reader, &command("RL.GCRA key 10 1d")).contains("NOPERM"));
-    // By its key specs, a limiter is a write even to those who may call it.
+    // By its key specs, a limiter writes to its keys. So it needs the right to write to them, besides the right to run the
+    // command.
     call::<()>(&mut client, "ACL SETUSER reader +rl.gcra +rl.all");
     for words in ["RL.GCRA key 10 1d", "RL.ALL 1 key GCRA 10 1d"] {
         assert!(error(&mut reader, &command(words)).contains("NOPERM"), "{words}");

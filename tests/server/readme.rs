@@ -1,9 +1,9 @@
-//! The documents tell the truth: in the README and in docs/, sessions run as printed, configurations start a server, and every
-//! command named exists; and `make run` ends in a server that answers.
+//! The README and docs/ are right: sessions run as printed, configurations start a server, and every command that is named
+//! exists. And `make run` starts a server that answers.
 //!
-//! What a code block is, its language tells: none, a session, which begins with a prompt; `conf`, a configuration, whole or to be
-//! added to one that loads the module; `sh`, lines for a shell. The others are not run. A document has one server, on which its
-//! sessions run in order.
+//! The language of a code block says what it is. None: a session, which begins with a prompt. `conf`: a configuration, or a
+//! part to add to one that loads the module. `sh`: lines for a shell. Other blocks are not run. All sessions of a document
+//! run in order on one server.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -15,13 +15,13 @@ use support::{Server, Signal};
 
 const PROMPT: &str = "127.0.0.1:6379> ";
 
-/// Where the documents have the module.
+/// The path of the module in the documents.
 const MODULE: &str = "/path/to/libredis_rl.so";
 
-/// Numbers from here on tell moments: milliseconds since the Unix epoch.
+/// Numbers from here on are times, in milliseconds since the Unix epoch.
 const A_MOMENT_MS: i64 = 1_700_000_000_000;
 
-/// The README and what is in docs/: name and text.
+/// The README and the files in docs/: name and text.
 fn documents() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let docs = std::fs::read_dir(root.join("docs")).expect("docs/").map(|file| file.expect("a file").path());
@@ -32,7 +32,7 @@ fn documents() -> Vec<(String, String)> {
     paths.iter().map(|path| (path.strip_prefix(root).expect("within").display().to_string(), text(path))).collect()
 }
 
-/// A code block: what it is, and what is in it.
+/// A code block.
 struct Block<'d> {
     language: &'d str,
     lines: Vec<&'d str>,
@@ -56,7 +56,7 @@ fn blocks(document: &str) -> Vec<Block<'_>> {
     blocks
 }
 
-/// The commands in a document's sessions, each with the reply that stands below it.
+/// The commands in a document's sessions, each with the reply that is printed below it.
 fn calls(document: &str) -> Vec<(String, Vec<String>)> {
     let mut calls: Vec<(String, Vec<String>)> = Vec::new();
     for block in blocks(document).into_iter().filter(|block| block.language.is_empty()) {
@@ -77,20 +77,20 @@ fn module() -> String {
     support::module().display().to_string()
 }
 
-/// What redis-cli prints for a line that is typed there.
+/// What redis-cli prints for a line that is typed into it.
 fn typed(server: &Server, line: &str) -> Vec<String> {
     let mut cli = Command::new(support::cli_program());
     cli.arg("-s").arg(server.socket()).arg("--no-raw").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = cli.spawn().expect("the command line client runs");
     writeln!(child.stdin.take().expect("its input"), "{line}").expect("it reads");
     let output = child.wait_with_output().expect("its output");
-    // It adds how long it has waited, if that was long.
+    // redis-cli also prints how long it has waited, if that was long.
     let is_reply = |line: &&str| !(line.is_empty() || line.starts_with('(') && line.ends_with("s)"));
     String::from_utf8(output.stdout).expect("text").lines().filter(is_reply).map(Into::into).collect()
 }
 
-/// Whether a line of a reply is as printed, so many milliseconds after the server was asked first. Times go by: those of a second
-/// and more may differ by a few and by as much as has passed, and moments are later.
+/// Whether a line of a reply is as printed. `passed` is the time in milliseconds since the document's first command. Times
+/// of a second or more may differ by a few seconds and by `passed`, and times of the clock differ.
 fn alike(printed: &str, line: &str, passed: i64) -> bool {
     let number = |line: &str| {
         line.split_once("(integer) ").and_then(|(place, number)| Some((place.to_string(), number.parse::<i64>().ok()?)))
@@ -148,11 +148,11 @@ fn configurations_start_a_server_with_the_module() {
     assert!(found > 0);
 }
 
-/// Where the documents have modules installed.
+/// The folder of modules in the documents.
 const MODULES: &str = "/usr/lib/redis/modules";
 
-/// Programs for a shell to find before the real ones: the client is of `server`, and servers are told to listen in `dir`, asked
-/// once, and ended.
+/// Writes programs that a shell finds before the real ones. redis-cli connects to `server`. redis-server listens on a socket
+/// in `dir`, answers one call, and ends.
 fn stand_ins(server: &Server, dir: &Path) {
     let cli = format!("{} -s {}", support::cli_program(), server.socket().display());
     let client = format!(
@@ -169,7 +169,7 @@ fn stand_ins(server: &Server, dir: &Path) {
     let path = std::env::var("PATH").expect("a path");
     for (name, script) in [("redis-cli", client), ("redis-server", started)] {
         let file = dir.join(name);
-        // The real ones are found where they were before, or a stand-in would call itself.
+        // With the old PATH, the stand-in finds the real program instead of itself.
         std::fs::write(&file, format!("#!/bin/sh\nPATH='{path}'\n{script}\n")).expect("written");
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("a program");
     }
@@ -188,13 +188,13 @@ fn lines_for_a_shell_run() {
             std::fs::copy(module(), modules.join("libredis_rl-0.1.0.so")).expect("the module's copy");
             let server = Server::start();
             stand_ins(&server, dir.path());
-            // What make does is tested elsewhere.
+            // The targets of make are tested elsewhere. Here they only have to exist.
             let (makes, lines): (Vec<&str>, Vec<&str>) = block.lines.iter().partition(|line| line.starts_with("make "));
             for line in makes {
                 let target = line.split(' ').nth(1).expect("a target");
                 assert!(makefile.lines().any(|line| line.starts_with(&format!("{target}:"))), "{name}: {line}");
             }
-            // Of modules that are replaced, the one that is there stands for another.
+            // The module that is loaded takes the place of other modules that the lines replace.
             let script =
                 lines.join("\n").replace(MODULES, &modules.display().to_string()).replace("UNLOAD redis-cell", "UNLOAD rl");
             let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").expect("a path"));
@@ -226,7 +226,8 @@ fn every_command_that_is_named_exists() {
 fn links_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let documents = documents();
-    // A heading's anchor: lower case, hyphens for spaces, and nothing else but letters, digits, hyphens and underscores.
+    // The anchor of a heading: in lower case, with hyphens for spaces, and without anything but letters, digits, hyphens and
+    // underscores.
     let slug = |line: &str| -> String {
         let kept = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
         kept.chars().filter(|&c| c.is_alphanumeric() || c == '-' || c == '_').collect()
@@ -253,7 +254,7 @@ fn links_lead_somewhere() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// How far two colours, `#rrggbb`, are apart to the eye: from 1 to 21. Text wants 4.5.
+/// The contrast of two colours `#rrggbb`, from 1 to 21. Text needs 4.5.
 fn contrast(one: &str, other: &str) -> f64 {
     let light = |colour: &str| -> f64 {
         let part = |at: usize| f64::from(u8::from_str_radix(&colour[at..at + 2], 16).expect("a colour")) / 255.0;
@@ -273,7 +274,7 @@ fn charts_are_legible_on_any_page() {
         let chart = std::fs::read_to_string(&path).expect("text");
         let path = path.display();
         let (style, drawing) = chart.split_once("</style>").unwrap_or_else(|| panic!("{path} has no style"));
-        // It lies below all else, and is as large as the chart.
+        // The background is behind everything else, and as large as the chart.
         let ground = drawing.trim_start().starts_with("<rect class=\"ground\" width=\"100%\" height=\"100%\"/>");
         assert!(ground, "{path} has no ground of its own");
         let (light, dark) =
@@ -289,7 +290,7 @@ fn charts_are_legible_on_any_page() {
     assert!(found >= 8);
 }
 
-/// Stops a group of processes as Ctrl-C does, also if the test fails before.
+/// Interrupts a group of processes when it is dropped, as Ctrl-C does.
 struct StopsGroup(u32);
 
 impl Drop for StopsGroup {
@@ -303,7 +304,7 @@ fn make_run_ends_in_a_server_that_answers() {
     let mut make = Command::new("make");
     make.arg("run").current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).stdout(Stdio::piped());
     support::dies_with_this_thread(&mut make, Signal::TERM);
-    // Its own group, so that make and what it runs can be stopped together, as Ctrl-C does.
+    // In a group of its own, make can be interrupted together with the programs that it runs.
     let mut child = std::os::unix::process::CommandExt::process_group(&mut make, 0).spawn().expect("make runs");
     let stop = StopsGroup(child.id());
     let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();

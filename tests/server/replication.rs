@@ -1,14 +1,14 @@
-//! Callers with several policies take turns on one log: what they write is small, and a replica holds the same bytes with the same
-//! deadline.
+//! Callers with several policies that use the same log in turn replicate little, and a replica holds the same value with the
+//! same deadline.
 
 use redis::Connection;
 use support::{assert_same, call, command, info, snapshots, wait_for, Server};
 
-/// A log of so many entries, in ticks of 110 ms.
+/// The number of entries in the log, with ticks of 110 ms.
 const ENTRIES: usize = 65_000;
 const PERIOD: &str = "7200s";
 
-/// Where both servers are in the stream.
+/// The position of both servers in the replication stream.
 fn offset(client: &mut Connection) -> i64 {
     info(client, "replication", "master_repl_offset")
 }
@@ -18,7 +18,7 @@ fn in_step(primary: &mut Connection, replica: &mut Connection) {
     assert_same(&snapshots(replica), &snapshots(primary));
 }
 
-/// The record of a log with one unit in each of its last ticks, which ended a second ago.
+/// A record of a log with one unit in each of its last ticks. The last one ended a second ago.
 fn log(now_us: i64, entries: usize) -> Vec<u8> {
     let (period, tick) = (7_200_000_000_i64, 109_864_i64);
     let base = (now_us - 1_000_000) / tick - entries as i64;
@@ -30,12 +30,13 @@ fn log(now_us: i64, entries: usize) -> Vec<u8> {
     bytes
 }
 
-/// The stream's bytes for each of these calls, made in turn and each 20 times, on a log of so many entries.
+/// The bytes that each of these calls adds to the stream. They are made in turn, 20 times each, on a log with so many
+/// entries.
 fn bytes_a_call(primary: &mut Connection, replica: &mut Connection, entries: usize, words: &[&str]) -> i64 {
     let (seconds, us): (i64, i64) = redis::cmd("TIME").query(primary).expect("the time");
     let value = log(seconds * 1_000_000 + us, entries);
     redis::cmd("SET").arg("log").arg(value).arg("PX").arg(7_300_000).exec(primary).expect("a log");
-    // The log takes on the ticks and the period that serve them all.
+    // The first calls make the log adopt the tick and the period that serve them all.
     for _ in 0..2 {
         words.iter().for_each(|words| assert_eq!(call::<[i64; 5]>(primary, words)[0], 1, "{words}"));
     }
@@ -64,7 +65,7 @@ fn callers_in_turn_replicate_little() {
         let alone = cost(&[&one]);
         assert!(alone <= 100, "{alone} bytes alone, {entries} entries");
         for other in [
-            // Two limits; two SEGMENTS, coarser and finer; two periods, shorter and longer.
+            // Two limits; two SEGMENTS, a coarser and a finer one; two periods, a shorter and a longer one.
             format!("RL.SLIDE log 5000000 {PERIOD}"),
             format!("RL.SLIDE log 4000000 {PERIOD} SEGMENTS 24"),
             format!("RL.SLIDE log 4000000 {PERIOD} SEGMENTS 60000"),

@@ -1,10 +1,10 @@
-//! `RESERVE`: bookings are part of the key, wherever it goes, and a later call never gets ahead of them.
+//! `RESERVE`: bookings are part of the key, also on replicas and after restarts, and no later call is granted before them.
 
 use redis::Connection;
 use support::{assert_same, call, command, info, limit, snapshot, snapshots, time_us, wait_for, Server};
 
-/// Each algorithm at 10 units per 10 minutes, all used up, so that a unit is booked within 20 minutes at the most. The seconds
-/// that a test takes matter little.
+/// Each algorithm at 10 units per 10 minutes, with all units used: so a unit can be booked within 20 minutes at most, and
+/// the seconds that a test takes matter little.
 const POLICIES: [&str; 5] = [
     "RL.FIXED fixed 10 10m",
     "RL.SLIDE slide 10 10m",
@@ -13,7 +13,7 @@ const POLICIES: [&str; 5] = [
     "RL.BUCKET step 10 10m STEP",
 ];
 
-/// So much time may pass between two calls, in milliseconds.
+/// How much time may pass between two calls, in milliseconds.
 const MEANWHILE: i64 = 20_000;
 
 fn exhaust(client: &mut Connection) {
@@ -26,12 +26,12 @@ fn exhaust(client: &mut Connection) {
 fn a_leaky_bucket_hands_out_slots_a_tenth_of_a_second_apart() {
     let server = Server::start();
     let mut client = server.client();
-    // In one go, and the server tells its time in between.
+    // All calls are executed right after each other. The server reports its time in between.
     let mut pipe = redis::pipe();
     (0..20).for_each(|_| {
         pipe.cmd("TIME").add_command(command("RL.GCRA k 10 1 BURST 1 RESERVE 10"));
     });
-    // The twenty-first would come two seconds after the first.
+    // The twenty-first booking would be two seconds after the first.
     pipe.cmd("TIME").add_command(command("RL.GCRA k 10 1 BURST 1 RESERVE 500ms")).cmd("TIME");
     let replies: Vec<Vec<i64>> = pipe.query(&mut client).expect("replies");
     let moment = |index: usize| replies[2 * index][0] * 1_000_000 + replies[2 * index][1];
@@ -39,7 +39,7 @@ fn a_leaky_bucket_hands_out_slots_a_tenth_of_a_second_apart() {
         let row = &replies[2 * index + 1];
         assert_eq!(row[..3], [1, 1, 0]);
         assert_eq!(row[4] - row[3], 100, "free again a tenth of a second after the slot");
-        // The server read its clock somewhere between; it rounds up to a millisecond.
+        // The server reads its clock at some time in between, and rounds up to a millisecond.
         let (from, to) = (moment(index) + row[3] * 1_000, moment(index + 1) + row[3] * 1_000);
         let after = 100_000 * index as i64;
         assert!(to >= moment(0) + after && from <= moment(1) + after + 1_000, "{index}: {replies:?}");
@@ -60,7 +60,7 @@ fn a_booking_beyond_what_was_offered_is_denied_and_books_nothing() {
         let need = limit(&mut client, &format!("{policy} COST 3"))[3];
         let row = limit(&mut client, &format!("{policy} COST 3 RESERVE 1m"));
         assert_eq!(row[..3], [0, 10, 0], "{policy}");
-        // It is denied for as long as the need is longer than what was offered.
+        // The call is denied as long as its wait is longer than RESERVE allows.
         assert!((need - 60_000 - MEANWHILE..=need - 60_000).contains(&row[3]), "{policy}: {row:?}, and {need} ms");
         assert_eq!(limit(&mut client, &format!("{policy} COST 11 RESERVE 1d"))[3], -1, "{policy}");
     }
@@ -82,7 +82,7 @@ fn nobody_gets_ahead_of_a_booking() {
         }
         let later = limit(&mut client, &format!("{policy} COST 1 RESERVE 20m"));
         assert!(later[0] == 1 && later[3] >= booked[3] - MEANWHILE, "{policy}: {later:?} after {booked:?}");
-        // Who gives its booking back is as if it had never come.
+        // A booking that is given back leaves the key as if it had never been made.
         assert_eq!(limit(&mut client, &format!("{policy} REFUND 1"))[0], 1);
         let again = limit(&mut client, &format!("{policy} COST 1 RESERVE 20m"));
         assert!((later[3] - MEANWHILE..=later[3]).contains(&again[3]), "{policy}: {again:?} instead of {later:?}");

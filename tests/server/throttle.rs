@@ -1,4 +1,5 @@
-//! `CL.THROTTLE` as redis-cell's users know it, without that module's faults; and `GCRA`, which Redis 8.8 was to have.
+//! `CL.THROTTLE` as users of redis-cell know it, without the faults of that module; and `GCRA`, the command planned for
+//! Redis 8.8.
 
 use std::cell::RefCell;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, Value};
 use support::{call, command, error, held, info, limit, snapshot, wait_for, Held, Server};
 
-/// Both commands are offered.
+/// Enables both commands.
 const BOTH: [&str; 2] = ["--rl.compat", "cl.throttle gcra"];
 
 fn both(options: &[&str]) -> Server {
@@ -19,7 +20,8 @@ fn both_on_port(options: &[&str]) -> Server {
     Server::on_port(&[&BOTH, options].concat())
 }
 
-/// Plays a table of calls with their replies, in one go: no reply depends on the milliseconds between two calls.
+/// Makes the calls of a table right after each other, and compares the replies: none depends on the milliseconds between two
+/// calls.
 fn timeline(client: &mut Connection, rows: &[(&str, [i64; 5])]) {
     let mut transaction = redis::pipe();
     transaction.atomic();
@@ -33,7 +35,7 @@ fn timeline(client: &mut Connection, rows: &[(&str, [i64; 5])]) {
     }
 }
 
-/// The same, of calls that come a while after those that the replies depend on: the seconds may be up to twenty fewer.
+/// The same for calls that come a while after those that their replies depend on: the seconds may be up to twenty fewer.
 fn later(client: &mut Connection, rows: &[(&str, [i64; 5])]) {
     for (words, expected) in rows {
         let reply = limit(client, words);
@@ -67,15 +69,15 @@ fn quantities_rounding_and_what_never_passes() {
     timeline(
         &mut server.client(),
         &[
-            // All at once, and one more than ever fits: -1, whether anything is used or not.
+            // All units at once, and one more than ever fits: the reply is -1, whether anything is used or not.
             ("CL.THROTTLE all 4 1 10 5", [0, 5, 0, -1, 50]),
             ("CL.THROTTLE all 4 1 10 2", [1, 5, 0, 20, 50]),
             ("CL.THROTTLE none 4 1 10 6", [1, 5, 5, -1, 0]),
             ("cl.throttle none 4 1 10 1000000000000", [1, 5, 5, -1, 0]),
-            // No burst: one at a time.
+            // Without a burst: one unit at a time.
             ("CL.THROTTLE single 0 1 60", [0, 1, 0, -1, 60]),
             ("CL.THROTTLE single 0 1 60", [1, 1, 0, 60, 60]),
-            // Parts of a second are whole ones: nobody is told to come back in 0 seconds.
+            // Parts of a second are rounded up: no reply says to come back in 0 seconds.
             ("CL.THROTTLE half 0 2 1", [0, 1, 0, -1, 1]),
             ("CL.THROTTLE half 0 2 1", [1, 1, 0, 1, 1]),
             ("CL.THROTTLE third 1 3 4", [0, 2, 1, -1, 2]),
@@ -241,7 +243,7 @@ fn keys_of_redis_cell_are_read_in_place() {
     let server = both(&[]);
     let mut client = server.client();
     let (seconds, us): (i64, i64) = call(&mut client, "TIME");
-    // What redis-cell leaves: 2.5 of the 5 are used.
+    // The value that redis-cell leaves when 2.5 of the 5 units are used.
     let tat_ns = (seconds * 1_000_000 + us) * 1_000 + 2_500_000_000_000;
     for key in ["cell", "gcra", "tokens", "full"] {
         let ahead_ns = if key == "full" { 2_500_000_000_000 } else { 0 };
@@ -256,7 +258,7 @@ fn keys_of_redis_cell_are_read_in_place() {
             ("GCRA full 4 1 1000", [1, 5, 0, 1000, 5000]),
         ],
     );
-    // Looks and denials leave the value to whoever else reads it.
+    // Reads and denials leave the value as it is, for other readers.
     assert_eq!(call::<i64>(&mut client, "GET cell"), tat_ns);
     assert_eq!(call::<i64>(&mut client, "GET full"), tat_ns + 2_500_000_000_000);
     assert_eq!(limit(&mut client, "RL.PEEK GCRA cell 1 1000 BURST 5")[..3], [1, 5, 2]);
@@ -279,14 +281,14 @@ fn keys_of_redis_cell_are_read_in_place() {
     let tat_ms = (tat_ns + 2_500_000_000_000 + 999_999) / 1_000_000;
     assert!(report.contains("GCRA") && report.contains(&format!("tat_ms\n{tat_ms}")), "{report}");
 
-    // One whose time has passed, or that lost its deadline, is as good as none.
+    // A value whose time is over, or that has lost its deadline, counts as no value.
     for value in [tat_ns - 3_600_000_000_000, 1_000_000_000_000_000_000] {
         call::<()>(&mut client, &format!("SET old {value}"));
         timeline(&mut client, &[("CL.THROTTLE old 4 1 10", [0, 5, 4, -1, 10])]);
         assert!(call::<i64>(&mut client, "PTTL old") > 0);
     }
 
-    // Waiting for one goes by its time, too.
+    // A client that waits for such a key is granted when the time in the value is over.
     call::<()>(&mut client, &format!("SET waited {} PX 6000000", tat_ns + 2_500_000_000_000));
     let waiter = Held::send(&server, "RL.GCRA waited 1 1000 BURST 5 BLOCK 1d");
     assert_eq!(held(&mut client), 1);
@@ -321,12 +323,12 @@ fn values_of_others_are_an_error_and_left_alone() {
         }
         assert_eq!(all(&mut client), before, "{make}");
     }
-    // The others don't read what redis-cell stored.
+    // The other commands do not read what redis-cell has stored.
     call::<()>(&mut client, "SET key 1800000000000000000");
     for name in ["FIXED", "SLIDE", "BUCKET"] {
         assert!(error(&mut client, &command(&format!("RL.{name} key 10 60"))).starts_with("WRONGTYPE"), "{name}");
     }
-    // Keys are bytes.
+    // Keys may contain any bytes.
     let reply: Vec<i64> = redis::cmd("CL.THROTTLE").arg(b"\xff\xfe\0").arg(&[4, 1, 10]).query(&mut client).expect("a reply");
     assert_eq!(reply, [0, 5, 4, -1, 10]);
     assert!(server.is_alive());
@@ -428,7 +430,7 @@ fn it_shares_its_keys_with_rl_gcra() {
         &[
             ("CL.THROTTLE key 4 1 1000", [0, 5, 4, -1, 1000]),
             ("GCRA key 4 1 1000", [0, 5, 3, -1, 2000]),
-            // They say the same in other units.
+            // Both commands report the same in different units.
             ("RL.GCRA none 1 1000 BURST 5 COST 6", [0, 5, 5, -1, 0]),
         ],
     );
@@ -437,7 +439,7 @@ fn it_shares_its_keys_with_rl_gcra() {
     later(
         &mut client,
         &[
-            // Of a debt, the look tells how it stands, and a call how long it lasts.
+            // Of a debt, PEEK reports how much it is, and a call how long it lasts.
             ("CL.THROTTLE key 4 1 1000", [1, 5, 0, 2000, 6000]),
             ("CL.THROTTLE key 4 1 1000 0", [0, 5, 0, -1, 6000]),
             ("CL.THROTTLE key 4 1 1000 -3", [0, 5, 2, -1, 3000]),
@@ -470,7 +472,7 @@ fn nobody_passes_those_who_wait() {
         ],
     );
     assert_eq!(snapshot(&mut client, "key"), before);
-    // What is given back is noticed at once.
+    // A refund is noticed at once.
     assert_eq!(limit(&mut client, "CL.THROTTLE key 9 10 1000 -3")[..3], [0, 10, 8]);
     assert_eq!(waiter.row()[..3], [8, 10, 0]);
     assert_eq!(limit(&mut client, "CL.THROTTLE key 9 10 1000")[..3], [1, 10, 0]);
@@ -487,7 +489,7 @@ fn it_decides_as_rl_gcra_does() {
     let result = runner.run(&cases, |(count, period, capacity, steps)| {
         let client = &mut *client.borrow_mut();
         call::<()>(client, "FLUSHALL");
-        // What takes longer than the server's clock lasts is an error.
+        // A time longer than the range of the server's clock is an error.
         prop_assume!(i128::from(capacity) * i128::from(period) < 100_000_000_000 * i128::from(count));
         for (quantity, kind) in steps {
             let burst = capacity - 1;
@@ -500,7 +502,7 @@ fn it_decides_as_rl_gcra_does() {
             let mut transaction = redis::pipe();
             transaction.atomic().add_command(peek(quantity)).add_command(command(&words)).add_command(peek(1));
             let [before, reply, after]: [[i64; 5]; 3] = transaction.query(client).expect("replies");
-            // The three are at most so far apart; what drains meanwhile is known to a unit.
+            // At most so much time is between the three calls. What drains meanwhile is known to a unit.
             let apart_ms = i64::try_from(start.elapsed().as_millis()).expect("a short time") + 1;
             let drained =
                 i64::try_from(i128::from(apart_ms) * i128::from(count) / i128::from(period * 1_000)).expect("units") + 1;
@@ -512,7 +514,7 @@ fn it_decides_as_rl_gcra_does() {
             prop_assert!((seconds(after[4])..=seconds(after[4] + apart_ms)).contains(&reset_after));
             if limited == 0 {
                 prop_assert_eq!(retry_after, -1);
-                // It may have become free only just now.
+                // The unit may have become free only just now.
                 prop_assert!(before[0] == quantity || (0..=apart_ms).contains(&before[3]), "{}: {:?}", words, before);
             } else {
                 prop_assert_eq!((limited, before[0]), (1, 0), "{}", words);
@@ -531,7 +533,7 @@ fn it_decides_as_rl_gcra_does() {
 
 #[test]
 fn a_name_that_is_taken_stays_with_whoever_has_it() {
-    // By a command of the server's own, which stands for another module's, or a server's that has the command built in.
+    // A command of the server takes the place of one of another module, or of one that a future server has built in.
     for (taken, free) in [("cl.throttle", "GCRA"), ("gcra", "CL.THROTTLE")] {
         let server = both(&["--rename-command", "ECHO", taken, "--loglevel", "notice"]);
         let mut client = server.client();

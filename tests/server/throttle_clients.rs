@@ -1,5 +1,4 @@
-//! Clients of redis-cell, as they are in the crate registry, against `CL.THROTTLE`: what they parse is what they were written
-//! for.
+//! Clients of redis-cell, unmodified, against `CL.THROTTLE`: they understand its replies.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use support::{Resp, Server};
 use tower::{service_fn, Layer, ServiceExt};
 use tower_redis_cell::{Error, ProvideRule, ProvideRuleResult, RateLimitConfig, RateLimitLayer, Rule};
 
-/// As in redis-cell's own example.
+/// The policy of redis-cell's own example.
 const CLASSIC: Policy = Policy::new(15, 30, Duration::from_secs(60), 1);
 const FIVE_OF_TEN_SECONDS: Policy = Policy::from_tokens_per_period(1, Duration::from_secs(10)).max_burst(4);
 
@@ -46,13 +45,13 @@ fn redis_cell_rs() {
         }
         assert_eq!(blocked(call(&key, &FIVE_OF_TEN_SECONDS)), (5, 0, 50, 10));
         assert_eq!(blocked(call(&key, &FIVE_OF_TEN_SECONDS.apply_tokens(5))), (5, 0, 50, 50));
-        // Nothing is applied: how it stands.
+        // With nothing applied, the reply shows the present state.
         assert_eq!(allowed(call(&key, &FIVE_OF_TEN_SECONDS.apply_tokens(0))), (5, 0, 50));
         assert_eq!(allowed(call(&Key::from("new"), &Policy::from_tokens_per_second(3))), (1, 0, 1));
     }
 }
 
-/// A request: who asks, if it is known, and whether there is a rule for it.
+/// A request: its user, if that is known, and whether there is a rule for it.
 struct Request {
     user: Option<&'static str>,
     ruled: bool,

@@ -1,4 +1,4 @@
-//! `BLOCK` where the server is in a special state: it refuses writes, it does not block this client, its clock steps.
+//! `BLOCK` in special states of the server: it refuses writes, it does not block this client, or its clock steps.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 use redis::Connection;
 use support::{call, command, error, held, info, limit, server_program, wait_for, Held, Server};
 
-/// The server's clock, in microseconds.
+/// The server's time, in microseconds.
 fn time_us(client: &mut Connection) -> i64 {
     let [seconds, us]: [i64; 2] = call::<Vec<i64>>(client, "TIME").try_into().expect("two numbers");
     seconds * 1_000_000 + us
 }
 
-/// Waits until the server's clock has gone on by so many milliseconds.
+/// Waits until the server's clock has advanced by so many milliseconds.
 fn let_pass(client: &mut Connection, ms: i64) {
     let from = time_us(client);
     wait_for("time to pass", || time_us(client) >= from + ms * 1_000);
 }
 
-// ---- Where the server refuses writes ----
+// ---- When the server refuses writes ----
 
-/// Whoever is due while `refuse` has the server answer writes with `code` waits on until `allow`, and is then granted; whoever's time
-/// ends meanwhile is denied.
+/// `refuse` makes the server refuse writes with the error `code`, and `allow` ends that. A client that is due meanwhile goes
+/// on waiting and is granted afterwards. A client whose timeout is over meanwhile is denied.
 fn nobody_is_granted_while(
     server: &Server,
     code: &str,
@@ -39,7 +39,7 @@ fn nobody_is_granted_while(
     refuse(&mut client);
     let direct = error(&mut client, &command("RL.GCRA other 1 300ms"));
     assert!(direct.starts_with(code), "{direct}");
-    // Both were due long ago, and only the time of one is over.
+    // Both were due long ago, but only one of them has reached its timeout.
     let_pass(&mut client, 1_500);
     assert_eq!(held(&mut client), 1, "{code}");
     assert_eq!(impatient.row()[0], 0, "{code}");
@@ -60,7 +60,7 @@ fn nobody_is_granted_while_replicas_are_missing() {
             |client| call(client, "CONFIG SET min-replicas-to-write 0"),
         );
     }
-    // A replica that comes is enough.
+    // One replica that connects is enough.
     let mut replica = None;
     nobody_is_granted_while(
         &server,
@@ -79,7 +79,7 @@ fn nobody_is_granted_while_memory_is_full() {
         |client| call(client, "CONFIG SET maxmemory 1"),
         |client| call(client, "CONFIG SET maxmemory 0"),
     );
-    // Here the key goes, but not the other, which has no deadline: nothing is left to evict.
+    // Here the server evicts this key, but not the other one, which has no deadline. Then it has nothing left to evict.
     call::<()>(&mut server.client(), "CONFIG SET maxmemory-policy volatile-ttl");
     call::<()>(&mut server.client(), "SET kept 1");
     nobody_is_granted_while(
@@ -100,7 +100,7 @@ fn eviction_lets_those_who_wait_go_on() {
         }
         assert_eq!(limit(&mut client, "RL.GCRA key 1 300ms")[0], 1);
         let waiting = Held::send(&server, "RL.GCRA key 1 300ms BLOCK 1000");
-        // Just too little: one key fewer is enough, and the server evicts it for the next command that takes memory.
+        // Just too little memory: one key fewer would do, and the server evicts one for the next command that needs memory.
         let used = info(&mut client, "memory", "used_memory");
         call::<()>(&mut client, &format!("CONFIG SET maxmemory {}", used - 10_000));
         assert_eq!(waiting.row()[0], 1, "{policy}");
@@ -123,7 +123,7 @@ fn nobody_is_granted_while_snapshots_fail() {
         &server,
         "MISCONF",
         |client| {
-            // What has this name can't be replaced by a file.
+            // A folder with this name can't be replaced by a file.
             std::fs::create_dir_all(folder.join("full")).expect("a folder");
             save(client, "err");
         },
@@ -132,7 +132,7 @@ fn nobody_is_granted_while_snapshots_fail() {
             save(client, "ok");
         },
     );
-    // An operator may not care.
+    // An operator may configure the server to go on.
     call::<()>(&mut server.client(), "CONFIG SET stop-writes-on-bgsave-error no");
     std::fs::remove_file(&folder).expect("no file");
     std::fs::create_dir_all(folder.join("full")).expect("a folder");
@@ -150,9 +150,9 @@ fn a_renamed_config_command_is_no_obstacle() {
     assert_eq!(Held::send(&server, "RL.GCRA key 1 100ms BLOCK 1000").row()[0], 1);
 }
 
-// ---- Where the server does not block a client ----
+// ---- When the server does not block a client ----
 
-/// A client that speaks RESP3 by itself, and sees each line that the server sends.
+/// A client of the test's own that speaks RESP3, and sees each line that the server sends.
 struct Raw(BufReader<UnixStream>);
 
 impl Raw {
@@ -166,7 +166,7 @@ impl Raw {
         self.0.get_mut().write_all(format!("{words}\r\n").as_bytes()).expect("a connection");
     }
 
-    /// Lines up to the first that is this one.
+    /// Reads lines up to the first that is this one.
     fn up_to(&mut self, last: &str) -> Vec<String> {
         let mut lines = Vec::new();
         while lines.last().is_none_or(|line| line != last) {
@@ -195,12 +195,13 @@ fn a_client_with_a_subscription_gets_one_reply_to_each_call() {
         let rows: Vec<_> = lines.iter().enumerate().filter(|(_, line)| *line == "*5").map(|(index, _)| index).collect();
         assert_eq!((rows.len(), lines.len()), (2, 13), "{words}: {lines:?}");
         assert_eq!(lines[rows[0] + 1], ":1");
-        // Granted after a wait, or, by a server that does not block this client, denied with what it would have been.
+        // The call is granted after a wait; or, if the server does not block this client, it is denied like a call without
+        // BLOCK.
         let (granted, wait) = (&lines[rows[1] + 1], &lines[rows[1] + 4]);
         assert!(granted == ":1" && wait == ":0" || granted == ":0" && wait != ":0", "{words}: {lines:?}");
     }
     assert_eq!(held(&mut client), 0);
-    // What is published comes between the replies, and not instead of one.
+    // Published messages come between the replies, and replace none.
     call::<i64>(&mut client, "PUBLISH channel hello");
     raw.send("RL.GCRA other 1 1d");
     raw.send("PING");
@@ -208,7 +209,7 @@ fn a_client_with_a_subscription_gets_one_reply_to_each_call() {
     assert!(lines.contains(&"hello".into()) && lines.contains(&"*5".into()), "{lines:?}");
 }
 
-// ---- Where a key is ----
+// ---- The node of a key ----
 
 #[test]
 fn renamed_commands_do_not_move_a_key() {
@@ -222,7 +223,7 @@ fn renamed_commands_do_not_move_a_key() {
     assert_eq!(Held::send(&node, "RL.GCRA key 1 200ms BLOCK 1000").reply().row.expect("a grant")[0], 1);
 }
 
-// ---- What is counted ----
+// ---- Statistics ----
 
 #[test]
 fn each_wait_ends_in_one_count() {
@@ -245,7 +246,8 @@ fn each_wait_ends_in_one_count() {
     assert_eq!(other.row()[0], 1);
     assert_eq!(inspected(&mut client), 6);
     assert_eq!(counts(&mut client), [6, 6, 0, 0, 2]);
-    // One is killed, one closes its connection, one is unblocked with an error, one as if its time was over, one is granted.
+    // One client is killed, one disconnects, one is unblocked with an error, one is unblocked as if its timeout was over,
+    // and one is granted.
     call::<i64>(&mut client, &format!("CLIENT KILL ID {}", waiting[0].id));
     drop(waiting.remove(1));
     call::<i64>(&mut client, &format!("CLIENT UNBLOCK {} ERROR", waiting[1].id));
@@ -255,7 +257,7 @@ fn each_wait_ends_in_one_count() {
     call::<()>(&mut client, "DEL key");
     wait_for("a grant", || held(&mut client) == 1);
     assert_eq!(counts(&mut client), [1, 6, 1, 3, 3]);
-    // And one finds that the key is no limiter any more.
+    // One client gets the error that the key is no limiter any more.
     call::<()>(&mut client, "RPUSH list 1");
     call::<()>(&mut client, "RENAME list key");
     wait_for("the last", || held(&mut client) == 0);
@@ -264,7 +266,7 @@ fn each_wait_ends_in_one_count() {
 
 // ---- When the clock steps ----
 
-/// A server whose wall clock can be moved.
+/// A server whose wall clock the test can move.
 struct Stepping {
     server: Server,
     file: std::path::PathBuf,
@@ -314,7 +316,8 @@ fn a_wait_is_as_long_whatever_the_wall_clock_does() {
     stepping.step(0);
     for step in [-7_200, 7_200] {
         call::<()>(&mut client, "FLUSHALL");
-        // The first lacks five, which take 20 hours; each of the others could have its one, were the first not before it.
+        // The first client waits for five units, which take 20 hours. Each of the others waits for one unit, and would get
+        // it if it were first.
         limit(&mut client, "RL.BUCKET line 10 40h COST 5");
         let first = Held::send(server, "RL.BUCKET line 10 40h COST 10 BLOCK 1d");
         let begun = Instant::now();
@@ -327,7 +330,7 @@ fn a_wait_is_as_long_whatever_the_wall_clock_does() {
             assert!(begun.elapsed() >= Duration::from_millis(ms), "{step}: {ms} ms ended early");
         }
         assert_eq!(held(&mut client), 1);
-        // Others come while the clock is elsewhere, and the first is still in line.
+        // Other clients come while the clock is wrong, and the first is still the first in the queue.
         assert_eq!(limit(&mut client, "RL.GCRA fresh 1 300ms")[0], 1);
         assert_eq!(Held::send(server, "RL.GCRA fresh 1 300ms BLOCK 1000").row()[0], 1, "{step}");
         call::<()>(&mut client, "DEL line");

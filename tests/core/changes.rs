@@ -1,5 +1,5 @@
-//! A limit that changes on a live key keeps every promise: a denied call writes nothing, and yet the wait that it is told
-//! under the new policy is enough.
+//! A limit that changes on a live key keeps every promise. A denied call writes nothing, and still the wait in its reply is
+//! long enough under the new policy.
 
 use proptest::prelude::*;
 use redis_rl::limiter::{
@@ -67,15 +67,16 @@ proptest! {
         n in 1..5_u64,
     ) {
         let key = written(&old, &[(0, Amount::UpTo(taken)), (7, Amount::Force(forced))]);
-        // As told by a call that comes with the change, right after the last grant.
+        // The wait in the reply to a call that comes with the change, right after the last grant.
         let now = 7 + gap;
         if let (0, Wait::For(wait)) = decide(&new, &key, 7, n) {
             prop_assert_eq!(decide(&new, &key, 7 + wait.as_us(), n).0, n, "after {:?}", wait);
         }
-        // As told later. Where usage drains in steps, an old step that falls meanwhile may shift what the new ones pay.
+        // The wait in the reply to a later call. If usage drains in steps, an old step that falls meanwhile may shift what
+        // the new steps drain.
         if smooth(&old) && smooth(&new) {
             if let (0, Wait::For(wait)) = decide(&new, &key, now, n) {
-                // Rounding across a change is against the caller, by less than a microsecond.
+                // Rounding at a change is against the caller, by less than a microsecond.
                 prop_assert_eq!(decide(&new, &key, now + wait.as_us() + 1, n).0, n, "after {:?}", wait);
             }
         }
@@ -92,7 +93,8 @@ fn a_faster_limit_frees_a_key_that_was_full_at_a_slower_one() {
         assert_eq!(decide(&policy(10, 1), &key, 10_000, 1), (0, Wait::For(Span::from_us(90_000))));
         assert_eq!(decide(&policy(10, 1), &key, 99_999, 1), (0, Wait::For(Span::from_us(1))));
         assert_eq!(decide(&policy(10, 1), &key, 100_000, 1).0, 1);
-        // A lower limit: denied for a new emission interval, and not until the old usage is below the new limit.
+        // The limit becomes lower: the call is denied for an emission interval of the new limit, and not until the old usage
+        // is below it.
         assert_eq!(decide(&policy(5, 10), &key, 0, 1), (0, Wait::For(Span::from_us(2_000_000))));
         assert_eq!(decide(&policy(5, 10), &key, 2_000_000, 1).0, 1);
     }
@@ -109,7 +111,7 @@ fn two_grids_on_one_key_grant_no_more_than_one() {
         let (one, other) = (policy(one), policy(other));
         let mut key = None;
         let mut granted = 0;
-        // A call a second for ten minutes: one end of a window may lie in there for each of the grids.
+        // A call each second for ten minutes: for each of the grids, one end of a window can lie within that time.
         for second in 0..600 {
             let request = Request::now(Amount::Cost(1));
             let policy = if second % 2 == 0 { &one } else { &other };
@@ -135,12 +137,12 @@ fn entries_that_come_back_to_life_do_not_make_the_counts_come_full_circle() {
     calls.extend((1..=8).map(|second| (second * 1_000_000, Amount::Cost(1))));
     calls.push((61_000_000, Amount::Cost(4_000_000_000)));
     let key = written(&slide(60), &calls);
-    // What is used leaves less than this, in fine ticks as in coarse ones, which may count more but never less.
+    // The policies with finer and with coarser ticks have less than this left. Coarser ticks may count more, but never less.
     assert_eq!(decide(&slide(60), &key, 62_000_000, 589_934_583).0, 0);
     assert_eq!(decide(&slide(6), &key, 62_000_000, 589_934_583).0, 0);
 }
 
-/// A limiter of SLIDE, over so many seconds.
+/// A SLIDE limiter with a period of so many seconds.
 fn slide(limit: u64, seconds: u64, segments: i64) -> Policy {
     let quota = Quota::new(limit, Span::from_us(seconds * 1_000_000)).expect("in range");
     let mut policy = Kind::Slide.policy(quota).expect("in range");
@@ -148,7 +150,8 @@ fn slide(limit: u64, seconds: u64, segments: i64) -> Policy {
     policy
 }
 
-/// Calls and carries out the change: the decision, and how much of the value stayed, changed in place, and was written.
+/// Makes a call and carries out its change. Returns the decision and how many bytes of the value stayed, were changed in
+/// place, and were written.
 fn charge(policy: &Policy, key: &mut Option<Vec<u8>>, us: u64, amount: Amount) -> (Decision, Option<(usize, usize, usize)>) {
     let Outcome { decision, change } = policy.decide(key.as_deref(), at(us), Request::now(amount)).expect("a decision");
     let written = match change {
@@ -178,12 +181,12 @@ fn two_segments_in_turn_push_nothing_ahead() {
         let policy = if call % 2 == 0 { &fine } else { &coarse };
         let (decision, written) = charge(policy, &mut key, call * 1_000_000, Amount::Cost(1));
         assert_eq!(decision.granted, 1);
-        // A day, and the finer tick.
+        // The log's period is a day, and its tick the finer one.
         assert!(decision.reset <= Span::from_us(86_400_000_000 + 1_318_360), "{decision:?}");
         let whole = written.is_some_and(|(offset, ..)| offset == 0);
         assert!(!whole || call == 0, "call {call} wrote all of the log");
     }
-    // Nobody is locked out for longer than a window and a tick, however the ticks lie to each other.
+    // No caller is locked out for longer than a window and a tick, however the ticks of the policies lie.
     let (ten, seven) = (slide(10, 60, 10), slide(10, 60, 7));
     let (mut key, mut last) = (None, 0);
     for call in 0..3_600 {
@@ -209,7 +212,7 @@ fn a_limit_that_differs_changes_the_header_and_nothing_else() {
         assert_eq!(fact(&key, call * 1_000_000, "limit"), Fact::Number(limit as i64));
         assert_eq!(fact(&key, call * 1_000_000, "used"), Fact::Number(call as i64 + 1));
     }
-    // A denial changes nothing, and what is given back changes as little.
+    // A denial changes nothing, and a refund changes just as little of the layout.
     assert_eq!(charge(&slide(5, 60, 60), &mut key, 8_000_000, Amount::Cost(1)).1, None);
     assert_eq!(charge(&ten, &mut key, 8_000_000, Amount::Refund(2)).1, Some((40 + 8 * 5, 40, 48)));
     assert_eq!((fact(&key, 8_000_000, "limit"), fact(&key, 8_000_000, "used")), (Fact::Number(10), Fact::Number(6)));
@@ -224,7 +227,7 @@ fn a_shorter_period_takes_over_once_it_is_alone_for_a_longer_one() {
     for now in 1..=8 {
         charge(&moment, &mut key, second(now), Amount::Cost(1));
     }
-    // It counts its own window, and the log the other's: with nothing left in the one, the other is as it was.
+    // The call counts its own window, and the log the other's. When the one holds nothing, the other is unchanged.
     charge(&moment, &mut key, second(9), Amount::Refund(100));
     assert_eq!(fact(&key, second(9), "period_ms"), Fact::Milliseconds(Span::from_us(60_000_000)));
     assert_eq!((fact(&key, second(9), "limit"), fact(&key, second(9), "used")), (Fact::Number(10), Fact::Number(9)));
@@ -232,7 +235,7 @@ fn a_shorter_period_takes_over_once_it_is_alone_for_a_longer_one() {
         policy.peek(key.as_deref(), at(second(now)), Request::now(Amount::Cost(1))).expect("a decision").remaining
     };
     assert_eq!((left(&minute, &key, 9), left(&moment, &key, 9)), (1, 100));
-    // As long as the longer one is granted something now and then, its period stays.
+    // As long as the caller with the longer period is granted units now and then, the log keeps its period.
     for now in 10..200 {
         let policy = if now % 50 == 0 { &minute } else { &moment };
         let (decision, _) = charge(policy, &mut key, second(now), Amount::Force(1));
@@ -240,7 +243,7 @@ fn a_shorter_period_takes_over_once_it_is_alone_for_a_longer_one() {
         assert_eq!(fact(&key, second(now), "period_ms"), Fact::Milliseconds(Span::from_us(60_000_000)), "second {now}");
     }
     assert_eq!(left(&slide(1_000, 60, 60), &key, 199), 1_000 - 61);
-    // The last time was at 150 s. A period and a quarter later the log is the shorter one's, and as small.
+    // Its last grant was at 150 s. A period and a quarter later, the log has the shorter period, and is as small.
     for now in 200..=226 {
         charge(&moment, &mut key, second(now), Amount::Cost(1));
     }
@@ -261,7 +264,7 @@ fn a_booking_stays_where_it_is_whoever_shares_the_log() {
     let Change::Write { offset, head, bytes, .. } = change else { panic!("{change:?}") };
     crate::model::write(key.get_or_insert_default(), offset, head, bytes.as_slice());
     let acts = 1_000_000 + wait.as_us();
-    // A caller with finer ticks and a shorter period: the log takes on the ticks, and what is booked counts for both.
+    // A caller with finer ticks and a shorter period: the log adopts the ticks, and bookings count for both callers.
     charge(&moment, &mut key, 2_000_000, Amount::Force(1));
     assert_eq!(fact(&key, 2_000_000, "bookings"), Fact::Number(11));
     assert_eq!(fact(&key, 2_000_000, "tick_us"), Fact::Number(10_000));
@@ -290,7 +293,7 @@ fn what_came_in_steps_flows_from_the_last_grant_on() {
         assert_eq!(fact(&key, last, "used"), Fact::Number(used));
         assert_eq!(fact(&key, last, "next_step_ms"), fact(&key, 0, "next_step_ms"));
         if used == 10 {
-            // At once nothing, and then one token each six seconds since the last grant.
+            // Nothing is free at once. Then there is one token each six seconds, counted from the last grant.
             let flowing = bucket(10, 60, false);
             assert_eq!(decide(&flowing, &key, last, 1), (0, Wait::For(Span::from_us(6_000_000))));
             assert_eq!(decide(&flowing, &key, last + 5_999_999, 1), (0, Wait::For(Span::from_us(1))));
@@ -299,7 +302,8 @@ fn what_came_in_steps_flows_from_the_last_grant_on() {
     }
 }
 
-/// On the new log's ticks a unit that had left the window counts again for a moment: what remains and the reset agree about it.
+/// On the ticks of the new log, a unit that had left the window may count again for a moment. The remaining units and the
+/// reset agree about it.
 #[test]
 fn a_refund_on_other_ticks_tells_what_counts_again() {
     let policy = |limit, period, segments| {

@@ -1,8 +1,9 @@
-//! A naive exact model of the four algorithms, and the two things that tests drive side by side: [`Model`], which is a
-//! transcription of the contract in rational numbers, and [`Key`], which keeps what the core tells it to keep.
+//! A naive and exact model of the four algorithms, and the two things that tests compare: [`Model`], which transcribes the
+//! contract in rational numbers, and [`Key`], which stores what the core tells it to store.
 //!
-//! The model knows nothing of records, grains or integers that could overflow. Each algorithm is a [`Ledger`]: what is used
-//! now, and when that will have been paid. What a call means is then the same for all four, in [`call`].
+//! The model knows nothing of records, grains or integers that could overflow. Each algorithm is a [`Ledger`], which knows
+//! what is used now and when that will have been paid. The meaning of a call follows from these in the same way for all
+//! four, in [`call`].
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -15,7 +16,7 @@ fn q(number: impl Into<BigInt>) -> Q {
     Q::from_integer(number.into())
 }
 
-/// A policy as a command spells it. Times are in microseconds.
+/// A policy as in a command. Times are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub limit: u64,
@@ -33,7 +34,7 @@ pub enum Form {
 }
 
 impl Rule {
-    /// The most that can be taken at once.
+    /// The most units that one call can be granted.
     pub fn capacity(&self) -> u64 {
         match self.form {
             Form::Fixed { .. } | Form::Slide { .. } => self.limit,
@@ -50,7 +51,7 @@ impl Rule {
         }
     }
 
-    /// The same in the core's terms.
+    /// The same policy for the core.
     pub fn policy(&self) -> Policy {
         let (kind, options) = match self.form {
             Form::Fixed { align } => (Kind::Fixed, vec![(0, align)]),
@@ -68,7 +69,7 @@ impl Rule {
         policy
     }
 
-    /// Units paid in a microsecond, on average.
+    /// Units that are paid in a microsecond, on average.
     fn rate(&self) -> Q {
         Q::new(self.limit.into(), self.period.into())
     }
@@ -77,7 +78,7 @@ impl Rule {
         matches!(self.form, Form::Bucket { step: true, .. })
     }
 
-    /// Where the window begins that holds `start`: on the grid with `ALIGN`, and right there without.
+    /// The beginning of the window that holds `start`: on the grid with `ALIGN`, at `start` itself without.
     fn window_holding(&self, start: Q) -> Q {
         match self.form {
             Form::Fixed { align: Some(offset) } => {
@@ -88,14 +89,14 @@ impl Rule {
         }
     }
 
-    /// Usage of `used` units under the capacity of `old`, carried into this policy.
+    /// Usage of `used` units under the capacity of `old`, carried over to this policy.
     fn carry(&self, used: Q, old: &Rule) -> Q {
         let (before, after) = (q(old.capacity()), q(self.capacity()));
         let debt = (&used - &before).max(Q::zero());
         used.min(before).min(after) + debt
     }
 
-    /// `units` rounded up to what a policy of this period can tell apart.
+    /// `units`, rounded up to the precision of a policy with this period.
     fn round_up(&self, units: Q) -> Q {
         let period = q(self.period);
         (units * &period).ceil() / period
@@ -105,36 +106,37 @@ impl Rule {
 /// Why the model gives no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// The result is past all range.
+    /// The result is out of range.
     Overflow,
-    /// The contract leaves it open: entries come back to life that a log may or may not have dropped.
+    /// The contract does not define the answer: it depends on expired entries that would count again, and that a log may or
+    /// may not have dropped.
     Open,
 }
 
-/// What a key means to an algorithm at some moment, under some policy.
+/// The state of a key at some time, under some policy.
 trait Ledger: Clone {
-    /// Whether it means anything.
+    /// Whether the state differs from that of a missing key.
     fn means(&self) -> bool {
         !self.used().is_zero()
     }
 
-    /// A missing key.
+    /// The state of a missing key.
     fn open(rule: &Rule, now: i64) -> Self;
-    /// What was kept, at `now` under `rule`.
+    /// The stored state, at `now` under `rule`.
     fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence>;
-    /// Units used; above the capacity is debt.
+    /// Units used. Those above the capacity are debt.
     fn used(&self) -> Q;
-    /// Takes `units`, or gives them back if negative.
+    /// Takes `units`, or gives them back if the number is negative.
     fn charge(&mut self, units: &Q);
     /// The time until `units` of those used are paid.
     fn paid_after(&self, units: &Q) -> Q;
 
-    /// How far ahead a booking may lie, in microseconds.
+    /// How far ahead a booking may be, in microseconds.
     fn reach(&self) -> u64 {
         u64::MAX
     }
 
-    /// Takes `units` that are free after `wait` microseconds, and not before.
+    /// Takes `units` that will be free after `wait` microseconds and not before.
     fn book(&mut self, units: &Q, _wait: u64) {
         self.charge(units);
     }
@@ -193,29 +195,30 @@ fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request
     })
 }
 
-/// A time in whole microseconds, rounded up; or the longest that can be told.
+/// A time in whole microseconds, rounded up, and at most the longest that a reply can express.
 fn span(time: Q) -> Span {
     Span::from_us(time.ceil().to_integer().to_u64().unwrap_or(u64::MAX))
 }
 
-/// A ledger that carries its usage over a change of policy.
+/// A ledger that carries its usage over to another policy.
 trait Meter: Ledger {
     fn rule(&self) -> &Rule;
-    /// As of when its usage is: when it was written, or the start of its window, or its last step.
+    /// The time of the stored usage: that of the write, the beginning of the window, or the last step.
     fn dated(&self) -> Q;
-    /// The same at `now`, or `None` if it means nothing any more.
+    /// The state at `now`; `None` if it no longer differs from a missing key.
     fn at(self, now: &Q) -> Option<Self>;
-    /// The same, carried into `rule`.
+    /// The state, carried over to `rule`.
     fn under(self, rule: &Rule) -> Self;
 
-    /// At `now` under `rule`, if the policy changed at `change`.
+    /// The state at `now` under `rule`, if the policy changed at `change`.
     fn changed(&self, change: &Q, rule: &Rule, now: &Q) -> Option<Self> {
         self.clone().at(change)?.under(rule).at(now)
     }
 }
 
-/// Usage is paid at the old rate up to the change. When that was is not known, since a denied call writes nothing: it may
-/// be now, or already as of the date of what is kept, or when its debt was paid. What counts is the least usage of these.
+/// Usage is paid at the old rate up to the change of policy. The time of the change is not known, since a denied call writes
+/// nothing: it may be now, the time of the stored usage, or the time at which its debt was paid. The least usage of these
+/// cases counts.
 fn bring<M: Meter>(held: M, rule: &Rule, now: i64) -> Result<M, Silence> {
     let open = M::open(rule, now);
     let now = q(now);
@@ -241,9 +244,9 @@ fn bring<M: Meter>(held: M, rule: &Rule, now: i64) -> Result<M, Silence> {
 pub struct Fixed {
     rule: Rule,
     now: Q,
-    /// Where the window in force begins.
+    /// The beginning of the present window.
     start: Q,
-    /// The date that is written: it lies in that window.
+    /// The time that is stored. It lies in that window.
     kept: Q,
     count: Q,
 }
@@ -260,7 +263,7 @@ impl Meter for Fixed {
     fn at(mut self, now: &Q) -> Option<Self> {
         self.now = now.clone();
         self.start = self.start.min(now.clone());
-        // Each window that has ended paid a limit.
+        // Each window that has ended paid for one limit.
         let ended = ((now - &self.start) / q(self.rule.period)).floor();
         self.start += &ended * q(self.rule.period);
         self.count = (self.count - &ended * q(self.rule.limit)).max(Q::zero());
@@ -286,7 +289,7 @@ impl Ledger for Fixed {
     }
 
     fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
-        // A date that is kept never goes back: a window may begin before it, on a grid.
+        // The stored time never goes back. On a grid, a window may begin before it.
         let kept = self.kept.clone().min(q(now));
         self.start = kept.clone();
         let mut held = bring(self, rule, now)?;
@@ -307,7 +310,7 @@ impl Ledger for Fixed {
     }
 
     fn book(&mut self, units: &Q, wait: u64) {
-        // It acts wholly in one window: those before it are used up.
+        // The booking is wholly in one window: those before it are used up.
         let before = ((&self.now + q(wait) - &self.start) / q(self.rule.period)).floor();
         self.count = self.count.clone().max(before * q(self.rule.limit)) + units;
     }
@@ -367,7 +370,7 @@ impl Ledger for Gcra {
     }
 }
 
-/// `BUCKET`: tokens, below zero in debt, and when some last flowed in.
+/// `BUCKET`: tokens, below zero in debt, and the time at which tokens were last added.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     rule: Rule,
@@ -399,7 +402,7 @@ impl Meter for Bucket {
 
     fn under(mut self, rule: &Rule) -> Self {
         let used = rule.round_up(rule.carry(self.used(), &self.rule));
-        // Steps bring whole tokens, and without them tokens flow from the change on.
+        // With STEP, whole tokens are added in steps. Without it, tokens flow from the change on.
         self.tokens = q(rule.capacity()) - if rule.steps() { used.ceil() } else { used };
         if self.rule.steps() && !rule.steps() {
             self.last = self.now.clone();
@@ -437,7 +440,7 @@ impl Ledger for Bucket {
 
     fn book(&mut self, units: &Q, wait: u64) {
         if self.rule.steps() {
-            // The bucket holds no more than its capacity at the step with which the booking acts: the rest is lost.
+            // At the step in which the booking is due, the bucket holds at most its capacity: the rest is lost.
             let steps = ((&self.now + q(wait) - &self.last) / q(self.rule.period)).floor();
             self.tokens = self.tokens.clone().min(q(self.rule.capacity()) - steps * q(self.rule.limit));
         }
@@ -445,7 +448,7 @@ impl Ledger for Bucket {
     }
 }
 
-/// The period and tick of a caller, and since which eighth of the log's period no other has been granted anything.
+/// The period and tick of a caller, and since which eighth of the log's period no other caller has been granted units.
 type Alone = ((u64, u64), i128);
 
 /// `SLIDE`: every grant, with the last instant of its tick.
@@ -453,11 +456,11 @@ type Alone = ((u64, u64), i128);
 pub struct Slide {
     rule: Rule,
     now: i128,
-    /// What the log counts in, and for how long it keeps what was granted.
+    /// The tick of the log, and how long the log keeps grants.
     tick: i128,
     period: i128,
-    /// If callers with several policies share it: the period and tick of one, and since which eighth of the log's period nobody
-    /// else has been granted anything.
+    /// If callers with several policies share the log: the period and tick of one of them, and since which eighth of the
+    /// log's period no other caller has been granted units.
     shared: Option<Alone>,
     /// When it was last written.
     written: i128,

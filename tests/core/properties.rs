@@ -1,9 +1,9 @@
-//! Proves over random policies and random calls that the core decides as the model does, to the unit and the microsecond,
-//! and that it keeps its promises: what it tells to wait is true, no window holds more than its limit, nothing is lost to
-//! rounding however fast the calls come, bookings wait in line and act in turn, a clock that steps back locks nobody out,
-//! and no bytes make it panic.
+//! Proves with random policies and random calls that the core decides exactly as the model does, and that it keeps its
+//! promises: the wait in a reply is long enough, no window holds more than its limit, no rounding loses units however fast
+//! the calls come, bookings are granted in order, a clock that steps back locks no caller out, and no bytes make the core
+//! panic.
 //!
-//! `PROPTEST_CASES` asks for more cases than the default.
+//! `PROPTEST_CASES` sets another number of cases than the default.
 
 use crate::model::{survives, Form, Key, Model, Rule, Silence};
 use proptest::collection::vec;
@@ -34,7 +34,7 @@ fn segments() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(65_536u64), 2 => 1..=10u64, 2 => 1..=1_000u64, 1 => 1..=65_536u64]
 }
 
-/// A rule of one algorithm, at the extremes as well.
+/// A rule of one algorithm, among them rules with extreme values.
 fn rules(kind: Kind) -> impl Strategy<Value = Rule> {
     (limits(), periods()).prop_flat_map(move |(limit, period)| {
         let limit = limit.min(kind.max_limit());
@@ -55,7 +55,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
     proptest::sample::select(Kind::ALL)
 }
 
-/// Rules of one algorithm that are close to each other: a change of policy that leaves something to carry.
+/// Rules of one algorithm that are close to each other, so that a change of policy carries usage over.
 fn rule_changes(kind: Kind) -> impl Strategy<Value = Vec<Rule>> {
     let scale = |n: u64, permille: u64, max: u64| (u128::from(n) * u128::from(permille) / 1_000).clamp(1, max.into()) as u64;
     let factor = || prop_oneof![2 => Just(1_000u64), 3 => 1..=3_000u64];
@@ -78,14 +78,14 @@ fn rule_changes(kind: Kind) -> impl Strategy<Value = Vec<Rule>> {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Us(u64),
-    /// So many thousandths of the period.
+    /// Forward, by so many thousandths of the period.
     Period(u64),
-    /// To the instant at which the last call was told to come back, or that of the last reset.
+    /// To the time at which the last reply said to come back, or to the last reset.
     Promise,
     Reset,
-    /// To the microsecond before it.
+    /// To the microsecond before that time.
     Before,
-    /// Back, by thousandths of the period.
+    /// Back, by so many thousandths of the period.
     Back(u64),
 }
 
@@ -126,7 +126,7 @@ impl Verb {
     }
 }
 
-/// An amount, before the capacity is known.
+/// The units of a call, before the capacity is known.
 #[derive(Clone, Copy, Debug)]
 enum Size {
     Units(u64),
@@ -140,7 +140,7 @@ enum Ahead {
     Us(u64),
     /// So many thousandths of the period.
     Period(u64),
-    /// Just as long as this call would have to wait.
+    /// Exactly as long as this call would have to wait.
     Wait,
     /// A microsecond less.
     Less,
@@ -148,7 +148,7 @@ enum Ahead {
 
 #[derive(Clone, Copy, Debug)]
 struct Action {
-    /// Which of the rules, wrapping around.
+    /// The index of a rule, wrapping around.
     rule: usize,
     step: Step,
     verb: Verb,
@@ -207,7 +207,7 @@ fn aheads() -> impl Strategy<Value = Ahead> {
     ]
 }
 
-/// Calls that are answered by what is free now.
+/// Calls that are decided by what is free now.
 fn actions(
     step: impl Strategy<Value = Step>,
     verb: impl Strategy<Value = Verb>,
@@ -216,7 +216,7 @@ fn actions(
     actions_ahead(step, verb, Just(Ahead::Us(0)), max)
 }
 
-/// Calls some of which may be booked; in some of the sequences none.
+/// Calls of which some may be booked. In some of the sequences none is.
 fn bookings(
     step: impl Strategy<Value = Step>,
     verb: impl Strategy<Value = Verb>,
@@ -255,12 +255,12 @@ fn actions_ahead(
     })
 }
 
-/// When a sequence begins: at the epoch, in our days, or whenever.
+/// The start of a sequence: the epoch, a time in this decade, or any time.
 fn starts() -> impl Strategy<Value = i64> {
     prop_oneof![Just(0), Just(1_760_000_000_000_000), 0..2_000_000_000_000_000i64]
 }
 
-/// Follows a sequence of actions through time.
+/// Keeps the time of a sequence of actions.
 struct Clock {
     now: i64,
     wait: u64,
@@ -272,7 +272,7 @@ impl Clock {
         Self { now, wait: 0, reset: 0 }
     }
 
-    /// The time of the next call, and what it asks of the key.
+    /// The time of the next call, and its request.
     fn next(&mut self, rule: &Rule, action: &Action, key: &Key) -> (i64, Request) {
         let ahead = match action.step {
             Step::Us(us) => us,
@@ -307,7 +307,7 @@ fn shares_a_log(rules: &[Rule]) -> bool {
     rules.iter().any(|rule| grid(rule) != grid(&rules[0]))
 }
 
-/// Plays the same calls to the core and to the model, and expects the same answers.
+/// Makes the same calls to the core and to the model, and expects the same answers.
 fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Result<(), TestCaseError> {
     let (mut key, mut model, mut clock) = (Key::default(), Model::default(), Clock::new(start));
     let (mut told, mut latest) = (Vec::new(), start);
@@ -321,7 +321,8 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
         if expected == Err(Silence::Open) {
             break;
         }
-        // How long a log stays shared after the clock has stepped back is open: each caller's promise holds either way.
+        // The contract does not define how long a log stays shared after the clock has stepped back. The promise to each
+        // caller holds in any case.
         let stepped_back = now < latest;
         latest = latest.max(now);
         if stepped_back && shares_a_log(rules) {
@@ -329,7 +330,7 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
         }
         told.push(format!("{now} us: {request:?} of {rule:?}"));
         let actual = key.call(rule, now, request);
-        // A shared log also counts what a caller's own window does not hold any more, and may be full a little sooner.
+        // A shared log also counts grants that are outside a caller's own window, and may be full a little sooner.
         if actual == Err(Refusal::Overflow) && shares_a_log(rules) && rule.limit > u64::from(u32::MAX / 4) {
             break;
         }
@@ -342,7 +343,7 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
     Ok(())
 }
 
-/// A share of the cases that are asked for.
+/// A fraction of the configured number of cases.
 fn one_case_in(share: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(6_000);
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases((cases / share).max(1)) }
@@ -402,13 +403,13 @@ proptest! {
             }
             let retry = |at| key.clone().call(&rule, at, request).map(|retry| (retry.granted > 0).then_some(retry.wait));
             prop_assert_eq!(retry(promised - 1), Ok(None), "{:?} at {} us: {:?}", request, now, decision);
-            // What was too far ahead to be booked is now just as far ahead as it may be.
+            // What was too far ahead to be booked is now exactly as far ahead as it may be.
             let ahead = match rule.form {
                 _ if !matches!(request.amount, Amount::Cost(_)) => Span::ZERO,
                 Form::Slide { .. } => request.ahead.min(Span::from_us(rule.period + rule.tick())),
                 _ => request.ahead,
             };
-            // The one way that a granted call fails is a state that would reach past the end of time.
+            // A call that should be granted fails only if the state would reach past the end of time.
             let retried = retry(promised);
             prop_assert!(
                 retried == Ok(Some(Wait::For(ahead))) || retried == Err(Refusal::Overflow),
@@ -422,7 +423,8 @@ proptest! {
         rules in kinds().prop_flat_map(rule_changes), start in starts(), actions in bookings(steps_ahead(), any_verb(), 40),
     ) {
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
-        // A denied call writes nothing. So what is carried is rounded anew at the retry, and old steps may have fallen.
+        // A denied call writes nothing. So the usage that is carried over is rounded again at the retry, and old steps may
+        // have fallen.
         let steps = |rule: &Rule| matches!(rule.form, Form::Fixed { .. } | Form::Bucket { step: true, .. });
         let slack = if rules.iter().any(steps) { rules.iter().map(|rule| rule.period).max().unwrap_or(0) } else { 1 };
         for action in &actions {
@@ -430,7 +432,7 @@ proptest! {
             let (now, request) = clock.next(rule, action, &key);
             let Ok(decision) = key.call(rule, now, request) else { continue };
             clock.heard(&decision);
-            // What is booked may be a step short at either end.
+            // A booking may be a step short at either end.
             let slack = if request.ahead > Span::ZERO { 2 * slack } else { slack };
             let promised = now.saturating_add_unsigned(clock.wait).saturating_add_unsigned(slack);
             if decision.granted == 0 && clock.wait > 0 && promised < i64::MAX {
@@ -469,7 +471,7 @@ proptest! {
             Form::Gcra { burst: Some(capacity) }
         };
         let rule = Rule { limit, period, form };
-        // As long as no gap fills what is there to be filled, nothing may go missing.
+        // As long as units can flow in without reaching the capacity, none may be lost.
         let longest = u128::from(capacity - 1) * u128::from(period) / u128::from(limit);
         let (mut key, mut now, mut total) = (Key::default(), 0, 0u128);
         for gap in std::iter::once(0).chain(gaps) {
@@ -489,12 +491,12 @@ proptest! {
     ) {
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let coarsest = rules.iter().map(Rule::tick).max().unwrap_or(1) as i64;
-        // Each grant: when, how many, by whom.
+        // Each grant: its time, its units, and its caller.
         let mut grants: Vec<(i64, u64, usize)> = Vec::new();
-        // What was granted before this moment may be forgotten.
+        // Grants before this time may be forgotten.
         let mut forgotten = i64::MIN;
         for (turn, action) in actions.iter().enumerate() {
-            // In turn, or each for a while.
+            // The callers take turns, or each makes calls for a while.
             let caller = (action.rule + turn / turns) % rules.len();
             let rule = &rules[caller];
             let (now, request) = clock.next(rule, action, &key);
@@ -506,7 +508,7 @@ proptest! {
             let used = u64::from(u32::MAX) - peeked.expect("a decision").remaining;
             let told = format!("{now} us, {rule:?} after {grants:?}");
             prop_assert!(used >= within(&grants, (now - period).max(forgotten)), "{used} at {told}");
-            // One tick for the entry, and one for each time that the log took on other ticks while the entry counted.
+            // One tick for the entry itself, and one for each time that the log adopted other ticks while the entry counted.
             prop_assert!(used <= within(&grants, now - period - 5 * coarsest), "{used} at {told}");
 
             let before = key.value.as_deref().map(log_grid);
@@ -525,7 +527,7 @@ proptest! {
             let last = u32::from_le_bytes(*value[value.len() - 8..].first_chunk().expect("an entry"));
             let base = i64::from_le_bytes(*value[24..].first_chunk().expect("a header"));
             prop_assert!(base + i64::from(last) <= now.div_euclid(tick as i64), "past the present tick at {told}");
-            // A period is given up only if nobody who needs it was granted anything in it.
+            // The log gives up a period only if no caller who needs it was granted units within it.
             if let Some((before, _)) = before.filter(|&(before, _)| before > kept) {
                 let needs = |grant: &&(i64, u64, usize)| grant.0 > now - before as i64 && rules[grant.2].period > kept;
                 prop_assert_eq!(grants.iter().find(needs), None, "{}", told);
@@ -540,18 +542,18 @@ proptest! {
     fn no_window_holds_more_than_its_bound_if_each_caller_acts_when_it_was_told(
         rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 100),
     ) {
-        // Where windows begin with a call, debt keeps them going with nothing that shows where they begin.
+        // Where windows begin with a call, debt makes them go on, and no reply shows where they begin.
         let forces = !matches!(rule.form, Form::Fixed { align: None });
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let mut acts: Vec<(i128, u128)> = Vec::new();
-        // The call just made, if it is a booking.
+        // The last call, if it was a booking.
         let mut booked = None;
         for action in &actions {
             let (now, mut request) = clock.next(&rule, action, &key);
             match request.amount {
                 Amount::Force(_) if !forces => continue,
-                // Given back is what has not acted yet. Were it an older booking, the later ones would still act when they
-                // were told, and the last of their slots would be given away once more.
+                // A refund is of the last booking that is not due yet. After a refund of an older one, the later ones would
+                // still be due when they were told, and the last of their slots would be granted again.
                 Amount::Refund(_) => match booked {
                     Some((instant, units)) if instant > now => request.amount = Amount::Refund(units),
                     _ => continue,
@@ -566,7 +568,7 @@ proptest! {
                     acts.pop();
                     booked = None;
                 }
-                // What is forced is not bound by any window, but what is granted is.
+                // Forced units are bound by no window, granted units are.
                 Amount::Force(_) => booked = None,
                 _ if decision.granted > 0 => {
                     let instant = now.saturating_add_unsigned(clock.wait);
@@ -577,7 +579,7 @@ proptest! {
             }
         }
         acts.sort_by_key(|&(instant, _)| instant);
-        // A slot is an exact fraction, of which a caller is told the next microsecond.
+        // A slot is at an exact fraction of a microsecond. A caller is told the next whole microsecond.
         assert_bound(&rule, &acts, 1);
     }
 
@@ -618,7 +620,7 @@ proptest! {
             let granted = called.call(&rule, instant, Request::now(request.amount)).map(|called| called.granted);
             prop_assert_eq!(granted, Ok(decision.granted), "{:?} at {} us: {:?}", request, now, decision);
             let (booked, called) = (key.reset(&rule, instant), called.reset(&rule, instant));
-            // A slot is an exact fraction, but nobody calls before the next microsecond.
+            // A slot is at an exact fraction of a microsecond, but no caller comes before the next whole microsecond.
             let slack = u64::from(matches!(rule.form, Form::Gcra { .. } | Form::Bucket { step: false, .. }));
             prop_assert!(booked <= called && called <= booked + slack, "{request:?} at {now} us: {booked}, {called}");
         }
@@ -650,10 +652,10 @@ proptest! {
         for earlier in [written - back % rule.period as i64, written - back % (written + 1), 0] {
             let at = |now| key.clone().call(&rule, now, request);
             let (Ok(then), Ok(now)) = (at(written), at(earlier)) else { continue };
-            // A window, a step or a tick is told by its start: whatever of it had passed may be to come again.
+            // A window, a step or a tick is stored by its beginning. The part of it that had passed may have to pass again.
             let unknown = match rule.form {
                 Form::Fixed { .. } | Form::Bucket { step: true, .. } => rule.period,
-                // Nor does a log tell how far ahead its bookings lay.
+                // A log also does not store how far ahead its bookings were.
                 Form::Slide { .. } if booked => rule.period + 2 * rule.tick() - 1,
                 Form::Slide { .. } => rule.tick() - 1,
                 _ => 0,
@@ -771,16 +773,16 @@ proptest! {
     }
 }
 
-/// The period and the tick that a log keeps.
+/// The period and the tick of a log.
 fn log_grid(value: &[u8]) -> (u64, u64) {
     let number = |at: usize| u64::from_le_bytes(*value[at..].first_chunk().expect("a header"));
     (number(8), number(16))
 }
 
-/// Checks that a log of these calls is never longer than `times` the entries of a window, and dead ones.
+/// Panics if a log of these calls is ever longer than `times` the entries of a window, plus expired entries.
 fn assert_small(limit: u64, period: u64, segments: &[u64], actions: &[Action], times: u64) -> Result<(), TestCaseError> {
     let (mut key, mut clock) = (Key::default(), Clock::new(0));
-    // Callers in turn share the finest ticks.
+    // Callers that take turns share the finest ticks.
     let mut finest = 0;
     for action in actions {
         let segments = segments[action.rule % segments.len()];
@@ -790,21 +792,21 @@ fn assert_small(limit: u64, period: u64, segments: &[u64], actions: &[Action], t
         let Ok(decision) = key.call(&rule, now, request) else { continue };
         clock.heard(&decision);
         let length = key.value.as_ref().map_or(0, Vec::len) as u64;
-        // Dead entries are trimmed when they are a quarter of the others.
+        // Expired entries are dropped when they are a quarter of the others.
         let entries = times * limit.min(finest + 1);
         prop_assert!(decision.granted == 0 || length <= 64 + 8 * (entries + entries / 4), "{length} bytes");
     }
     Ok(())
 }
 
-/// Checks all grants, in order of time, against what the algorithm allows in any stretch of time.
-/// Where these are exact fractions of a microsecond, each grant may come up to `late` microseconds after its own.
+/// Checks all grants, in order of time, against what the algorithm allows in any stretch of time. Where that is an exact
+/// fraction of a microsecond, each grant may come up to `late` microseconds after its time.
 fn assert_bound(rule: &Rule, grants: &[(i128, u128)], late: u128) {
     let (limit, period, capacity) = (u128::from(rule.limit), i128::from(rule.period), u128::from(rule.capacity()));
     let mut window = None;
     for (index, &(first, _)) in grants.iter().enumerate() {
         if let Form::Fixed { align } = rule.form {
-            // The windows are consecutive: each is looked at once, from its first call on.
+            // The windows are consecutive. Each is checked once, from its first call on.
             let begin = align.map_or(first, |offset| first - (first - i128::from(offset)).rem_euclid(period));
             if window.is_some_and(|begun: i128| first < begun + period) || grants[index].1 == 0 {
                 continue;
@@ -826,7 +828,7 @@ fn assert_bound(rule: &Rule, grants: &[(i128, u128)], late: u128) {
                     let steps = elapsed.div_ceil(period as u128);
                     assert!(total <= capacity + steps * limit, "{first}..{last}: {total}")
                 }
-                // Multiplied by the period, to be exact.
+                // Multiplied by the period, so that the comparison is exact.
                 _ => assert!(
                     total * period as u128 <= capacity * period as u128 + limit * (elapsed + late),
                     "{first}..{last}: {total}"
@@ -836,7 +838,7 @@ fn assert_bound(rule: &Rule, grants: &[(i128, u128)], late: u128) {
     }
 }
 
-/// Decides and carries out, at full speed.
+/// Decides and carries out the change, as fast as possible.
 fn decide(key: &mut Key, policy: &Policy, now: u64, amount: Amount) -> Decision {
     let outcome =
         policy.decide(key.value.as_deref(), Instant::from_us(now as i64), Request::now(amount)).expect("a decision");
@@ -846,7 +848,7 @@ fn decide(key: &mut Key, policy: &Policy, now: u64, amount: Amount) -> Decision 
 
 // ---- Exact at speed ----
 
-/// How many of one call a microsecond are granted in each of the first `seconds`.
+/// How many units are granted in each of the first `seconds` seconds, with one call each microsecond.
 fn one_a_microsecond(form: Form, seconds: u64) -> Vec<u64> {
     let policy = Rule { limit: 1_000_000, period: SECOND, form }.policy();
     let mut key = Key::default();
@@ -915,7 +917,7 @@ fn polling_a_little_too_fast_is_nearly_always_granted() {
 
 // ---- Callers of SLIDE in turn, at speed ----
 
-/// What the calls of these callers in turn write in all, in bytes, and how often all of the log.
+/// How many bytes the calls of these callers in turn write, and how often they write the whole log.
 fn written(rules: &[Rule], calls: u64, gap: u64) -> (usize, usize) {
     let policies: Vec<Policy> = rules.iter().map(Rule::policy).collect();
     let (mut key, mut bytes, mut rewrites) = (Key::default(), 0, 0);
@@ -938,11 +940,11 @@ fn callers_in_turn_write_hardly_more_than_one() {
     let rule = |limit, period, segments| Rule { limit, period, form: Form::Slide { segments } };
     let gap = 1_000;
     let one = rule(1_000_000, 65_536_000, 65_536);
-    // Entries by the tens of thousands, six periods of them.
+    // Tens of thousands of entries, over six periods.
     let (alone, rewrites) = written(&[one], CALLS, gap);
     assert!(alone <= 48 * CALLS as usize && rewrites <= 30, "{alone} bytes, {rewrites} rewrites");
     for (name, other, most) in [
-        // Only the header, at each call.
+        // Each call writes only the header.
         ("limits", rule(2_000_000, one.period, 65_536), 0),
         ("segments", rule(1_000_000, one.period, 1_000), 2),
         ("segments that divide nothing", rule(1_000_000, one.period, 46_811), 2),
@@ -957,7 +959,8 @@ fn callers_in_turn_write_hardly_more_than_one() {
 
 #[test]
 fn a_shared_log_holds_no_more_than_twice_the_longest() {
-    // A thousand a second for ten minutes, and a caller with a window of a month: the ticks are those of the first.
+    // A thousand calls per second for ten minutes, and a caller with a window of a month: the log has the ticks of the first
+    // caller.
     let rule = |limit, period, segments| Rule { limit, period, form: Form::Slide { segments } };
     let (short, long) = (rule(2_000, SECOND, 65_536), rule(4_000_000_000, 30 * 86_400 * SECOND, 65_536));
     let (mut key, mut longest) = (Key::default(), 0);
@@ -975,7 +978,7 @@ fn a_shared_log_holds_no_more_than_twice_the_longest() {
                 let peeked = rule.policy().peek(key.value.as_deref(), Instant::from_us(now), Request::now(Amount::Cost(1)));
                 rule.limit - peeked.expect("a decision").remaining
             };
-            // The log's ticks are a hundredth of a second, and what is thinned out is older than the short window.
+            // The log's ticks are a hundredth of a second. Entries that are merged are older than the short window.
             assert!((1_000..=1_012).contains(&used(&short)), "{}", used(&short));
             assert_eq!(used(&long), call + 1);
         }
@@ -995,7 +998,8 @@ fn a_booking_seldom_rewrites_a_slide_log() {
         let (policy, gap, mut key) = (rule.policy(), SECOND / limit, Key::default());
         let (mut booked, mut rewrites, mut rewritten) = (0, 0, 0);
         for call in 0..CALLS {
-            // At just the rate of the limit, but half a period's worth comes at once: all that follow act that much later.
+            // The calls come exactly at the rate of the limit, but half a period's worth comes at once: all that follow are
+            // due that much later.
             let now = gap * call.min(limit).max(call.saturating_sub(limit / 2));
             let request = Request { amount: Amount::Cost(1), ahead: Span::from_us(2 * SECOND) };
             let outcome = policy.decide(key.value.as_deref(), Instant::from_us(now as i64), request).expect("a decision");
@@ -1008,7 +1012,7 @@ fn a_booking_seldom_rewrites_a_slide_log() {
         }
         let told = format!("{limit} in {segments}: {booked} booked, {rewrites} rewrites of {rewritten} bytes");
         assert!(booked > CALLS * 4 / 5, "{told}");
-        // A log is rewritten when a quarter of it is dead.
+        // A log is rewritten when a quarter of it has expired.
         assert!(rewrites <= 5 * CALLS / limit.min(segments), "{told}");
         assert!(rewritten as u64 <= 64 * CALLS, "{told}");
     }
@@ -1018,7 +1022,7 @@ fn a_booking_seldom_rewrites_a_slide_log() {
 fn reserved_slots_of_three_a_second_do_not_drift() {
     let rule = Rule { limit: 3, period: SECOND, form: Form::Gcra { burst: Some(1) } };
     let mut key = Key::default();
-    // A booking a second before its slot, for a day.
+    // Bookings a second ahead, for a day.
     for call in 0..3 * 86_400u64 {
         let slot = (call * SECOND).div_ceil(3);
         let now = slot.saturating_sub(SECOND);

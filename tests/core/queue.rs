@@ -1,5 +1,5 @@
-//! The queues without a server: random clients join, leave, lose patience and are granted, while the timer is late, the key
-//! goes or changes, and writes are paused. Whatever happens, nobody is passed, granted early or forgotten.
+//! The queues, without a server: random clients join, leave, reach their timeout and are granted, while the timer is late,
+//! the key is deleted or changed, and writes are paused. In no case is a client overtaken, granted too early or forgotten.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Outcome, Policy
 use redis_rl::queue::{Counter, Queues, Waiter};
 
 const MS: u64 = 1_000;
-/// How late a grant may be without being charged for it.
+/// The most by which a grant may be late without delaying those after it.
 const FORGIVEN: u64 = 100 * MS;
 
 /// A key in memory.
@@ -18,7 +18,7 @@ struct Key {
 }
 
 impl Key {
-    /// As the server would: what has expired is gone.
+    /// The value that a server would return: none if it has expired.
     fn at(&mut self, now: Instant) -> &mut Self {
         if self.expires.is_some_and(|at| at <= now) {
             *self = Self::default();
@@ -80,12 +80,12 @@ struct World {
     key: Key,
     queues: Queues<u32>,
     now: Instant,
-    /// Who waits, in the order of arrival.
+    /// The clients that wait, in the order of arrival.
     waiting: Vec<Client>,
     next: u32,
-    /// When, and how many.
+    /// The grants: time and units.
     grants: Vec<(Instant, u64)>,
-    /// Whether units were taken or given back whatever the state.
+    /// Whether units were forced or refunded, whatever the state was.
     forced: bool,
     told: Vec<String>,
 }
@@ -118,7 +118,7 @@ impl World {
         self.told.push(format!("{:?}: {what}", self.now));
     }
 
-    /// A call that would wait for `patience`.
+    /// Makes a call that would wait for `patience`.
     fn call(&mut self, amount: Amount, patience: Span) {
         let (now, request) = (self.now, Request::now(amount));
         self.key.at(now);
@@ -148,7 +148,7 @@ impl World {
         assert!(self.queues.wakes().is_some_and(|wakes| wakes <= deadline), "{}", self.story());
     }
 
-    /// Something that a call does which does not wait.
+    /// Makes a call that does not wait.
     fn act(&mut self, amount: Amount) {
         let now = self.now;
         let key = self.key.at(now);
@@ -159,7 +159,7 @@ impl World {
         self.tell(format!("{amount:?}"));
     }
 
-    /// The timer fires.
+    /// Fires the timer.
     fn fire(&mut self, may_grant: bool, most: usize) {
         let now = self.now;
         let late = self.queues.wakes().map_or(Span::ZERO, |wakes| now.since(wakes));
@@ -192,7 +192,8 @@ impl World {
         }
     }
 
-    /// Right after the timer: the first can't be granted, nobody's time is over, and the timer is set for what is next.
+    /// Checks the state right after the timer: the first client can't be granted, no client's timeout is over, and the timer
+    /// is set for the next event.
     fn nobody_is_forgotten(&self) {
         assert_eq!(self.queues.len(), self.waiting.len());
         let Some(first) = self.waiting.first() else { return assert_eq!(self.queues.wakes(), None) };
@@ -210,13 +211,14 @@ impl World {
         self.told.join("\n")
     }
 
-    /// No stretch of time holds more than the algorithm allows, but for what the timer's lateness is worth.
+    /// Checks that no stretch of time holds more than the algorithm allows, apart from the compensated lateness of the
+    /// timer.
     fn nothing_is_granted_twice(&self) {
         let (limit, period, capacity) = (u128::from(self.limit), u128::from(self.period), u128::from(self.capacity));
         let mut window = None;
         for (index, &(from, _)) in self.grants.iter().enumerate() {
             if self.policy.kind() == Kind::Fixed {
-                // The windows are consecutive: each is looked at once, from its first grant on.
+                // The windows are consecutive. Each is checked once, from its first grant on.
                 if window.is_some_and(|end| from < end) {
                     continue;
                 }
@@ -242,7 +244,7 @@ enum Event {
     Call(Amount, u64),
     Leave(prop::sample::Index),
     Pass(u64),
-    /// The timer is on time, or late by so many microseconds.
+    /// The timer fires on time, or late by so many microseconds.
     Timer(u64),
     Delete,
     Expire(u64),
@@ -285,7 +287,7 @@ proptest! {
         events in events(), most in prop_oneof![Just(1_000usize), 1..4usize],
     ) {
         let mut world = World::new(kind, limit, period_ms, capacity);
-        // A key that is gone, or changed by hand, may grant anew.
+        // A key that was deleted, or changed by hand, may grant its limit again.
         let mut meddled = false;
         for event in events {
             match event {
@@ -299,7 +301,7 @@ proptest! {
                 }
                 Event::Leave(_) => {}
                 Event::Pass(us) => {
-                    // The timer is not passed over: it fires when it is set for.
+                    // Time does not pass beyond the timer: it fires when it is due.
                     let to = world.now.saturating_add(Span::from_us(us));
                     while let Some(wakes) = world.queues.wakes().filter(|&wakes| wakes <= to) {
                         world.now = world.now.max(wakes);
@@ -352,7 +354,7 @@ proptest! {
         if !meddled && !world.forced {
             world.nothing_is_granted_twice();
         }
-        // In the end each is answered, and nothing is left of the queue.
+        // In the end each client is answered, and nothing is left in the queue.
         while let Some(wakes) = world.queues.wakes() {
             world.now = world.now.max(wakes);
             world.fire(true, most);
@@ -380,14 +382,14 @@ proptest! {
             let due = ((index as u64 + 1 - capacity) * world.period).div_ceil(limit);
             prop_assert_eq!(units, 1);
             let at = at.since(start).as_us();
-            // Moments are whole microseconds: each grant may round one up.
+            // Times are whole microseconds: each grant may be rounded up by one.
             prop_assert!((due..=due + 5 * MS + index as u64).contains(&at), "grant {}, due at {} us, came at {} us", index, due, at);
         }
         prop_assert_eq!(world.grants.len() as u64, capacity + 50);
     }
 }
 
-/// A key that one unit was taken from at `now`.
+/// A key of which one unit was taken at `now`.
 fn used(policy: &Policy, now: Instant) -> Key {
     let mut key = Key::default();
     key.commit(&policy.decide(None, now, Request::now(Amount::Cost(1))).expect("a decision").change, now);
@@ -408,7 +410,7 @@ fn waiter(policy: Policy, client: u32, joined: Instant, deadline: Instant) -> Wa
 fn a_turn_in_time_is_granted_though_the_timer_is_late() {
     for kind in Kind::ALL {
         for units in [1, 100] {
-            // A long log of SLIDE is not remembered: what was due when is all that is known.
+            // The queue does not cache a long log of SLIDE. It only knows when the first client was due.
             let policy = policy(*kind, 1, 1_000);
             let mut key = used(&policy, EPOCH);
             if let Some(value) = key.value.as_mut().filter(|_| *kind == Kind::Slide && units > 1) {
@@ -442,7 +444,7 @@ fn nobody_is_charged_for_a_moment_before_it_came() {
     let mut key = used(&burst_one, EPOCH);
     let mut queues = Queues::default();
     queues.join(0, b"key", waiter(burst_one, 1, at(0), Instant::MAX), &key, at(50));
-    // The timer is late, and in the meantime another has come, and the first has gone.
+    // The timer is late. In the meantime another client has come, and the first has left.
     queues.join(0, b"key", waiter(burst_one, 2, at(60), Instant::MAX), &key, at(60));
     queues.leave(1, at(61));
     let (id, ..) = queues.due(at(70)).expect("a queue");
@@ -455,7 +457,7 @@ fn nobody_is_charged_for_a_moment_before_it_came() {
 fn a_log_that_has_expired_is_begun_anew() {
     let policy = policy(Kind::Slide, 5, 1_000);
     let mut key = used(&policy, EPOCH);
-    // As if by PEXPIRE, while the log would still count.
+    // The key expires, as after PEXPIRE, while its log would still count.
     key.expires = Some(Instant::from_us(400_000));
     let mut queues = Queues::default();
     let all = Waiter { request: Request::now(Amount::Cost(5)), ..waiter(policy, 1, EPOCH, Instant::MAX) };
@@ -494,7 +496,8 @@ fn queues_of_different_keys_know_nothing_of_each_other() {
     assert_eq!(queues.len(), 2);
 }
 
-/// How often a queue is looked at until its one waiter, under `policy`, is granted: what `written` used is in its way.
+/// How often a queue reads the key until its one client, under `policy`, is granted. `written` has used up the units that it
+/// needs.
 fn looks(written: &Policy, policy: Policy) -> usize {
     let mut key = Key::default();
     let all = Request::now(Amount::Cost(1_000));
@@ -550,7 +553,7 @@ proptest! {
         let waiter = Waiter { request: asked, ..waiter(own, 1, now, Instant::MAX) };
         queues.join(0, b"key", waiter, &key, now.saturating_add(wait));
         let due = queues.wakes().expect("a time");
-        // The key may expire first, and then nothing is in the way.
+        // The key may expire first, and then all units are free.
         let granted = |at: Instant| own.decide(key.value.as_deref(), at, asked).expect("a decision").decision.granted > 0;
         prop_assert!(granted(due) || key.expires == Some(due), "not at {:?}", due);
         let sooner = due.saturating_sub(Span::from_us(1_001));

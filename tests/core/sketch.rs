@@ -1,4 +1,4 @@
-//! The table of the keys that are denied most keeps what Space-Saving promises, and what fades does so as it says.
+//! The table of the keys that are denied most keeps the guarantees of Space-Saving, and its counts decay as documented.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ fn after(us: u64) -> Instant {
     START.saturating_add(Span::from_us(us))
 }
 
-/// All that the table tells: by key, the count and by how much it may be too high.
+/// The whole content of the table: for each key its count, and by how much that may be too high.
 fn told(sketch: &mut Sketch, now: Instant) -> BTreeMap<(i32, Vec<u8>), (u64, u64)> {
     let top = sketch.top(usize::MAX, now);
     assert!(top.windows(2).all(|pair| pair[0].count >= pair[1].count), "{top:?}");
     top.iter().map(|row| ((row.db, row.name.to_vec()), (row.count, row.over))).collect()
 }
 
-/// Keys of which some come far more often than others, in no order.
+/// Keys in random order, of which some come far more often than others.
 fn keys(most: usize) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop_oneof![0..4_u8, 0..20_u8, 0..120_u8, Just(7_u8)], 1..most)
 }
 
 fn name(key: u8) -> Vec<u8> {
-    // Longer than a word, alike at the front, and of several lengths.
+    // The names are longer than a machine word, begin alike, and differ in length.
     format!("limit:{:0width$}", key, width = 3 + usize::from(key % 11)).into_bytes()
 }
 
@@ -68,7 +68,7 @@ proptest! {
         most in 1..12_usize,
         calls in prop::collection::vec((prop_oneof![0..3_u8, 0..30_u8], prop_oneof![Just(0_u64), 0..2_000_u64, 0..3_000_000_u64]), 1..600),
     ) {
-        // In units so small that forty halvings lose nothing.
+        // The counts are in units so small that forty halvings lose nothing.
         const UNIT: u128 = 1 << 64;
         let mut sketch = Sketch::new(most, HALF_LIFE, SEED, START);
         let mut exact: BTreeMap<(i32, Vec<u8>), u128> = BTreeMap::new();
@@ -120,7 +120,7 @@ fn counts_halve_each_half_life_and_then_are_forgotten() {
         assert_eq!(top.iter().map(|row| row.count).collect::<Vec<_>>(), [count], "after {us} us");
     }
     assert!(sketch.top(1, after(7_000_000)).is_empty());
-    // Nobody looked for long.
+    // The table was not read for a long time.
     (0..1 << 20).for_each(|_| sketch.count(0, b"key", after(7_000_000)));
     assert_eq!(sketch.top(1, after(17_000_000))[0].count, 1 << 10);
     assert!(sketch.top(1, after(u64::MAX >> 2)).is_empty());

@@ -21,7 +21,7 @@ const POLICIES: &[&str] = &[
 const NOW: i64 = 1_760_000_000_123_456;
 const AMOUNTS: [Amount; 4] = [Amount::Cost(2), Amount::UpTo(MAX_UNITS), Amount::Force(MAX_UNITS), Amount::Refund(2)];
 
-/// A record of a few calls under `policy`, a booking among them.
+/// A record of a few calls under `policy`, one of which is a booking.
 fn record(policy: &str) -> Vec<u8> {
     let mut key = Key::default();
     for call in 0..4 {
@@ -105,7 +105,7 @@ fn a_record_changed_at_any_byte_is_foreign_or_decided() {
     }
 }
 
-/// Decides on `value` in every way.
+/// Makes decisions of all kinds on `value`.
 fn survives_all(policy: &str, value: &[u8]) {
     let policy = rule(policy).policy();
     for now in [0, NOW, i64::MAX] {

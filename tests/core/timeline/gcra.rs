@@ -154,7 +154,7 @@ fn gcra_burst() {
     );
 }
 
-/// A theoretical arrival time, in nanoseconds, as redis-cell stores it.
+/// A theoretical arrival time in nanoseconds, as redis-cell stores it.
 fn redis_cell(tat_ns: i128) -> Key {
     Key { value: Some(tat_ns.to_string().into_bytes()), ..Key::default() }
 }
@@ -163,7 +163,8 @@ fn redis_cell(tat_ns: i128) -> Key {
 fn a_key_of_redis_cell_goes_on_counting() {
     const NOW: i64 = 1_800_000_000_000_000;
     let now = |us: i64| Instant::from_us(NOW + us);
-    // Under a policy, so many nanoseconds ahead, from a microsecond on: as if the units had been taken here.
+    // A policy, by how many nanoseconds the arrival time is in the future, after how many microseconds a call comes, and its
+    // reply: the same as if the units had been taken by this module.
     for (policy, ahead_ns, later_us, asked, expected) in [
         ("GCRA 1 10s BURST 5", 25_000_000_000, 0, "COST 1", "1 5 1 0 35s"),
         ("GCRA 1 10s BURST 5", 25_000_000_000, 0, "COST 3", "0 5 2 5s 25s"),
@@ -173,12 +174,12 @@ fn a_key_of_redis_cell_goes_on_counting() {
         ("GCRA 1 10s BURST 5", 25_000_000_000, 0, "REFUND 1", "1 5 3 0 15s"),
         ("GCRA 1 10s BURST 5", 25_000_000_000, 25_000_000, "COST 5", "5 5 0 0 50s"),
         ("GCRA 1 10s BURST 5", -1_000_000_000, 0, "COST 5", "5 5 0 0 50s"),
-        // What redis-cell cut off from the emission interval is less than a unit's worth, and stays so.
+        // The part that redis-cell has cut off from the emission interval is less than a unit, and is not added.
         ("GCRA 3 1s", 333_333_333, 0, "COST 2", "2 3 0 0 1s"),
         ("GCRA 3 1s", 999_999_999, 0, "COST 1", "0 3 0 333334us 1s"),
         // A fraction of a microsecond counts against the caller.
         ("GCRA 1 10s BURST 5", 1, 0, "COST 5", "0 5 4 1us 1us"),
-        // More than the capacity, from before the limit was lowered: as in redis-cell, it is owed.
+        // More units than the capacity are used, from before the limit was lowered: as in redis-cell, they are debt.
         ("GCRA 1 10s BURST 2", 25_000_000_000, 0, "COST 1", "0 2 0 15s 25s"),
         ("GCRA 0 10s BURST 2", 25_000_000_000, 0, "COST 1", "0 0 0 never 0"),
     ] {

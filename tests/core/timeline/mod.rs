@@ -15,7 +15,7 @@ use redis_rl::limiter::{Amount, Decision, Request, Span, Wait};
 
 use crate::model::{Form, Key, Model, Rule};
 
-/// A booking however far ahead.
+/// A booking that may be arbitrarily far ahead.
 const BOOKING: Request = Request { amount: Amount::Cost(1), ahead: Span::from_us(u64::MAX) };
 
 /// A time in microseconds: `0`, `250ms`, `-8h`, `61s-1us`, `5s+3us`.
@@ -86,7 +86,7 @@ fn decision(text: &str) -> Decision {
     Decision { granted: count(granted), limit: count(limit), remaining: count(remaining), wait, reset: span(reset) }
 }
 
-/// Plays a table on a key that is missing at first.
+/// Makes the calls of a table, on a key that is missing at first.
 fn timeline(title: &str, table: &str) {
     let (mut key, mut model, mut policy) = (Key::default(), Model::default(), "");
     for row in table.lines().map(str::trim).filter(|row| !row.is_empty()) {

@@ -52,7 +52,7 @@ fn what_does_not_fit_is_refused() {
     for policy in ["FIXED 1 3650d", "GCRA 1 3650d", "BUCKET 1 3650d", "BUCKET 1 3650d STEP"] {
         refused(policy, 0, Amount::Force(MAX_UNITS));
         refused(policy, i64::MAX - 1_000, Amount::Cost(1));
-        // The longest debt that ends in time, and one more.
+        // The longest debt that ends before the end of time, and one unit more.
         let most = i64::MAX as u64 / MAX_PERIOD.as_us();
         let mut key = Key::default();
         assert!(key.call(&rule(policy), 0, Request::now(Amount::Force(most))).is_ok());
@@ -68,7 +68,7 @@ fn what_does_not_fit_is_refused() {
     let all = Request::now(Amount::Cost(u32::MAX.into()));
     assert_eq!(key.call(&slide, 0, all).map(|decision| decision.granted), Ok(u32::MAX.into()));
     assert_eq!(key.call(&slide, 0, Request::now(Amount::Force(1))), Err(Refusal::Overflow));
-    // Its log counts as many units, with those that are booked.
+    // The log counts this many units, together with those that are booked.
     assert_eq!(key.call(&slide, 0, BOOKING), Err(Refusal::Overflow));
 }
 

@@ -462,12 +462,12 @@ pub struct Slide {
     /// If callers with several policies share the log: the period and tick of one of them, and since which eighth of the
     /// log's period no other caller has been granted units.
     shared: Option<Alone>,
-    /// When it was last written.
+    /// The time of the last write.
     written: i128,
-    /// Whether an entry lay ahead of the clock in a write: the log can't tell then how late it is.
+    /// Whether a write has found an entry in the future. From then on the log does not know how far ahead it is.
     ahead: bool,
     entries: Vec<Entry>,
-    /// Entries that were dead at a write: a log may have dropped them.
+    /// Entries that had expired at a write: the log may have dropped them.
     dropped: Vec<Entry>,
 }
 
@@ -488,15 +488,15 @@ fn round_up(n: i128, to: i128) -> i128 {
 
 impl Slide {
     const MAX_USED: u64 = u32::MAX as u64;
-    /// The most ticks in a period of a log that several share.
+    /// The most ticks in a period of a log that several callers share.
     const MOST_TICKS: i128 = 1 << 28;
 
-    /// Whether the window (now - period, now] holds some of the entry's tick.
+    /// Whether a part of the entry's tick is in the window (now - period, now].
     fn counts(&self, entry: &Entry) -> bool {
         entry.end > self.now - i128::from(self.rule.period)
     }
 
-    /// What a write makes of the log: its tick, its period, and who shares it.
+    /// The tick, the period and the sharing of the log after a write.
     fn plan(&self) -> (i128, i128, Option<Alone>) {
         let caller = (self.rule.period, self.rule.tick());
         let (period, tick) = (i128::from(caller.0), i128::from(caller.1));
@@ -514,7 +514,7 @@ impl Slide {
         let shared = match self.shared {
             Some((other, since)) if (finest, longest) == (self.tick, self.period) => {
                 let since = since.min(next);
-                // All ticks of a period, and the one that it began in.
+                // All ticks of a period, and the one in which it began.
                 let past = self.now.div_euclid(finest) - since * eighth / finest > round_up(longest, finest);
                 if other == caller && past {
                     return alone;
@@ -529,7 +529,8 @@ impl Slide {
         (finest, longest, Some(shared))
     }
 
-    /// An entry on other ticks: it ends with the one that holds its end. What was granted by now is not put past the present one.
+    /// The end of an entry on other ticks: that of the tick which holds the old end. Units that were granted by now do not
+    /// move past the present tick.
     fn moved(&self, entry: &Entry, tick: i128) -> i128 {
         let end = if tick == self.tick { entry.end } else { end_of_tick(entry.end, tick) };
         if entry.end <= end_of_tick(self.now, self.tick) && tick != self.tick {
@@ -539,7 +540,7 @@ impl Slide {
         }
     }
 
-    /// Makes the log what a write under this policy makes of it. What counts no more may be dropped.
+    /// Prepares the log for a write under this policy. Expired entries may be dropped.
     fn begin_write(&mut self) {
         let (tick, period, shared) = self.plan();
         let (live, dead) = self.entries.iter().partition(|entry| entry.end > self.now - period);
@@ -550,7 +551,7 @@ impl Slide {
         (self.tick, self.period, self.shared) = (tick, period, shared);
     }
 
-    /// Enters `units` at the tick of `instant`, or at the last entry's: ticks ascend.
+    /// Adds `units` at the tick of `instant`, or at that of the last entry if that is later: ticks ascend.
     fn enter(&mut self, units: &Q, instant: i128) {
         let end = end_of_tick(instant, self.tick).max(self.entries.last().map_or(i128::MIN, |last| last.end));
         self.entries.push(Entry { end, units: units.to_integer().to_u64().expect("a number of units") });
@@ -561,7 +562,7 @@ impl Slide {
         self.ahead |= self.lead() > 0;
     }
 
-    /// How far the last entry's tick lies ahead of that of the clock.
+    /// How far the last entry's tick is ahead of the present tick.
     fn lead(&self) -> i128 {
         self.entries.last().map_or(0, |last| last.end - end_of_tick(self.now, self.tick)).max(0)
     }
@@ -600,7 +601,7 @@ impl Ledger for Slide {
         if self.dropped.iter().any(|entry| self.counts(entry)) {
             return Err(Silence::Open);
         }
-        // A booking may act later in the present tick: the log can't tell.
+        // A booking may be due later in the present tick: the log can't tell.
         let present = end_of_tick(self.now, self.tick);
         if self.ahead && self.plan().0 != self.tick && self.entries.iter().any(|entry| entry.end == present) {
             return Err(Silence::Open);
@@ -654,7 +655,7 @@ impl Ledger for Slide {
     }
 }
 
-/// What the contract says of one key. Its algorithm is that of its rules.
+/// The contract for one key. Its rules determine its algorithm.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     fixed: Option<Fixed>,
@@ -682,7 +683,7 @@ impl Model {
     }
 }
 
-/// Makes `value` what a [`Change::Write`] says.
+/// Carries out a [`Change::Write`] on `value`.
 pub fn write(value: &mut Vec<u8>, offset: usize, head: usize, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(head);
     value.truncate(offset);
@@ -690,17 +691,17 @@ pub fn write(value: &mut Vec<u8>, offset: usize, head: usize, bytes: &[u8]) {
     value.extend_from_slice(rest);
 }
 
-/// A key of the server: what the core wrote, and until when it means something.
+/// A key of the server: the value that the core wrote, and the time until which it counts.
 #[derive(Clone, Debug, Default)]
 pub struct Key {
     pub value: Option<Vec<u8>>,
     pub expires: Option<Instant>,
-    /// The longest period that it was written under.
+    /// The longest period under which it was written.
     pub longest: u64,
 }
 
 impl Key {
-    /// Calls the core, carries out the change, and checks what holds for every change.
+    /// Makes a call to the core, carries out the change, and checks what must hold for every change.
     pub fn call(&mut self, rule: &Rule, now: i64, request: Request) -> Result<Decision, Refusal> {
         let (policy, now) = (rule.policy(), Instant::from_us(now));
         let outcome = policy.decide(self.value.as_deref(), now, request)?;
@@ -721,7 +722,7 @@ impl Key {
             assert!(head <= offset && (*head == 0 || matches!(rule.form, Form::Slide { .. })), "{outcome:?}");
             assert!(length <= 64 || matches!(rule.form, Form::Slide { .. }), "a record of {length} bytes");
             let free = now.checked_add(decision.reset).expect("whatever does not fit is refused");
-            // A log that others share lives for as long as it counts for them, with what is booked.
+            // A log that other callers share lives as long as it counts for any of them, with bookings.
             self.longest = self.longest.max(rule.period);
             let later = if self.longest == rule.period { rule.period } else { 4 * self.longest };
             let latest = free.checked_add(Span::from_us(later)).unwrap_or(Instant::MAX);
@@ -739,7 +740,7 @@ impl Key {
         Ok(decision)
     }
 
-    /// How long `amount` would have to wait, in microseconds; 0 also if it would do so in vain.
+    /// How long `amount` would have to wait, in microseconds; 0 also if no wait would help.
     pub fn wait(&self, rule: &Rule, now: i64, amount: Amount) -> u64 {
         match rule.policy().peek(self.value.as_deref(), Instant::from_us(now), Request::now(amount)) {
             Ok(Decision { wait: Wait::For(wait), .. }) => wait.as_us(),
@@ -747,7 +748,7 @@ impl Key {
         }
     }
 
-    /// Until nothing is used any more, in microseconds.
+    /// The microseconds until nothing is used any more.
     pub fn reset(&self, rule: &Rule, now: i64) -> u64 {
         let more = Request::now(Amount::Cost(MAX_UNITS));
         rule.policy().peek(self.value.as_deref(), Instant::from_us(now), more).expect("a record").reset.as_us()
@@ -765,7 +766,7 @@ impl Key {
         }
     }
 
-    /// Lets the key expire, as the server does when its time has come.
+    /// Lets the key expire if its deadline has passed, as the server does.
     pub fn expire(&mut self, now: i64) {
         if self.expires.is_some_and(|at| at <= Instant::from_us(now)) {
             *self = Self::default();
@@ -773,8 +774,8 @@ impl Key {
     }
 }
 
-/// Whatever the value is, it is refused or leads to a decision, and so does what was made of it: nothing panics, and what
-/// was written is not foreign.
+/// Whatever the value is, a call is refused or decided, and the same holds for the value that it leaves: nothing panics, and
+/// no written value is foreign.
 pub fn survives(policy: &Policy, value: &[u8], now: i64, request: Request) {
     let mut key = Key { value: Some(value.to_vec()), ..Key::default() };
     let now = Instant::from_us(now);

@@ -49,10 +49,10 @@ fn a_forced_amount_is_a_debt_that_is_paid_before_the_next_grant() {
         assert_eq!(limit(&mut client, &format!("{name} {name} 10 1d COST 10"))[0], 10);
         let [granted, _, remaining, wait, reset] = limit(&mut client, &format!("{name} {name} 10 1d FORCE 15"));
         assert_eq!([granted, remaining, wait], [15, 0, 0], "{name}");
-        let told = limit(&mut client, &format!("{name} {name} 10 1d"));
-        assert_eq!(told[0], 0, "{name}");
+        let reported = limit(&mut client, &format!("{name} {name} 10 1d"));
+        assert_eq!(reported[0], 0, "{name}");
         // 16 units have to drain; in a window, all that is used by then has to.
-        assert!((wait_ms - 10_000..=wait_ms).contains(&told[3]), "{name}: {told:?}");
+        assert!((wait_ms - 10_000..=wait_ms).contains(&reported[3]), "{name}: {reported:?}");
         assert!(call::<i64>(&mut client, &format!("PTTL {name}")) >= reset - 10_000, "{name}");
     }
 }

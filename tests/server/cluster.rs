@@ -237,7 +237,7 @@ fn a_slot_that_moves_under_load_grants_to_the_unit() {
         }
     });
     assert!(moves >= 6, "{moves} moves");
-    assert_eq!(load.errors(), [""; 0], "the client was sent on, and never told of an error");
+    assert_eq!(load.errors(), [""; 0], "the client was sent on, and never received an error");
     assert_exact(&fleet, &keys);
     assert_eq!(fleet.assert_replicated(), keys.len());
     fleet.assert_healthy();

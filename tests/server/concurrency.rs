@@ -85,15 +85,15 @@ fn what_is_used_is_what_was_granted_less_what_was_given_back() {
     for (key, used) in used.iter().enumerate() {
         let used = used.load(Ordering::Relaxed);
         let facts: Vec<redis::Value> = call(&mut client, &format!("RL.INSPECT key:{key}"));
-        let told =
+        let reported =
             facts.chunks(2).find(|pair| pair[0] == redis::Value::BulkString(b"used".into())).map(|pair| pair[1].clone());
         // A key with nothing used is gone.
-        let told = told.unwrap_or(redis::Value::Int(0));
-        let redis::Value::Int(told) = told else { panic!("{told:?}") };
+        let reported = reported.unwrap_or(redis::Value::Int(0));
+        let redis::Value::Int(reported) = reported else { panic!("{reported:?}") };
         // Two of the four algorithms drain all the time, if only a little.
         let drains = matches!(LIMITERS[key % 4], "GCRA" | "BUCKET");
         let fractions = if drains { fractions[key].load(Ordering::Relaxed) } else { 0 };
-        assert!((used - fractions..=used).contains(&told), "key:{key}: {told}, not {used}");
+        assert!((used - fractions..=used).contains(&reported), "key:{key}: {reported}, not {used}");
     }
 }
 

@@ -111,8 +111,8 @@ fn all_docs(client: &mut Connection) -> Vec<Docs> {
 }
 
 fn docs(client: &mut Connection, name: &str) -> Docs {
-    let mut told: BTreeMap<String, Fields> = call(client, &format!("COMMAND DOCS {name}"));
-    let fields = told.remove(name).unwrap_or_else(|| panic!("no docs of {name}"));
+    let mut reported: BTreeMap<String, Fields> = call(client, &format!("COMMAND DOCS {name}"));
+    let fields = reported.remove(name).unwrap_or_else(|| panic!("no docs of {name}"));
     for (about, wanted) in [("summary", ""), ("since", ""), ("complexity", "O("), ("group", "module"), ("module", "rl")] {
         let text: String = field(&fields, about).unwrap_or_else(|| panic!("{name} has no {about}"));
         assert!(!text.is_empty() && text.starts_with(wanted), "{name} has {about} {text:?}");
@@ -357,8 +357,8 @@ fn no_algorithm_is_taken_that_the_documentation_does_not_tell_of() {
         for call in &calls {
             for place in (0..call.len()).filter(|&place| call[place].kind == "pure-token") {
                 choices += 1;
-                let told: BTreeSet<_> = calls.iter().filter_map(|call| call.get(place)?.token.clone()).collect();
-                for word in candidates().difference(&told) {
+                let reported: BTreeSet<_> = calls.iter().filter_map(|call| call.get(place)?.token.clone()).collect();
+                for word in candidates().difference(&reported) {
                     let mut other = call.clone();
                     other[place].token = Some(word.clone());
                     assert_refused(&mut client, &name, &words(&other), &format!("ERR unknown algorithm '{word}'"));
@@ -435,7 +435,7 @@ fn the_help_is_the_documentation() {
     let server = with_all_commands();
     let mut client = server.client();
     let lines: Vec<String> = call(&mut client, "RL.HELP");
-    let told: BTreeMap<&str, &str> = lines.chunks(2).map(|pair| (&*pair[0], &*pair[1])).collect();
+    let reported: BTreeMap<&str, &str> = lines.chunks(2).map(|pair| (&*pair[0], &*pair[1])).collect();
     let docs: BTreeMap<String, String> = all_docs(&mut client)
         .into_iter()
         .map(|docs| {
@@ -443,7 +443,7 @@ fn the_help_is_the_documentation() {
             (syntax, format!("    {}", docs.summary))
         })
         .collect();
-    assert_eq!(told, docs.iter().map(|(syntax, summary)| (&**syntax, &**summary)).collect());
+    assert_eq!(reported, docs.iter().map(|(syntax, summary)| (&**syntax, &**summary)).collect());
     assert_eq!(lines.len(), 2 * docs.len());
 }
 

@@ -123,19 +123,19 @@ fn each_change_and_each_denial_is_an_event_of_the_key() {
         let event = format!("rl.{}", name.to_lowercase());
         let calls = ["10 1d", "10 1d UPTO 20", "10 1d FORCE 1", "10 1d", "10 1d REFUND 100", "10 1d REFUND 1", "0 1d"];
         let calls = calls.map(|words| format!("RL.{name} {name} {words}"));
-        let told = events(&server, "Ed", &calls.each_ref().map(String::as_str));
+        let reported = events(&server, "Ed", &calls.each_ref().map(String::as_str));
         let change = format!("0__:{event} {name}");
         let denial = format!("0__:rl.denied {name}");
-        assert_eq!(told, [&change, &change, &change, &denial, &change, &denial].map(Clone::clone), "{name}");
+        assert_eq!(reported, [&change, &change, &change, &denial, &change, &denial].map(Clone::clone), "{name}");
     }
     // A refund may be less than a unit: then the reply says 0, but the key has changed. If there is nothing to refund, there
     // is no change.
-    let told =
+    let reported =
         events(&server, "Ed", &["RL.GCRA part 1000000 100000", "DEBUG SLEEP 0.01", "RL.GCRA part 1000000 100000 REFUND 1"]);
-    assert_eq!(told, ["0__:rl.gcra part"; 2]);
+    assert_eq!(reported, ["0__:rl.gcra part"; 2]);
     assert_eq!(events(&server, "Ed", &["RL.GCRA nothing 10 1d REFUND 1", "RL.FIXED nothing 10 1d REFUND 1"]), [""; 0]);
     // RL.PEEK causes no event, and neither does an error. Each of several rules has its own event.
-    let told = events(
+    let reported = events(
         &server,
         "EA",
         &[
@@ -147,7 +147,7 @@ fn each_change_and_each_denial_is_an_event_of_the_key() {
             "RL.SLIDE c 1 1d",
         ],
     );
-    assert_eq!(told, ["0__:rl.fixed a", "0__:rl.gcra b", "0__:rl.denied a", "7__:rl.slide c"]);
+    assert_eq!(reported, ["0__:rl.fixed a", "0__:rl.gcra b", "0__:rl.denied a", "7__:rl.slide c"]);
     // The events belong to the class of modules' events, and to no other.
     assert_eq!(events(&server, "E$gtxe", &["RL.GCRA d 1 1d", "RL.GCRA d 1 1d"]), [""; 0]);
 }
@@ -163,10 +163,10 @@ fn who_waited_is_an_event_when_it_is_answered() {
     listener.psubscribe("__keyspace@0__:key").expect("a subscription");
     let calls = ["RL.FIXED key 1 1s", "RL.FIXED key 1 1s BLOCK 1900ms", "RL.FIXED key 1 1s BLOCK 1900ms"];
     let granted: i64 = at_once(&server, calls).held.into_iter().map(|held| held.row()[0]).sum();
-    let mut told: Vec<String> =
+    let mut reported: Vec<String> =
         (0..3).map(|_| listener.get_message().expect("a message").get_payload().expect("an event")).collect();
-    told.sort();
-    assert_eq!((granted, told), (2, vec!["rl.denied".into(), "rl.fixed".into(), "rl.fixed".into()]));
+    reported.sort();
+    assert_eq!((granted, reported), (2, vec!["rl.denied".into(), "rl.fixed".into(), "rl.fixed".into()]));
 }
 
 /// The reply of `RL.TOP`: key, database, denials, and by how many these may be too many.
@@ -323,7 +323,7 @@ fn settings_come_with_the_loading_of_the_module() {
         assert!(compat.contains("gcra") && compat.contains("cl.throttle"), "{compat}");
         assert_eq!(setting(&mut server.client(), "top-keys"), "3");
     }
-    for (arguments, told) in [
+    for (arguments, reported) in [
         (&["top-keys", "1025"][..], "top-keys must be a whole number from 0 to 1024"),
         (&["top-half-life", "0"], "top-half-life must be a whole number from 1 to 86400"),
         (&["top-keys", "x"], "top-keys must be a whole number from 0 to 1024"),
@@ -336,7 +336,7 @@ fn settings_come_with_the_loading_of_the_module() {
         (&["%s%n", "5"], "the module's arguments are names"),
     ] {
         let log = Server::refusing(arguments);
-        assert!(log.contains(&format!("redis-rl: {told}")), "{arguments:?}: {log}");
+        assert!(log.contains(&format!("redis-rl: {reported}")), "{arguments:?}: {log}");
     }
 }
 

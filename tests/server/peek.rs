@@ -16,13 +16,16 @@ fn granted_and_wait_are_the_calls_and_the_rest_is_as_it_stands() {
         assert_eq!(peek(&mut client, "COST 11"), [0, 10, 10, -1, 0], "{name}");
         let [_, _, _, _, reset] = limit(&mut client, &format!("RL.{name} {name} 10 1d COST 7"));
         for (amount, granted, wait) in [("COST 3", 3, 0), ("UPTO 9", 3, 0), ("COST 4", 0, 1), ("COST 11", 0, -1)] {
-            let told = peek(&mut client, amount);
-            assert_eq!(told[..3], [granted, 10, 3], "{name} {amount}");
-            assert!(told[3].signum() == wait && (reset - 10_000..=reset).contains(&told[4]), "{name} {amount}: {told:?}");
+            let reported = peek(&mut client, amount);
+            assert_eq!(reported[..3], [granted, 10, 3], "{name} {amount}");
+            assert!(
+                reported[3].signum() == wait && (reset - 10_000..=reset).contains(&reported[4]),
+                "{name} {amount}: {reported:?}"
+            );
             let real = limit(&mut client, &format!("RL.{name} {name} 10 1d {amount}"));
             assert!(
-                real[0] == told[0] && (told[3] - 10_000..=told[3]).contains(&real[3]),
-                "{name} {amount}: {told:?} {real:?}"
+                real[0] == reported[0] && (reported[3] - 10_000..=reported[3]).contains(&real[3]),
+                "{name} {amount}: {reported:?} {real:?}"
             );
             if granted > 0 {
                 limit(&mut client, &format!("RL.{name} {name} 10 1d REFUND {granted}"));

@@ -60,14 +60,14 @@ impl Held {
 
     /// Waits for the reply.
     pub fn reply(&mut self) -> Reply {
-        let told =
+        let text =
             |error: redis::RedisError| format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default());
         let sent_us = self.clock().expect("the server's time");
         let row = match self.connection.recv_response().and_then(Value::extract_error) {
             Ok(reply) => {
                 Vec::<i64>::from_redis_value(reply).map(|row| row.try_into().expect("five")).map_err(|e| e.to_string())
             }
-            Err(error) => Err(told(error)),
+            Err(error) => Err(text(error)),
         };
         // The server closes the connection after some errors.
         let at_us = self.clock();

@@ -1,9 +1,9 @@
-# redis-rl: `make run` to try it, `make test` to prove it, `make help` for the rest. What a target does is in scripts/.
+# redis-rl: `make run` to try it, `make test` to prove it, `make help` for the rest. The scripts that do the work are in scripts/.
 .DEFAULT_GOAL := help
 
-# The server to run and to test on, a name or a path: Redis 7.0.5 or newer, or Valkey 7.2 or newer. By default the installed one.
+# The server to run and to test on, a name or a path: Redis 7.0.5 or newer, or Valkey 7.2 or newer. The default is the installed one.
 SERVER ?=
-# The servers of `make matrix`: names of the table in scripts/servers.sh, or `installed`. By default all.
+# The servers of `make matrix`: names of the table in scripts/servers.sh, or `installed`. The default is all.
 SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
@@ -16,71 +16,66 @@ help: ## Show this list
 run: ## Build, and start a server with the module loaded (PORT=6379, or the next free one)
 	@scripts/run.sh
 
-test: ## Everything that proves the product: format, lints, unit, property and integration tests
+test: ## Run all checks: format, lints, unit, property and integration tests
 	@scripts/test.sh
 
 TIMES ?= 5
-busy: ## `make test` TIMES=5 times in a row beside a busy loop for each processor: no test may fail because the machine is slow
+busy: ## Run `make test` TIMES=5 times with a busy loop on each processor: a slow machine must not make a test fail
 	@TIMES="$(TIMES)" scripts/busy.sh scripts/test.sh
 
-# Run `make run` and `make test` as somebody has them who has only git, make and Rust. Needs root.
 STEPS ?= run test
 AS ?= root
-bare: ## `make run` and `make test` in a bare Debian, as root or by AS=user; STEPS='run test' are its steps
+bare: ## Run `make run` and `make test` in a Debian that has only git, make and Rust, as AS=root or AS=user (needs root)
 	@scripts/bare.sh --as "$(AS)" $(STEPS)
 
 recipes: ## Test the recipes of examples/, in Python, Node.js and Rust, on a server
 	@scripts/recipes.sh
 
-matrix: ## The integration tests on every server, or on SERVERS='installed redis-8.6.2'
+matrix: ## Run the integration tests on every server, or on SERVERS='installed redis-8.6.2'
 	@scripts/matrix.sh
 
 servers: ## Unpack the servers of the matrix into target/servers
 	@scripts/servers.sh
 
-sanitize: ## All tests with AddressSanitizer in the module
+sanitize: ## Run the tests with AddressSanitizer in the module
 	@scripts/sanitize.sh
 
-# For each of them.
 SECONDS ?= 600
-fuzz: ## Fuzz the pure parts, SECONDS=600 for each of four targets, after all inputs that are kept
+fuzz: ## Fuzz the pure parts: replay all kept inputs, then look for new ones, SECONDS=600 for each of four targets
 	@SECONDS_EACH="$(SECONDS)" scripts/fuzz.sh
 
 CHAOS ?= 120
 SEED ?= $(shell date +%s)
-chaos: ## A cluster under load for CHAOS=120 seconds, with kills, failovers, restarts and slot moves by SEED
-	@scripts/bench.sh chaos --seconds "$(CHAOS)" --seed "$(SEED)"
+chaos: ## Run a cluster under load for CHAOS=120 seconds, with kills, failovers, restarts and slot moves that SEED determines
+	@scripts/tool.sh chaos --seconds "$(CHAOS)" --seed "$(SEED)"
 
-instructions: ## Count the instructions of a call, command by command
-	@scripts/bench.sh instructions
+instructions: ## Count the instructions that a call of each command takes
+	@scripts/tool.sh instructions
 
-core: ## Time the pure core, decision by decision, in nanoseconds: no server takes part
-	@scripts/bench.sh core
+core: ## Time the decisions of the pure core in nanoseconds, without a server
+	@scripts/tool.sh core
 
-waiters: ## Measure what 10 000 waiting clients cost: memory, wake-ups a second, a PING's latency meanwhile
-	@scripts/bench.sh waiters
+waiters: ## Measure what 10 000 waiting clients cost: memory, wake-ups per second, the latency of PING meanwhile
+	@scripts/tool.sh waiters
 
 ROUNDS ?= 5
-# The load on each case in a round, in seconds.
 LOAD ?= 0.8
-# Measure only this once more, and keep all else that is in docs/benchmarks.json: speed, memory or scale.
+# speed, memory or scale: measure only this part, and keep the other figures of docs/benchmarks.json.
 PART ?=
-bench: ## Measure calls beside the built-ins and other rate limiters, in ROUNDS=5, into docs/benchmarks.*; PART=speed: only that
-	@scripts/bench.sh speed --rounds "$(ROUNDS)" --seconds "$(LOAD)" $(addprefix --part ,$(PART))
+bench: ## Measure calls, built-ins and other rate limiters in ROUNDS=5 of LOAD=0.8 seconds a case, into docs/benchmarks.*
+	@scripts/tool.sh speed --rounds "$(ROUNDS)" --seconds "$(LOAD)" $(addprefix --part ,$(PART))
 
-bench-report: ## Write docs/benchmarks.md and its charts anew, from docs/benchmarks.json
-	@scripts/bench.sh speed --report
+bench-report: ## Write docs/benchmarks.md and its charts again from docs/benchmarks.json
+	@scripts/tool.sh speed --report
 
-# In so many seconds: traffic and periods follow.
 DEMO ?= 26
 demo: ## Watch the four algorithms side by side under the same traffic, for DEMO=26 seconds
-	@scripts/bench.sh demo --seconds "$(DEMO)"
+	@scripts/tool.sh demo --seconds "$(DEMO)"
 
 PLOTS ?= docs
-# How late a call may be, in milliseconds.
 LATE ?= 50
-plots: ## Draw what the algorithms grant, of real calls, into docs/choosing.md and its pictures (PLOTS=docs)
-	@scripts/bench.sh plots --out "$(PLOTS)" --late "$(LATE)"
+plots: ## Draw which calls the algorithms grant, from real calls, into PLOTS=docs; calls may be LATE=50 ms
+	@scripts/tool.sh plots --out "$(PLOTS)" --late "$(LATE)"
 
 build: ## Build the module, target/release/libredis_rl.so
 	@scripts/build.sh
@@ -92,7 +87,7 @@ lint: ## Check format and lints
 	@scripts/lint.sh
 
 fmt: ## Format the code
-	@cargo fmt
+	@cargo fmt --all
 
 clean: ## Remove what was built
 	@cargo clean

@@ -1,5 +1,5 @@
-//! What a decision takes, in nanoseconds, without a server: the pure core on the bytes that a key holds, and the grammar on
-//! the words of a call. `make core`, or `cargo bench`
+//! Times decisions in nanoseconds, without a server: the pure core on the bytes of a key, and the grammar on the words of a
+//! call. `make core`, or `cargo bench`
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const DAY: u64 = 86_400_000_000;
 const LIMIT: u64 = 1_000;
 const START: Instant = Instant::from_us(1_760_000_000_000_000);
 
-/// A policy with those options of [`Kind::settings`] that are named.
+/// A policy with these options, named as in [`Kind::settings`].
 fn policy(kind: Kind, limit: u64, period: u64, options: &[(&str, i64)]) -> Policy {
     let quota = Quota::new(limit, Span::from_us(period)).expect("in range");
     let mut policy = kind.policy(quota).expect("in range");
@@ -29,7 +29,7 @@ fn after(us: u64) -> Instant {
     START.saturating_add(Span::from_us(us))
 }
 
-/// Decides, and does to the value what the server would.
+/// Makes a decision, and changes the value as the server would.
 fn call(policy: &Policy, value: &mut Vec<u8>, now: Instant, amount: Amount) -> u64 {
     let stored = (!value.is_empty()).then_some(&value[..]);
     let outcome = policy.decide(stored, now, Request::now(amount)).expect("a decision");
@@ -66,7 +66,7 @@ fn peek(group: &mut BenchmarkGroup<WallTime>, name: &str, policy: &Policy, store
     });
 }
 
-/// Every amount, on a limiter that is half used and on one that is full.
+/// Every kind of amount, on a limiter that is half used and on one that is full.
 fn amounts(criterion: &mut Criterion) {
     for &kind in Kind::ALL {
         let mut group = criterion.benchmark_group(kind.name());
@@ -106,7 +106,7 @@ fn options(criterion: &mut Criterion) {
         decide(&mut group, "granted", &policy, Some(&holding(&policy, LIMIT / 2)), cost);
         decide(&mut group, "denied", &policy, Some(&holding(&policy, 2 * LIMIT)), cost);
     }
-    // What another limit left is carried over.
+    // Usage under another limit, which the decision carries over.
     for kind in [Kind::Fixed, Kind::Gcra, Kind::Bucket] {
         let mut group = criterion.benchmark_group(format!("{} changed", kind.name()));
         let stored = holding(&policy(kind, 2 * LIMIT, DAY, &[]), LIMIT / 2);
@@ -153,12 +153,12 @@ fn logs(criterion: &mut Criterion) {
         look("peek", &wide, now);
         look("peek, a third has died", &wide, now.saturating_add(Span::from_us(PERIOD / 3)));
         look("peek, another policy", &other, now);
-        // Each call finds the log as the last one left it; the rewriting of worn logs has its share.
+        // Each call finds the log as the last call left it, so that the time includes a share of the rewriting of the log.
         group.bench_function("granted, sliding", |bencher| bencher.iter(|| grant(black_box(&mut log))));
     }
 }
 
-/// The words of a call, as clients send them.
+/// The words of calls, as clients send them.
 fn words(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("grammar");
     let mut parse = |line: &str, read: fn(&[&[u8]]) -> bool| {
@@ -177,7 +177,7 @@ fn words(criterion: &mut Criterion) {
     });
 }
 
-/// The table of the keys that are denied most, of the usual size.
+/// The table of the keys that are denied most, in its usual size.
 fn sketch(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sketch of 128");
     let names: Vec<String> = (0..100_000).map(|key| format!("limit:{key:012}")).collect();
@@ -186,7 +186,7 @@ fn sketch(criterion: &mut Criterion) {
         let mut turn = 0;
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
-                // A prime, which comes to all of them.
+                // A prime number as the step, so that all keys are used.
                 turn = (turn + 7_919) % keys;
                 sketch.count(0, names[turn].as_bytes(), black_box(START));
             });

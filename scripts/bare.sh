@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs the README's two commands as somebody has them who has only git, make and Rust: in a bare root of this Debian or Ubuntu
-# release (debootstrap's smallest variant), in a fresh clone of what is committed, in a path with a space.
+# Runs the README's two commands on a system that has only git, make and Rust: in a bare root of this Debian or Ubuntu release
+# (debootstrap's smallest variant), in a fresh clone of the last commit, in a path with a space.
 #
 # Usage: bare.sh [--as root|user] [run|test|COMMAND]...
-#   run         `make run`, and the lines that it offers
+#   run         `make run`, and the lines that it suggests
 #   test        `make test`
-#   COMMAND     any other line for a shell, in the clone
-#   --as user   as a user who is not root and has no sudo: `make run` must print the line for root, root runs exactly this
-#               line, and then the steps follow as that user
+#   COMMAND     any other shell command, run in the clone
+#   --as user   as a user without root's rights and without sudo: first `make run` must print a line for root, and root runs
+#               exactly this line; then that user runs the steps
 # It exits with 0 if all steps pass, with 3 if no bare root can be made here, and with 1 otherwise.
 #
 # It needs root, and installs debootstrap. The bare root uses this machine's package mirror, proxies, certificates, Rust, and its
-# settings of cargo, pip and npm. debootstrap and each step have namespaces of their own for processes and mounts, so nothing of
-# them is left when they end. This script removes the bare root when it ends, also by a signal.
+# settings of cargo, pip and npm. debootstrap and each step run in namespaces of their own for processes and mounts, so that no
+# process and no mount is left when they end. This script removes the bare root when it ends, also by a signal.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -43,11 +43,11 @@ mirror=$(mirrors | head -n 1)
 [ -n "$mirror" ] || no_bare_root "apt knows no mirror of $codename"
 
 bare=$(mktemp -d "${TMPDIR:-/tmp}/bare.XXXXXX")
-# It is the root folder of a user, too.
+# Users other than root must be able to enter it.
 chmod 755 "$bare"
 step=
 cleanup() {
-  # With `unshare`, the first process of the step's namespace is killed, and with that one all others there.
+  # Killing `unshare` kills the first process of the step's namespace, and with it all other processes there.
   [ -z "$step" ] || { kill -KILL "$step" 2>/dev/null && wait "$step" 2>/dev/null; } || true
   rm -rf --one-file-system "$bare" "$bare.log"
 }
@@ -55,7 +55,8 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# Runs in the background and waits: a signal ends a wait, but not a program in the foreground.
+# Runs a command in the background and waits for it. A signal interrupts the wait at once; it would not interrupt a command in the
+# foreground.
 interruptible() {
   "$@" &
   step=$!
@@ -81,7 +82,7 @@ copy() {
   for path; do
     [ -e "$path" ] || continue
     mkdir -p "$bare$(dirname "$path")"
-    # Links in the root that lead out of it are replaced, not followed.
+    # A link in the root that leads out of it is replaced, not followed.
     cp -rL --remove-destination "$path" "$bare$(dirname "$path")/"
   done
 }
@@ -90,7 +91,7 @@ rm -f "$bare/etc/apt/sources.list"
 copy /etc/apt/sources.list /etc/apt/sources.list.d /etc/apt/keyrings /etc/apt/trusted.gpg.d /usr/share/keyrings
 mapfile -t settings < <(grep -lsE '^[[:space:]]*Acquire' /etc/apt/apt.conf /etc/apt/apt.conf.d/* || true)
 copy "${settings[@]}" /etc/resolv.conf /etc/hosts /etc/ssl/certs /etc/pip.conf /etc/npmrc /etc/xdg/pip
-# Certificates and folders of wheels that variables name.
+# Certificates and folders of wheels that environment variables name.
 for path in ${SSL_CERT_FILE:-} ${PIP_CERT:-} ${REQUESTS_CA_BUNDLE:-} ${CURL_CA_BUNDLE:-} ${NODE_EXTRA_CA_CERTS:-} ${PIP_FIND_LINKS:-}; do
   [[ $path != /* || -e $bare$path ]] || copy "$path"
 done
@@ -115,7 +116,7 @@ while IFS= read -r -d '' variable; do
   case ${variable%%=*} in
     CARGO_HTTP_* | CARGO_NET_* | CARGO_REGISTR* | CARGO_SOURCE_* | PIP_* | NPM_CONFIG_* | npm_config_registry | NODE_EXTRA_CA_CERTS) ;;
     *_proxy | *_PROXY | SSL_CERT_* | REQUESTS_CA_BUNDLE | CURL_CA_BUNDLE | GIT_SSL_*) ;;
-    # A user's first run is not a run of CI.
+    # Somebody who tries the README's commands does not run them in CI.
     CI) [ "$as" = root ] || continue ;;
     *) continue ;;
   esac
@@ -123,7 +124,7 @@ while IFS= read -r -d '' variable; do
 done < <(env -0)
 say "The bare root is ready after $((SECONDS - began)) seconds: $(du -sm "$bare" | cut -f 1) MB"
 
-# Runs a line for a shell in the clone, as root or as the user.
+# Runs a shell command in the clone, as root or as the user.
 inside() {
   local user=$1 line=$2 home=/root
   [ "$user" = root ] || home=/home/$user
@@ -148,7 +149,7 @@ if [ "$as" = user ]; then
   say "" "== make run, as a user without sudo and without the packages"
   if inside $user 'make run' >"$bare/out" 2>&1; then die "make run succeeded without its packages."; fi
   cat "$bare/out"
-  ! grep -q 'sudo' "$bare/out" || die "The message speaks of sudo, which is not there."
+  ! grep -q 'sudo' "$bare/out" || die "The message mentions sudo, which is not installed."
   mapfile -t lines < <(grep 'apt-get ' "$bare/out")
   [ ${#lines[@]} = 1 ] || die "There must be exactly one line for root."
   say "" "== root runs: ${lines[0]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing, and builds the module.
+# Installs missing packages, and builds the module.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck disable=SC2119 # It takes more than it is given here.
+# shellcheck disable=SC2119 # need_all has optional arguments.
 need_all
 build

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs a command TIMES times in a row beside one busy loop for each processor, and stops at the first failure. Tests that judge
-# by the clock of the client instead of the server fail here.
+# Runs a command TIMES times in a row while a busy loop runs for each processor, and stops at the first failure. A test that
+# measures time by the clock of the client instead of the server fails here.
 #
 #   TIMES=5 scripts/busy.sh make test
 set -euo pipefail
 
 times=${TIMES:-5}
 loops=()
-# The loops end with this script, in whichever way it ends.
+# Ends the loops when this script ends, also by a signal.
 trap '[ ${#loops[@]} -eq 0 ] || kill "${loops[@]}" 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM HUP
 parent=$$
 for ((loop = 0; loop < $(nproc); loop++)); do
-  # It looks now and then whether the script is still there: one that is killed runs no trap.
+  # Each loop checks now and then that the script still runs, because a script that is killed runs no trap.
   (
     trap - EXIT INT TERM HUP
     while [ -d "/proc/$parent" ] || kill -0 "$parent" 2>/dev/null; do

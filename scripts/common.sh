@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What the scripts share. They source this file, which goes to the top folder of the checkout, and finds or installs what a
-# script needs. Nothing here prints unless it installs something or fails.
+# What the scripts share. Each script sources this file, which changes to the top folder of the checkout. Its functions find or
+# install what a script needs, and print nothing unless they install something or fail.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-# cargo builds here, whatever the user's own settings say: the scripts look for the module in this folder.
+# The scripts look for the module in this folder, so cargo must build there, whatever the user's own settings say.
 export CARGO_TARGET_DIR=$root/target
 module=$root/target/release/libredis_rl.so
 machine=$(uname -m)
@@ -17,10 +17,10 @@ die() {
   exit 1
 }
 
-# Checks that Rust is there and new enough. This comes before anything is installed.
+# Checks that Rust is installed and new enough. Scripts call this before they install anything.
 need_rust() {
   local least version
-  # rustup puts cargo here, and a shell that was open before does not know it.
+  # rustup installs cargo here. A shell that was started before does not have this folder in its PATH.
   [ ! -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo" ] || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
   least=$(sed -nE 's/^rust-version = "(.*)"/\1/p' Cargo.toml)
   type -P cargo rustc >/dev/null || die \
@@ -33,7 +33,7 @@ need_rust() {
 # Whether the second version is at least the first.
 at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
 
-# Where bindgen finds libclang, and the compiler's own headers (stddef.h), which libclang alone does not bring.
+# Whether bindgen will find libclang, and the headers of the compiler (stddef.h), which are not part of libclang itself.
 has_libclang() {
   compgen -G "${LIBCLANG_PATH:-/usr/lib}/libclang*.so*" >/dev/null || some_exist \
     /usr/{lib,lib64,local/lib,lib/*-linux-gnu}/libclang{,-[0-9]*}.so* /usr/{lib,lib64}/llvm*/lib/libclang{,-[0-9]*}.so* \
@@ -48,7 +48,7 @@ some_exist() {
   return 1
 }
 
-# The Debian packages of those things among the arguments that this machine does not have.
+# Prints the Debian packages of those arguments that this machine lacks.
 missing_packages() {
   local thing
   for thing; do
@@ -56,7 +56,7 @@ missing_packages() {
       compiler) command -v cc >/dev/null || echo gcc libc6-dev ;;
       c++) command -v g++ >/dev/null || echo g++ ;;
       libclang) has_libclang || echo libclang-dev ;;
-      # The package redis-server would start a service that stays. redis-tools holds the same program and starts nothing.
+      # The package redis-server would start a permanent service. redis-tools contains the same program and starts nothing.
       server) any_server >/dev/null || echo redis-tools ;;
       client) command -v redis-cli >/dev/null || command -v valkey-cli >/dev/null || echo redis-tools ;;
       redis-benchmark) command -v redis-benchmark >/dev/null || echo redis-tools ;;
@@ -73,7 +73,7 @@ missing_packages() {
   done | tr ' ' '\n' | awk '!seen[$0]++'
 }
 
-# Installs what is missing of these things: the only place that installs packages.
+# Installs those of these things that are missing. No other function installs packages.
 need() {
   local packages install sudo=()
   mapfile -t packages < <(missing_packages "$@")
@@ -92,19 +92,19 @@ need() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}" -qq >/dev/null || as_root "${install[@]}"
 }
 
-# Ends the script with the line that installs what is missing, for somebody who may.
+# Ends the script, and prints the line with which root can install the missing packages.
 as_root() {
   [ "$(id -u)" != 0 ] || die "apt-get could not install the packages."
   die "Packages are missing, and you are not root. Have root run this line, and then run this again:" "" \
     "  apt-get update && $*" ""
 }
 
-# A server that is installed, without a look at its version: its path.
+# Prints the path of an installed server of any version.
 any_server() {
   command -v redis-server || command -v valkey-server || command -v redis-check-rdb || command -v valkey-check-rdb
 }
 
-# What a server program says that it is: "Redis 7.0.15".
+# Prints the name and version that a server program reports: "Redis 7.0.15".
 version_of() { "$1" --version 2>/dev/null | sed -nE 's/^(Redis|Valkey) .*v=([0-9.]+).*/\1 \2/p'; }
 
 # Dies unless this program is a server that can load the module.
@@ -119,14 +119,14 @@ check_server() {
   die "$1 is $version; redis-rl needs Redis 7.0.5 or newer, or Valkey 7.2 or newer. Name another with SERVER=/path/to/redis-server."
 }
 
-# Checks the server that SERVER names, if it names one, before anything is installed.
+# Checks the server that SERVER names, if it names one. Scripts call this before they install anything.
 check_named_server() {
   [ -n "${SERVER:-}" ] || return 0
   [ -n "$(type -P "$SERVER")" ] || die "SERVER=$SERVER: there is no such program."
   check_server "$SERVER"
 }
 
-# Sets `server` to the absolute path of the server to use: the one that SERVER names, or the one that is installed.
+# Sets `server` to the absolute path of the server to use: the one that SERVER names, or the installed one.
 find_server() {
   check_named_server
   if [ -n "${SERVER:-}" ]; then
@@ -136,7 +136,7 @@ find_server() {
   server=$(any_server) || die "No server was found. Name one with SERVER=/path/to/redis-server."
   case $server in
     *-check-rdb)
-      # One program: the name by which it is called tells it to be the server.
+      # The same program is the server when it is called by the name of the server.
       mkdir -p target/servers/installed
       ln -sfn "$server" "target/servers/installed/$(basename "${server%-check-rdb}")-server"
       server=$root/target/servers/installed/$(basename "${server%-check-rdb}")-server
@@ -145,7 +145,7 @@ find_server() {
   check_server "$server"
 }
 
-# What `make run` and `make test` both need, and more things if they are named.
+# Finds or installs what all scripts need, and the things that the arguments name.
 need_all() {
   need_rust
   check_named_server
@@ -158,9 +158,5 @@ build() {
   [ -e "$module" ] || say "Building the module; the first time takes about a minute on two cores."
   cargo build --release
 }
-
-# The files of tests/, without folder and ending: those that start servers, and those that start none.
-integration_tests() { grep -l '^mod support;' tests/*.rs | xargs -d '\n' -n 1 basename -s .rs; }
-pure_tests() { grep -L '^mod support;' tests/*.rs | xargs -d '\n' -n 1 basename -s .rs; }
 
 asan_runtime() { compgen -G "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan-$machine.so" | sort -V | tail -n 1; }

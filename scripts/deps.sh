@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing.
+# Installs missing packages.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck disable=SC2119 # It takes more than it is given here.
+# shellcheck disable=SC2119 # need_all has optional arguments.
 need_all

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes the pure parts (the grammar, records, sequences of calls against the exact model, and the queues) for SECONDS_EACH
-# seconds each, after all inputs that are kept.
+# Fuzzes the pure parts: the grammar, records, sequences of calls compared with the exact model, and the queues. First replays
+# all kept inputs, then looks for new ones for SECONDS_EACH seconds for each target.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_rust
@@ -13,7 +13,7 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
   cargo install --quiet --debug --locked cargo-fuzz
 fi
 say "Fuzzing ${#targets[@]} targets for $seconds seconds each"
-# All of it is safe Rust: without a sanitizer it is several times as fast, and any compiler will do.
+# The pure parts are safe Rust. Without a sanitizer, fuzzing is several times as fast, and works with any compiler.
 cargo fuzz build --sanitizer none --target-dir "$fuzzed"
 
 fuzz() {
@@ -30,7 +30,7 @@ done
 for target in "${targets[@]}"; do
   dictionary=()
   [ ! -f "fuzz/$target.dict" ] || dictionary=("-dict=fuzz/$target.dict")
-  # What is found goes into the first folder, which is no part of the repository.
+  # New inputs go into the first folder, which is not part of the repository.
   fuzz "$target" "$fuzzed/corpus/$target" "fuzz/corpus/$target" "fuzz/regressions/$target" -- \
     -max_total_time="$seconds" -max_len=1024 -timeout=10 "${dictionary[@]}"
   say "$target: $(grep DONE "$fuzzed/$target.log")"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks format and lints: of the Rust code, and of the scripts where shellcheck is installed (in CI, it is installed).
+# Checks the format and the lints of the Rust code. Checks the scripts, too, if shellcheck is installed; in CI it always is.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 if [ -n "${CI:-}" ]; then need_all shellcheck; else need_all; fi
@@ -9,9 +9,6 @@ if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 
   rustup --quiet component add rustfmt clippy
 fi
 
-cargo fmt --check
-# Those of the benchmarks that run only when they are named are not among all targets.
-benches=()
-for bench in benches/*; do benches+=(--bench "$(basename "$bench" .rs)"); done
-cargo clippy --all-targets "${benches[@]}" -- -D warnings
+cargo fmt --all --check
+cargo clippy --workspace --all-targets -- -D warnings
 if type -P shellcheck >/dev/null; then shellcheck --external-sources scripts/*.sh .ci/run; fi

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The integration tests on each server of SERVERS: names of the table in scripts/servers.sh, or `installed`. By default on all.
+# Runs the integration tests on each server of SERVERS: names of the table in scripts/servers.sh, or `installed`. The default is
+# all servers.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 read -r -a names <<<"${SERVERS:-}"
-# shellcheck disable=SC2119 # It takes more than it is given here.
+# shellcheck disable=SC2119 # need_all has optional arguments.
 need_all
 if [ ${#names[@]} = 0 ]; then
   list=$'installed\t'$server$'\n'$(scripts/servers.sh)
@@ -16,12 +17,11 @@ else
 fi
 build
 
-mapfile -t tests < <(integration_tests)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 log=$work/log
-# Some tests put these paths between the words of a command or a configuration, where a space would divide them: they get short
-# ones. Not a link to the server, as a server may look for files beside itself.
+# Some tests put these paths into a command or a configuration, where a space would end the path. So paths with a space are
+# replaced by short ones. For the server that is a script, not a link, because a server may look for files beside itself.
 if [[ $root == *[[:space:]]* ]]; then
   ln -s "$module" "$work/libredis_rl.so"
   module=$work/libredis_rl.so
@@ -32,6 +32,15 @@ short() {
   chmod +x "$work/server"
   printf '%s\n' "$work/server"
 }
+# Runs the tests of the module and those of the tools, which start servers, too.
+test_on() {
+  local status=0
+  export REDIS_RL_MODULE=$module REDIS_RL_SERVER
+  REDIS_RL_SERVER=$(short "$1")
+  cargo test --test server || status=1
+  cargo test --package redis-rl-tools || status=1
+  return $status
+}
 rows=()
 failed=
 while IFS=$'\t' read -r -u 3 _ program; do
@@ -39,7 +48,7 @@ while IFS=$'\t' read -r -u 3 _ program; do
   printf '\n%s\n' "== The integration tests on $version ($program)"
   began=$SECONDS
   verdict=passed
-  REDIS_RL_MODULE=$module REDIS_RL_SERVER=$(short "$program") cargo test --no-fail-fast "${tests[@]/#/--test=}" </dev/null 2>&1 | tee "$log" || verdict=FAILED
+  test_on "$program" </dev/null 2>&1 | tee "$log" || verdict=FAILED
   [ $verdict = passed ] || failed=yes
   rows+=("$version: $(grep -c '^test .* ok$' "$log" || true) tests passed, $(grep -c '^test .* FAILED$' "$log" || true) failed, $((SECONDS - began)) seconds")
 done 3<<<"$list"

@@ -6,7 +6,7 @@ need_all venv node npm
 build
 export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
 
-# The programs of such a folder hold its path, and paths with a space do not work there: only its Python is called.
+# Of the programs in a virtual environment, only its Python works in a path with a space: the others contain that path.
 python=$root/target/recipes/python/bin/python
 "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear target/recipes/python
 "$python" -m pip install --quiet --disable-pip-version-check -r examples/python/requirements.txt

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Starts a server with the module on PORT, or on the next free port, until Ctrl-C. The server keeps no data.
+# Runs a server with the module on PORT, or on the next free port, until Ctrl-C. The server saves no data.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck disable=SC2119 # It takes more than it is given here.
+# shellcheck disable=SC2119 # need_all has optional arguments.
 need_all
 build
 

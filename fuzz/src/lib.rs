@@ -1,6 +1,6 @@
 //! What the targets share: policies and calls made of arbitrary bytes, near enough to each other that something happens.
 
-#[path = "../../tests/model/mod.rs"]
+#[path = "../../tests/core/model.rs"]
 pub mod model;
 
 use arbitrary::{Arbitrary, Result, Unstructured};

@@ -1,4 +1,4 @@
-/* Moves the wall clock of a process, by the microseconds that the file CLOCK_FILE holds: a preloaded library. The other clocks stay. */
+/* A library to preload. It moves the wall clock of a process by the microseconds in the file CLOCK_FILE, and no other clock. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -42,7 +42,7 @@ int gettimeofday(struct timeval *restrict time, void *restrict zone) {
     return status;
 }
 
-/* Newer servers have a module look a name up in its own libraries first, where these functions are not. */
+/* With RTLD_DEEPBIND, which newer servers use, a module would find the functions of the C library instead of these. */
 void *dlopen(const char *file, int flags) {
     static void *(*real)(const char *, int);
     if (!real) real = dlsym(RTLD_NEXT, "dlopen");

@@ -1,4 +1,4 @@
-/* A module that makes a call whenever a key expires: its arguments. As any other module may. */
+/* A module that makes a call whenever a key expires, as any module may. Its arguments are the call. */
 #include "redismodule.h"
 #include <string.h>
 

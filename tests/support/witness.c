@@ -1,10 +1,10 @@
-/* A module that notes, by the server's own clock, when events of keys happen, and when the server serves its timers: a timer of a
- * millisecond "ticks". How many ticks come between two moments tells how much time the server had in between, however busy the
- * machine is: a server that the system does not let run serves no timers.
+/* A module that records, by the server's own clock, when keyspace events happen and when the server runs its timers: a timer of a
+ * millisecond "ticks". The number of ticks between two times says for how long the server ran in between, however busy the machine
+ * is: while the system does not run the server, the server runs no timers. All times are in microseconds.
  *
- * WITNESS.EVENTS: each event as its moment in microseconds, its name and its key, in their order.
- * WITNESS.TICKS from to: how many ticks came after one moment and before the other.
- * WITNESS.STOOD from to longer: by how much the server stood still for longer than that, in sum, in microseconds. */
+ * WITNESS.EVENTS: each event as its time, its name and its key, in their order.
+ * WITNESS.TICKS from to: how many ticks there were after `from` and before `to`.
+ * WITNESS.STOOD from to longer: for each time span without a tick that is longer than `longer`, by how much it is; the sum. */
 #include "redismodule.h"
 #include <string.h>
 #include <sys/time.h>
@@ -26,7 +26,7 @@ static long long now_us(void) {
     return now.tv_sec * 1000000LL + now.tv_usec;
 }
 
-/* Room for one more, in an array that grows to powers of two. */
+/* Makes room for one more element. The size of the array is a power of two. */
 static void *room(void *array, size_t count, size_t size) {
     return count & (count - 1) ? array : RedisModule_Realloc(array, (count ? 2 * count : 1) * size);
 }

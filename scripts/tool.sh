@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Builds the module and a tool of tools/, and runs the tool: tool.sh NAME [ARGUMENT]...
+# The name `core` runs the benchmark of benches/ instead, which needs no server.
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+name=$1
+shift
+things=()
+# The tools whose own speed matters have a profile of their own. The others are built as the tests are, whose libraries they share.
+profile="test"
+case $name in
+  speed) things=(redis-benchmark pip) profile=tools ;;
+  waiters) profile=tools ;;
+  instructions) things=(valgrind) ;;
+esac
+need_all "${things[@]}"
+if [ "$name" = core ]; then
+  # A benchmark is compiled with the features that the tests' libraries need, and the module with it. In a folder of its own, that
+  # module does not replace the one in target/release.
+  [ -d target/bench ] || say "Building the benchmark; the first time takes about 3 minutes on two cores."
+  exec cargo bench --target-dir "$root/target/bench" --bench core -- "$@"
+fi
+build
+programs=target/$profile
+[ $profile = tools ] || programs=target/debug
+[ -x "$programs/$name" ] || say "Building the tool; the first time takes about 2 minutes on two cores."
+cargo build --quiet --profile $profile --package redis-rl-tools --bin "$name"
+
+case $name in
+  speed)
+    while IFS=$'\t' read -r _ program; do set -- "$@" --server "$program"; done < <(scripts/servers.sh redis-8.2.3 valkey-9.1.2)
+    ;;
+  instructions)
+    counted=$root/target/callgrind
+    mkdir -p "$counted"
+    cat >"$counted/redis-server" <<START
+#!/bin/sh
+exec valgrind -q --tool=callgrind --callgrind-out-file=callgrind.out.%p '$server' "\$@"
+START
+    chmod +x "$counted/redis-server"
+    server=$counted/redis-server
+    ;;
+esac
+REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server exec "$programs/$name" "$@"

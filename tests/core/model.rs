@@ -1,0 +1,790 @@
+//! A naive and exact model of the four algorithms, and the two things that tests compare: [`Model`], which transcribes the
+//! contract in rational numbers, and [`Key`], which stores what the core tells it to store.
+//!
+//! The model knows nothing of records, grains or integers that could overflow. Each algorithm is a [`Ledger`], which knows
+//! what is used now and when that will have been paid. The meaning of a call follows from these in the same way for all
+//! four, in [`call`].
+
+use num_bigint::BigInt;
+use num_rational::BigRational;
+use num_traits::{Signed, ToPrimitive, Zero};
+use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Policy, Quota, Refusal, Request, Span, Wait, MAX_UNITS};
+
+type Q = BigRational;
+
+fn q(number: impl Into<BigInt>) -> Q {
+    Q::from_integer(number.into())
+}
+
+/// A policy as in a command. Times are in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub limit: u64,
+    pub period: u64,
+    pub form: Form,
+}
+
+/// An algorithm with its options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Fixed { align: Option<i64> },
+    Slide { segments: u64 },
+    Gcra { burst: Option<u64> },
+    Bucket { capacity: Option<u64>, step: bool },
+}
+
+impl Rule {
+    /// The most units that one call can be granted.
+    pub fn capacity(&self) -> u64 {
+        match self.form {
+            Form::Fixed { .. } | Form::Slide { .. } => self.limit,
+            Form::Gcra { burst } => burst.unwrap_or(self.limit),
+            Form::Bucket { capacity, .. } => capacity.unwrap_or(self.limit),
+        }
+    }
+
+    /// The length of a tick of `SLIDE`.
+    pub fn tick(&self) -> u64 {
+        match self.form {
+            Form::Slide { segments } => self.period.div_ceil(segments),
+            _ => 1,
+        }
+    }
+
+    /// The same policy for the core.
+    pub fn policy(&self) -> Policy {
+        let (kind, options) = match self.form {
+            Form::Fixed { align } => (Kind::Fixed, vec![(0, align)]),
+            Form::Slide { segments } => (Kind::Slide, vec![(0, Some(segments as i64))]),
+            Form::Gcra { burst } => (Kind::Gcra, vec![(0, burst.map(|n| n as i64))]),
+            Form::Bucket { capacity, step } => (Kind::Bucket, vec![(0, capacity.map(|n| n as i64)), (1, step.then_some(1))]),
+        };
+        let quota = Quota::new(self.limit, Span::from_us(self.period)).expect("a quota in range");
+        let mut policy = kind.policy(quota).expect("a limit in the algorithm's range");
+        for (index, value) in options {
+            if let Some(value) = value {
+                policy.set(index, value);
+            }
+        }
+        policy
+    }
+
+    /// Units that are paid in a microsecond, on average.
+    fn rate(&self) -> Q {
+        Q::new(self.limit.into(), self.period.into())
+    }
+
+    fn steps(&self) -> bool {
+        matches!(self.form, Form::Bucket { step: true, .. })
+    }
+
+    /// The beginning of the window that holds `start`: on the grid with `ALIGN`, at `start` itself without.
+    fn window_holding(&self, start: Q) -> Q {
+        match self.form {
+            Form::Fixed { align: Some(offset) } => {
+                let (offset, period) = (q(offset), q(self.period));
+                ((start - &offset) / &period).floor() * period + offset
+            }
+            _ => start,
+        }
+    }
+
+    /// Usage of `used` units under the capacity of `old`, carried over to this policy.
+    fn carry(&self, used: Q, old: &Rule) -> Q {
+        let (before, after) = (q(old.capacity()), q(self.capacity()));
+        let debt = (&used - &before).max(Q::zero());
+        used.min(before).min(after) + debt
+    }
+
+    /// `units`, rounded up to the precision of a policy with this period.
+    fn round_up(&self, units: Q) -> Q {
+        let period = q(self.period);
+        (units * &period).ceil() / period
+    }
+}
+
+/// Why the model gives no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// The result is out of range.
+    Overflow,
+    /// The contract does not define the answer: it depends on expired entries that would count again, and that a log may or
+    /// may not have dropped.
+    Open,
+}
+
+/// The state of a key at some time, under some policy.
+trait Ledger: Clone {
+    /// Whether the state differs from that of a missing key.
+    fn means(&self) -> bool {
+        !self.used().is_zero()
+    }
+
+    /// The state of a missing key.
+    fn open(rule: &Rule, now: i64) -> Self;
+    /// The stored state, at `now` under `rule`.
+    fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence>;
+    /// Units used. Those above the capacity are debt.
+    fn used(&self) -> Q;
+    /// Takes `units`, or gives them back if the number is negative.
+    fn charge(&mut self, units: &Q);
+    /// The time until `units` of those used are paid.
+    fn paid_after(&self, units: &Q) -> Q;
+
+    /// How far ahead a booking may be, in microseconds.
+    fn reach(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Takes `units` that will be free after `wait` microseconds and not before.
+    fn book(&mut self, units: &Q, _wait: u64) {
+        self.charge(units);
+    }
+}
+
+/// What every call means: section 3 of the contract.
+fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request) -> Result<Decision, Silence> {
+    if rule.limit == 0 {
+        return Ok(Decision { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO });
+    }
+    let mut ledger = match held {
+        Some(held) => held.clone().bring(rule, now)?,
+        None => L::open(rule, now),
+    };
+    let capacity = q(rule.capacity());
+    let used = ledger.used();
+    let fits = (&capacity - &used).floor().max(Q::zero());
+    let missing = |n: Q| &used + n - &capacity;
+
+    let (charge, wait) = match request.amount {
+        Amount::Cost(n) if q(n) <= fits => (q(n), Wait::NONE),
+        Amount::Cost(n) if q(n) > capacity => (Q::zero(), Wait::Never),
+        Amount::Cost(n) => {
+            let need = span(ledger.paid_after(&missing(q(n))));
+            let ahead = Span::from_us(request.ahead.as_us().min(ledger.reach()));
+            if need <= ahead {
+                (q(n), Wait::For(need))
+            } else {
+                (Q::zero(), Wait::For(need.saturating_sub(ahead)))
+            }
+        }
+        Amount::UpTo(_) if fits.is_zero() => (Q::zero(), Wait::For(span(ledger.paid_after(&missing(q(1)))))),
+        Amount::UpTo(n) => (q(n).min(fits), Wait::NONE),
+        Amount::Force(n) => (q(n), Wait::NONE),
+        Amount::Refund(n) => (-q(n).min(used), Wait::NONE),
+    };
+    match wait {
+        _ if charge.is_zero() => {}
+        Wait::NONE => ledger.charge(&charge),
+        Wait::For(wait) => ledger.book(&charge, wait.as_us()),
+        Wait::Never => unreachable!("what is charged is granted"),
+    }
+    let used = ledger.used();
+    let reset = span(if used.is_zero() { Q::zero() } else { ledger.paid_after(&used) });
+    if !charge.is_zero() {
+        Instant::from_us(now).checked_add(reset).ok_or(Silence::Overflow)?;
+        *held = ledger.means().then_some(ledger);
+    }
+    let whole = |units: Q| units.floor().to_integer().to_u64().expect("a number of units");
+    Ok(Decision {
+        granted: whole(charge.abs()),
+        limit: rule.capacity(),
+        remaining: whole((capacity - used).max(Q::zero())),
+        wait,
+        reset,
+    })
+}
+
+/// A time in whole microseconds, rounded up, and at most the longest that a reply can express.
+fn span(time: Q) -> Span {
+    Span::from_us(time.ceil().to_integer().to_u64().unwrap_or(u64::MAX))
+}
+
+/// A ledger that carries its usage over to another policy.
+trait Meter: Ledger {
+    fn rule(&self) -> &Rule;
+    /// The time of the stored usage: that of the write, the beginning of the window, or the last step.
+    fn dated(&self) -> Q;
+    /// The state at `now`; `None` if it no longer differs from a missing key.
+    fn at(self, now: &Q) -> Option<Self>;
+    /// The state, carried over to `rule`.
+    fn under(self, rule: &Rule) -> Self;
+
+    /// The state at `now` under `rule`, if the policy changed at `change`.
+    fn changed(&self, change: &Q, rule: &Rule, now: &Q) -> Option<Self> {
+        self.clone().at(change)?.under(rule).at(now)
+    }
+}
+
+/// Usage is paid at the old rate up to the change of policy. The time of the change is not known, since a denied call writes
+/// nothing: it may be now, the time of the stored usage, or the time at which its debt was paid. The least usage of these
+/// cases counts.
+fn bring<M: Meter>(held: M, rule: &Rule, now: i64) -> Result<M, Silence> {
+    let open = M::open(rule, now);
+    let now = q(now);
+    let mut changes = vec![now.clone()];
+    if held.rule() != rule {
+        let dated = held.dated().min(now.clone());
+        let paid = held.clone().at(&dated).map_or(Q::zero(), |held| {
+            let debt = held.used() - q(held.rule().capacity());
+            if debt.is_positive() {
+                held.paid_after(&debt).ceil()
+            } else {
+                Q::zero()
+            }
+        });
+        changes.extend([dated.clone(), now.clone().min(dated + paid)]);
+    }
+    let outcomes = changes.iter().map(|change| held.changed(change, rule, &now).unwrap_or_else(|| open.clone()));
+    Ok(outcomes.min_by_key(Ledger::used).expect("some change"))
+}
+
+/// `FIXED`: a window and its count.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    rule: Rule,
+    now: Q,
+    /// The beginning of the present window.
+    start: Q,
+    /// The time that is stored. It lies in that window.
+    kept: Q,
+    count: Q,
+}
+
+impl Meter for Fixed {
+    fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    fn dated(&self) -> Q {
+        self.start.clone()
+    }
+
+    fn at(mut self, now: &Q) -> Option<Self> {
+        self.now = now.clone();
+        self.start = self.start.min(now.clone());
+        // Each window that has ended paid for one limit.
+        let ended = ((now - &self.start) / q(self.rule.period)).floor();
+        self.start += &ended * q(self.rule.period);
+        self.count = (self.count - &ended * q(self.rule.limit)).max(Q::zero());
+        (ended.is_zero() || self.count.is_positive()).then_some(self)
+    }
+
+    fn under(mut self, rule: &Rule) -> Self {
+        self.count = rule.carry(self.count, &self.rule);
+        self.start = rule.window_holding(self.start);
+        self.rule = *rule;
+        self
+    }
+}
+
+impl Ledger for Fixed {
+    fn means(&self) -> bool {
+        true
+    }
+
+    fn open(rule: &Rule, now: i64) -> Self {
+        let start = rule.window_holding(q(now));
+        Self { rule: *rule, now: q(now), kept: start.clone(), start, count: Q::zero() }
+    }
+
+    fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        // The stored time never goes back. On a grid, a window may begin before it.
+        let kept = self.kept.clone().min(q(now));
+        self.start = kept.clone();
+        let mut held = bring(self, rule, now)?;
+        held.kept = kept.max(held.start.clone());
+        Ok(held)
+    }
+
+    fn used(&self) -> Q {
+        self.count.clone()
+    }
+
+    fn charge(&mut self, units: &Q) {
+        self.count += units;
+    }
+
+    fn paid_after(&self, units: &Q) -> Q {
+        &self.start + (units / q(self.rule.limit)).ceil() * q(self.rule.period) - &self.now
+    }
+
+    fn book(&mut self, units: &Q, wait: u64) {
+        // The booking is wholly in one window: those before it are used up.
+        let before = ((&self.now + q(wait) - &self.start) / q(self.rule.period)).floor();
+        self.count = self.count.clone().max(before * q(self.rule.limit)) + units;
+    }
+}
+
+/// `GCRA`: the theoretical arrival time.
+#[derive(Clone, Debug)]
+pub struct Gcra {
+    rule: Rule,
+    now: Q,
+    tat: Q,
+}
+
+impl Meter for Gcra {
+    fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    fn dated(&self) -> Q {
+        self.now.clone()
+    }
+
+    fn at(mut self, now: &Q) -> Option<Self> {
+        let stepped_back = (self.now - now).max(Q::zero());
+        self.now = now.clone();
+        self.tat -= stepped_back;
+        (self.tat > *now).then_some(self)
+    }
+
+    fn under(mut self, rule: &Rule) -> Self {
+        let used = rule.round_up(rule.carry(self.used(), &self.rule));
+        self.tat = &self.now + used / rule.rate();
+        self.rule = *rule;
+        self
+    }
+}
+
+impl Ledger for Gcra {
+    fn open(rule: &Rule, now: i64) -> Self {
+        Self { rule: *rule, now: q(now), tat: q(now) }
+    }
+
+    fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        bring(self, rule, now)
+    }
+
+    fn used(&self) -> Q {
+        (&self.tat - &self.now) * self.rule.rate()
+    }
+
+    fn charge(&mut self, units: &Q) {
+        self.tat += units / self.rule.rate();
+    }
+
+    fn paid_after(&self, units: &Q) -> Q {
+        units / self.rule.rate()
+    }
+}
+
+/// `BUCKET`: tokens, below zero in debt, and the time at which tokens were last added.
+#[derive(Clone, Debug)]
+pub struct Bucket {
+    rule: Rule,
+    now: Q,
+    tokens: Q,
+    last: Q,
+    written: Q,
+}
+
+impl Meter for Bucket {
+    fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    fn dated(&self) -> Q {
+        self.written.clone()
+    }
+
+    fn at(mut self, now: &Q) -> Option<Self> {
+        let (period, capacity) = (q(self.rule.period), q(self.rule.capacity()));
+        self.now = now.clone();
+        self.last = self.last.min(now.clone());
+        let elapsed = now - &self.last;
+        let elapsed = if self.rule.steps() { (elapsed / &period).floor() * period } else { elapsed };
+        self.last += &elapsed;
+        self.tokens += elapsed * self.rule.rate();
+        (self.tokens < capacity).then_some(self)
+    }
+
+    fn under(mut self, rule: &Rule) -> Self {
+        let used = rule.round_up(rule.carry(self.used(), &self.rule));
+        // With STEP, whole tokens are added in steps. Without it, tokens flow from the change on.
+        self.tokens = q(rule.capacity()) - if rule.steps() { used.ceil() } else { used };
+        if self.rule.steps() && !rule.steps() {
+            self.last = self.now.clone();
+        }
+        self.rule = *rule;
+        self
+    }
+}
+
+impl Ledger for Bucket {
+    fn open(rule: &Rule, now: i64) -> Self {
+        Self { rule: *rule, now: q(now), tokens: q(rule.capacity()), last: q(now), written: q(now) }
+    }
+
+    fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        bring(self, rule, now)
+    }
+
+    fn used(&self) -> Q {
+        q(self.rule.capacity()) - &self.tokens
+    }
+
+    fn charge(&mut self, units: &Q) {
+        self.tokens -= units;
+        self.written = self.now.clone();
+    }
+
+    fn paid_after(&self, units: &Q) -> Q {
+        if self.rule.steps() {
+            &self.last + (units / q(self.rule.limit)).ceil() * q(self.rule.period) - &self.now
+        } else {
+            units / self.rule.rate()
+        }
+    }
+
+    fn book(&mut self, units: &Q, wait: u64) {
+        if self.rule.steps() {
+            // At the step in which the booking is due, the bucket holds at most its capacity: the rest is lost.
+            let steps = ((&self.now + q(wait) - &self.last) / q(self.rule.period)).floor();
+            self.tokens = self.tokens.clone().min(q(self.rule.capacity()) - steps * q(self.rule.limit));
+        }
+        self.charge(units);
+    }
+}
+
+/// The period and tick of a caller, and since which eighth of the log's period no other caller has been granted units.
+type Alone = ((u64, u64), i128);
+
+/// `SLIDE`: every grant, with the last instant of its tick.
+#[derive(Clone, Debug)]
+pub struct Slide {
+    rule: Rule,
+    now: i128,
+    /// The tick of the log, and how long the log keeps grants.
+    tick: i128,
+    period: i128,
+    /// If callers with several policies share the log: the period and tick of one of them, and since which eighth of the
+    /// log's period no other caller has been granted units.
+    shared: Option<Alone>,
+    /// The time of the last write.
+    written: i128,
+    /// Whether a write has found an entry in the future. From then on the log does not know how far ahead it is.
+    ahead: bool,
+    entries: Vec<Entry>,
+    /// Entries that had expired at a write: the log may have dropped them.
+    dropped: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    end: i128,
+    units: u64,
+}
+
+/// The last instant of the tick that holds `instant`.
+fn end_of_tick(instant: i128, tick: i128) -> i128 {
+    instant - instant.rem_euclid(tick) + tick - 1
+}
+
+fn round_up(n: i128, to: i128) -> i128 {
+    (n + to - 1) / to
+}
+
+impl Slide {
+    const MAX_USED: u64 = u32::MAX as u64;
+    /// The most ticks in a period of a log that several callers share.
+    const MOST_TICKS: i128 = 1 << 28;
+
+    /// Whether a part of the entry's tick is in the window (now - period, now].
+    fn counts(&self, entry: &Entry) -> bool {
+        entry.end > self.now - i128::from(self.rule.period)
+    }
+
+    /// The tick, the period and the sharing of the log after a write.
+    fn plan(&self) -> (i128, i128, Option<Alone>) {
+        let caller = (self.rule.period, self.rule.tick());
+        let (period, tick) = (i128::from(caller.0), i128::from(caller.1));
+        let alone = (tick, period, None);
+        let longest = period.max(self.period);
+        if !self.entries.iter().any(|entry| entry.end > self.now - longest) {
+            return alone;
+        }
+        if self.shared.is_none() && (tick, period) == (self.tick, self.period) {
+            return alone;
+        }
+        let finest = tick.min(self.tick).max(round_up(longest, Self::MOST_TICKS));
+        let eighth = (round_up(longest, finest) / 8).max(1) * finest;
+        let next = self.now.div_euclid(eighth) + 1;
+        let shared = match self.shared {
+            Some((other, since)) if (finest, longest) == (self.tick, self.period) => {
+                let since = since.min(next);
+                // All ticks of a period, and the one in which it began.
+                let past = self.now.div_euclid(finest) - since * eighth / finest > round_up(longest, finest);
+                if other == caller && past {
+                    return alone;
+                } else if other == caller || since == next {
+                    (other, since)
+                } else {
+                    (caller, next)
+                }
+            }
+            _ => (caller, next),
+        };
+        (finest, longest, Some(shared))
+    }
+
+    /// The end of an entry on other ticks: that of the tick which holds the old end. Units that were granted by now do not
+    /// move past the present tick.
+    fn moved(&self, entry: &Entry, tick: i128) -> i128 {
+        let end = if tick == self.tick { entry.end } else { end_of_tick(entry.end, tick) };
+        if entry.end <= end_of_tick(self.now, self.tick) && tick != self.tick {
+            end.min(end_of_tick(self.now, tick))
+        } else {
+            end
+        }
+    }
+
+    /// Prepares the log for a write under this policy. Expired entries may be dropped.
+    fn begin_write(&mut self) {
+        let (tick, period, shared) = self.plan();
+        let (live, dead) = self.entries.iter().partition(|entry| entry.end > self.now - period);
+        self.entries = live;
+        self.dropped.extend::<Vec<_>>(dead);
+        let ends: Vec<_> = self.entries.iter().map(|entry| self.moved(entry, tick)).collect();
+        self.entries.iter_mut().zip(ends).for_each(|(entry, end)| entry.end = end);
+        (self.tick, self.period, self.shared) = (tick, period, shared);
+    }
+
+    /// Adds `units` at the tick of `instant`, or at that of the last entry if that is later: ticks ascend.
+    fn enter(&mut self, units: &Q, instant: i128) {
+        let end = end_of_tick(instant, self.tick).max(self.entries.last().map_or(i128::MIN, |last| last.end));
+        self.entries.push(Entry { end, units: units.to_integer().to_u64().expect("a number of units") });
+    }
+
+    fn end_write(&mut self) {
+        self.written = self.now;
+        self.ahead |= self.lead() > 0;
+    }
+
+    /// How far the last entry's tick is ahead of the present tick.
+    fn lead(&self) -> i128 {
+        self.entries.last().map_or(0, |last| last.end - end_of_tick(self.now, self.tick)).max(0)
+    }
+
+    /// All units in the log.
+    fn total(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.units).sum()
+    }
+}
+
+impl Ledger for Slide {
+    fn open(rule: &Rule, now: i64) -> Self {
+        Self {
+            rule: *rule,
+            now: now.into(),
+            tick: rule.tick().into(),
+            period: rule.period.into(),
+            shared: None,
+            written: now.into(),
+            ahead: false,
+            entries: Vec::new(),
+            dropped: Vec::new(),
+        }
+    }
+
+    fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+        self.rule = *rule;
+        self.now = now.into();
+        if self.ahead && self.now < self.written {
+            return Err(Silence::Open);
+        }
+        let stepped_back = if self.ahead { 0 } else { self.lead() };
+        for entry in self.entries.iter_mut().chain(&mut self.dropped) {
+            entry.end -= stepped_back;
+        }
+        if self.dropped.iter().any(|entry| self.counts(entry)) {
+            return Err(Silence::Open);
+        }
+        // A booking may be due later in the present tick: the log can't tell.
+        let present = end_of_tick(self.now, self.tick);
+        if self.ahead && self.plan().0 != self.tick && self.entries.iter().any(|entry| entry.end == present) {
+            return Err(Silence::Open);
+        }
+        Ok(self)
+    }
+
+    fn means(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
+    fn used(&self) -> Q {
+        q(self.entries.iter().filter(|entry| self.counts(entry)).map(|entry| entry.units).sum::<u64>())
+    }
+
+    fn charge(&mut self, units: &Q) {
+        self.begin_write();
+        let mut back = (-units).to_integer().to_u64().unwrap_or(0);
+        while back > 0 {
+            let newest = self.entries.last_mut().expect("no more is given back than is used");
+            let part = back.min(newest.units);
+            newest.units -= part;
+            back -= part;
+            self.entries.pop_if(|entry| entry.units == 0);
+        }
+        if units.is_positive() {
+            self.enter(units, self.now);
+        }
+        self.end_write();
+    }
+
+    fn reach(&self) -> u64 {
+        self.rule.period + self.plan().0 as u64
+    }
+
+    fn book(&mut self, units: &Q, wait: u64) {
+        self.begin_write();
+        self.enter(units, self.now + i128::from(wait));
+        self.end_write();
+    }
+
+    fn paid_after(&self, units: &Q) -> Q {
+        let mut paid = Q::zero();
+        for entry in self.entries.iter().filter(|entry| self.counts(entry)) {
+            paid += q(entry.units);
+            if paid >= *units {
+                return q(entry.end + i128::from(self.rule.period) - self.now);
+            }
+        }
+        unreachable!("no more is paid than is used")
+    }
+}
+
+/// The contract for one key. Its rules determine its algorithm.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    fixed: Option<Fixed>,
+    slide: Option<Slide>,
+    gcra: Option<Gcra>,
+    bucket: Option<Bucket>,
+}
+
+impl Model {
+    pub fn call(&mut self, rule: &Rule, now: i64, request: Request) -> Result<Decision, Silence> {
+        match rule.form {
+            Form::Fixed { .. } => call(&mut self.fixed, rule, now, request),
+            Form::Gcra { .. } => call(&mut self.gcra, rule, now, request),
+            Form::Bucket { .. } => call(&mut self.bucket, rule, now, request),
+            Form::Slide { .. } => {
+                let before = self.slide.clone();
+                let decision = call(&mut self.slide, rule, now, request)?;
+                if self.slide.as_ref().is_some_and(|slide| slide.total() > Slide::MAX_USED) {
+                    self.slide = before;
+                    return Err(Silence::Overflow);
+                }
+                Ok(decision)
+            }
+        }
+    }
+}
+
+/// Carries out a [`Change::Write`] on `value`.
+pub fn write(value: &mut Vec<u8>, offset: usize, head: usize, bytes: &[u8]) {
+    let (head, rest) = bytes.split_at(head);
+    value.truncate(offset);
+    value[..head.len()].copy_from_slice(head);
+    value.extend_from_slice(rest);
+}
+
+/// A key of the server: the value that the core wrote, and the time until which it counts.
+#[derive(Clone, Debug, Default)]
+pub struct Key {
+    pub value: Option<Vec<u8>>,
+    pub expires: Option<Instant>,
+    /// The longest period under which it was written.
+    pub longest: u64,
+}
+
+impl Key {
+    /// Makes a call to the core, carries out the change, and checks what must hold for every change.
+    pub fn call(&mut self, rule: &Rule, now: i64, request: Request) -> Result<Decision, Refusal> {
+        let (policy, now) = (rule.policy(), Instant::from_us(now));
+        let outcome = policy.decide(self.value.as_deref(), now, request)?;
+        let decision = outcome.decision;
+
+        assert_eq!(decision.limit, if rule.limit == 0 { 0 } else { rule.capacity() });
+        assert!(decision.remaining <= decision.limit);
+        if decision.granted > 0 || matches!(request.amount, Amount::Refund(_)) && rule.limit > 0 {
+            let ahead = if matches!(request.amount, Amount::Cost(_)) { request.ahead } else { Span::ZERO };
+            assert!(decision.wait <= Wait::For(ahead), "later than asked for: {outcome:?}");
+        } else {
+            assert!(decision.wait > Wait::NONE, "a denied call has to wait: {outcome:?}");
+            assert_eq!(outcome.change, Change::Keep, "a denied call changes nothing: {outcome:?}");
+        }
+        if let Change::Write { offset, head, bytes, expires, .. } = &outcome.change {
+            let length = offset + bytes.as_slice().len() - head;
+            assert!(*offset <= self.value.as_ref().map_or(0, Vec::len), "{outcome:?}");
+            assert!(head <= offset && (*head == 0 || matches!(rule.form, Form::Slide { .. })), "{outcome:?}");
+            assert!(length <= 64 || matches!(rule.form, Form::Slide { .. }), "a record of {length} bytes");
+            let free = now.checked_add(decision.reset).expect("whatever does not fit is refused");
+            // A log that other callers share lives as long as it counts for any of them, with bookings.
+            self.longest = self.longest.max(rule.period);
+            let later = if self.longest == rule.period { rule.period } else { 4 * self.longest };
+            let latest = free.checked_add(Span::from_us(later)).unwrap_or(Instant::MAX);
+            assert!((free..=latest).contains(expires), "free at {free:?}, {outcome:?}");
+        }
+        let written = matches!(outcome.change, Change::Write { .. });
+        self.apply(&outcome.change);
+        if written {
+            let again = policy.decide(self.value.as_deref(), now, Request::now(Amount::Cost(1)));
+            let again = again.map(|outcome| (outcome.decision.granted, outcome.decision.wait == Wait::NONE));
+            let fits = decision.remaining > 0;
+            let overflow = again == Err(Refusal::Overflow);
+            assert!(overflow || again == Ok((fits.into(), fits)), "what was written reads as {again:?}");
+        }
+        Ok(decision)
+    }
+
+    /// How long `amount` would have to wait, in microseconds; 0 also if no wait would help.
+    pub fn wait(&self, rule: &Rule, now: i64, amount: Amount) -> u64 {
+        match rule.policy().peek(self.value.as_deref(), Instant::from_us(now), Request::now(amount)) {
+            Ok(Decision { wait: Wait::For(wait), .. }) => wait.as_us(),
+            _ => 0,
+        }
+    }
+
+    /// The microseconds until nothing is used any more.
+    pub fn reset(&self, rule: &Rule, now: i64) -> u64 {
+        let more = Request::now(Amount::Cost(MAX_UNITS));
+        rule.policy().peek(self.value.as_deref(), Instant::from_us(now), more).expect("a record").reset.as_us()
+    }
+
+    /// Carries out a change as the server does.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Keep => {}
+            Change::Write { offset, head, bytes, expires, .. } => {
+                write(self.value.get_or_insert_default(), *offset, *head, bytes.as_slice());
+                self.expires = Some(*expires);
+            }
+            Change::Remove => *self = Self::default(),
+        }
+    }
+
+    /// Lets the key expire if its deadline has passed, as the server does.
+    pub fn expire(&mut self, now: i64) {
+        if self.expires.is_some_and(|at| at <= Instant::from_us(now)) {
+            *self = Self::default();
+        }
+    }
+}
+
+/// Whatever the value is, a call is refused or decided, and the same holds for the value that it leaves: nothing panics, and
+/// no written value is foreign.
+pub fn survives(policy: &Policy, value: &[u8], now: i64, request: Request) {
+    let mut key = Key { value: Some(value.to_vec()), ..Key::default() };
+    let now = Instant::from_us(now);
+    if let Ok(outcome) = policy.decide(Some(value), now, request) {
+        if let Change::Write { offset, .. } = outcome.change {
+            assert!(offset <= value.len());
+        }
+        key.apply(&outcome.change);
+        let again = policy.decide(key.value.as_deref(), now, request);
+        assert!(!matches!(again, Err(Refusal::Foreign(_))), "{value:02x?} became {:02x?}", key.value);
+    }
+}

@@ -1,0 +1,562 @@
+//! The queues, without a server: random clients join, leave, reach their timeout and are granted, while the timer is late,
+//! the key is deleted or changed, and writes are paused. In no case is a client overtaken, granted too early or forgotten.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Outcome, Policy, Quota, Refusal, Request, Span, Wait};
+use redis_rl::queue::{Counter, Queues, Waiter};
+
+const MS: u64 = 1_000;
+/// The most by which a grant may be late without delaying those after it.
+const FORGIVEN: u64 = 100 * MS;
+
+/// A key in memory.
+#[derive(Default)]
+struct Key {
+    value: Option<Vec<u8>>,
+    expires: Option<Instant>,
+}
+
+impl Key {
+    /// The value that a server would return: none if it has expired.
+    fn at(&mut self, now: Instant) -> &mut Self {
+        if self.expires.is_some_and(|at| at <= now) {
+            *self = Self::default();
+        }
+        self
+    }
+}
+
+impl Counter for Key {
+    type Error = Refusal;
+
+    fn stored(&self, _: &Policy) -> Result<Option<&[u8]>, Refusal> {
+        Ok(self.value.as_deref())
+    }
+
+    fn expires(&self) -> Option<Instant> {
+        self.expires
+    }
+
+    fn decide(&self, policy: &Policy, stored: Option<&[u8]>, at: Instant, request: Request) -> Result<Outcome, Refusal> {
+        policy.decide(stored, at, request)
+    }
+
+    fn peek(&self, policy: &Policy, at: Instant, request: Request) -> Result<Decision, Refusal> {
+        policy.peek(self.value.as_deref(), at, request)
+    }
+
+    fn commit(&mut self, change: &Change, now: Instant) {
+        match change {
+            Change::Keep => {}
+            Change::Remove => *self = Self::default(),
+            Change::Write { offset, head, bytes, expires, .. } => {
+                let value = self.value.get_or_insert_default();
+                let (head, rest) = bytes.as_slice().split_at(*head);
+                value.truncate(*offset);
+                value[..head.len()].copy_from_slice(head);
+                value.extend_from_slice(rest);
+                let expires_ms = (*expires).max(now).as_ms_ceil();
+                self.expires = Some(Instant::from_us(expires_ms * 1_000));
+            }
+        }
+    }
+}
+
+/// A client that waits, as the test remembers it.
+#[derive(Clone, Copy, Debug)]
+struct Client {
+    number: u32,
+    amount: Amount,
+    joined: Instant,
+    deadline: Instant,
+}
+
+struct World {
+    policy: Policy,
+    limit: u64,
+    period: u64,
+    capacity: u64,
+    key: Key,
+    queues: Queues<u32>,
+    now: Instant,
+    /// The clients that wait, in the order of arrival.
+    waiting: Vec<Client>,
+    next: u32,
+    /// The grants: time and units.
+    grants: Vec<(Instant, u64)>,
+    /// Whether units were forced or refunded, whatever the state was.
+    forced: bool,
+    told: Vec<String>,
+}
+
+impl World {
+    fn new(kind: Kind, limit: u64, period_ms: u64, capacity: u64) -> Self {
+        let period = period_ms * MS;
+        let mut policy = kind.policy(Quota::new(limit, Span::from_us(period)).expect("a quota")).expect("a policy");
+        let capacity = if matches!(kind, Kind::Gcra | Kind::Bucket) { capacity } else { limit };
+        if capacity != limit {
+            policy.set(0, capacity as i64);
+        }
+        Self {
+            policy,
+            limit,
+            period,
+            capacity,
+            key: Key::default(),
+            queues: Queues::default(),
+            now: Instant::from_us(1_760_000_000_000_000),
+            waiting: Vec::new(),
+            next: 0,
+            grants: Vec::new(),
+            forced: false,
+            told: Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, what: String) {
+        self.told.push(format!("{:?}: {what}", self.now));
+    }
+
+    /// Makes a call that would wait for `patience`.
+    fn call(&mut self, amount: Amount, patience: Span) {
+        let (now, request) = (self.now, Request::now(amount));
+        self.key.at(now);
+        let decision = self.key.peek(&self.policy, now, request).expect("a decision");
+        let queued = self.queues.holds(0, b"key");
+        assert_eq!(queued, !self.waiting.is_empty());
+        let need = match decision.wait {
+            Wait::Never => return,
+            Wait::For(need) => need,
+        };
+        if decision.granted > 0 && !queued {
+            let outcome = self.key.decide(&self.policy, self.key.value.as_deref(), now, request).expect("a decision");
+            self.key.commit(&outcome.change, now);
+            self.tell(format!("{amount:?} granted at once"));
+            return self.grants.push((now, outcome.decision.granted));
+        }
+        if need > patience {
+            return;
+        }
+        let client = Client { number: self.next, amount, joined: now, deadline: now.saturating_add(patience) };
+        self.next += 1;
+        let Client { number, joined, deadline, .. } = client;
+        let waiter = Waiter { client: number, policy: self.policy, request, joined, deadline };
+        self.queues.join(0, b"key", waiter, &self.key, now.saturating_add(need));
+        self.waiting.push(client);
+        self.tell(format!("{client:?} waits"));
+        assert!(self.queues.wakes().is_some_and(|wakes| wakes <= deadline), "{}", self.story());
+    }
+
+    /// Makes a call that does not wait.
+    fn act(&mut self, amount: Amount) {
+        let now = self.now;
+        let key = self.key.at(now);
+        let Ok(outcome) = key.decide(&self.policy, key.value.as_deref(), now, Request::now(amount)) else { return };
+        key.commit(&outcome.change, now);
+        self.queues.stir(0, b"key", now);
+        self.forced = true;
+        self.tell(format!("{amount:?}"));
+    }
+
+    /// Fires the timer.
+    fn fire(&mut self, may_grant: bool, most: usize) {
+        let now = self.now;
+        let late = self.queues.wakes().map_or(Span::ZERO, |wakes| now.since(wakes));
+        while let Some((id, ..)) = self.queues.due(now) {
+            let answers = self.queues.serve(id, self.key.at(now), now, may_grant, most);
+            let more = answers.len() == most;
+            self.told.push(format!("{now:?}: the timer answers {answers:?}"));
+            for (waiter, answer) in answers {
+                let decision = answer.expect("a decision");
+                let place =
+                    self.waiting.iter().position(|client| client.number == waiter.client).expect("a client that waits");
+                let client = self.waiting.remove(place);
+                if decision.granted > 0 {
+                    assert!(may_grant, "granted in a pause");
+                    let latest = client.deadline.saturating_add(late);
+                    assert!(now <= latest, "{client:?} was granted too late at {now:?}\n{}", self.story());
+                    assert_eq!(place, 0, "{client:?} passed {:?}\n{}", self.waiting[0], self.story());
+                    self.grants.push((now, decision.granted));
+                } else {
+                    assert!(client.deadline <= now, "{client:?} was given up early at {now:?}\n{}", self.story());
+                    assert!(decision.wait >= Wait::For(Span::from_us(1_000)));
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        if may_grant {
+            self.nobody_is_forgotten();
+        }
+    }
+
+    /// Checks the state right after the timer: the first client can't be granted, no client's timeout is over, and the timer
+    /// is set for the next event.
+    fn nobody_is_forgotten(&self) {
+        assert_eq!(self.queues.len(), self.waiting.len());
+        let Some(first) = self.waiting.first() else { return assert_eq!(self.queues.wakes(), None) };
+        let decision = self.key.peek(&self.policy, self.now, Request::now(first.amount)).expect("a decision");
+        assert_eq!(decision.granted, 0, "{first:?} could be granted at {:?}\n{}", self.now, self.story());
+        let Wait::For(wait) = decision.wait else { panic!("never") };
+        let wakes = self.queues.wakes().expect("a time");
+        let deadline = self.waiting.iter().map(|client| client.deadline).min().expect("somebody");
+        assert!(self.now < deadline && wakes <= deadline, "{}", self.story());
+        let due = self.now.saturating_add(wait).min(self.key.expires.unwrap_or(Instant::MAX));
+        assert!(wakes <= due, "{first:?} is due before the timer\n{}", self.story());
+    }
+
+    fn story(&self) -> String {
+        self.told.join("\n")
+    }
+
+    /// Checks that no stretch of time holds more than the algorithm allows, apart from the compensated lateness of the
+    /// timer.
+    fn nothing_is_granted_twice(&self) {
+        let (limit, period, capacity) = (u128::from(self.limit), u128::from(self.period), u128::from(self.capacity));
+        let mut window = None;
+        for (index, &(from, _)) in self.grants.iter().enumerate() {
+            if self.policy.kind() == Kind::Fixed {
+                // The windows are consecutive. Each is checked once, from its first grant on.
+                if window.is_some_and(|end| from < end) {
+                    continue;
+                }
+                window = from.checked_add(Span::from_us(self.period));
+            }
+            let mut total = 0;
+            for &(to, units) in &self.grants[index..] {
+                total += u128::from(units);
+                let passed = u128::from(to.since(from).as_us());
+                let most = match self.policy.kind() {
+                    Kind::Fixed | Kind::Slide if passed >= period => break,
+                    Kind::Fixed | Kind::Slide => limit,
+                    Kind::Gcra | Kind::Bucket => capacity + (passed + u128::from(FORGIVEN)) * limit / period,
+                };
+                assert!(total <= most, "{total} of {most} from {from:?} to {to:?}\n{}", self.story());
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Call(Amount, u64),
+    Leave(prop::sample::Index),
+    Pass(u64),
+    /// The timer fires on time, or late by so many microseconds.
+    Timer(u64),
+    Delete,
+    Expire(u64),
+    Act(Amount),
+    Pause(u64),
+    /// The clock steps by so many microseconds.
+    Step(i64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let amount = || prop_oneof![4 => Just(Amount::Cost(1)), 2 => (1..6u64).prop_map(Amount::Cost), 2 => (1..9u64).prop_map(Amount::UpTo)];
+    let patience = || prop_oneof![3 => 1..3_000 * MS, 1 => 1..50 * MS, 1 => Just(86_400_000 * MS)];
+    let late = || prop_oneof![4 => 0..2 * MS, 1 => Just(0), 1 => 0..500 * MS];
+    let act = prop_oneof![(1..6u64).prop_map(Amount::Force), (1..6u64).prop_map(Amount::Refund)];
+    let event = prop_oneof![
+        10 => (amount(), patience()).prop_map(|(amount, patience)| Event::Call(amount, patience)),
+        2 => any::<prop::sample::Index>().prop_map(Event::Leave),
+        4 => (0..80 * MS).prop_map(Event::Pass),
+        12 => late().prop_map(Event::Timer),
+        1 => Just(Event::Delete),
+        1 => (0..500 * MS).prop_map(Event::Expire),
+        1 => act.prop_map(Event::Act),
+        1 => (0..300 * MS).prop_map(Event::Pause),
+        1 => (-5_000_000..5_000_000i64).prop_map(Event::Step),
+    ];
+    vec(event, 1..120)
+}
+
+fn cases() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(6_000);
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn nobody_is_passed_granted_early_or_forgotten(
+        kind in prop::sample::select(Kind::ALL), limit in 1..12u64, period_ms in 1..2_000u64, capacity in 1..12u64,
+        events in events(), most in prop_oneof![Just(1_000usize), 1..4usize],
+    ) {
+        let mut world = World::new(kind, limit, period_ms, capacity);
+        // A key that was deleted, or changed by hand, may grant its limit again.
+        let mut meddled = false;
+        for event in events {
+            match event {
+                Event::Call(amount, patience) => world.call(amount, Span::from_us(patience)),
+                Event::Leave(index) if !world.waiting.is_empty() => {
+                    let client = world.waiting.remove(index.index(world.waiting.len()));
+                    world.tell(format!("{client:?} leaves"));
+                    let left = world.queues.leave(client.number, world.now).expect("it waits");
+                    prop_assert_eq!((left.client, left.deadline), (client.number, client.deadline));
+                    prop_assert!(world.queues.leave(client.number, world.now).is_none());
+                }
+                Event::Leave(_) => {}
+                Event::Pass(us) => {
+                    // Time does not pass beyond the timer: it fires when it is due.
+                    let to = world.now.saturating_add(Span::from_us(us));
+                    while let Some(wakes) = world.queues.wakes().filter(|&wakes| wakes <= to) {
+                        world.now = world.now.max(wakes);
+                        world.fire(true, most);
+                    }
+                    world.now = to;
+                }
+                Event::Timer(late) => {
+                    if let Some(wakes) = world.queues.wakes() {
+                        world.now = world.now.max(wakes).saturating_add(Span::from_us(late));
+                        world.fire(true, most);
+                    }
+                }
+                Event::Delete => {
+                    meddled |= world.key.value.is_some();
+                    world.key = Key::default();
+                    world.queues.stir(0, b"key", world.now);
+                    world.tell("the key goes".into());
+                }
+                Event::Expire(us) => {
+                    if let Some(expires) = &mut world.key.expires {
+                        *expires = world.now.saturating_add(Span::from_us(us)).min(*expires);
+                        meddled = true;
+                        world.queues.stir(0, b"key", world.now);
+                        world.tell(format!("the key expires in {us} us"));
+                    }
+                }
+                Event::Act(amount) => world.act(amount),
+                Event::Step(us) => {
+                    let moved = |at: Instant| Instant::from_us(at.as_us().saturating_add(us));
+                    world.now = moved(world.now);
+                    for client in &mut world.waiting {
+                        (client.joined, client.deadline) = (moved(client.joined), moved(client.deadline));
+                    }
+                    world.queues.clock_stepped(us, world.now);
+                    meddled = true;
+                    world.tell(format!("the clock steps by {us} us"));
+                }
+                Event::Pause(us) => {
+                    world.tell("a pause".into());
+                    let to = world.now.saturating_add(Span::from_us(us));
+                    while let Some(wakes) = world.queues.wakes().filter(|&wakes| wakes <= to) {
+                        world.now = world.now.max(wakes);
+                        world.fire(false, most);
+                    }
+                    world.now = to;
+                }
+            }
+        }
+        if !meddled && !world.forced {
+            world.nothing_is_granted_twice();
+        }
+        // In the end each client is answered, and nothing is left in the queue.
+        while let Some(wakes) = world.queues.wakes() {
+            world.now = world.now.max(wakes);
+            world.fire(true, most);
+        }
+        prop_assert!(world.waiting.is_empty() && world.queues.is_empty() && !world.queues.holds(0, b"key"));
+    }
+
+    #[test]
+    fn lateness_does_not_add_up(
+        limit in 1..200u64, period_ms in 100..2_000u64, capacity in 1..4u64, bucket: bool,
+        late in vec(0..5 * MS, 50),
+    ) {
+        let kind = if bucket { Kind::Bucket } else { Kind::Gcra };
+        let mut world = World::new(kind, limit, period_ms, capacity);
+        let start = world.now;
+        for _ in 0..capacity + 50 {
+            world.call(Amount::Cost(1), Span::from_us(86_400_000 * MS));
+        }
+        for late in late.iter().cycle() {
+            let Some(wakes) = world.queues.wakes() else { break };
+            world.now = world.now.max(wakes).saturating_add(Span::from_us(*late));
+            world.fire(true, 1_000);
+        }
+        for (index, &(at, units)) in world.grants.iter().enumerate().skip(capacity as usize) {
+            let due = ((index as u64 + 1 - capacity) * world.period).div_ceil(limit);
+            prop_assert_eq!(units, 1);
+            let at = at.since(start).as_us();
+            // Times are whole microseconds: each grant may be rounded up by one.
+            prop_assert!((due..=due + 5 * MS + index as u64).contains(&at), "grant {}, due at {} us, came at {} us", index, due, at);
+        }
+        prop_assert_eq!(world.grants.len() as u64, capacity + 50);
+    }
+}
+
+/// A key of which one unit was taken at `now`.
+fn used(policy: &Policy, now: Instant) -> Key {
+    let mut key = Key::default();
+    key.commit(&policy.decide(None, now, Request::now(Amount::Cost(1))).expect("a decision").change, now);
+    key
+}
+
+const EPOCH: Instant = Instant::from_us(0);
+
+fn policy(kind: Kind, limit: u64, period_ms: u64) -> Policy {
+    kind.policy(Quota::new(limit, Span::from_us(period_ms * MS)).expect("a quota")).expect("a policy")
+}
+
+fn waiter(policy: Policy, client: u32, joined: Instant, deadline: Instant) -> Waiter<u32> {
+    Waiter { client, policy, request: Request::now(Amount::Cost(1)), joined, deadline }
+}
+
+#[test]
+fn a_turn_in_time_is_granted_though_the_timer_is_late() {
+    for kind in Kind::ALL {
+        for units in [1, 100] {
+            // The queue does not cache a long log of SLIDE. It only knows when the first client was due.
+            let policy = policy(*kind, 1, 1_000);
+            let mut key = used(&policy, EPOCH);
+            if let Some(value) = key.value.as_mut().filter(|_| *kind == Kind::Slide && units > 1) {
+                let entry = value[40..].to_vec();
+                (0..4).for_each(|_| value.extend_from_slice(&entry));
+            }
+            let decision = key.peek(&policy, EPOCH, Request::now(Amount::Cost(1))).expect("a decision");
+            let Wait::For(wait) = decision.wait else { panic!("never") };
+            let due = EPOCH.saturating_add(wait);
+            let late = due.saturating_add(Span::from_us(3_000));
+            for (deadline, granted) in [(due, 1), (Instant::from_us(due.as_us() - 1), 0)] {
+                let (mut queues, mut key) = (Queues::default(), Key { value: key.value.clone(), expires: key.expires });
+                queues.join(0, b"key", waiter(policy, 1, EPOCH, deadline), &key, due);
+                let (id, ..) = queues.due(late).expect("a queue");
+                let answers = queues.serve(id, key.at(late), late, true, 10);
+                assert!(
+                    matches!(&answers[..], [(Waiter { client: 1, .. }, Ok(row))] if row.granted == granted),
+                    "{kind:?} {answers:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_is_charged_for_a_moment_before_it_came() {
+    let policy = policy(Kind::Gcra, 1, 50);
+    let at = |ms: u64| Instant::from_us((ms * MS) as i64);
+    let mut burst_one = policy;
+    burst_one.set(0, 1);
+    let mut key = used(&burst_one, EPOCH);
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(burst_one, 1, at(0), Instant::MAX), &key, at(50));
+    // The timer is late. In the meantime another client has come, and the first has left.
+    queues.join(0, b"key", waiter(burst_one, 2, at(60), Instant::MAX), &key, at(60));
+    queues.leave(1, at(61));
+    let (id, ..) = queues.due(at(70)).expect("a queue");
+    assert_eq!(queues.serve(id, key.at(at(70)), at(70), true, 10).len(), 1);
+    let next = key.peek(&burst_one, at(70), Request::now(Amount::Cost(1))).expect("a decision");
+    assert_eq!(next.wait, Wait::For(Span::from_us(40 * MS)), "it is charged as of its coming, at 60 ms");
+}
+
+#[test]
+fn a_log_that_has_expired_is_begun_anew() {
+    let policy = policy(Kind::Slide, 5, 1_000);
+    let mut key = used(&policy, EPOCH);
+    // The key expires, as after PEXPIRE, while its log would still count.
+    key.expires = Some(Instant::from_us(400_000));
+    let mut queues = Queues::default();
+    let all = Waiter { request: Request::now(Amount::Cost(5)), ..waiter(policy, 1, EPOCH, Instant::MAX) };
+    queues.join(0, b"key", all, &key, Instant::from_us(1_001_000));
+    queues.join(0, b"key", waiter(policy, 2, EPOCH, Instant::MAX), &key, EPOCH);
+    let late = Instant::from_us(500_000);
+    queues.leave(1, late);
+    let (id, ..) = queues.due(late).expect("a queue");
+    let answers = queues.serve(id, key.at(late), late, true, 10);
+    assert!(matches!(&answers[..], [(Waiter { client: 2, .. }, Ok(decision))] if decision.granted == 1), "{answers:?}");
+    assert_eq!(key.value, used(&policy, late).value);
+}
+
+#[test]
+fn queues_of_different_keys_know_nothing_of_each_other() {
+    let policy = policy(Kind::Gcra, 1, 1_000);
+    let (mut queues, mut keys) = (Queues::default(), Vec::new());
+    for db in 0..3 {
+        let key = used(&policy, EPOCH);
+        queues.join(db as i32, b"key", waiter(policy, db, EPOCH, Instant::MAX), &key, Instant::from_us(1_000_000));
+        keys.push(key);
+    }
+    let soon = Instant::from_us(1_000);
+    keys[1] = Key::default();
+    queues.stir(1, b"key", soon);
+    queues.stir(1, b"other", soon);
+    queues.stir(9, b"key", soon);
+    let (id, db, name) = queues.due(soon).expect("a queue");
+    assert_eq!((db, &*name), (1, &b"key"[..]));
+    let answers = queues.serve(id, &mut keys[1], soon, true, 10);
+    assert!(matches!(&answers[..], [(Waiter { client: 1, .. }, Ok(decision))] if decision.granted == 1), "{answers:?}");
+    assert!(queues.due(soon).is_none() && !queues.holds(1, b"key") && queues.holds(0, b"key"));
+    queues.stir_all(soon);
+    let (id, ..) = queues.due(soon).expect("a queue");
+    assert!(queues.serve(id, &mut keys[0], soon, true, 10).is_empty());
+    assert_eq!(queues.len(), 2);
+}
+
+/// How often a queue reads the key until its one client, under `policy`, is granted. `written` has used up the units that it
+/// needs.
+fn looks(written: &Policy, policy: Policy) -> usize {
+    let mut key = Key::default();
+    let all = Request::now(Amount::Cost(1_000));
+    key.commit(&written.decide(None, EPOCH, all).expect("a decision").change, EPOCH);
+    let Wait::For(wait) = key.peek(&policy, EPOCH, Request::now(Amount::Cost(1))).expect("a decision").wait else {
+        panic!("never")
+    };
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, EPOCH.saturating_add(wait));
+    for looks in 1.. {
+        let now = queues.wakes().expect("a time");
+        let (id, ..) = queues.due(now).expect("a queue");
+        if let [(_, answer)] = &queues.serve(id, key.at(now), now, true, 10)[..] {
+            assert_eq!(answer.as_ref().expect("a decision").granted, 1);
+            return looks;
+        }
+        assert!(looks < 1_000_000, "the timer never rests");
+    }
+    unreachable!()
+}
+
+#[test]
+fn who_waits_for_what_another_policy_left_does_not_poll() {
+    for kind in [Kind::Fixed, Kind::Gcra, Kind::Bucket, Kind::Slide] {
+        let own = policy(kind, 1_000, 3_600_000);
+        let same = looks(&own, own);
+        for other in [policy(kind, 1_000, 86_400_000), policy(kind, 2_000, 3_600_000), policy(kind, 1_000, 60_000)] {
+            let (before, after) = (looks(&own, other), looks(&other, own));
+            assert!(before.max(after) <= 5 * same, "{kind:?}: {before} and {after} looks, {same} by the same policy");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn a_queue_knows_when_what_another_policy_left_is_free(
+        kind in prop::sample::select(vec![Kind::Slide, Kind::Gcra, Kind::Bucket]), limits in (1..50u64, 1..50u64),
+        periods in (1..5_000u64, 1..5_000u64), used in 1..100u64, passed in 0..2_000 * MS, asked in 1..50u64,
+    ) {
+        let (written, own) = (policy(kind, limits.0, periods.0), policy(kind, limits.1, periods.1));
+        let asked = Request::now(Amount::Cost(asked.min(limits.1)));
+        let mut key = Key::default();
+        key.commit(&written.decide(None, EPOCH, Request::now(Amount::Force(used))).expect("a decision").change, EPOCH);
+        let now = EPOCH.saturating_add(Span::from_us(passed));
+        let decision = key.at(now).peek(&own, now, asked).expect("a decision");
+        if decision.granted > 0 {
+            return Ok(());
+        }
+        let Wait::For(wait) = decision.wait else { panic!("never") };
+        let mut queues = Queues::default();
+        let waiter = Waiter { request: asked, ..waiter(own, 1, now, Instant::MAX) };
+        queues.join(0, b"key", waiter, &key, now.saturating_add(wait));
+        let due = queues.wakes().expect("a time");
+        // The key may expire first, and then all units are free.
+        let granted = |at: Instant| own.decide(key.value.as_deref(), at, asked).expect("a decision").decision.granted > 0;
+        prop_assert!(granted(due) || key.expires == Some(due), "not at {:?}", due);
+        let sooner = due.saturating_sub(Span::from_us(1_001));
+        prop_assert!(sooner < now || !granted(sooner), "already at {:?}, due at {:?}", sooner, due);
+    }
+}

@@ -1,0 +1,321 @@
+//! `RL.ALL` charges every rule or none.
+
+use std::collections::BTreeMap;
+
+use redis::{Connection, FromRedisValue, Value};
+use support::{call, command, error, limit, snapshots, Server};
+
+/// Calls `RL.ALL`, and returns whether it was granted, wait_ms, and a row for each rule.
+type Reply = (i64, i64, Vec<[i64; 5]>);
+
+fn all(client: &mut Connection, words: &str) -> Reply {
+    Reply::from_redis_value(call(client, words)).unwrap_or_else(|error| panic!("{words}: {error}"))
+}
+
+#[test]
+fn requests_and_tokens_are_charged_together_or_not_at_all() {
+    let server = Server::start();
+    let mut client = server.client();
+    let words = "RL.ALL 2 {team-a}:requests {team-a}:tokens GCRA 60 1d SLIDE 1000 1d COST 400";
+    let (granted, wait_ms, rows) = all(&mut client, words);
+    assert_eq!((granted, wait_ms, rows.len()), (1, 0, 2));
+    assert_eq!([&rows[0][..4], &rows[1][..4]], [[1, 60, 59, 0], [400, 1000, 600, 0]]);
+    assert_eq!(all(&mut client, words).0, 1);
+    let before = snapshots(&mut client);
+    let (granted, wait_ms, rows) = all(&mut client, words);
+    assert_eq!(granted, 0);
+    // The first rule would have granted the call, so its row shows its cost. Neither key has changed.
+    assert_eq!(rows[0][..4], [1, 60, 58, 0]);
+    assert_eq!(rows[1][..3], [0, 1000, 200]);
+    assert!(wait_ms == rows[1][3] && wait_ms > 86_000_000, "{wait_ms}");
+    assert_eq!(snapshots(&mut client), before);
+}
+
+#[test]
+fn any_refusing_rule_leaves_every_key_untouched() {
+    let server = Server::start();
+    let mut client = server.client();
+    for rules in [2, 3, 7, 32] {
+        for refusing in 0..rules {
+            call::<()>(&mut client, "FLUSHALL");
+            let names = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
+            let keys: Vec<String> = (0..rules).map(|rule| format!("key:{rule}")).collect();
+            // Half of the keys are in use already. The key that refuses is full.
+            for rule in (0..rules).filter(|rule| rule % 2 == 0 || *rule == refusing) {
+                let cost = if rule == refusing { 10 } else { 4 };
+                limit(&mut client, &format!("RL.{} key:{rule} 10 1d COST {cost}", names[rule % 4]));
+            }
+            let before = snapshots(&mut client);
+            let terms: Vec<String> = (0..rules).map(|rule| format!("{} 10 1d COST 2", names[rule % 4])).collect();
+            let words = format!("RL.ALL {rules} {} {}", keys.join(" "), terms.join(" "));
+            let (granted, wait_ms, rows) = all(&mut client, &words);
+            assert_eq!((granted, rows.len()), (0, rules));
+            for (rule, row) in rows.iter().enumerate() {
+                assert_eq!(row[0], if rule == refusing { 0 } else { 2 }, "rule {rule} of {rules}");
+                assert_eq!(
+                    row[2],
+                    if rule == refusing {
+                        0
+                    } else if rule % 2 == 0 {
+                        6
+                    } else {
+                        10
+                    },
+                    "rule {rule} of {rules}"
+                );
+            }
+            assert_eq!(wait_ms, rows[refusing][3]);
+            assert_eq!(snapshots(&mut client), before);
+            // When the key that refuses is reset, the same call is granted, and every key is charged.
+            call::<i64>(&mut client, &format!("DEL key:{refusing}"));
+            let (granted, wait_ms, rows) = all(&mut client, &words);
+            assert_eq!((granted, wait_ms), (1, 0));
+            assert!(rows.iter().all(|row| row[0] == 2));
+            assert_eq!(call::<i64>(&mut client, "DBSIZE"), rules as i64);
+            assert!(keys.iter().all(|key| call::<i64>(&mut client, &format!("PTTL {key}")) > 0));
+        }
+    }
+}
+
+#[test]
+fn never_outweighs_every_wait() {
+    let server = Server::start();
+    let mut client = server.client();
+    limit(&mut client, "RL.FIXED a 10 1d COST 10");
+    let (granted, wait_ms, rows) = all(&mut client, "RL.ALL 3 a b c FIXED 10 1d GCRA 10 1d BURST 2 COST 3 BUCKET 0 1d");
+    assert_eq!((granted, wait_ms), (0, -1));
+    assert!(rows[0][3] > 0);
+    assert_eq!(rows[1], [0, 2, 2, -1, 0]);
+    assert_eq!(rows[2], [0, 0, 0, -1, 0]);
+    assert_eq!(call::<i64>(&mut client, "DBSIZE"), 1);
+}
+
+#[test]
+fn options_and_costs_belong_to_their_rule() {
+    let server = Server::start();
+    let mut client = server.client();
+    let words = "rl.all 4 a b c d fixed 10 1d align 1h cost 2 slide 10 1d segments 7 \
+        gcra 10 1d cost 3 burst 5 bucket 10 1d step capacity 20 cost 20";
+    let (granted, _, rows) = all(&mut client, words);
+    assert_eq!(granted, 1);
+    let heads: Vec<_> = rows.iter().map(|row| [row[0], row[1], row[2]]).collect();
+    assert_eq!(heads, [[2, 10, 8], [1, 10, 9], [3, 5, 2], [20, 20, 0]]);
+}
+
+#[test]
+fn clear_errors_that_change_nothing() {
+    const ALGORITHMS: &str = "must be FIXED, SLIDE, GCRA or BUCKET";
+    const NUMKEYS: &str = "ERR numkeys must be a whole number from 1 to 1024";
+    let server = Server::start();
+    let mut client = server.client();
+    limit(&mut client, "RL.FIXED fixed 10 1d");
+    call::<()>(&mut client, "RPUSH list a");
+    call::<()>(&mut client, "SET text hello");
+    let before = call::<Vec<Vec<u8>>>(&mut client, "KEYS *").len();
+    let fixed = call::<Vec<u8>>(&mut client, "GET fixed");
+    for (words, text) in [
+        ("RL.ALL 1 a FIXED 10", "ERR wrong number of arguments for 'rl.all' command".to_string()),
+        ("RL.ALL 0 FIXED 10 60 a", NUMKEYS.into()),
+        ("RL.ALL x a FIXED 10 60", NUMKEYS.into()),
+        ("RL.ALL -1 a FIXED 10 60", NUMKEYS.into()),
+        ("RL.ALL 1025 a FIXED 10 60", NUMKEYS.into()),
+        ("RL.ALL 2 a b FIXED 10 60", "ERR fewer rules than keys: numkeys is 2, and the rules are 1".into()),
+        ("RL.ALL 9 a b FIXED 10 60", "ERR fewer rules than keys: numkeys is 9, and the rules are 0".into()),
+        ("RL.ALL 1 a FIXED 10 60 GCRA 10 60", "ERR more rules than keys: numkeys is 1".into()),
+        ("RL.ALL 1 a b FIXED 10 60", format!("ERR unknown algorithm 'b': {ALGORITHMS}")),
+        ("RL.ALL 2 a FIXED 10 60 GCRA", format!("ERR unknown algorithm '10': {ALGORITHMS}")),
+        ("RL.ALL 2 a b FIXED 10 60 GCRA 10", "ERR GCRA needs a limit and a period".into()),
+        ("RL.ALL 2 a b FIXED 10 60 GCRA x 60", "ERR limit must be a whole number from 0 to 1000000000000".into()),
+        ("RL.ALL 1 a FIXED 10 60 UPTO 3", "ERR unknown option 'UPTO' for RL.ALL".into()),
+        ("RL.ALL 1 a FIXED 10 60 FORCE 3", "ERR unknown option 'FORCE' for RL.ALL".into()),
+        ("RL.ALL 1 a FIXED 10 60 COST", "ERR COST needs a value".into()),
+        ("RL.ALL 1 a FIXED 10 60 COST 1 COST 1", "ERR COST is given twice".into()),
+        ("RL.ALL 3 a b a FIXED 10 60 GCRA 10 60 FIXED 10 60", "ERR keys 1 and 3 are the same".into()),
+        ("RL.ALL 2 a fixed GCRA 10 60 GCRA 10 60", "WRONGTYPE key 2 holds a FIXED limiter, not a GCRA limiter".into()),
+        ("RL.ALL 2 a list GCRA 10 60 GCRA 10 60", "WRONGTYPE key 2 holds a list, not a GCRA limiter".into()),
+        ("RL.ALL 2 text a SLIDE 10 60 GCRA 10 60", "WRONGTYPE key 1 holds a string that is not a SLIDE limiter".into()),
+        (
+            "RL.ALL 2 a b FIXED 10 60 GCRA 1 3650d BURST 1000000000000 COST 1000000000000",
+            "ERR the result is too large for a limiter's record".into(),
+        ),
+    ] {
+        assert_eq!(error(&mut client, &command(words)), text, "{words}");
+    }
+    assert_eq!(call::<Vec<Vec<u8>>>(&mut client, "KEYS *").len(), before);
+    assert_eq!(call::<Vec<u8>>(&mut client, "GET fixed"), fixed);
+}
+
+#[test]
+fn fifty_clients_on_overlapping_keys_never_get_more_than_any_rule_allows() {
+    const RULES: [(&str, i64); 6] =
+        [("GCRA", 300), ("FIXED", 400), ("SLIDE", 250), ("BUCKET", 350), ("SLIDE", 500), ("FIXED", 200)];
+    let server = Server::start();
+    let charged = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..50_usize)
+            .map(|seed| {
+                let mut client = server.client();
+                scope.spawn(move || {
+                    let mut charged = BTreeMap::<usize, i64>::new();
+                    for round in 0..40_usize {
+                        // Two to four of the keys, in an order that differs from client to client.
+                        let first = (seed + round * round) % 6;
+                        let picked: Vec<usize> =
+                            (0..2 + (seed + round) % 3).map(|step| (first + step * [1, 5][seed % 2]) % 6).collect();
+                        let keys: Vec<String> = picked.iter().map(|rule| format!("key:{rule}")).collect();
+                        let cost = 1 + (seed + round) % 3;
+                        let rule = |&rule: &usize| format!("{} {} 1d COST {cost}", RULES[rule].0, RULES[rule].1);
+                        let rules: Vec<String> = picked.iter().map(rule).collect();
+                        let words = format!("RL.ALL {} {} {}", keys.len(), keys.join(" "), rules.join(" "));
+                        let (granted, _, rows) = all(&mut client, &words);
+                        assert_eq!(granted == 1, rows.iter().all(|row| row[0] > 0));
+                        if granted == 1 {
+                            picked.iter().for_each(|&rule| *charged.entry(rule).or_default() += cost as i64);
+                        }
+                    }
+                    charged
+                })
+            })
+            .collect();
+        clients.into_iter().flat_map(|client| client.join().expect("a client")).fold(
+            BTreeMap::new(),
+            |mut sum, (rule, units)| {
+                *sum.entry(rule).or_insert(0) += units;
+                sum
+            },
+        )
+    });
+    let mut client = server.client();
+    for (rule, (name, most)) in RULES.into_iter().enumerate() {
+        let units = charged[&rule];
+        // In the meantime at most one unit has drained.
+        assert!((1..=most + 1).contains(&units), "{name}: {units} of {most}");
+        let [_, _, remaining, ..] = limit(&mut client, &format!("RL.PEEK {name} key:{rule} {most} 1d"));
+        assert!(
+            (most - units..=most - units + 1).contains(&remaining),
+            "{name}: {remaining} left of {most} with {units} charged"
+        );
+    }
+    assert!(charged.values().sum::<i64>() > 500);
+}
+
+#[test]
+fn it_replicates_as_one() {
+    let server = Server::on_port(&[]);
+    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    let (mut client, mut other) = (server.client(), replica.client());
+    support::wait_for("the replica", || call::<String>(&mut other, "INFO replication").contains("master_link_status:up"));
+    let mut monitor = replica.client();
+    call::<()>(&mut monitor, "MONITOR");
+    all(&mut client, "RL.ALL 3 a b c FIXED 10 1d GCRA 10 1d SLIDE 10 1d");
+    call::<i64>(&mut client, "WAIT 1 50000");
+    support::assert_same(&snapshots(&mut client), &snapshots(&mut other));
+    // The replica receives a transaction: at no time does it hold only a part of the changes.
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|word| word != "exec") {
+        let line: String = String::from_redis_value(monitor.recv_response().expect("a line")).expect("text");
+        let word = line.split('"').nth(1).unwrap_or_default().to_lowercase();
+        if ["multi", "set", "exec"].contains(&&*word) {
+            seen.push(word);
+        }
+    }
+    assert_eq!(seen, ["multi", "set", "set", "set", "exec"]);
+}
+
+#[test]
+fn the_server_finds_its_keys() {
+    let server = Server::start();
+    let mut client = server.client();
+    let words = "RL.ALL 3 a b c FIXED 10 60 GCRA 10 60 SLIDE 10 60";
+    assert_eq!(call::<Vec<String>>(&mut client, &format!("COMMAND GETKEYS {words}")), ["a", "b", "c"]);
+    let access: Vec<(String, Vec<String>)> = call(&mut client, &format!("COMMAND GETKEYSANDFLAGS {words}"));
+    assert!(access.iter().all(|(_, flags)| flags == &["RW", "access", "update"]), "{access:?}");
+    call::<()>(&mut client, "ACL SETUSER some on >secret ~a ~b +@all");
+    let mut some = server.client();
+    call::<()>(&mut some, "AUTH some secret");
+    assert!(error(&mut some, &command(words)).contains("NOPERM"));
+    assert_eq!(all(&mut some, "RL.ALL 2 a b FIXED 10 60 GCRA 10 60").0, 1);
+}
+
+#[test]
+fn a_cluster_refuses_keys_of_different_slots_and_takes_a_hash_tag() {
+    let server = Server::node();
+    let mut client = server.client();
+    call::<()>(&mut client, "CLUSTER ADDSLOTSRANGE 0 8191");
+    support::wait_for("the slots", || {
+        call::<()>(&mut client, "CLUSTER BUMPEPOCH");
+        call::<String>(&mut client, "CLUSTER INFO").contains("cluster_slots_assigned:8192")
+    });
+    call::<()>(&mut client, "CONFIG SET cluster-require-full-coverage no");
+    support::wait_for("the cluster", || call::<String>(&mut client, "CLUSTER INFO").contains("cluster_state:ok"));
+    // Of the tags {a} to {z}, one whose slot this node serves and one whose slot it does not serve.
+    let mut tag = |here: bool| {
+        let mut tags = ('a'..='z').map(String::from);
+        tags.find(|tag| (call::<i64>(&mut client, &format!("CLUSTER KEYSLOT {tag}")) < 8192) == here).expect("a tag")
+    };
+    let (here, elsewhere) = (tag(true), tag(false));
+    let words = format!("RL.ALL 2 {{{here}}}:1 {{{here}}}:2 FIXED 10 60 GCRA 10 60");
+    assert_eq!(all(&mut client, &words).0, 1);
+    let words = format!("RL.ALL 2 {{{here}}}:1 {{{elsewhere}}}:2 FIXED 10 60 GCRA 10 60");
+    assert!(error(&mut client, &command(&words)).contains("CROSSSLOT"));
+    // A node executes no command on a slot that it does not serve.
+    for words in [
+        format!("RL.ALL 1 {elsewhere} FIXED 10 60"),
+        format!("RL.GCRA {elsewhere} 10 60"),
+        format!("RL.INSPECT {elsewhere}"),
+    ] {
+        let text = error(&mut client, &command(&words));
+        assert!(text.contains("MOVED") || text.contains("CLUSTERDOWN"), "{words}: {text}");
+    }
+    assert_eq!(call::<Value>(&mut client, "DBSIZE"), Value::Int(2));
+}
+
+/// A record of SLIDE with many entries of one unit, which will count for most of a day.
+fn long_log(client: &mut Connection, entries: u32) -> Vec<u8> {
+    limit(client, "RL.SLIDE sample 1000000 1d");
+    let mut record: Vec<u8> = call(client, "GET sample");
+    let header = 40;
+    let base = i64::from_le_bytes(record[24..32].try_into().expect("eight bytes"));
+    record[24..32].copy_from_slice(&(base - i64::from(entries)).to_le_bytes());
+    record.truncate(header);
+    for entry in 1..=entries {
+        record.extend(entry.to_le_bytes());
+        record.extend(entry.to_le_bytes());
+    }
+    record
+}
+
+#[test]
+fn a_call_takes_no_memory_for_what_it_refuses_and_little_for_what_it_grants() {
+    const KEYS: usize = 128;
+    let server = Server::start();
+    let mut client = server.client();
+    let record = long_log(&mut client, 60_000);
+    for key in 0..KEYS {
+        redis::cmd("SET").arg(format!("log:{key}")).arg(&record).arg("EX").arg(86_400).exec(&mut client).expect("a record");
+    }
+    let keys: Vec<_> = (0..KEYS).map(|key| format!("log:{key}")).collect();
+    // Under a longer period, each grant rewrites its log.
+    let rules = vec!["SLIDE 1000000 2d SEGMENTS 40000"; KEYS].join(" ");
+    let before = server.peak_memory();
+    limit(&mut client, "RL.FIXED full 1 1d");
+    let refused = format!("RL.ALL {} {} full {rules} FIXED 1 1d", KEYS + 1, keys.join(" "));
+    let (granted, wait_ms, rows) = all(&mut client, &refused);
+    assert!(
+        granted == 0 && wait_ms > 80_000_000 && rows[..KEYS].iter().all(|row| row[..3] == [1, 1_000_000, 940_000]),
+        "{rows:?}"
+    );
+    let grown = server.peak_memory().saturating_sub(before);
+    assert!(grown < 8_000_000, "{grown} bytes more for a refusal");
+    assert!(keys.iter().all(|key| call::<Vec<u8>>(&mut client, &format!("GET {key}")) == record));
+
+    let before = server.peak_memory();
+    let (granted, _, rows) = all(&mut client, &format!("RL.ALL {KEYS} {} {rules}", keys.join(" ")));
+    assert!(granted == 1 && rows.iter().all(|row| row[..3] == [1, 1_000_000, 939_999]), "{rows:?}");
+    let grown = server.peak_memory().saturating_sub(before);
+    assert!(grown < 16_000_000, "{grown} bytes more for a grant");
+    let used = |key: &String, client: &mut Connection| {
+        let report: Vec<Value> = call(client, &format!("RL.INSPECT {key}"));
+        i64::from_redis_value(report[7].clone()).expect("what is used")
+    };
+    assert!(keys.iter().all(|key| used(key, &mut client) == 60_001));
+}

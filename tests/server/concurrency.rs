@@ -1,0 +1,144 @@
+//! A hundred connections at once, on one key and on many: together they are granted what the algorithm allows, to the unit.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::Mutex;
+
+use redis::Connection;
+use support::{call, command, limit, time_us, wait_for, Load, Server};
+
+const CONNECTIONS: usize = 100;
+const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
+/// So long that nothing drains within the test.
+const PERIOD: &str = "3650d";
+
+/// Runs `part` once for each connection, with the number of the connection.
+fn crowd(server: &Server, part: impl Fn(usize, &mut Connection) + Sync) {
+    crowd_and(server, part, || ());
+}
+
+/// The same, while this thread does `meanwhile`.
+fn crowd_and(server: &Server, part: impl Fn(usize, &mut Connection) + Sync, meanwhile: impl FnOnce()) {
+    let clients: Vec<_> = (0..CONNECTIONS).map(|_| server.client()).collect();
+    std::thread::scope(|scope| {
+        for (number, mut client) in clients.into_iter().enumerate() {
+            let part = &part;
+            scope.spawn(move || part(number, &mut client));
+        }
+        meanwhile();
+    });
+}
+
+#[test]
+fn one_key_grants_its_limit_and_not_a_unit_more() {
+    let server = Server::start();
+    for name in LIMITERS {
+        let granted = AtomicI64::new(0);
+        crowd(&server, |number, client| {
+            for call in 0..60 {
+                let amount = ["COST 1", "COST 7", "UPTO 5", "COST 2 RESERVE 1", "COST 3 BLOCK 1ms"][(number + call) % 5];
+                let words = format!("RL.{name} {name} 10007 {PERIOD} {amount}");
+                granted.fetch_add(limit(client, &words)[0], Ordering::Relaxed);
+            }
+        });
+        // What is left over is less than the most expensive call.
+        let mut client = server.client();
+        let granted = granted.into_inner();
+        let left = limit(&mut client, &format!("RL.PEEK {name} {name} 10007 {PERIOD}"))[2];
+        assert_eq!(granted + left, 10_007, "{name}");
+        assert!(left < 7, "{name}: {left} left");
+        assert_eq!(limit(&mut client, &format!("RL.{name} {name} 10007 {PERIOD} UPTO 10"))[0], left);
+        assert_eq!(limit(&mut client, &format!("RL.{name} {name} 10007 {PERIOD}"))[..3], [0, 10_007, 0]);
+    }
+}
+
+#[test]
+fn what_is_used_is_what_was_granted_less_what_was_given_back() {
+    let server = Server::start();
+    let keys: i64 = 25;
+    let used: Vec<AtomicI64> = (0..keys * 4).map(|_| AtomicI64::new(0)).collect();
+    // A refund also returns the part of a unit that has not drained, and reports whole units.
+    let fractions: Vec<AtomicI64> = (0..keys * 4).map(|_| AtomicI64::new(0)).collect();
+    crowd(&server, |number, client| {
+        for call in 0..80 {
+            let key = (number * 31 + call * 17) % used.len();
+            let name = LIMITERS[key % 4];
+            let amount = ["COST 3", "UPTO 4", "FORCE 2", "REFUND 1", "COST 5", "REFUND 3", "UPTO 1"][(number + call) % 7];
+            let row = limit(client, &format!("RL.{name} key:{key} 100 {PERIOD} {amount}"));
+            let refund = amount.strip_prefix("REFUND ").map(|asked| asked.parse::<i64>().expect("a number"));
+            let units = refund.map_or(row[0], |_| -row[0]);
+            fractions[key].fetch_add(refund.is_some_and(|asked| row[0] < asked).into(), Ordering::Relaxed);
+            used[key].fetch_add(units, Ordering::Relaxed);
+            if call % 8 == 0 {
+                // Other connections read the keys meanwhile, and charge several keys at once.
+                limit(client, &format!("RL.PEEK {name} key:{key} 100 {PERIOD}"));
+                let other = (key + 4) % used.len();
+                let words = format!("RL.ALL 2 key:{key} key:{other} {name} 100 {PERIOD} {name} 100 {PERIOD} COST 2");
+                let (granted, _, rows): (i64, i64, Vec<Vec<i64>>) = support::call(client, &words);
+                if granted == 1 {
+                    used[key].fetch_add(rows[0][0], Ordering::Relaxed);
+                    used[other].fetch_add(rows[1][0], Ordering::Relaxed);
+                }
+            }
+        }
+    });
+    let mut client = server.client();
+    for (key, used) in used.iter().enumerate() {
+        let used = used.load(Ordering::Relaxed);
+        let facts: Vec<redis::Value> = call(&mut client, &format!("RL.INSPECT key:{key}"));
+        let reported =
+            facts.chunks(2).find(|pair| pair[0] == redis::Value::BulkString(b"used".into())).map(|pair| pair[1].clone());
+        // A key with nothing used is gone.
+        let reported = reported.unwrap_or(redis::Value::Int(0));
+        let redis::Value::Int(reported) = reported else { panic!("{reported:?}") };
+        // Two of the four algorithms drain all the time, if only a little.
+        let drains = matches!(LIMITERS[key % 4], "GCRA" | "BUCKET");
+        let fractions = if drains { fractions[key].load(Ordering::Relaxed) } else { 0 };
+        assert!((used - fractions..=used).contains(&reported), "key:{key}: {reported}, not {used}");
+    }
+}
+
+#[test]
+fn a_rate_is_met_exactly_under_pressure() {
+    const PERIOD_US: i64 = 100_000;
+    let server = Server::start();
+    let mut clock = server.client();
+    // Twenty thousand units per second, in periods of a tenth of a second: always used up, and never overdrawn.
+    for (name, options) in [("GCRA", ""), ("BUCKET", ""), ("SLIDE", ""), ("FIXED", "ALIGN 0")] {
+        let (granted, asked, load) = (AtomicI64::new(0), Mutex::new(Vec::new()), Load::default());
+        let words = format!("RL.{name} {name} 2000 100ms {options} UPTO 50");
+        let start = time_us(&mut clock);
+        let ask = |_, client: &mut Connection| {
+            while load.goes_on() {
+                let mut pipe = redis::pipe();
+                (0..8).for_each(|_| {
+                    pipe.add_command(command(&words));
+                });
+                pipe.cmd("TIME");
+                let rows: Vec<Vec<i64>> = pipe.query(client).expect("replies");
+                granted.fetch_add(rows[..8].iter().map(|row| row[0]).sum(), Ordering::Relaxed);
+                asked.lock().expect("moments").push(rows[8][0] * 1_000_000 + rows[8][1]);
+            }
+        };
+        crowd_and(&server, ask, || {
+            let _end = load.ends_here();
+            wait_for("a while to pass", || time_us(&mut clock) > start + 7 * PERIOD_US);
+        });
+        let elapsed = time_us(&mut clock) - start;
+        let granted = granted.into_inner();
+        let most = match name {
+            "GCRA" | "BUCKET" => 2_000 + elapsed * 20_000 / 1_000_000,
+            // The most windows that can overlap this time.
+            _ => 2_000 * (elapsed / PERIOD_US + 2),
+        };
+        assert!(granted <= most, "{name}: {granted} granted in {elapsed} us, {most} allowed");
+        // All callers may be stopped at the same time by the system. The time in which they did not ask for all units does
+        // not count. Six of them ask for more than there is.
+        let mut asked = asked.into_inner().expect("moments");
+        asked.sort_unstable();
+        let asked: Vec<_> = asked.into_iter().step_by(6).collect();
+        let used_up: i64 = asked.windows(2).map(|pair| (pair[1] - pair[0]).min(PERIOD_US / 10)).sum();
+        let least = used_up / 50 * 8 / 10;
+        println!("{name}: {granted} granted in {elapsed} us, of which all was asked for in {used_up} us");
+        assert!(granted >= least, "{name}: only {granted} granted, at least {least} due");
+    }
+}

@@ -1,0 +1,236 @@
+//! No acknowledged grant is lost: when servers are killed under load, while files are rewritten, when replicas come late or
+//! lose the connection, and on servers without the module.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use redis::{Connection, RedisResult, Value};
+use support::{assert_same, call, command, flood_all, info, limit, snapshots, wait_for, Load, Server, Signal};
+
+const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
+/// So long that nothing drains within the test.
+const PERIOD: &str = "3650d";
+const LIMIT: i64 = 1_000_000;
+
+/// The calls that were made on a key: those that were answered, and those that the server may have executed.
+#[derive(Default)]
+struct Count {
+    acknowledged: AtomicI64,
+    sent: AtomicI64,
+}
+
+impl Count {
+    /// Calls until the server is gone or the load ends.
+    fn load(&self, client: &mut Connection, words: &str, units: i64, load: &Load) {
+        while load.goes_on() {
+            self.sent.fetch_add(units, Ordering::Relaxed);
+            match command(words).query::<Vec<i64>>(client) {
+                Ok(row) => {
+                    assert_eq!(row[0], units, "{words}");
+                    self.acknowledged.fetch_add(units, Ordering::Relaxed);
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Checks what the key holds, and takes that as the acknowledged units from now on.
+    fn settle(&self, client: &mut Connection, name: &str) {
+        let row = limit(client, &format!("RL.PEEK {name} {name} {LIMIT} {PERIOD}"));
+        let used = LIMIT - row[2];
+        let (acknowledged, sent) = (self.acknowledged.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed));
+        assert!((acknowledged..=sent).contains(&used), "{name}: {used} used, {acknowledged} acknowledged, {sent} sent");
+        self.acknowledged.store(used, Ordering::Relaxed);
+        self.sent.store(used, Ordering::Relaxed);
+        if used > 0 {
+            assert!(call::<i64>(client, &format!("PTTL {name}")) > 0, "{name}");
+        }
+    }
+}
+
+/// Runs two connections for each algorithm as long as `meanwhile` takes.
+fn under_load<T>(server: &Server, counts: &[Count; 4], meanwhile: impl FnOnce() -> T) -> T {
+    let load = Load::default();
+    let clients: Vec<_> = (0..8).map(|_| server.client()).collect();
+    std::thread::scope(|scope| {
+        for (index, mut client) in clients.into_iter().enumerate() {
+            let (name, count, load) = (LIMITERS[index % 4], &counts[index % 4], &load);
+            let (amount, units) = [("COST 1", 1), ("COST 3", 3)][index / 4];
+            scope
+                .spawn(move || count.load(&mut client, &format!("RL.{name} {name} {LIMIT} {PERIOD} {amount}"), units, load));
+        }
+        let _end = load.ends_here();
+        meanwhile()
+    })
+}
+
+fn pause(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+fn acknowledged(counts: &[Count; 4]) -> i64 {
+    counts.iter().map(|count| count.acknowledged.load(Ordering::Relaxed)).sum()
+}
+
+#[test]
+fn a_server_killed_under_load_has_every_acknowledged_grant() {
+    for preamble in ["yes", "no"] {
+        let mut server =
+            Server::with(&["--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", preamble]);
+        let counts: [Count; 4] = Default::default();
+        for round in 0..6_u64 {
+            // In some rounds the files are being rewritten when the server is killed.
+            if round % 2 == 1 {
+                let _: RedisResult<Value> = command("BGREWRITEAOF").query(&mut server.client());
+            }
+            let before = acknowledged(&counts);
+            under_load(&server, &counts, || {
+                wait_for("some grants", || acknowledged(&counts) > before + 100);
+                pause(round * 37 % 90);
+                server.signal(Signal::KILL);
+            });
+            server.crash_and_restart();
+            let mut client = server.client();
+            LIMITERS.iter().zip(&counts).for_each(|(name, count)| count.settle(&mut client, name));
+        }
+        let total = acknowledged(&counts);
+        println!("preamble {preamble}: {total} units granted over 6 kills, none lost");
+    }
+}
+
+#[test]
+fn those_who_waited_and_were_granted_are_in_the_file() {
+    let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    for name in LIMITERS {
+        let policy = format!("RL.{name} {name} 5 {PERIOD}");
+        assert_eq!(limit(&mut server.client(), &format!("{policy} COST 5"))[0], 5);
+        // One client makes refunds, and eight wait for units.
+        let (given_back, granted) = (AtomicI64::new(0), AtomicI64::new(0));
+        std::thread::scope(|scope| {
+            let repeat = |words: String, count| {
+                let mut client = server.client();
+                move || {
+                    while let Ok(row) = command(&words).query::<Vec<i64>>(&mut client) {
+                        AtomicI64::fetch_add(count, row[0], Ordering::Relaxed);
+                    }
+                }
+            };
+            (0..8).for_each(|_| drop(scope.spawn(repeat(format!("{policy} BLOCK 1d"), &granted))));
+            scope.spawn(repeat(format!("{policy} REFUND 1"), &given_back));
+            // They call until the server is gone.
+            let _end = server.killed_at_the_end();
+            wait_for("some grants", || granted.load(Ordering::Relaxed) > 40);
+        });
+        server.crash_and_restart();
+        let (given_back, granted) = (given_back.into_inner(), granted.into_inner());
+        let used = 5 - limit(&mut server.client(), &format!("RL.PEEK {name} {name} 5 {PERIOD}"))[2];
+        // One refund and eight grants may be in the file without their clients having received a reply.
+        let least = 5 - (given_back + 1) + granted;
+        let most = (5 - given_back + granted + 8).min(5);
+        assert!((least..=most).contains(&used), "{name}: {used} used, {given_back} given back, {granted} granted");
+        assert!(granted > 20, "{granted}");
+    }
+}
+
+#[test]
+fn a_replica_that_comes_in_the_middle_of_load_is_equal_in_the_end() {
+    // The replica loads by file, by socket, and into a second database while it still serves the old one.
+    for (diskless, load) in [("no", "disabled"), ("yes", "on-empty-db"), ("yes", "swapdb")] {
+        let server = Server::on_port(&["--repl-diskless-sync", diskless]);
+        let counts: [Count; 4] = Default::default();
+        let replica = under_load(&server, &counts, || {
+            pause(50);
+            let replica = Server::on_port(&["--repl-diskless-load", load]);
+            flood_all(&mut replica.client());
+            call::<()>(&mut replica.client(), &format!("REPLICAOF 127.0.0.1 {}", server.port));
+            wait_for("the replica", || {
+                call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up")
+            });
+            pause(50);
+            replica
+        });
+        equal(&server, &replica);
+        let mut client = replica.client();
+        LIMITERS.iter().zip(&counts).for_each(|(name, count)| count.settle(&mut client, name));
+    }
+}
+
+#[test]
+fn a_replica_that_loses_the_connection_catches_up_by_what_it_missed() {
+    let server = Server::on_port(&["--repl-backlog-size", "16mb"]);
+    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    let up = |replica: &Server| call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up");
+    wait_for("the replica", || up(&replica));
+    let counts: [Count; 4] = Default::default();
+    let mut control = server.client();
+    let full = info(&mut control, "stats", "sync_full");
+    under_load(&server, &counts, || {
+        for _ in 0..3 {
+            pause(60);
+            call::<Value>(&mut control, "CLIENT KILL TYPE replica");
+            flood_all(&mut control);
+            wait_for("the replica", || info(&mut control, "replication", "connected_slaves") == 1 && up(&replica));
+        }
+    });
+    assert!(info(&mut control, "stats", "sync_partial_ok") >= 3);
+    assert_eq!(info(&mut control, "stats", "sync_full"), full);
+    equal(&server, &replica);
+}
+
+fn equal(server: &Server, replica: &Server) {
+    let mut client = server.client();
+    assert_eq!(call::<i64>(&mut client, "WAIT 1 50000"), 1);
+    let offset = info(&mut client, "replication", "master_repl_offset");
+    wait_for("the replica", || info(&mut replica.client(), "replication", "slave_repl_offset") >= offset);
+    assert_same(&snapshots(&mut client), &snapshots(&mut replica.client()));
+}
+
+#[test]
+fn a_server_without_the_module_keeps_the_keys() {
+    for files in [&["--appendonly", "yes"][..], &["--dbfilename", "dump.rdb"][..]] {
+        let mut server = Server::with(files);
+        let mut client = server.client();
+        flood_all(&mut client);
+        if files[0] == "--dbfilename" {
+            call::<()>(&mut client, "SAVE");
+        }
+        let before = snapshots(&mut client);
+        pause(1_100);
+        server.crash_and_restart_with_module(false);
+        let mut client = server.client();
+        assert!(command("RL.GCRA key 10 60").query::<Value>(&mut client).is_err());
+        assert_same(&before, &snapshots(&mut client));
+        // Any string command works on the keys; a copy counts as well.
+        call::<()>(&mut client, "COPY full:GCRA copied");
+        call::<()>(&mut client, "RENAME full:SLIDE renamed");
+        if files[0] == "--dbfilename" {
+            call::<()>(&mut client, "SAVE");
+        }
+        let before = snapshots(&mut client);
+        pause(1_100);
+        server.crash_and_restart_with_module(true);
+        let mut client = server.client();
+        assert_same(&before, &snapshots(&mut client));
+        for words in ["RL.FIXED full:FIXED", "RL.SLIDE renamed", "RL.GCRA copied", "RL.BUCKET full:BUCKET"] {
+            assert_eq!(limit(&mut client, &format!("{words} 5 1d"))[..3], [0, 5, 0], "{words}");
+        }
+    }
+}
+
+#[test]
+fn the_module_is_replaced_under_load_and_counts_on() {
+    let server = Server::with(&["--enable-module-command", "yes"]);
+    let mut control = server.client();
+    let (mut granted, mut without) = (0, 0);
+    for _ in 0..20 {
+        for _ in 0..10 {
+            granted += limit(&mut control, "RL.SLIDE key 1000000 3650d COST 7")[0];
+        }
+        call::<()>(&mut control, "MODULE UNLOAD rl");
+        without += i64::from(command("RL.SLIDE key 1000000 3650d").query::<Value>(&mut control).is_err());
+        assert!(call::<i64>(&mut control, "STRLEN key") > 0);
+        call::<()>(&mut control, &format!("MODULE LOAD {}", support::module().display()));
+    }
+    assert_eq!((granted, without), (1_400, 20));
+    assert_eq!(limit(&mut control, "RL.PEEK SLIDE key 1000000 3650d")[2], 1_000_000 - 1_400);
+}

@@ -1,0 +1,73 @@
+//! State survives in RDB and AOF files and on replicas. Values and deadlines are the same everywhere.
+
+use redis::Connection;
+use support::{assert_same, call, flood_all, info, limit, snapshots, wait_for, Server};
+
+#[test]
+fn a_reload_from_rdb_keeps_every_byte_and_deadline() {
+    let server = Server::start();
+    let mut client = server.client();
+    flood_all(&mut client);
+    let before = snapshots(&mut client);
+    call::<()>(&mut client, "DEBUG RELOAD");
+    assert_same(&snapshots(&mut client), &before);
+    goes_on(&mut client);
+}
+
+#[test]
+fn a_crash_with_an_append_only_file_loses_no_acknowledged_grant() {
+    let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let mut client = server.client();
+    flood_all(&mut client);
+    let before = snapshots(&mut client);
+    server.crash_and_restart();
+    let mut client = server.client();
+    assert_same(&snapshots(&mut client), &before);
+    goes_on(&mut client);
+    // Again, from a rewritten file with more commands after it.
+    call::<()>(&mut client, "BGREWRITEAOF");
+    wait_for("the rewrite", || info(&mut client, "persistence", "aof_rewrite_in_progress") == 0);
+    flood_all(&mut client);
+    let before = snapshots(&mut client);
+    server.crash_and_restart();
+    assert_same(&snapshots(&mut server.client()), &before);
+}
+
+#[test]
+fn the_append_only_file_holds_effects_and_no_calls() {
+    let server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    flood_all(&mut server.client());
+    let mut file = Vec::new();
+    for entry in std::fs::read_dir(server.dir().join("appendonlydir")).expect("the folder") {
+        file.extend(std::fs::read(entry.expect("an entry").path()).expect("a file"));
+    }
+    let has = |word: &[u8]| file.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word));
+    assert!(has(b"PXAT") && has(b"SETRANGE") && has(b"PEXPIREAT"));
+    assert!(!has(b"RL."));
+}
+
+#[test]
+fn a_replica_holds_the_same_bytes_and_deadlines() {
+    let server = Server::on_port(&[]);
+    let mut client = server.client();
+    flood_all(&mut client);
+    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    let mut other = replica.client();
+    wait_for("the replica", || call::<String>(&mut other, "INFO replication").contains("master_link_status:up"));
+    assert_same(&snapshots(&mut other), &snapshots(&mut client));
+    for _ in 0..3 {
+        flood_all(&mut client);
+        assert_eq!(call::<i64>(&mut client, "WAIT 1 50000"), 1);
+        assert_same(&snapshots(&mut other), &snapshots(&mut client));
+    }
+    // The last replica of a chain, promoted to primary, goes on counting.
+    call::<()>(&mut other, "REPLICAOF NO ONE");
+    goes_on(&mut other);
+}
+
+/// Panics unless keys that were used up are still used up.
+fn goes_on(client: &mut Connection) {
+    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        assert_eq!(limit(client, &format!("RL.{name} full:{name} 5 1d"))[..3], [0, 5, 0], "{name}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Other modules are notified of keys that expire. They may then call this module or change any key, while one of its calls
+//! is being executed.
+
+use std::time::Duration;
+
+use redis::{ConnectionLike, Value};
+use support::witness::build;
+use support::{at_once, call, command, held, info, limit, Server};
+
+/// Starts a server with a module that makes this call whenever a key expires. Keys expire only when a command accesses them.
+fn server(reaction: &str) -> (tempfile::TempDir, Server) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let module = build("follower", folder.path());
+    let module = module.display().to_string();
+    let options: Vec<&str> = ["--loadmodule", &module].into_iter().chain(reaction.split(' ')).collect();
+    let server = Server::with(&options);
+    call::<()>(&mut server.client(), "DEBUG SET-ACTIVE-EXPIRE 0");
+    (folder, server)
+}
+
+#[test]
+fn a_queue_that_is_served_can_be_called_for() {
+    // Another key, and the very key that clients wait for; calls that grant, read and change.
+    for (reaction, takes) in [
+        ("RL.PEEK GCRA other 10 60", false),
+        ("RL.GCRA other 10 60", false),
+        ("INFO rl", false),
+        ("RL.PEEK GCRA waited 1 200ms", false),
+        ("RL.GCRA waited 1 200ms", false),
+        ("RL.GCRA waited 1 200ms FORCE 1", true),
+        ("RL.ALL 2 waited other GCRA 1 200ms GCRA 10 60", false),
+        ("DEL waited", false),
+        ("SET waited else", true),
+        ("CLIENT UNBLOCK 0", false),
+    ] {
+        let (_folder, server) = server(reaction);
+        let mut client = server.client();
+        let mut waiter = at_once(&server, ["RL.GCRA waited 1 200ms", "RL.GCRA waited 1 200ms BLOCK 30"]).held.remove(1);
+        // Only the module's timer finds that the key has expired: no other call accesses it before.
+        let stood_still: String = call(&mut client, "DEBUG SLEEP 0.3");
+        assert_eq!(stood_still, "OK");
+        let row = waiter.reply().row;
+        assert!(takes || row.as_ref().is_ok_and(|row| row[0] == 1), "{reaction}: {row:?}");
+        assert_eq!(held(&mut client), 0, "{reaction}");
+        let expired: i64 = info(&mut client, "stats", "expired_keys");
+        assert!(expired > 0, "{reaction}");
+    }
+}
+
+#[test]
+fn keys_of_one_call_may_go_when_another_expires() {
+    for reaction in ["DEL {x}1", "SET {x}1 else", "FLUSHALL", "RL.GCRA {x}1 100 3600 COST 7", "EXPIRE {x}1 1"] {
+        let (_folder, server) = server(reaction);
+        let mut client = server.client();
+        for _ in 0..3 {
+            call::<()>(&mut client, "DEL {x}1");
+            limit(&mut client, "RL.GCRA {x}1 100 3600");
+            limit(&mut client, "RL.GCRA {x}2 1 1ms");
+            std::thread::sleep(Duration::from_millis(5));
+            // Both calls are executed right after each other: one of the reactions leaves the key for only a second.
+            let mut pipe = redis::pipe();
+            pipe.add_command(command("RL.ALL 2 {x}1 {x}2 GCRA 100 3600 GCRA 1 5ms")).add_command(command("PTTL {x}1"));
+            let replies = client.req_packed_commands(&pipe.get_packed_pipeline(), 0, 2).expect("two replies");
+            match &replies[0] {
+                Value::Array(rows) => assert_eq!(rows[0], Value::Int(1), "{reaction}: {rows:?}"),
+                reply => assert!(reaction.starts_with("SET"), "{reaction}: {reply:?}"),
+            }
+            let left: i64 = redis::from_redis_value(replies[1].clone()).expect("a time");
+            assert!(left > 0 || reaction.starts_with("SET"), "{reaction}: {left}");
+        }
+    }
+}

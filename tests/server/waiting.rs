@@ -1,0 +1,340 @@
+//! `BLOCK` in special states of the server: it refuses writes, it does not block this client, or its clock steps.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use redis::Connection;
+use support::{call, command, error, held, info, limit, server_program, wait_for, Held, Server};
+
+/// The server's time, in microseconds.
+fn time_us(client: &mut Connection) -> i64 {
+    let [seconds, us]: [i64; 2] = call::<Vec<i64>>(client, "TIME").try_into().expect("two numbers");
+    seconds * 1_000_000 + us
+}
+
+/// Waits until the server's clock has advanced by so many milliseconds.
+fn let_pass(client: &mut Connection, ms: i64) {
+    let from = time_us(client);
+    wait_for("time to pass", || time_us(client) >= from + ms * 1_000);
+}
+
+// ---- When the server refuses writes ----
+
+/// `refuse` makes the server refuse writes with the error `code`, and `allow` ends that. A client that is due meanwhile goes
+/// on waiting and is granted afterwards. A client whose timeout is over meanwhile is denied.
+fn nobody_is_granted_while(
+    server: &Server,
+    code: &str,
+    refuse: impl FnOnce(&mut Connection),
+    allow: impl FnOnce(&mut Connection),
+) {
+    let mut client = server.client();
+    call::<()>(&mut client, "DEL key");
+    assert_eq!(limit(&mut client, "RL.GCRA key 1 300ms")[0], 1);
+    let patient = Held::send(server, "RL.GCRA key 1 300ms BLOCK 1000");
+    let impatient = Held::send(server, "RL.GCRA key 1 300ms BLOCK 700ms");
+    refuse(&mut client);
+    let direct = error(&mut client, &command("RL.GCRA other 1 300ms"));
+    assert!(direct.starts_with(code), "{direct}");
+    // Both were due long ago, but only one of them has reached its timeout.
+    let_pass(&mut client, 1_500);
+    assert_eq!(held(&mut client), 1, "{code}");
+    assert_eq!(impatient.row()[0], 0, "{code}");
+    let direct = error(&mut client, &command("RL.GCRA other 1 300ms"));
+    assert!(direct.starts_with(code), "{direct}");
+    allow(&mut client);
+    assert_eq!(patient.row()[0], 1, "{code}");
+}
+
+#[test]
+fn nobody_is_granted_while_replicas_are_missing() {
+    let server = Server::on_port(&[]);
+    for _ in 0..2 {
+        nobody_is_granted_while(
+            &server,
+            "NOREPLICAS",
+            |client| call(client, "CONFIG SET min-replicas-to-write 1"),
+            |client| call(client, "CONFIG SET min-replicas-to-write 0"),
+        );
+    }
+    // One replica that connects is enough.
+    let mut replica = None;
+    nobody_is_granted_while(
+        &server,
+        "NOREPLICAS",
+        |client| call(client, "CONFIG SET min-replicas-to-write 1"),
+        |_| replica = Some(Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)])),
+    );
+}
+
+#[test]
+fn nobody_is_granted_while_memory_is_full() {
+    let server = Server::start();
+    nobody_is_granted_while(
+        &server,
+        "OOM",
+        |client| call(client, "CONFIG SET maxmemory 1"),
+        |client| call(client, "CONFIG SET maxmemory 0"),
+    );
+    // Here the server evicts this key, but not the other one, which has no deadline. Then it has nothing left to evict.
+    call::<()>(&mut server.client(), "CONFIG SET maxmemory-policy volatile-ttl");
+    call::<()>(&mut server.client(), "SET kept 1");
+    nobody_is_granted_while(
+        &server,
+        "OOM",
+        |client| call(client, "CONFIG SET maxmemory 1"),
+        |client| call(client, "CONFIG SET maxmemory 0"),
+    );
+}
+
+#[test]
+fn eviction_lets_those_who_wait_go_on() {
+    for policy in ["allkeys-random", "volatile-ttl", "volatile-lru"] {
+        let server = Server::with(&["--maxmemory-policy", policy]);
+        let mut client = server.client();
+        for key in 0..5_000 {
+            call::<()>(&mut client, &format!("SET fill:{key} {key} EX 10000"));
+        }
+        assert_eq!(limit(&mut client, "RL.GCRA key 1 300ms")[0], 1);
+        let waiting = Held::send(&server, "RL.GCRA key 1 300ms BLOCK 1000");
+        // Just too little memory: one key fewer would do, and the server evicts one for the next command that needs memory.
+        let used = info(&mut client, "memory", "used_memory");
+        call::<()>(&mut client, &format!("CONFIG SET maxmemory {}", used - 10_000));
+        assert_eq!(waiting.row()[0], 1, "{policy}");
+    }
+}
+
+#[test]
+fn nobody_is_granted_while_snapshots_fail() {
+    let server = Server::with(&[]);
+    let folder = server.dir().join("dump.rdb");
+    redis::cmd("CONFIG").arg(&["SET", "save", "36000 1000000"]).exec(&mut server.client()).expect("a save point");
+    let save = |client: &mut Connection, status: &str| {
+        call::<()>(client, "BGSAVE");
+        wait_for("the snapshot", || {
+            let text: String = call(client, "INFO persistence");
+            text.contains("rdb_bgsave_in_progress:0") && text.contains(&format!("rdb_last_bgsave_status:{status}"))
+        });
+    };
+    nobody_is_granted_while(
+        &server,
+        "MISCONF",
+        |client| {
+            // A folder with this name can't be replaced by a file.
+            std::fs::create_dir_all(folder.join("full")).expect("a folder");
+            save(client, "err");
+        },
+        |client| {
+            std::fs::remove_dir_all(&folder).expect("no folder");
+            save(client, "ok");
+        },
+    );
+    // An operator may configure the server to go on.
+    call::<()>(&mut server.client(), "CONFIG SET stop-writes-on-bgsave-error no");
+    std::fs::remove_file(&folder).expect("no file");
+    std::fs::create_dir_all(folder.join("full")).expect("a folder");
+    save(&mut server.client(), "err");
+    let mut client = server.client();
+    assert_eq!(limit(&mut client, "RL.GCRA careless 1 300ms")[0], 1);
+    assert_eq!(Held::send(&server, "RL.GCRA careless 1 300ms BLOCK 1000").row()[0], 1);
+}
+
+#[test]
+fn a_renamed_config_command_is_no_obstacle() {
+    let server = Server::with(&["--rename-command", "CONFIG", ""]);
+    let mut client = server.client();
+    assert_eq!(limit(&mut client, "RL.GCRA key 1 100ms")[0], 1);
+    assert_eq!(Held::send(&server, "RL.GCRA key 1 100ms BLOCK 1000").row()[0], 1);
+}
+
+// ---- When the server does not block a client ----
+
+/// A client of the test's own that speaks RESP3, and sees each line that the server sends.
+struct Raw(BufReader<UnixStream>);
+
+impl Raw {
+    fn connect(server: &Server) -> Self {
+        let socket = UnixStream::connect(server.socket()).expect("a connection");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+        Self(BufReader::new(socket))
+    }
+
+    fn send(&mut self, words: &str) {
+        self.0.get_mut().write_all(format!("{words}\r\n").as_bytes()).expect("a connection");
+    }
+
+    /// Reads lines up to the first that is this one.
+    fn up_to(&mut self, last: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        while lines.last().is_none_or(|line| line != last) {
+            let mut line = String::new();
+            assert!(self.0.read_line(&mut line).expect("a line") > 0, "the end after {lines:?}");
+            lines.push(line.trim_end().into());
+        }
+        lines
+    }
+}
+
+#[test]
+fn a_client_with_a_subscription_gets_one_reply_to_each_call() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut raw = Raw::connect(&server);
+    raw.send("HELLO 3");
+    raw.send("SUBSCRIBE channel");
+    raw.send("PING");
+    raw.up_to("+PONG");
+    for words in ["RL.GCRA key 1 300ms", "RL.SLIDE log 1 300ms", "RL.FIXED window 1 300ms"] {
+        raw.send(&format!("{words} COST 1"));
+        raw.send(&format!("{words} BLOCK 100"));
+        raw.send("PING");
+        let lines = raw.up_to("+PONG");
+        let rows: Vec<_> = lines.iter().enumerate().filter(|(_, line)| *line == "*5").map(|(index, _)| index).collect();
+        assert_eq!((rows.len(), lines.len()), (2, 13), "{words}: {lines:?}");
+        assert_eq!(lines[rows[0] + 1], ":1");
+        // The call is granted after a wait; or, if the server does not block this client, it is denied like a call without
+        // BLOCK.
+        let (granted, wait) = (&lines[rows[1] + 1], &lines[rows[1] + 4]);
+        assert!(granted == ":1" && wait == ":0" || granted == ":0" && wait != ":0", "{words}: {lines:?}");
+    }
+    assert_eq!(held(&mut client), 0);
+    // Published messages come between the replies, and replace none.
+    call::<i64>(&mut client, "PUBLISH channel hello");
+    raw.send("RL.GCRA other 1 1d");
+    raw.send("PING");
+    let lines = raw.up_to("+PONG");
+    assert!(lines.contains(&"hello".into()) && lines.contains(&"*5".into()), "{lines:?}");
+}
+
+// ---- The node of a key ----
+
+#[test]
+fn renamed_commands_do_not_move_a_key() {
+    let bus = support::free_port().to_string();
+    let options = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--rename-command", "EXISTS", ""];
+    let node = Server::on_port(&options);
+    let mut client = node.client();
+    call::<()>(&mut client, "CLUSTER ADDSLOTSRANGE 0 16383");
+    wait_for("the cluster", || call::<String>(&mut client, "CLUSTER INFO").contains("cluster_state:ok"));
+    assert_eq!(limit(&mut client, "RL.GCRA key 1 200ms")[0], 1);
+    assert_eq!(Held::send(&node, "RL.GCRA key 1 200ms BLOCK 1000").reply().row.expect("a grant")[0], 1);
+}
+
+// ---- Statistics ----
+
+#[test]
+fn each_wait_ends_in_one_count() {
+    let server = Server::start();
+    let mut client = server.client();
+    let counts = |client: &mut Connection| {
+        ["waiting_clients", "waits", "wait_timeouts", "waits_abandoned", "gcra_granted"]
+            .map(|field| info(client, "rl", &format!("rl_{field}")))
+    };
+    let inspected = |client: &mut Connection| {
+        let report: Vec<redis::Value> = call(client, "RL.INSPECT key");
+        let (name, value) = (&report[report.len() - 2], &report[report.len() - 1]);
+        assert_eq!(*name, redis::Value::BulkString(b"waiting".to_vec()));
+        redis::from_redis_value::<i64>(value.clone()).expect("a number")
+    };
+    limit(&mut client, "RL.GCRA key 1 1d");
+    assert_eq!(inspected(&mut client), 0);
+    let mut waiting: Vec<_> = (0..6).map(|_| Held::send(&server, "RL.GCRA key 1 1d BLOCK 1d")).collect();
+    let other = Held::send(&server, "RL.GCRA elsewhere 1 1d COST 1 BLOCK 1d");
+    assert_eq!(other.row()[0], 1);
+    assert_eq!(inspected(&mut client), 6);
+    assert_eq!(counts(&mut client), [6, 6, 0, 0, 2]);
+    // One client is killed, one disconnects, one is unblocked with an error, one is unblocked as if its timeout was over,
+    // and one is granted.
+    call::<i64>(&mut client, &format!("CLIENT KILL ID {}", waiting[0].id));
+    drop(waiting.remove(1));
+    call::<i64>(&mut client, &format!("CLIENT UNBLOCK {} ERROR", waiting[1].id));
+    call::<i64>(&mut client, &format!("CLIENT UNBLOCK {} TIMEOUT", waiting[2].id));
+    wait_for("them to be gone", || held(&mut client) == 2);
+    assert_eq!(counts(&mut client), [2, 6, 1, 3, 2]);
+    call::<()>(&mut client, "DEL key");
+    wait_for("a grant", || held(&mut client) == 1);
+    assert_eq!(counts(&mut client), [1, 6, 1, 3, 3]);
+    // One client gets the error that the key is no limiter any more.
+    call::<()>(&mut client, "RPUSH list 1");
+    call::<()>(&mut client, "RENAME list key");
+    wait_for("the last", || held(&mut client) == 0);
+    assert_eq!(counts(&mut client), [0, 6, 1, 4, 3]);
+}
+
+// ---- When the clock steps ----
+
+/// A server whose wall clock the test can move.
+struct Stepping {
+    server: Server,
+    file: std::path::PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Stepping {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (library, program, file) =
+            (folder.path().join("clock.so"), folder.path().join("server"), folder.path().join("offset"));
+        let source = support::witness::c_source("clock");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O2", "-o"])
+            .args([&library, &source])
+            .arg("-ldl")
+            .output()
+            .expect("cc");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        std::fs::write(&file, 0_i64.to_ne_bytes()).expect("a file");
+        let script = format!(
+            "#!/bin/sh\nCLOCK_FILE='{}' LD_PRELOAD='{}' exec '{}' \"$@\"\n",
+            file.display(),
+            library.display(),
+            server_program()
+        );
+        std::fs::write(&program, script).expect("a file");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a program");
+        let server = Server::of(&program.display().to_string(), true, &[]);
+        Self { server, file, _folder: folder }
+    }
+
+    fn step(&self, seconds: i64) {
+        let mut file = std::fs::OpenOptions::new().write(true).open(&self.file).expect("the file");
+        file.write_all(&(seconds * 1_000_000).to_ne_bytes()).expect("a step");
+    }
+}
+
+#[test]
+fn a_wait_is_as_long_whatever_the_wall_clock_does() {
+    let stepping = Stepping::start();
+    let server = &stepping.server;
+    let mut client = server.client();
+    let before = time_us(&mut client);
+    stepping.step(3_600);
+    wait_for("the server's clock to step", || time_us(&mut client) >= before + 3_600_000_000);
+    stepping.step(0);
+    for step in [-7_200, 7_200] {
+        call::<()>(&mut client, "FLUSHALL");
+        // The first client waits for five units, which take 20 hours. Each of the others waits for one unit, and would get
+        // it if it were first.
+        limit(&mut client, "RL.BUCKET line 10 40h COST 5");
+        let first = Held::send(server, "RL.BUCKET line 10 40h COST 10 BLOCK 1d");
+        let begun = Instant::now();
+        let others = [1_500, 1_000].map(|ms| (ms, Held::send(server, &format!("RL.BUCKET line 10 40h BLOCK {ms}ms"))));
+        stepping.step(step);
+        let threads = others.map(|(ms, mut held)| (ms, std::thread::spawn(move || held.reply())));
+        for (ms, thread) in threads {
+            let reply = thread.join().expect("a reply");
+            assert_eq!(reply.row.expect("a denial")[0], 0, "{step}");
+            assert!(begun.elapsed() >= Duration::from_millis(ms), "{step}: {ms} ms ended early");
+        }
+        assert_eq!(held(&mut client), 1);
+        // Other clients come while the clock is wrong, and the first is still the first in the queue.
+        assert_eq!(limit(&mut client, "RL.GCRA fresh 1 300ms")[0], 1);
+        assert_eq!(Held::send(server, "RL.GCRA fresh 1 300ms BLOCK 1000").row()[0], 1, "{step}");
+        call::<()>(&mut client, "DEL line");
+        assert_eq!(first.row()[0], 10, "{step}");
+        stepping.step(0);
+    }
+}

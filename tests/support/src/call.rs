@@ -1,0 +1,82 @@
+//! Calls of commands whose replies come at once.
+
+use redis::{Cmd, Connection, FromRedisValue, Value};
+
+/// The command that consists of these words, divided by spaces.
+pub fn command(words: &str) -> Cmd {
+    let mut words = words.split_whitespace();
+    let mut command = redis::cmd(words.next().expect("a command"));
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    command
+}
+
+/// Calls a command and returns its reply. Panics on an error.
+pub fn call<T: FromRedisValue>(client: &mut Connection, words: &str) -> T {
+    command(words).query(client).unwrap_or_else(|error| panic!("{words}: {error}"))
+}
+
+/// Calls a limiter and returns its reply: granted, limit, remaining, wait_ms, reset_ms.
+pub fn limit(client: &mut Connection, words: &str) -> [i64; 5] {
+    call::<Vec<i64>>(client, words).try_into().unwrap_or_else(|reply| panic!("{words}: {reply:?}"))
+}
+
+/// Calls a command that must fail, and returns the error as it was on the wire.
+pub fn error(client: &mut Connection, command: &Cmd) -> String {
+    match command.query::<Value>(client) {
+        Err(error) => format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default()),
+        Ok(reply) => panic!("no error but {reply:?}"),
+    }
+}
+
+/// The server's clock, in microseconds.
+pub fn time_us(client: &mut Connection) -> i64 {
+    let (seconds, us): (i64, i64) = call(client, "TIME");
+    seconds * 1_000_000 + us
+}
+
+/// How many clients wait for the reply to a blocking command.
+pub fn held(client: &mut Connection) -> i64 {
+    info(client, "clients", "blocked_clients")
+}
+
+/// The number in a field of a section of `INFO`.
+pub fn info(client: &mut Connection, section: &str, field: &str) -> i64 {
+    let text: String = call(client, &format!("INFO {section}"));
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {field} in {text}"))
+}
+
+/// Makes calls of every kind, with every algorithm: granted, denied, forced, refunded, with a changed policy, on short and long
+/// logs.
+pub fn flood_all(client: &mut Connection) {
+    let mut pipe = redis::pipe();
+    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        pipe.add_command(command(&format!("RL.{name} full:{name} 5 1d UPTO 5")));
+        pipe.add_command(command(&format!("RL.{name} denied:{name} 5 1d COST 6")));
+        pipe.add_command(command(&format!("RL.{name} debt:{name} 5 1d FORCE 9")));
+        pipe.add_command(command(&format!("RL.{name} refunded:{name} 5 1d COST 5")));
+        pipe.add_command(command(&format!("RL.{name} refunded:{name} 5 1d REFUND 2")));
+        pipe.add_command(command(&format!("RL.{name} gone:{name} 5 1d COST 5")));
+        pipe.add_command(command(&format!("RL.{name} gone:{name} 5 1d REFUND 5")));
+        pipe.add_command(command(&format!("RL.{name} changed:{name} 5000 1d COST 7")));
+        pipe.add_command(command(&format!("RL.{name} changed:{name} 50000 2d COST 7")));
+    }
+    pipe.ignore().exec(client).expect("replies");
+    // Long logs: entries are appended, shared by calls, trimmed, and removed by refunds.
+    for round in 0..200 {
+        let mut pipe = redis::pipe();
+        pipe.add_command(command("RL.SLIDE log:fine 1000000 1h COST 2"));
+        pipe.add_command(command("RL.SLIDE log:fine 1000000 100s COST 2 SEGMENTS 65536"));
+        pipe.add_command(command("RL.SLIDE log:long 1000000 100s"));
+        pipe.add_command(command("RL.SLIDE log:short 1000000 20ms"));
+        pipe.add_command(command("RL.SLIDE log:coarse 1000000 1d SEGMENTS 24"));
+        if round % 7 == 0 {
+            pipe.add_command(command("RL.SLIDE log:long 1000000 100s REFUND 3"));
+        }
+        pipe.ignore().exec(client).expect("replies");
+    }
+    // This key lives for 20 ms: it could expire between two snapshots that a test compares.
+    call::<()>(client, "DEL log:short");
+}

@@ -1,0 +1,82 @@
+//! What tests and tools share: starts servers with the module, calls them, and ends them.
+
+mod call;
+pub mod fleet;
+mod held;
+mod keys;
+mod load;
+mod process;
+mod server;
+pub mod witness;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub use call::{call, command, error, flood_all, held, info, limit, time_us};
+pub use held::{at_once, at_once_by, replies, AtOnce, Held, Reply};
+pub use keys::{assert_same, snapshot, snapshots, Snapshot, Snapshots};
+pub use load::Load;
+pub use process::{dies_with_this_thread, is_process, raise_open_files, send, send_to_group, Signal};
+pub use server::{Resp, Server};
+
+/// What takes longer than this is broken, however busy the machine is.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The top folder of the checkout.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/support is two folders down")
+}
+
+/// The module under test: `REDIS_RL_MODULE`, or what `make build` has built.
+pub fn module() -> PathBuf {
+    let built = || root().join("target/release/libredis_rl.so");
+    let path = std::env::var_os("REDIS_RL_MODULE").map_or_else(built, PathBuf::from);
+    assert!(path.exists(), "{} is missing: run `make build`", path.display());
+    path
+}
+
+/// The folder in which cargo keeps the source of the dependency `name` of the package with this manifest.
+pub fn package(manifest: &Path, name: &str) -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--quiet", "--format-version", "1", "--manifest-path"])
+        .arg(manifest)
+        .output()
+        .expect("cargo");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo's JSON");
+    let found = metadata["packages"].as_array().expect("packages").iter().find(|package| package["name"] == name);
+    let manifest = found.expect("a dependency")["manifest_path"].as_str().expect("a path");
+    Path::new(manifest).parent().expect("a folder").into()
+}
+
+/// The server to test on: the program that `REDIS_RL_SERVER` names; else the link that scripts/common.sh makes on machines where
+/// the server is installed under another name only; else redis-server.
+pub fn server_program() -> String {
+    let found = root().join("target/servers/installed/redis-server");
+    let program = if found.exists() { found.display().to_string() } else { "redis-server".into() };
+    std::env::var("REDIS_RL_SERVER").unwrap_or(program)
+}
+
+/// The command line client: redis-cli or valkey-cli, whichever is installed. Both can talk to any server.
+pub fn cli_program() -> &'static str {
+    let runs = |program: &&str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
+    ["redis-cli", "valkey-cli"].into_iter().find(runs).expect("redis-cli or valkey-cli")
+}
+
+/// A TCP port of the loopback interface that nobody listens on.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Waits until `done` returns true. Panics after a minute, naming what it has waited for.
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < DEADLINE, "waited too long for {what}");
+        sleep(Duration::from_millis(5));
+    }
+}

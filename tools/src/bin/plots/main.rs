@@ -1,0 +1,123 @@
+//! Draws what the algorithms grant, in pictures of real calls to a real server. `make plots`
+//!
+//! Writes docs/choosing-*.svg, and the figures in docs/choosing.md.
+
+mod draw;
+mod scenes;
+mod traffic;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use clap::Parser;
+
+use support::root;
+use tools::chart;
+
+use scenes::Accuracy;
+use traffic::Played;
+
+/// Calls the algorithms under several kinds of traffic, and draws what they granted
+#[derive(Parser)]
+struct Options {
+    /// Determines the random traffic
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The folder to write the pictures and the page to
+    #[arg(long, default_value_os_t = root().join("docs"))]
+    out: PathBuf,
+    /// The most milliseconds by which a call may be late: a picture has to show the traffic that it claims to show
+    #[arg(long, default_value_t = 50)]
+    late: i64,
+}
+
+fn main() {
+    let options = Options::parse();
+    let page = read(&root().join("docs/choosing.md"));
+    fs::create_dir_all(&options.out).unwrap_or_else(|error| panic!("{}: {error}", options.out.display()));
+    println!("Half a minute of traffic");
+    let Run { burst, overload, boundary, attacked, random, bytes } = (1..=ATTEMPTS)
+        .map(|_| Run::play(options.seed))
+        .find(|run| run.is_in_time(options.late * 1_000))
+        .unwrap_or_else(|| panic!("calls were late {ATTEMPTS} times: the machine is too busy to draw from"));
+    let accuracy = Accuracy::of(&attacked, &random);
+    let picture = |name: &str| options.out.join(format!("choosing-{name}.svg"));
+    draw::burst(&burst, &picture("burst"));
+    draw::overload(&overload, &picture("overload"));
+    draw::boundary(&boundary, &picture("boundary"));
+    draw::accuracy(&accuracy, &picture("accuracy"));
+    let page = chart::fill(&page, "make plots: accuracy", &table(&accuracy, &bytes));
+    chart::write(&options.out.join("choosing.md"), &page);
+}
+
+/// How often the traffic is played on a machine that is busy with other work.
+const ATTEMPTS: usize = 4;
+
+/// The outcome of all traffic on one server.
+struct Run {
+    burst: Played,
+    overload: Played,
+    boundary: Played,
+    attacked: Played,
+    random: Vec<Played>,
+    bytes: Vec<i64>,
+}
+
+impl Run {
+    fn play(seed: u64) -> Self {
+        let server = &support::Server::start();
+        // The traffic begins at a whole second of the clock, which the server shares: grids of windows begin there, too.
+        let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
+        let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(clock.as_secs() + 2);
+        std::thread::scope(|scope| {
+            let play = |name: &str, lanes, arrivals: Vec<f64>| {
+                let name = name.to_string();
+                scope.spawn(move || Played::of(server, &name, lanes, &arrivals, begin))
+            };
+            let burst = play("burst", &scenes::BURST[..], scenes::burst());
+            let overload = play("overload", &scenes::OVERLOAD, scenes::overload());
+            let boundary = play("boundary", &scenes::BOUNDARY, scenes::boundary());
+            let attacked = play("attacked", &scenes::ACCURACY, scenes::attacks());
+            let streams = scenes::random(seed).into_iter().enumerate();
+            let random: Vec<_> =
+                streams.map(|(at, arrivals)| play(&format!("random-{at}"), &scenes::ACCURACY, arrivals)).collect();
+            let bytes = scope.spawn(move || scenes::bytes(server, begin));
+            let end = |thread: std::thread::ScopedJoinHandle<Played>| thread.join().expect("traffic");
+            Self {
+                burst: end(burst),
+                overload: end(overload),
+                boundary: end(boundary),
+                attacked: end(attacked),
+                random: random.into_iter().map(end).collect(),
+                bytes: bytes.join().expect("memory"),
+            }
+        })
+    }
+
+    /// Whether no call was too late. Calls at random times may come at any time.
+    fn is_in_time(&self, late_us: i64) -> bool {
+        let late = [&self.burst, &self.overload, &self.boundary, &self.attacked].map(|played| played.late_us);
+        let late = late.into_iter().max().expect("some");
+        if late > late_us {
+            println!("A call was {} ms late", late / 1_000);
+        }
+        late <= late_us && !self.bytes.contains(&0)
+    }
+}
+
+/// The figures of the picture, and the memory that each limiter takes.
+fn table(accuracy: &Accuracy, bytes: &[i64]) -> String {
+    let mut rows = String::from(
+        "| | bytes | most in a period: attack | random | granted: attack | random |\n|---|---:|---:|---:|---:|---:|\n",
+    );
+    for (row, bytes) in accuracy.rows.iter().zip(bytes) {
+        let figures = [row.most, row.share].map(|pair| format!("{:.2} | {:.2}", pair.attacked, pair.random));
+        rows += &format!("| {} | {bytes} | {} |\n", row.lane.name, figures.join(" | "));
+    }
+    rows
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}

@@ -1,0 +1,321 @@
+//! The cases: which calls are measured, and how their keys are prepared.
+
+use redis::Value;
+
+use crate::load;
+use crate::peers::Peers;
+
+/// The case that most other cases are compared with.
+pub const SET: &str = "SET key value EX 60";
+/// The same call, made by the load generator that can send `MULTI`.
+pub const SET_OWN: &str = "SET key value EX 60, by our own loop";
+
+/// How many cases a scene has. Only the widest scenes have all of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Width {
+    /// A few cases: for scenes without a pipeline, with an append-only file, or with a replica.
+    Narrow,
+    /// The cases that are measured on every server.
+    Medium,
+    Wide,
+}
+
+/// What replies must be, before the measurement and after it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Replies {
+    /// Any reply: the call is not one of a limiter.
+    Any,
+    Grants,
+    Denials,
+}
+
+/// How the reply of a limiter shows that it granted the call.
+#[derive(Clone, Copy)]
+pub enum Dialect {
+    /// Several values, or the verdict of `RL.ALL`: the first integer is not 0.
+    Ours,
+    /// Several values: the first is 0 for a grant.
+    Limited,
+    /// A single value: 1 for a grant.
+    Verdict,
+}
+
+/// What a case needs besides the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    Nothing,
+    Module,
+    RedisCell,
+    Noop,
+    Script(&'static str),
+}
+
+pub struct Case {
+    pub name: &'static str,
+    pub width: Width,
+    pub needs: Needs,
+    /// The call that prepares each key; `#` stands for the key.
+    pub prepare: &'static str,
+    pub call: &'static str,
+    pub replies: Replies,
+    pub dialect: Dialect,
+    /// Whether a call changes nothing.
+    pub reads: bool,
+    /// `MULTI`, and the case that it is compared with.
+    pub own_loop: bool,
+    /// The configuration of its server.
+    pub configured: &'static [&'static str],
+}
+
+const BASE: Case = Case {
+    name: "",
+    width: Width::Wide,
+    needs: Needs::Nothing,
+    prepare: "",
+    call: "",
+    replies: Replies::Any,
+    dialect: Dialect::Ours,
+    reads: false,
+    own_loop: false,
+    configured: &[],
+};
+
+const GRANT: Case = Case { replies: Replies::Grants, needs: Needs::Module, width: Width::Narrow, ..BASE };
+const DENIAL: Case = Case { replies: Replies::Denials, needs: Needs::Module, width: Width::Medium, ..BASE };
+const LUA: Case = Case { replies: Replies::Grants, dialect: Dialect::Limited, ..BASE };
+
+/// Grants of meters use keys with a limit that is never reached, and with so much used that they live for hours: no call
+/// creates its key. The use is low enough for a record of the usual size. Logs grow as long as the load makes them, up to
+/// 1000 entries.
+pub const CASES: &[Case] = &[
+    Case { name: SET, width: Width::Narrow, call: "SET key:# 0123456789012345678901234567 EX 60", ..BASE },
+    Case {
+        name: "GET",
+        width: Width::Medium,
+        prepare: "SET key:# 0123456789012345678901234567",
+        call: "GET key:#",
+        reads: true,
+        ..BASE
+    },
+    Case { name: "INCR", width: Width::Narrow, call: "INCR key:#", ..BASE },
+    Case {
+        name: "a module's command that does nothing",
+        width: Width::Medium,
+        needs: Needs::Noop,
+        call: "NOOP.CALL key:#",
+        reads: true,
+        ..BASE
+    },
+    Case {
+        name: "RL.FIXED, granted",
+        prepare: "RL.FIXED key:# %many 1d COST %tenth",
+        call: "RL.FIXED key:# %many 1d",
+        ..GRANT
+    },
+    Case {
+        name: "RL.GCRA, granted",
+        prepare: "RL.GCRA key:# %many 1d COST %tenth",
+        call: "RL.GCRA key:# %many 1d",
+        ..GRANT
+    },
+    Case {
+        name: "RL.BUCKET, granted",
+        prepare: "RL.BUCKET key:# %many 1d COST %tenth",
+        call: "RL.BUCKET key:# %many 1d",
+        ..GRANT
+    },
+    Case { name: "RL.SLIDE, limit 1000, granted", call: "RL.SLIDE key:# %slide", ..GRANT },
+    Case { name: "RL.FIXED, denied", prepare: "RL.FIXED key:# 10 1d COST 10", call: "RL.FIXED key:# 10 1d", ..DENIAL },
+    Case { name: "RL.GCRA, denied", prepare: "RL.GCRA key:# 10 1d COST 10", call: "RL.GCRA key:# 10 1d", ..DENIAL },
+    Case {
+        name: "RL.GCRA, denied, not counted for RL.TOP",
+        width: Width::Wide,
+        prepare: "RL.GCRA key:# 10 1d COST 10",
+        call: "RL.GCRA key:# 10 1d",
+        configured: &["--rl.top-keys", "0"],
+        ..DENIAL
+    },
+    Case { name: "RL.BUCKET, denied", prepare: "RL.BUCKET key:# 10 1d COST 10", call: "RL.BUCKET key:# 10 1d", ..DENIAL },
+    Case { name: "RL.SLIDE, denied", prepare: "RL.SLIDE key:# 10 1d COST 10", call: "RL.SLIDE key:# 10 1d", ..DENIAL },
+    Case {
+        name: "RL.PEEK GCRA",
+        width: Width::Wide,
+        prepare: "RL.GCRA key:# %many 1d COST %tenth",
+        call: "RL.PEEK GCRA key:# %many 1d",
+        reads: true,
+        ..GRANT
+    },
+    Case {
+        name: "RL.GCRA .. BLOCK 5, granted at once",
+        width: Width::Wide,
+        prepare: "RL.GCRA key:# %many 1d COST %tenth",
+        call: "RL.GCRA key:# %many 1d BLOCK 5",
+        ..GRANT
+    },
+    Case {
+        name: "RL.ALL of GCRA and FIXED, granted",
+        width: Width::Wide,
+        prepare: "RL.ALL 2 one:# two:# GCRA %many 1d COST %tenth FIXED %many 1d COST %tenth",
+        call: "RL.ALL 2 one:# two:# GCRA %many 1d FIXED %many 1d",
+        ..GRANT
+    },
+    Case {
+        name: "redis-cell, granted",
+        needs: Needs::RedisCell,
+        prepare: "CL.THROTTLE key:# %burst %many 86400 %tenth",
+        call: "CL.THROTTLE key:# %burst %many 86400",
+        dialect: Dialect::Limited,
+        ..GRANT
+    },
+    Case {
+        name: "redis-cell, denied",
+        width: Width::Wide,
+        needs: Needs::RedisCell,
+        prepare: "CL.THROTTLE key:# 9 10 86400 10",
+        call: "CL.THROTTLE key:# 9 10 86400",
+        dialect: Dialect::Limited,
+        ..DENIAL
+    },
+    Case {
+        name: "throttled-py, GCRA (Lua)",
+        width: Width::Narrow,
+        needs: Needs::Script("throttled/gcra"),
+        prepare: "EVALSHA %sha 1 throttled:v1:gcra:# %interval %many %tenth",
+        call: "EVALSHA %sha 1 throttled:v1:gcra:# %interval %many 1",
+        ..LUA
+    },
+    Case {
+        name: "throttled-py, token bucket (Lua)",
+        needs: Needs::Script("throttled/token_bucket"),
+        prepare: "EVALSHA %sha 1 throttled:v1:token_bucket:# %rate %many %tenth",
+        call: "EVALSHA %sha 1 throttled:v1:token_bucket:# %rate %many 1",
+        ..LUA
+    },
+    Case {
+        name: "throttled-py, leaking bucket (Lua)",
+        needs: Needs::Script("throttled/leaking_bucket"),
+        prepare: "EVALSHA %sha 1 throttled:v1:leaking_bucket:# %rate %many %tenth",
+        call: "EVALSHA %sha 1 throttled:v1:leaking_bucket:# %rate %many 1",
+        ..LUA
+    },
+    Case {
+        name: "throttled-py, sliding window (Lua)",
+        needs: Needs::Script("throttled/sliding_window"),
+        call: "EVALSHA %sha 2 throttled:v1:sliding_window:#:period:%window throttled:v1:sliding_window:#:period:%previous \
+               60 %limit 1 %now_ms",
+        ..LUA
+    },
+    Case {
+        name: "limits, sliding window counter (Lua)",
+        needs: Needs::Script("limits/acquire_sliding_window"),
+        call: "EVALSHA %sha 2 LIMITS:{LIMITER/#/1000/1/minute}/-1 LIMITS:{LIMITER/#/1000/1/minute} %limit 60 1",
+        dialect: Dialect::Verdict,
+        ..LUA
+    },
+    Case {
+        name: "limits, moving window (Lua)",
+        needs: Needs::Script("limits/acquire_moving_window"),
+        call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/minute %now_s %limit 60 1",
+        dialect: Dialect::Verdict,
+        ..LUA
+    },
+    Case {
+        name: "a sorted set (Lua)",
+        width: Width::Medium,
+        needs: Needs::Script("sorted-set"),
+        call: "EVALSHA %sha 1 key:# %sorted_us 1000",
+        ..LUA
+    },
+    Case {
+        name: "limits, fixed window (Lua)",
+        needs: Needs::Script("limits/incr_expire"),
+        call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/day 86400 1",
+        ..BASE
+    },
+    Case { name: SET_OWN, call: "SET key:# 0123456789012345678901234567 EX 60", own_loop: true, ..BASE },
+    Case { name: "MULTI, INCR, EXPIRE, EXEC", call: "MULTI ; INCR key:# ; EXPIRE key:# 60 ; EXEC", own_loop: true, ..BASE },
+];
+
+impl Case {
+    /// The name of the case that this one is compared with.
+    pub fn base(&self) -> &'static str {
+        if self.own_loop {
+            SET_OWN
+        } else {
+            SET
+        }
+    }
+
+    /// The options of its server, including the modules that it loads besides redis-rl.
+    pub fn options<'a>(&self, peers: &'a Peers) -> Vec<&'a str> {
+        let path = match self.needs {
+            Needs::RedisCell => &peers.redis_cell,
+            Needs::Noop => &peers.noop,
+            _ => return self.configured.to_vec(),
+        };
+        vec!["--loadmodule", path.to_str().expect("a path")]
+    }
+
+    /// Replaces all placeholders in a call but that of the key, as a client would now.
+    pub fn fill(words: &str, keys: u64, sha: &str) -> String {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
+        let window = now.as_secs() / 60;
+        let hot = keys == 1;
+        // The hot key gets all calls, so its limit is one that they never reach. Of many keys, each gets a few calls.
+        let many = if hot { 1_000_000_000 } else { 10_000 };
+        words
+            .replace("%sha", sha)
+            .replace("%many", &many.to_string())
+            .replace("%burst", &(many - 1).to_string())
+            .replace("%tenth", &(many / 10).to_string())
+            .replace("%interval", &(86_400.0 / f64::from(many)).to_string())
+            .replace("%rate", &(f64::from(many) / 86_400.0).to_string())
+            .replace("%now_ms", &now.as_millis().to_string())
+            .replace("%now_s", &now.as_secs_f64().to_string())
+            .replace("%window", &window.to_string())
+            .replace("%previous", &(window - 1).to_string())
+            // The hot key gets far more calls than 1000 a minute. Exact windows get so short a period that they hold about
+            // 1000 calls. Scripts that know whole seconds only get a limit that is never reached.
+            .replace("%slide", if hot { "2000 1ms" } else { "1000 60" })
+            .replace("%sorted_us", if hot { "10000" } else { "60000000" })
+            .replace("%limit", if hot { "1000000000" } else { "1000" })
+    }
+
+    /// Whether a reply is as it must be.
+    pub fn expects(&self, reply: &Value) -> bool {
+        let first = |reply: &Value| match reply {
+            Value::Array(row) => row.first().cloned(),
+            other => Some(other.clone()),
+        };
+        let number = match first(reply) {
+            Some(Value::Int(number)) => number,
+            Some(Value::Nil) => 0,
+            _ => return self.replies == Replies::Any,
+        };
+        let granted = match self.dialect {
+            Dialect::Ours => number > 0,
+            Dialect::Limited => number == 0,
+            Dialect::Verdict => number == 1,
+        };
+        match self.replies {
+            Replies::Any => true,
+            Replies::Grants => granted,
+            Replies::Denials => !granted,
+        }
+    }
+
+    /// The least and the most changes of keys that the server may count per call. A grant changes a key, a denial and a read
+    /// do not. The number is unknown for redis-cell, which writes without the server counting it.
+    pub fn changes(&self) -> std::ops::RangeInclusive<f64> {
+        match (self.replies, self.needs) {
+            (_, Needs::RedisCell) => 0.0..=0.0,
+            (Replies::Denials, _) => 0.0..=0.001,
+            _ if self.reads => 0.0..=0.001,
+            _ => 0.999..=f64::MAX,
+        }
+    }
+
+    pub fn first_key(words: &str) -> String {
+        words.replace(load::KEY, "000000000000")
+    }
+}

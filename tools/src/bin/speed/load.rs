@@ -1,0 +1,170 @@
+//! Load on a server, by redis-benchmark; or by a generator of our own, to prepare keys and for `MULTI`, which
+//! redis-benchmark can't send.
+
+use std::io::{Read, Write};
+use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// The number of connections: redis-benchmark's default.
+pub const CONNECTIONS: usize = 50;
+
+/// What stands for a key in the words of a case. Every key is a number with as many digits as redis-benchmark writes.
+pub const KEY: &str = "#";
+const DIGITS: usize = 12;
+
+#[derive(Clone, Copy)]
+pub struct Load {
+    pub per_second: f64,
+    pub p50_ms: Option<f64>,
+    pub p99_ms: Option<f64>,
+}
+
+/// The shape of a load: each call is on a random one of this many keys, with this many calls in a pipeline.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub keys: u64,
+    pub pipeline: usize,
+}
+
+pub fn redis_benchmark(socket: &Path, words: &str, shape: Shape, calls: u64) -> Load {
+    let key = if shape.keys == 1 { format!("{:0DIGITS$}", 0) } else { "__rand_int__".into() };
+    let mut command = Command::new("redis-benchmark");
+    command.arg("-s").arg(socket).args(["--csv", "-c", &CONNECTIONS.to_string(), "-P", &shape.pipeline.to_string()]);
+    command.args(["-n", &calls.to_string(), "-r", &shape.keys.to_string()]);
+    command.args(words.split(' ').map(|word| word.replace(KEY, &key)));
+    let output = command.output().expect("redis-benchmark");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let complain = || panic!("{command:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() {
+        complain();
+    }
+    // The test's name comes first and may contain commas. Then come calls per second, average, minimum, p50, p95, p99 and
+    // maximum.
+    let line = text.lines().last().unwrap_or_default();
+    let fields: Vec<f64> = line.rsplit(',').take(7).filter_map(|field| field.trim_matches('"').parse().ok()).collect();
+    let &[_, p99, _, p50, _, _, per_second] = &fields[..] else { complain() };
+    Load { per_second, p50_ms: Some(p50), p99_ms: Some(p99) }
+}
+
+/// The bytes of a call, or of several that count as one, and the positions of the key's digits in them.
+struct Template {
+    bytes: Vec<u8>,
+    places: Vec<usize>,
+}
+
+impl Template {
+    fn new(words: &str) -> Self {
+        let mut template = Self { bytes: Vec::new(), places: Vec::new() };
+        for call in words.split(" ; ") {
+            let words: Vec<&str> = call.split(' ').collect();
+            template.bytes.extend(format!("*{}\r\n", words.len()).bytes());
+            for word in words {
+                let filled = word.replace(KEY, &"0".repeat(DIGITS));
+                template.bytes.extend(format!("${}\r\n", filled.len()).bytes());
+                for (nth, (at, _)) in word.match_indices(KEY).enumerate() {
+                    template.places.push(template.bytes.len() + at + nth * (DIGITS - KEY.len()));
+                }
+                template.bytes.extend(format!("{filled}\r\n").bytes());
+            }
+        }
+        template
+    }
+
+    fn append(&mut self, key: u64, batch: &mut Vec<u8>) {
+        for &place in &self.places {
+            let mut rest = key;
+            for digit in self.bytes[place..place + DIGITS].iter_mut().rev() {
+                *digit = b'0' + (rest % 10) as u8;
+                rest /= 10;
+            }
+        }
+        batch.extend_from_slice(&self.bytes);
+    }
+}
+
+struct Caller {
+    stream: UnixStream,
+    /// How many lines of replies are still to come.
+    awaited: usize,
+}
+
+impl Caller {
+    fn connect(socket: &Path) -> Self {
+        Self { stream: UnixStream::connect(socket).expect("a connection"), awaited: 0 }
+    }
+
+    /// The number of lines in the reply to a call.
+    fn lines(&mut self, template: &mut Template, key: u64) -> usize {
+        let mut call = Vec::new();
+        template.append(key, &mut call);
+        call.extend(b"PING\r\n");
+        self.stream.write_all(&call).expect("a connection");
+        let (mut reply, mut part) = (Vec::new(), [0; 4096]);
+        while !reply.ends_with(b"+PONG\r\n") {
+            let len = self.stream.read(&mut part).expect("replies");
+            assert!(len > 0, "the server is gone");
+            reply.extend_from_slice(&part[..len]);
+        }
+        let text = String::from_utf8_lossy(&reply);
+        let is_error = |line: &str| line.strip_prefix('-').is_some_and(|rest| rest.starts_with(char::is_alphabetic));
+        assert!(!text.lines().any(is_error), "{words}: {text}", words = String::from_utf8_lossy(&call));
+        text.lines().count() - 1
+    }
+
+    fn send(&mut self, batch: &[u8], lines: usize) {
+        self.stream.write_all(batch).expect("a connection");
+        self.awaited = lines;
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) {
+        while self.awaited > 0 {
+            let len = self.stream.read(buffer).expect("replies");
+            assert!(len > 0, "the server is gone");
+            self.awaited -= buffer[..len].iter().filter(|&&byte| byte == b'\n').count();
+        }
+    }
+}
+
+/// Makes the call once for each of these keys.
+pub fn each_key(socket: &Path, words: &str, keys: Range<u64>) {
+    const BATCH: u64 = 500;
+    let mut template = Template::new(words);
+    let mut caller = Caller::connect(socket);
+    let lines = caller.lines(&mut template, keys.start);
+    let (mut batch, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    for first in (keys.start + 1..keys.end).step_by(BATCH as usize) {
+        let after = keys.end.min(first + BATCH);
+        batch.clear();
+        (first..after).for_each(|key| template.append(key, &mut batch));
+        caller.send(&batch, (after - first) as usize * lines);
+        caller.receive(&mut buffer);
+    }
+}
+
+/// Makes calls as redis-benchmark does: with as many connections, and a pipeline on each.
+pub fn own(socket: &Path, words: &str, shape: Shape, calls: u64) -> Load {
+    let mut template = Template::new(words);
+    let mut callers: Vec<_> = (0..CONNECTIONS).map(|_| Caller::connect(socket)).collect();
+    let lines = callers[0].lines(&mut template, 0);
+    let (mut batch, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    let start = Instant::now();
+    let mut called = 0;
+    while called < calls {
+        for caller in &mut callers {
+            caller.receive(&mut buffer);
+            batch.clear();
+            for _ in 0..shape.pipeline {
+                // Spreads the calls over the keys.
+                let scattered = (called + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+                template.append(scattered % shape.keys, &mut batch);
+                called += 1;
+            }
+            caller.send(&batch, lines * shape.pipeline);
+        }
+    }
+    callers.iter_mut().for_each(|caller| caller.receive(&mut buffer));
+    Load { per_second: called as f64 / start.elapsed().as_secs_f64(), p50_ms: None, p99_ms: None }
+}

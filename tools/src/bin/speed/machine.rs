@@ -1,0 +1,56 @@
+//! The machine that the figures were measured on.
+
+use std::fs;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+pub struct Machine {
+    date: String,
+    cpu: String,
+    cores: usize,
+    memory_gb: u64,
+    system: String,
+    kernel: String,
+    module: String,
+    rustc: String,
+}
+
+impl Machine {
+    pub fn this() -> Self {
+        let field = |file: &str, name: &str| {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.map_or("unknown".into(), |rest| rest.trim_matches([':', '=', '"', ' ', '\t']).to_string())
+        };
+        let memory = field("/proc/meminfo", "MemTotal");
+        let kilobytes: u64 = memory.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        Self {
+            date: output("date", &["-u", "+%Y-%m-%d"]),
+            cpu: field("/proc/cpuinfo", "model name"),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            memory_gb: kilobytes >> 20,
+            system: field("/etc/os-release", "PRETTY_NAME"),
+            kernel: field("/proc/sys/kernel/osrelease", ""),
+            module: format!("{} ({})", env!("CARGO_PKG_VERSION"), output("git", &["describe", "--always", "--dirty"])),
+            rustc: output("rustc", &["--version"]),
+        }
+    }
+
+    pub fn report(&self) -> String {
+        format!(
+            "# Benchmarks\n\nMeasured on {} by `make bench`, which repeats it; `make bench-report` writes this page and the \
+             charts anew from [benchmarks.json](benchmarks.json), which has every round.\n\n\
+             | | |\n|---|---|\n| CPU | {}, {} cores |\n| memory | {} GB |\n| system | {}, Linux {} |\n\
+             | redis-rl | {}, built by {} |\n",
+            self.date, self.cpu, self.cores, self.memory_gb, self.system, self.kernel, self.module, self.rustc
+        )
+    }
+}
+
+/// What a program prints; nothing if it does not run.
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).current_dir(support::root()).output();
+    output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_string())
+}

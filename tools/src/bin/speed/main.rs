@@ -1,0 +1,139 @@
+//! Measures what calls cost, compared with the server's own commands and with other rate limiters. `make bench`
+//!
+//! The figures go into docs/benchmarks.json. docs/benchmarks.md and the charts are written from that file alone
+//! (`--report`).
+
+mod cases;
+mod json;
+mod load;
+mod machine;
+mod memory;
+mod peers;
+mod probe;
+mod scale;
+mod speed;
+mod statistics;
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use support::root;
+use tools::chart::{fill, write};
+
+/// Measures what calls cost, and writes docs/benchmarks.json, docs/benchmarks.md and the charts
+#[derive(Parser)]
+struct Options {
+    /// How often each case is measured
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// How long the load on a case lasts in each round, in seconds
+    #[arg(long, default_value_t = 0.8)]
+    seconds: f64,
+    /// Another server program to measure on; may be given several times
+    #[arg(long, value_parser = program)]
+    server: Vec<String>,
+    /// Measure only the scenes whose title contains this; may be given several times
+    #[arg(long)]
+    only: Vec<String>,
+    /// Measure only this part, and keep the other figures of the file
+    #[arg(long, value_enum)]
+    part: Vec<Part>,
+    #[command(flatten)]
+    scale: Scale,
+    /// Measure nothing, only write the report again
+    #[arg(long)]
+    report: bool,
+    /// The folder to write to
+    #[arg(long, default_value_os_t = root().join("docs"))]
+    out: PathBuf,
+}
+
+/// How much of memory and scale is measured.
+#[derive(Args)]
+pub struct Scale {
+    /// A short run, to see that it works: its figures are rough
+    #[arg(long)]
+    pub quick: bool,
+    /// The most keys
+    #[arg(long, default_value_t = 10_000_000)]
+    pub keys: u64,
+}
+
+impl Scale {
+    /// How often each figure is measured.
+    pub fn rounds(&self) -> usize {
+        if self.quick {
+            1
+        } else {
+            3
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Part {
+    Speed,
+    Memory,
+    Scale,
+}
+
+/// The content of docs/benchmarks.json.
+#[derive(Serialize, Deserialize)]
+struct Results {
+    machine: machine::Machine,
+    speed: speed::Section,
+    memory: memory::Section,
+    scale: scale::Section,
+}
+
+fn main() {
+    let options = Options::parse();
+    let file = options.out.join("benchmarks.json");
+    let read = || {
+        let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}: run `make bench`", file.display()));
+        serde_json::from_str::<Results>(&text).expect("benchmarks.json as it was written")
+    };
+    if !options.report {
+        let peers = peers::install();
+        let before = (!options.part.is_empty()).then(read);
+        let wanted = |part: Part| options.part.is_empty() || options.part.contains(&part);
+        let (speed, memory, scale) = match before {
+            Some(Results { speed, memory, scale, .. }) => (Some(speed), Some(memory), Some(scale)),
+            None => (None, None, None),
+        };
+        // The parts that are short and least sensitive to other work on the machine come first.
+        let memory = memory.filter(|_| !wanted(Part::Memory)).unwrap_or_else(|| memory::measure(&options.scale, &peers));
+        let scale = scale.filter(|_| !wanted(Part::Scale)).unwrap_or_else(|| scale::measure(&options.scale));
+        let speed = speed.filter(|_| !wanted(Part::Speed)).unwrap_or_else(|| speed::measure(&options, &peers));
+        let results = Results { machine: machine::Machine::this(), speed, memory, scale };
+        write(&file, &json::text(&results));
+    }
+    let results = read();
+    let chart = |name: &str| options.out.join(format!("benchmarks-{name}.svg"));
+    speed::chart::long(&results.speed, &chart("speed"));
+    speed::chart::short(&results.speed, &chart("short"));
+    memory::chart(&results.memory, &chart("memory"));
+    scale::chart(&results.scale, &chart("scale"));
+    let section =
+        |title: &str, name: &str, text: String| format!("## {title}\n\n![{title}](benchmarks-{name}.svg)\n\n{text}");
+    let sections = [
+        results.machine.report(),
+        speed::report::report(&results.speed),
+        section("Memory", "memory", memory::report(&results.memory)),
+        section("Scale", "scale", scale::report(&results.scale)),
+        speed::report::bars(&results.speed),
+    ];
+    write(&options.out.join("benchmarks.md"), &sections.join("\n"));
+    let readme = options.out.join("../README.md");
+    if let Ok(page) = fs::read_to_string(&readme) {
+        write(&readme, &fill(&page, "make bench: speed", &speed::report::summary(&results.speed)));
+    }
+}
+
+/// The absolute path of a program. A server runs in a folder of its own, so that a relative path would not be found.
+fn program(path: &str) -> std::io::Result<String> {
+    Ok(fs::canonicalize(path)?.to_string_lossy().into_owned())
+}

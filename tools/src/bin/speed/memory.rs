@@ -1,0 +1,278 @@
+//! Memory per key: the growth of `used_memory` over many keys with names of the same length.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+use serde::{Deserialize, Serialize};
+
+use crate::peers::Peers;
+use crate::probe::{inspect, line, settled_memory, Pipe};
+use crate::Scale;
+use support::{call, Server};
+use tools::chart::{grouped, save, short, text, COLOURS, INK, WIDTH};
+
+/// The figures of this part.
+#[derive(Serialize, Deserialize)]
+pub struct Section {
+    /// The server's allocator, which determines how many bytes a value takes.
+    allocator: String,
+    limits: Vec<u64>,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    name: String,
+    kind: Kind,
+    /// In the order of the limits.
+    cells: Vec<Cell>,
+}
+
+/// What a key holds.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
+enum Kind {
+    /// A count, or a time. The key is half used, which makes no difference to the size of the module's record.
+    Count,
+    /// An entry for each grant. The log is as long as the limit allows.
+    Log,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Cell {
+    keys: u64,
+    /// Bytes per key.
+    bytes: f64,
+    /// SLIDE: the number of entries in the longest log.
+    entries: Option<u64>,
+}
+
+const SLIDE: &str = "RL.SLIDE";
+const CELL: &str = "redis-cell";
+const TIMESTAMPS: &str = "sorted set, timestamps";
+
+/// How the keys of a row are filled.
+struct Subject {
+    name: &'static str,
+    kind: Kind,
+    /// The commands that use a key; for a log, those of one grant. `grant` counts from 0.
+    calls: fn(&Plan, key: &str, grant: u64) -> Vec<Vec<u8>>,
+}
+
+/// The limit and period of a row's keys.
+struct Plan {
+    limit: u64,
+    /// The period in seconds: long enough that each grant has a tick of its own, and at least a minute.
+    period: f64,
+    /// The id of the script of limits at the server.
+    script: String,
+}
+
+fn microseconds() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time after 1970").as_micros()
+}
+
+const SUBJECTS: [Subject; 9] = [
+    Subject { name: "RL.FIXED", kind: Kind::Count, calls: |plan, key, _| vec![used(plan, "RL.FIXED", key)] },
+    Subject { name: "RL.GCRA", kind: Kind::Count, calls: |plan, key, _| vec![used(plan, "RL.GCRA", key)] },
+    Subject { name: "RL.BUCKET", kind: Kind::Count, calls: |plan, key, _| vec![used(plan, "RL.BUCKET", key)] },
+    Subject {
+        name: CELL,
+        kind: Kind::Count,
+        calls: |Plan { limit, .. }, key, _| {
+            vec![line(&format!("CL.THROTTLE {key} {} {limit} 86400 {}", limit - 1, limit / 2))]
+        },
+    },
+    Subject {
+        name: "INCR + EXPIRE",
+        kind: Kind::Count,
+        calls: |Plan { limit, .. }, key, _| {
+            vec![line(&format!("INCRBY {key} {}", limit / 2)), line(&format!("EXPIRE {key} 86400"))]
+        },
+    },
+    Subject {
+        name: SLIDE,
+        kind: Kind::Log,
+        calls: |Plan { limit, period, .. }, key, _| vec![line(&format!("RL.SLIDE {key} {limit} {period:.6}"))],
+    },
+    Subject {
+        name: TIMESTAMPS,
+        kind: Kind::Log,
+        calls: |_, key, grant| {
+            // Two events with the same time in microseconds would be stored as one.
+            let now = microseconds() + u128::from(grant);
+            vec![line(&format!("ZADD {key} {now} {now}")), line(&format!("EXPIRE {key} 86400"))]
+        },
+    },
+    Subject {
+        name: "sorted set, UUIDs",
+        kind: Kind::Log,
+        calls: |_, key, grant| {
+            let digits = format!("{:032x}", u128::from(grant + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+            let uuid = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-");
+            vec![line(&format!("ZADD {key} {} {uuid}", microseconds())), line(&format!("EXPIRE {key} 86400"))]
+        },
+    },
+    Subject {
+        name: "limits, moving window",
+        kind: Kind::Log,
+        calls: |Plan { limit, script, .. }, key, _| {
+            let now = format!("{:.7}", microseconds() as f64 / 1e6);
+            vec![line(&format!("EVALSHA {script} 1 {key} {now} {limit} 86400 1"))]
+        },
+    },
+];
+
+fn used(plan: &Plan, command: &str, key: &str) -> Vec<u8> {
+    line(&format!("{command} {key} {} 1d COST {}", plan.limit, plan.limit / 2))
+}
+
+/// Three quarters of a power of two: the server's hash table is equally full for each number of keys.
+fn keys(kind: Kind, limit: u64, scale: &Scale) -> u64 {
+    let entries = if scale.quick { 1 << 17 } else { 1 << 19 };
+    let most = if kind == Kind::Log { (entries / limit).max(4) } else { 1 << 17 };
+    let power = most.next_power_of_two();
+    (if power > most { power / 2 } else { power }) / 4 * 3
+}
+
+/// Measures all rows.
+pub fn measure(scale: &Scale, peers: &Peers) -> Section {
+    let limits = vec![10, 1_000, 100_000];
+    let mut allocator = String::new();
+    let rows = SUBJECTS.map(|subject| {
+        let cells = limits.iter().map(|&limit| fill(&subject, limit, scale, peers, &mut allocator)).collect();
+        Row { name: subject.name.into(), kind: subject.kind, cells }
+    });
+    Section { allocator, limits, rows: rows.into() }
+}
+
+fn fill(subject: &Subject, limit: u64, scale: &Scale, peers: &Peers, allocator: &mut String) -> Cell {
+    let server = Server::with(&["--loadmodule", peers.redis_cell.to_str().expect("a path")]);
+    let mut client = server.client();
+    *allocator = call::<String>(&mut client, "INFO memory")
+        .lines()
+        .find_map(|line| line.strip_prefix("mem_allocator:"))
+        .expect("an allocator")
+        .into();
+    let script = peers.script("limits/acquire_moving_window");
+    let script = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut client).expect("a script");
+    let keys = keys(subject.kind, limit, scale);
+    let (rounds, apart) = match subject.kind {
+        Kind::Count => (1, Duration::ZERO),
+        // SLIDE keeps one entry for all grants in a tick, and a period has 65 536 ticks. These grants are so slow that each
+        // has a tick of its own.
+        Kind::Log if subject.name == SLIDE => (limit, Duration::from_micros(if limit > 65_536 { 150 } else { 1_000 })),
+        Kind::Log => (limit, Duration::ZERO),
+    };
+    let plan = Plan { limit, period: apart.as_secs_f64() * limit.max(65_536) as f64 * 1.02, script };
+
+    let before = settled_memory(&mut client);
+    let mut pipe = Pipe::to(&server);
+    let start = Instant::now();
+    for grant in 0..rounds {
+        let due = start + apart * grant as u32;
+        while Instant::now() < due {
+            std::hint::spin_loop();
+        }
+        let mut batch = Vec::new();
+        let mut calls = 0;
+        for key in 0..keys {
+            for command in (subject.calls)(&plan, &format!("limit:{key:010}"), grant) {
+                batch.extend(command);
+                calls += 1;
+            }
+            if calls >= 256 || key == keys - 1 {
+                pipe.send(&batch, calls);
+                batch.clear();
+                calls = 0;
+            }
+        }
+    }
+    drop(pipe);
+    let bytes = (settled_memory(&mut client) - before) as f64 / keys as f64;
+    assert_eq!(call::<u64>(&mut client, "DBSIZE"), keys, "{} {limit}", subject.name);
+    let entries =
+        (subject.name == SLIDE).then(|| inspect(&mut client, "limit:0000000000", "entries_stored").expect("a log"));
+    Cell { keys, bytes, entries }
+}
+
+impl Section {
+    fn row(&self, name: &str) -> &Row {
+        self.rows.iter().find(|row| row.name == name).expect("a row")
+    }
+}
+
+/// The part as Markdown.
+pub fn report(section: &Section) -> String {
+    let mut out = String::from("| bytes a key at a limit of |");
+    section.limits.iter().for_each(|&limit| out += &format!(" {} |", grouped(limit as f64)));
+    out += &format!("\n|---|{}\n", "---:|".repeat(section.limits.len()));
+    for row in &section.rows {
+        out += &format!("| {} |", row.name);
+        row.cells.iter().for_each(|cell| out += &format!(" {} |", grouped(cell.bytes)));
+        out.push('\n');
+    }
+    out += &format!(
+        "\nWhat `used_memory` grows by, per key, with names of 16 bytes and a deadline, on {}: the key itself and its part of the \
+         hash tables are in it. Counters are half used, logs hold as many grants as the limit allows; SLIDE has at most 65 536 ticks to a period, and an entry \
+         for each tick in which there was a grant.\n",
+        section.allocator
+    );
+    let (slide, set, cell) = (section.row(SLIDE), section.row(TIMESTAMPS), section.row(CELL));
+    for name in ["RL.FIXED", "RL.GCRA", "RL.BUCKET"] {
+        let more = section.row(name).cells.iter().zip(&cell.cells).map(|(own, cell)| own.bytes - cell.bytes);
+        let worst = more.fold(f64::MIN, f64::max);
+        out += &match worst {
+            w if w > 0.5 => format!("{name} takes up to {worst:.0} bytes more than redis-cell. "),
+            w if w < -0.5 => format!("{name} takes at least {:.0} bytes less than redis-cell. ", -worst),
+            _ => format!("{name} takes what redis-cell takes. "),
+        };
+    }
+    let parts: Vec<String> = section
+        .limits
+        .iter()
+        .zip(slide.cells.iter().zip(&set.cells))
+        .map(|(&limit, (slide, set))| format!("1/{:.1} at {}", set.bytes / slide.bytes, grouped(limit as f64)))
+        .collect();
+    out += &format!("SLIDE takes {} of the sorted set of timestamps", parts.join(", "));
+    let longest = slide.cells.iter().filter_map(|cell| cell.entries).max().unwrap_or(0);
+    out += &format!(" (its longest log here: {} entries).\n", grouped(longest as f64));
+    out
+}
+
+/// Draws bars, on a logarithmic axis.
+pub fn chart(section: &Section, path: &Path) {
+    const LEFT: i32 = 180;
+    const RIGHT: i32 = 715;
+    const STEP: i32 = 15;
+    let group = STEP * section.rows.len() as i32 + 28;
+    let bottom = 30 + group * section.limits.len() as i32;
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, bottom as u32 + 22)).into_drawing_area();
+        let most = section.rows.iter().flat_map(|row| &row.cells).map(|cell| cell.bytes).fold(100.0, f64::max).log10();
+        let place = |bytes: f64| LEFT + ((bytes.log10() - 1.0) / (most - 1.0) * f64::from(RIGHT - LEFT)) as i32;
+        root.draw(&Text::new("Memory per key (bytes, logarithmic)", (LEFT, 14), text(16, HPos::Left))).expect("text");
+        for power in 1..=most as i32 {
+            let x = place(10f64.powi(power));
+            root.draw(&PathElement::new([(x, 32), (x, bottom)], INK.mix(0.3))).expect("a line");
+            root.draw(&Text::new(short(10f64.powi(power)), (x, bottom + 10), text(12, HPos::Center))).expect("text");
+        }
+        for (at, limit) in section.limits.iter().enumerate() {
+            let top = 34 + group * at as i32;
+            let label = format!("at a limit of {}", grouped(*limit as f64));
+            root.draw(&Text::new(label, (LEFT + 6, top + 8), text(13, HPos::Left))).expect("text");
+            for (index, row) in section.rows.iter().enumerate() {
+                let bytes = row.cells[at].bytes;
+                let colour = if row.name.starts_with("RL.") { COLOURS[0] } else { COLOURS[1] };
+                let (top, x) = (top + 19 + index as i32 * STEP, place(bytes));
+                root.draw(&Rectangle::new([(LEFT, top), (x, top + STEP - 3)], colour.filled())).expect("a bar");
+                root.draw(&Text::new(row.name.clone(), (LEFT - 6, top + 6), text(12, HPos::Right))).expect("text");
+                root.draw(&Text::new(grouped(bytes), (x + 6, top + 6), text(12, HPos::Left))).expect("text");
+            }
+        }
+        root.present().expect("a drawing");
+    }
+    save(&svg, path);
+}

@@ -1,0 +1,396 @@
+//! What a call costs depending on the number of keys and on the length of SLIDE's log, and the longest time that one call
+//! takes.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+use redis::Connection;
+use serde::{Deserialize, Serialize};
+
+use crate::load::{each_key, redis_benchmark, Shape};
+use crate::probe::{cpu, inspect, line, packed, Pipe};
+use crate::statistics::median;
+use crate::Scale;
+use support::{call, Server};
+use tools::chart::{grouped, save, short, text, COLOURS, INK, WIDTH};
+
+/// The figures of this part.
+#[derive(Serialize, Deserialize)]
+pub struct Section {
+    keys: Vec<OfKeys>,
+    logs: Vec<OfLog>,
+    stalls: Vec<Stall>,
+}
+
+/// What a call on a random key costs.
+#[derive(Serialize, Deserialize)]
+struct OfKeys {
+    keys: u64,
+    gcra: Cost,
+    set: Cost,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Cost {
+    calls_per_second: f64,
+    /// The processor time of the server's main thread per call, in nanoseconds.
+    cpu_ns: f64,
+}
+
+/// What a call of SLIDE costs on a log of this length.
+#[derive(Serialize, Deserialize)]
+struct OfLog {
+    /// The entries that count after the run.
+    entries: u64,
+    /// Nanoseconds of the server's main thread: for a grant, while entries expire as fast as new ones come; and for a
+    /// denial.
+    granted_ns: f64,
+    denied_ns: f64,
+}
+
+/// How long single calls took, made one after the other, in microseconds.
+#[derive(Serialize, Deserialize)]
+struct Stall {
+    name: String,
+    calls: u64,
+    /// SLIDE: the number of entries in its log at the end.
+    entries: Option<u64>,
+    /// The median and, below it, the 99.9th percentile, as the client measures them.
+    median: f64,
+    p999: f64,
+    /// The longest call: the median of the rounds, and the round in which it was shortest, which is the one with the least
+    /// disturbance by other work on the machine.
+    longest: f64,
+    longest_of_best: f64,
+    /// The longest call as the server itself measures it: again the median and the shortest of the rounds.
+    inside: f64,
+    inside_of_best: f64,
+}
+
+const PIPELINE: usize = 16;
+/// A value as long as a record of GCRA.
+const VALUE: &str = "0123456789012345678901234567";
+
+/// Measures this part.
+pub fn measure(scale: &Scale) -> Section {
+    Section { keys: of_keys(scale), logs: of_logs(scale), stalls: stalls(scale) }
+}
+
+fn of_keys(scale: &Scale) -> Vec<OfKeys> {
+    let sizes: Vec<u64> = (3..8).map(|power| 10u64.pow(power)).filter(|&keys| keys <= scale.keys).collect();
+    // Only one server runs at a time: ten million keys take more than a gigabyte.
+    // The keys begin half used: otherwise a key would expire as soon as its one unit has drained.
+    let gcra = grown(&sizes, scale, "RL.GCRA key:# 1000000 1d COST 500000", "RL.GCRA key:# 1000000 1d");
+    let set = format!("SET key:# {VALUE} EX 86400");
+    let set = grown(&sizes, scale, &set, &set);
+    let rows = sizes.iter().zip(gcra.into_iter().zip(set));
+    rows.map(|(&keys, (gcra, set))| OfKeys { keys, gcra, set }).collect()
+}
+
+fn grown(sizes: &[u64], scale: &Scale, prepare: &str, words: &str) -> Vec<Cost> {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut there = 0;
+    let mut costs = Vec::new();
+    for &keys in sizes {
+        each_key(&server.socket(), prepare, there..keys);
+        there = keys;
+        assert_eq!(call::<u64>(&mut client, "DBSIZE"), keys);
+        // Wait until the server has moved all keys to a larger hash table.
+        std::thread::sleep(Duration::from_millis(if keys > 100_000 { 2_000 } else { 200 }));
+        let rounds: Vec<Cost> = (0..scale.rounds()).map(|_| benchmark(&server, &mut client, scale, keys, words)).collect();
+        // Other work on the machine can only make a round slower: the best round is the closest to the truth.
+        costs.push(Cost {
+            calls_per_second: rounds.iter().map(|cost| cost.calls_per_second).fold(0.0, f64::max),
+            cpu_ns: rounds.iter().map(|cost| cost.cpu_ns).fold(f64::MAX, f64::min),
+        });
+    }
+    costs
+}
+
+fn benchmark(server: &Server, client: &mut Connection, scale: &Scale, keys: u64, words: &str) -> Cost {
+    let calls = if scale.quick { 100_000 } else { 500_000 };
+    let before = cpu(client);
+    let load = redis_benchmark(&server.socket(), words, Shape { keys, pipeline: PIPELINE }, calls);
+    Cost { calls_per_second: load.per_second, cpu_ns: (cpu(client) - before).as_nanos() as f64 / calls as f64 }
+}
+
+/// A record of SLIDE, byte by byte as docs/internals.md describes it: one unit was granted every `apart`, the last one right
+/// now. By calls to the server, a record as old as this would take hours.
+fn log(entries: u64, limit: u32, period: Duration, apart: Duration) -> Vec<u8> {
+    const MOST_TICKS: u64 = 65_536;
+    let (period, apart) = (period.as_micros() as u64, apart.as_micros() as u64);
+    let tick = period.div_ceil(MOST_TICKS);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_micros() as u64;
+    let ticks: Vec<u64> = (0..entries).rev().map(|index| (now - apart * index) / tick).collect();
+    let base = ticks[0];
+    let mut record = vec![0xfa, 1, 2, 0];
+    record.extend(limit.to_le_bytes());
+    record.extend(period.to_le_bytes());
+    record.extend(tick.to_le_bytes());
+    record.extend(base.to_le_bytes());
+    // Nothing was granted before the first entry, and no entry lies in the future.
+    record.extend([0; 8]);
+    for (index, &at) in ticks.iter().enumerate() {
+        // Grants in the same tick share an entry, which holds the count after the last of them.
+        if ticks.get(index + 1) != Some(&at) {
+            record.extend(((at - base) as u32).to_le_bytes());
+            record.extend((index as u32 + 1).to_le_bytes());
+        }
+    }
+    record
+}
+
+/// How many keys are called in turn: one pipeline of them.
+const LOGS: usize = PIPELINE;
+
+fn of_logs(scale: &Scale) -> Vec<OfLog> {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut pipe = Pipe::to(&server);
+    let most = if scale.quick { 4_096 } else { 65_536 };
+    let sizes = [10, 64, 512, 4_096, 16_384, 65_536].into_iter().filter(|&entries| entries <= most);
+    // One and a half times as long as a round over all keys takes when the machine does nothing else.
+    let rounds =
+        (0..5).map(|_| paced(&mut pipe, "RL.SLIDE log:# 4000000000 1", Duration::from_millis(100), Duration::ZERO).0);
+    let apart = rounds.min().unwrap_or_default() * 3 / 2;
+    sizes.map(|entries| of_log(&mut client, &mut pipe, entries, apart.max(LEAST), scale)).collect()
+}
+
+/// The least time between two rounds. The shortest period is a millisecond, and the smallest log must fit into it.
+const LEAST: Duration = Duration::from_micros(100);
+
+/// Calls each key in turn, in rounds that begin `apart` after each other, for the time `long`. Returns how long a round
+/// took, and how many there were.
+fn paced(pipe: &mut Pipe, words: &str, long: Duration, apart: Duration) -> (Duration, u32) {
+    let batch: Vec<u8> = (0..LOGS).flat_map(|key| line(&words.replace('#', &key.to_string()))).collect();
+    let start = Instant::now();
+    let mut rounds = 0;
+    while rounds == 0 || start.elapsed() < long {
+        while start.elapsed() < apart * rounds {
+            std::hint::spin_loop();
+        }
+        pipe.send(&batch, LOGS);
+        rounds += 1;
+    }
+    (start.elapsed() / rounds, rounds)
+}
+
+fn of_log(client: &mut Connection, pipe: &mut Pipe, entries: u64, apart: Duration, scale: &Scale) -> OfLog {
+    let fill = |pipe: &mut Pipe, limit: u32, period: Duration, apart: Duration| {
+        let value = log(entries, limit, period, apart);
+        for key in 0..LOGS {
+            let name = format!("log:{key}");
+            pipe.send(&packed(&[b"SET", name.as_bytes(), &value, b"EX", b"86400"]), 1);
+        }
+    };
+    let least = Duration::from_millis(if scale.quick { 200 } else { 600 });
+    let period = apart * entries as u32;
+    let limit = 4_000_000_000;
+    let words = format!("RL.SLIDE log:# {limit} {}us", period.as_micros());
+    fill(pipe, limit, period, apart);
+    // Expired entries are dropped when they are a quarter of the log. A measurement of at least a whole period includes that
+    // work.
+    paced(pipe, &words, period / 2, apart);
+    let granted_ns = per_call(client, pipe, &words, least.max(period), apart, scale);
+    // The smallest log expires after a millisecond. On a busy machine it may be gone before it can be inspected.
+    let counted = (0..15).filter_map(|_| {
+        paced(pipe, &words, apart * 2 * entries.min(100) as u32, apart);
+        Some(inspect(client, &format!("log:{}", LOGS - 1), "entries")? as f64)
+    });
+    let counted = median(counted) as u64;
+
+    // None of these entries expires during the measurement.
+    let period = Duration::from_secs(86_400);
+    fill(pipe, entries as u32, period, period / 70_000);
+    let denied_ns = per_call(client, pipe, &format!("RL.SLIDE log:# {entries} 1d"), least, apart, scale);
+    OfLog { entries: counted, granted_ns, denied_ns }
+}
+
+/// The server's processor time per call, in nanoseconds, of the best round.
+fn per_call(client: &mut Connection, pipe: &mut Pipe, words: &str, long: Duration, apart: Duration, scale: &Scale) -> f64 {
+    let rounds = (0..scale.rounds()).map(|_| {
+        let before = cpu(client);
+        let rounds = paced(pipe, words, long, apart).1;
+        (cpu(client) - before).as_nanos() as f64 / f64::from(rounds) / LOGS as f64
+    });
+    rounds.fold(f64::MAX, f64::min)
+}
+
+/// Makes single calls, each after the reply to the last one.
+fn stalls(scale: &Scale) -> Vec<Stall> {
+    let server = Server::with(&["--latency-tracking-info-percentiles", "100"]);
+    let mut client = server.client();
+    let calls: u64 = if scale.quick { 20_000 } else { 120_000 };
+    // A tick is a little shorter than a call takes, so that each call adds an entry. The log grows to its full length, and
+    // is then rewritten again and again as entries expire.
+    let mut pipe = Pipe::to(&server);
+    let warm = Instant::now();
+    (0..5_000).for_each(|_| pipe.send(&line("RL.SLIDE warm 4000000000 1"), 1));
+    let period = warm.elapsed() / 5_000 * if scale.quick { 10_000 } else { 65_536 };
+    let rows = [
+        ("RL.SLIDE", format!("RL.SLIDE log 4000000000 {}us", period.as_micros())),
+        ("RL.GCRA", "RL.GCRA meter 1000000000 1d".into()),
+        ("APPEND of 8 bytes", "APPEND string 01234567".into()),
+        ("SET .. EX", format!("SET value {VALUE} EX 60")),
+    ];
+    let mut entries = 0;
+    let mut rounds: Vec<Vec<[f64; 4]>> = vec![Vec::new(); rows.len()];
+    // The rows take turns in each round, so that other work on the machine affects all of them.
+    for _ in 0..scale.rounds() + 2 {
+        for (row, (_, words)) in rows.iter().enumerate() {
+            call::<()>(&mut client, "FLUSHALL");
+            call::<()>(&mut client, "RL.GCRA meter 1000000000 1d COST 500000000");
+            call::<()>(&mut client, "CONFIG RESETSTAT");
+            rounds[row].push(single(&mut pipe, &mut client, words, calls));
+            if row == 0 {
+                entries = entries.max(inspect(&mut client, "log", "entries_stored").expect("a log"));
+            }
+        }
+    }
+    let middle = |rounds: &[[f64; 4]], at: usize| median(rounds.iter().map(|round| round[at]));
+    let least = |rounds: &[[f64; 4]], at: usize| rounds.iter().map(|round| round[at]).fold(f64::MAX, f64::min);
+    let rows = rows.iter().zip(&rounds);
+    rows.map(|((name, _), rounds)| Stall {
+        name: (*name).into(),
+        calls,
+        entries: name.ends_with("SLIDE").then_some(entries),
+        median: middle(rounds, 0),
+        p999: middle(rounds, 1),
+        longest: middle(rounds, 2),
+        longest_of_best: least(rounds, 2),
+        inside: middle(rounds, 3),
+        inside_of_best: least(rounds, 3),
+    })
+    .collect()
+}
+
+/// In microseconds: the median, the 99.9th percentile and the longest call as the client measures it, and the longest inside
+/// the server.
+fn single(pipe: &mut Pipe, client: &mut Connection, words: &str, calls: u64) -> [f64; 4] {
+    let command = line(words);
+    let mut times = Vec::with_capacity(calls as usize);
+    for _ in 0..calls {
+        let start = Instant::now();
+        pipe.send(&command, 1);
+        times.push(start.elapsed());
+    }
+    times.sort();
+    let at = |permille: usize| times[(times.len() - 1) * permille / 1_000].as_nanos() as f64 / 1_000.0;
+    let name = words.split(' ').next().expect("a command").to_lowercase();
+    let stats: String = call(client, "INFO latencystats");
+    let inside = stats
+        .lines()
+        .find_map(|row| row.strip_prefix(&format!("latency_percentiles_usec_{name}:p100="))?.trim().parse().ok())
+        .unwrap_or_else(|| panic!("no {name} in {stats}"));
+    [at(500), at(999), at(1_000), inside]
+}
+
+/// The part as Markdown.
+pub fn report(section: &Section) -> String {
+    let mut out = String::from(
+        "| keys | RL.GCRA, calls a second | SET .. EX | RL.GCRA, server CPU ns a call | SET .. EX |\n|---:|---:|---:|---:|---:|\n",
+    );
+    for OfKeys { keys, gcra, set } in &section.keys {
+        let cells = [*keys as f64, gcra.calls_per_second, set.calls_per_second, gcra.cpu_ns, set.cpu_ns];
+        out += &format!("| {} |\n", cells.map(grouped).join(" | "));
+    }
+    if let [first, .., last] = &section.keys[..] {
+        out += &format!(
+            "\nRandom keys, {PIPELINE} calls in a pipeline. From {} to {} keys a call of RL.GCRA takes {:.2} times the CPU, and one of SET \
+             {:.2} times: what grows is the server's search for a key that is in no cache.\n",
+            grouped(first.keys as f64),
+            grouped(last.keys as f64),
+            last.gcra.cpu_ns / first.gcra.cpu_ns,
+            last.set.cpu_ns / first.set.cpu_ns,
+        );
+    }
+    out += "\n| entries in SLIDE's log | granted, server CPU ns a call | denied |\n|---:|---:|---:|\n";
+    for row in &section.logs {
+        out += &format!("| {} |\n", [row.entries as f64, row.granted_ns, row.denied_ns].map(grouped).join(" | "));
+    }
+    if let [first, .., last] = &section.logs[..] {
+        out += &format!(
+            "\n{LOGS} keys in turn; grants as entries die as fast as new ones come, so that the rewriting of logs has its share. From {} \
+             to {} entries a grant takes {:.2} times the CPU, a denial {:.2} times.\n",
+            grouped(first.entries as f64),
+            grouped(last.entries as f64),
+            last.granted_ns / first.granted_ns,
+            last.denied_ns / first.denied_ns,
+        );
+    }
+    out += "\n| microseconds | median | p99.9 | longest | longest, best round | longest in the server | best round |\n\
+            |---|---:|---:|---:|---:|---:|---:|\n";
+    for row in &section.stalls {
+        let cells = [row.median, row.p999, row.longest, row.longest_of_best, row.inside, row.inside_of_best];
+        out += &format!("| {} | {} |\n", row.name, cells.map(|cell| format!("{cell:.0}")).join(" | "));
+    }
+    if let Some(Stall { calls, entries: Some(entries), .. }) = section.stalls.first() {
+        out += &format!(
+            "\nOne call after the other, {} in a round, on a key that starts empty: SLIDE's log grows, to {} entries here, and is then \
+             rewritten as entries die. What the longest of the others take is the machine's own.\n",
+            grouped(*calls as f64),
+            grouped(*entries as f64),
+        );
+    }
+    out
+}
+
+/// Draws two panels: over the number of keys, and over the entries of a log.
+pub fn chart(section: &Section, path: &Path) {
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, 330)).into_drawing_area();
+        let (left, right) = root.split_horizontally(WIDTH / 2);
+        let keys = |cost: fn(&OfKeys) -> f64| section.keys.iter().map(|row| (row.keys as f64, cost(row))).collect();
+        let lines: [(&str, Vec<(f64, f64)>); 2] =
+            [("RL.GCRA", keys(|row| row.gcra.cpu_ns)), ("SET .. EX", keys(|row| row.set.cpu_ns))];
+        panel(&left, "Server CPU per call (ns), over keys", &lines);
+        let logs = |cost: fn(&OfLog) -> f64| section.logs.iter().map(|row| (row.entries as f64, cost(row))).collect();
+        let lines: [(&str, Vec<(f64, f64)>); 2] =
+            [("RL.SLIDE granted", logs(|row| row.granted_ns)), ("RL.SLIDE denied", logs(|row| row.denied_ns))];
+        panel(&right, "Server CPU per call (ns), over log entries", &lines);
+        root.present().expect("a drawing");
+    }
+    save(&svg, path);
+}
+
+fn panel<B: DrawingBackend>(area: &DrawingArea<B, plotters::coord::Shift>, title: &str, lines: &[(&str, Vec<(f64, f64)>)]) {
+    let points = || lines.iter().flat_map(|(_, points)| points);
+    let (mut from, mut to, mut most) = (f64::MAX, 1.0f64, 1.0f64);
+    points().for_each(|&(x, y)| (from, to, most) = (from.min(x), to.max(x), most.max(y)));
+    area.draw(&Text::new(title.to_string(), (60, 14), text(15, HPos::Left))).unwrap_or_else(|_| panic!("text"));
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .margin_top(30)
+        .margin_right(24)
+        .x_label_area_size(28)
+        .y_label_area_size(52)
+        .build_cartesian_2d((from..to).log_scale(), 0.0..most * 1.35)
+        .unwrap_or_else(|_| panic!("axes"));
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(INK.mix(0.3))
+        .axis_style(INK)
+        .y_labels(6)
+        .x_labels(6)
+        .x_label_formatter(&|&keys| short(keys))
+        .y_label_formatter(&|&ns| grouped(ns))
+        .label_style(text(12, HPos::Center))
+        .draw()
+        .unwrap_or_else(|_| panic!("a mesh"));
+    for (index, (name, points)) in lines.iter().enumerate() {
+        let style = COLOURS[index].stroke_width(2);
+        chart.draw_series(LineSeries::new(points.iter().copied(), style)).unwrap_or_else(|_| panic!("a line"));
+        chart
+            .draw_series(points.iter().map(|&point| Circle::new(point, 3, COLOURS[index].filled())))
+            .unwrap_or_else(|_| panic!("points"));
+        let y = 44 + index as i32 * 18;
+        area.draw(&PathElement::new([(76, y), (98, y)], style)).unwrap_or_else(|_| panic!("a key"));
+        area.draw(&Text::new(name.to_string(), (104, y), text(13, HPos::Left))).unwrap_or_else(|_| panic!("text"));
+    }
+}

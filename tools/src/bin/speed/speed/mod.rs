@@ -1,0 +1,329 @@
+//! Speed: measures each case on a server of its own, in rounds, compared with `SET key value EX 60` in the same round.
+
+pub mod chart;
+pub mod report;
+
+use redis::Connection;
+use serde::{Deserialize, Serialize};
+
+use crate::cases::{Case, Needs, Replies, Width, CASES, SET};
+use crate::load::{self, Load, Shape};
+use crate::peers::Peers;
+use crate::probe::cpu;
+use crate::statistics::{median, Quartiles};
+use crate::Options;
+use support::{self, call, command, info, Server};
+
+#[derive(Serialize, Deserialize)]
+pub struct Section {
+    pub rounds: usize,
+    pub seconds: f64,
+    pub connections: usize,
+    pub peers: Vec<String>,
+    pub scenes: Vec<Scene>,
+    pub stream: Vec<Stream>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Setting {
+    Plain,
+    Aof,
+    Replica,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Scene {
+    pub server: String,
+    pub setting: Setting,
+    pub pipeline: usize,
+    /// From how many keys a call picks one at random; 1 is the hot key.
+    pub keys: u64,
+    pub cases: Vec<Measured>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Measured {
+    pub name: String,
+    /// The name of the case that it is compared with, round by round.
+    pub base: String,
+    pub per_second: Quartiles,
+    pub cpu_us: Quartiles,
+    /// Relative to the base: calls per second, and calls per second of the server's CPU time.
+    pub of_base: Quartiles,
+    pub cpu_of_base: Quartiles,
+    pub rounds: Vec<Round>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct Round {
+    pub per_second: f64,
+    /// The CPU time of the server's main thread per call.
+    pub cpu_us: f64,
+    /// The changes of keys that the server counts, per call.
+    pub changes: f64,
+    pub p50_ms: Option<f64>,
+    pub p99_ms: Option<f64>,
+}
+
+/// What a call adds to the replication stream.
+#[derive(Serialize, Deserialize)]
+pub struct Stream {
+    pub name: String,
+    pub bytes_per_call: f64,
+}
+
+struct Plan {
+    server: String,
+    setting: Setting,
+    pipeline: usize,
+    keys: u64,
+    width: Width,
+}
+
+const RANDOM: u64 = 100_000;
+const MANY: u64 = 1_000_000;
+pub const HOT: u64 = 1;
+
+pub fn measure(options: &Options, peers: &Peers) -> Section {
+    let first = support::server_program();
+    let plan =
+        |server: &String, setting, pipeline, keys, width| Plan { server: server.clone(), setting, pipeline, keys, width };
+    let mut plans = vec![
+        plan(&first, Setting::Plain, 16, RANDOM, Width::Wide),
+        plan(&first, Setting::Plain, 16, MANY, Width::Medium),
+        plan(&first, Setting::Plain, 16, HOT, Width::Wide),
+        plan(&first, Setting::Plain, 1, RANDOM, Width::Narrow),
+        plan(&first, Setting::Plain, 1, HOT, Width::Narrow),
+        plan(&first, Setting::Aof, 16, RANDOM, Width::Narrow),
+        plan(&first, Setting::Aof, 16, HOT, Width::Narrow),
+        plan(&first, Setting::Replica, 16, RANDOM, Width::Narrow),
+        plan(&first, Setting::Replica, 16, HOT, Width::Narrow),
+    ];
+    for server in &options.server {
+        plans.extend([RANDOM, HOT].map(|keys| plan(server, Setting::Plain, 16, keys, Width::Medium)));
+    }
+    let scenes = plans.iter().filter_map(|plan| plan.measure(options, peers)).collect();
+    Section {
+        rounds: options.rounds,
+        seconds: options.seconds,
+        connections: load::CONNECTIONS,
+        peers: peers.versions(),
+        scenes,
+        stream: stream(&first),
+    }
+}
+
+/// A server that holds the keys of one case.
+struct Runner<'a> {
+    case: &'a Case,
+    shape: Shape,
+    server: Server,
+    client: Connection,
+    sha: String,
+    /// Calls per second, roughly.
+    rate: f64,
+    /// The replica of `server`, if there is one.
+    _replica: Option<Server>,
+    setting: Setting,
+}
+
+impl Plan {
+    fn title(&self, server: &str) -> String {
+        let setting = match self.setting {
+            Setting::Plain => "",
+            Setting::Aof => ", appendfsync everysec",
+            Setting::Replica => ", with a replica",
+        };
+        let keys = if self.keys == HOT { "the hot key".into() } else { format!("{} keys", self.keys) };
+        format!("{server}, pipeline {}{setting}, {keys}", self.pipeline)
+    }
+
+    fn measure(&self, options: &Options, peers: &Peers) -> Option<Scene> {
+        let name = version(&self.server);
+        let title = self.title(&name);
+        if !options.only.is_empty() && !options.only.iter().any(|only| title.contains(only.as_str())) {
+            return None;
+        }
+        println!("{title}");
+        let cases: Vec<&Case> = CASES.iter().filter(|case| case.width <= self.width).collect();
+        let set = cases.iter().position(|case| case.name == SET).expect("SET is everywhere");
+        let count = cases.len();
+        let mut rounds = vec![Vec::new(); count];
+        for round in 0..options.rounds {
+            // The layout of its memory makes a server faster or slower for as long as it runs. So each measurement uses a
+            // new server.
+            let measure = |at: usize| Runner::start(self, cases[at], peers).measure(options);
+            // SET is measured at the beginning, in the middle and at the end. Each round begins with another of the other
+            // cases.
+            let mut sets = vec![measure(set)];
+            let others = (0..count).map(|place| (place + round * count / options.rounds) % count).filter(|&at| at != set);
+            for (place, at) in others.enumerate() {
+                if place == count / 2 {
+                    sets.push(measure(set));
+                }
+                rounds[at].push(measure(at));
+            }
+            sets.push(measure(set));
+            rounds[set].push(Round {
+                per_second: median(sets.iter().map(|set| set.per_second)),
+                cpu_us: median(sets.iter().map(|set| set.cpu_us)),
+                changes: median(sets.iter().map(|set| set.changes)),
+                p50_ms: sets.iter().map(|set| set.p50_ms).collect::<Option<Vec<_>>>().map(median),
+                p99_ms: sets.iter().map(|set| set.p99_ms).collect::<Option<Vec<_>>>().map(median),
+            });
+            println!("  round {} of {}", round + 1, options.rounds);
+        }
+        let base_of = |case: &Case| {
+            let base = cases.iter().position(|other| other.name == case.base());
+            &rounds[base.expect("the base is as wide as what is compared with it")]
+        };
+        let measured = cases.iter().zip(&rounds).map(|(case, rounds)| {
+            let base = base_of(case);
+            Measured {
+                name: case.name.into(),
+                base: case.base().into(),
+                per_second: Quartiles::of(rounds.iter().map(|round| round.per_second)),
+                cpu_us: Quartiles::of(rounds.iter().map(|round| round.cpu_us)),
+                of_base: ratio(rounds, base, |round| round.per_second),
+                cpu_of_base: ratio(base, rounds, |round| round.cpu_us),
+                rounds: rounds.clone(),
+            }
+        });
+        let cases = measured.collect();
+        Some(Scene { server: name, setting: self.setting, pipeline: self.pipeline, keys: self.keys, cases })
+    }
+}
+
+/// The ratio of a figure of two cases, round by round.
+pub fn ratio(of: &[Round], base: &[Round], figure: impl Fn(&Round) -> f64) -> Quartiles {
+    Quartiles::of(of.iter().zip(base).map(|(of, base)| figure(of) / figure(base)))
+}
+
+impl<'a> Runner<'a> {
+    fn start(plan: &Plan, case: &'a Case, peers: &Peers) -> Self {
+        let mut options = vec!["--auto-aof-rewrite-percentage", "0"];
+        if plan.setting == Setting::Aof {
+            options.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
+        }
+        options.extend(case.options(peers));
+        let server = Server::of(&plan.server, case.needs == Needs::Module, &options);
+        let mut client = server.client();
+        let replica = (plan.setting == Setting::Replica).then(|| follow(&plan.server, &server, &mut client));
+        let sha = match case.needs {
+            Needs::Script(name) => {
+                redis::cmd("SCRIPT").arg("LOAD").arg(peers.script(name)).query(&mut client).expect("a script")
+            }
+            _ => String::new(),
+        };
+        let shape = Shape { keys: plan.keys, pipeline: plan.pipeline };
+        let mut runner = Self { case, shape, server, client, sha, rate: 0.0, _replica: replica, setting: plan.setting };
+        if !case.prepare.is_empty() {
+            runner.each_key(case.prepare);
+        }
+        runner.each_key(case.call);
+        runner.sample();
+        runner.rate = runner.load(if plan.pipeline == 1 { 2_000 } else { 20_000 }).per_second;
+        runner
+    }
+
+    fn fill(&self, words: &str) -> String {
+        Case::fill(words, self.shape.keys, &self.sha)
+    }
+
+    fn each_key(&self, words: &str) {
+        load::each_key(&self.server.socket(), &self.fill(words), 0..self.shape.keys);
+    }
+
+    fn load(&self, calls: u64) -> Load {
+        let words = self.fill(self.case.call);
+        let generator = if self.case.own_loop { load::own } else { load::redis_benchmark };
+        generator(&self.server.socket(), &words, self.shape, calls)
+    }
+
+    /// Checks that calls are granted or denied as the case says.
+    fn sample(&mut self) {
+        if self.case.replies == Replies::Any {
+            return;
+        }
+        let words = Case::first_key(&self.fill(self.case.call));
+        let reply = command(&words).query(&mut self.client).unwrap_or_else(|error| panic!("{words}: {error}"));
+        assert!(self.case.expects(&reply), "{}: {words}: {reply:?}", self.case.name);
+    }
+
+    fn measure(mut self, options: &Options) -> Round {
+        self.settle();
+        // Without a pipeline, percentiles are reported, and the 99th needs many calls.
+        let longer = if self.shape.pipeline == 1 { 3.0 } else { 1.0 };
+        let calls = (self.rate * options.seconds * longer).max(1_000.0) as u64;
+        let before = cpu(&mut self.client);
+        let changes = info(&mut self.client, "persistence", "rdb_changes_since_last_save");
+        let load = self.load(calls);
+        let cpu_us = (cpu(&mut self.client) - before).as_secs_f64() / calls as f64 * 1e6;
+        let changes = info(&mut self.client, "persistence", "rdb_changes_since_last_save") - changes;
+        let changes = changes as f64 / calls as f64;
+        assert!(self.case.changes().contains(&changes), "{}: {changes} changes a call", self.case.name);
+        self.sample();
+        Round { per_second: load.per_second, cpu_us, changes, p50_ms: load.p50_ms, p99_ms: load.p99_ms }
+    }
+
+    /// Waits until the server has done its work for a replica or a file, so that this is not measured.
+    fn settle(&mut self) {
+        match self.setting {
+            Setting::Plain => {}
+            Setting::Aof => {
+                support::wait_for("the file", || info(&mut self.client, "persistence", "aof_pending_bio_fsync") == 0);
+            }
+            Setting::Replica => {
+                // WAIT waits only for what the same connection has written.
+                call::<()>(&mut self.client, "SET settled 1");
+                support::wait_for("the replica", || call::<i64>(&mut self.client, "WAIT 1 1000") == 1);
+            }
+        }
+    }
+}
+
+/// Starts a replica of a server, and waits until it has synchronised.
+fn follow(program: &str, server: &Server, client: &mut Connection) -> Server {
+    let replica = Server::of(program, true, &["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    support::wait_for("a replica", || call::<String>(client, "INFO replication").contains("state=online"));
+    replica
+}
+
+fn version(program: &str) -> String {
+    let server = Server::of(program, false, &[]);
+    let text: String = call(&mut server.client(), "INFO server");
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    match field("valkey_version") {
+        Some(version) => format!("Valkey {version}"),
+        None => format!("Redis {}", field("redis_version").expect("a version")),
+    }
+}
+
+/// Measures what calls add to the stream that replicas and the append-only file receive.
+fn stream(program: &str) -> Vec<Stream> {
+    // Fewer calls than the limit of the logs.
+    const CALLS: u64 = 500;
+    // The server must not send a PING meanwhile, which is part of the stream.
+    let server = Server::of(program, true, &["--repl-ping-replica-period", "3600"]);
+    let mut client = server.client();
+    let _replica = follow(program, &server, &mut client);
+    let deadline =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_millis() + 3_600_000;
+    let set = format!("SET key:# 0123456789012345678901234567 PXAT {deadline}");
+    let ours = CASES.iter().filter(|case| case.needs == Needs::Module && case.width <= Width::Medium);
+    let rows =
+        [("SET key value PXAT t", "", &set[..])].into_iter().chain(ours.map(|case| (case.name, case.prepare, case.call)));
+    let rows = rows.map(|(name, prepare, words)| {
+        call::<()>(&mut client, "FLUSHALL");
+        let [prepare, words] = [prepare, words].map(|words| Case::first_key(&Case::fill(words, 2, "")));
+        if !prepare.is_empty() {
+            call::<()>(&mut client, &prepare);
+        }
+        call::<()>(&mut client, &words);
+        let before = info(&mut client, "replication", "master_repl_offset");
+        (0..CALLS).for_each(|_| call::<()>(&mut client, &words));
+        let bytes = info(&mut client, "replication", "master_repl_offset") - before;
+        Stream { name: name.into(), bytes_per_call: bytes as f64 / CALLS as f64 }
+    });
+    rows.collect()
+}

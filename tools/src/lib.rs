@@ -1,0 +1,3 @@
+//! What the tools share. Each tool is a program in `src/bin`; `scripts/tool.sh` builds and runs them.
+
+pub mod chart;

@@ -6,36 +6,39 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{criterion_group, criterion_main, BenchmarkGroup, Criterion};
-use redis_rl::commands::grammar;
-use redis_rl::limiter::{Amount, Change, Instant, Kind, Policy, Quota, Request, Span};
+use redis_rl::commands::parsers::{parse_limit, parse_numkeys, parse_peek, parse_rules};
+use redis_rl::limiter::{Amount, Bytes, Change, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span};
 use redis_rl::sketch::Sketch;
 
 const DAY: u64 = 86_400_000_000;
 const LIMIT: u64 = 1_000;
 const START: Instant = Instant::from_us(1_760_000_000_000_000);
 
-/// A policy with these options, named as in [`Kind::settings`].
-fn policy(kind: Kind, limit: u64, period: u64, options: &[(&str, i64)]) -> Policy {
+fn policy(kind: Kind, limit: u64, period: u64, options: &[PolicyOption]) -> Policy {
     let quota = Quota::new(limit, Span::from_us(period)).expect("in range");
-    let mut policy = kind.policy(quota).expect("in range");
-    for &(keyword, value) in options {
-        let index = kind.settings().iter().position(|setting| setting.keyword == keyword).expect("an option of this kind");
-        policy.set(index, value);
-    }
-    policy
+    options.iter().fold(kind.policy(quota).expect("in range"), |policy, &option| policy.with(option))
 }
 
 fn after(us: u64) -> Instant {
     START.saturating_add(Span::from_us(us))
 }
 
+/// Loads, decides and stores.
+#[inline(always)]
+fn steps(policy: &Policy, stored: Option<&[u8]>, now: Instant, request: Request, bytes: &mut Bytes) -> (Decision, Change) {
+    let view = policy.view(stored, now).expect("a record");
+    let (decision, next) = view.decide(request).expect("a decision");
+    (decision, view.store(&next, bytes))
+}
+
 /// Makes a decision, and changes the value as the server would.
 fn call(policy: &Policy, value: &mut Vec<u8>, now: Instant, amount: Amount) -> u64 {
     let stored = (!value.is_empty()).then_some(&value[..]);
-    let outcome = policy.decide(stored, now, Request::now(amount)).expect("a decision");
-    match outcome.change {
+    let mut bytes = Bytes::new();
+    let (decision, change) = steps(policy, stored, now, Request::now(amount), &mut bytes);
+    match change {
         Change::Keep => {}
-        Change::Write { offset, head, bytes, .. } => {
+        Change::Write { offset, head, .. } => {
             let (head, rest) = bytes.as_slice().split_at(head);
             value.truncate(offset);
             value[..head.len()].copy_from_slice(head);
@@ -43,7 +46,7 @@ fn call(policy: &Policy, value: &mut Vec<u8>, now: Instant, amount: Amount) -> u
         }
         Change::Remove => value.clear(),
     }
-    outcome.decision.granted
+    decision.granted
 }
 
 fn holding(policy: &Policy, units: u64) -> Vec<u8> {
@@ -55,20 +58,27 @@ fn holding(policy: &Policy, units: u64) -> Vec<u8> {
 fn decide(group: &mut BenchmarkGroup<WallTime>, name: &str, policy: &Policy, stored: Option<&[u8]>, request: Request) {
     let now = after(1_000);
     group.bench_function(name, |bencher| {
-        bencher.iter(|| black_box(policy).decide(black_box(stored), black_box(now), black_box(request)));
+        bencher.iter(|| {
+            let mut bytes = Bytes::new();
+            let answer = steps(black_box(policy), black_box(stored), black_box(now), black_box(request), &mut bytes);
+            black_box(&bytes);
+            answer
+        });
     });
 }
 
 fn peek(group: &mut BenchmarkGroup<WallTime>, name: &str, policy: &Policy, stored: &[u8]) {
     let (now, request) = (after(1_000), Request::now(Amount::Cost(1)));
     group.bench_function(name, |bencher| {
-        bencher.iter(|| black_box(policy).peek(black_box(Some(stored)), black_box(now), black_box(request)));
+        bencher.iter(|| {
+            black_box(policy).view(black_box(Some(stored)), black_box(now)).map(|view| view.peek(black_box(request)))
+        });
     });
 }
 
 /// Every kind of amount, on a limiter that is half used and on one that is full.
 fn amounts(criterion: &mut Criterion) {
-    for &kind in Kind::ALL {
+    for kind in Kind::ALL {
         let mut group = criterion.benchmark_group(kind.name());
         let policy = policy(kind, LIMIT, DAY, &[]);
         let (half, full) = (holding(&policy, LIMIT / 2), holding(&policy, LIMIT));
@@ -91,13 +101,13 @@ fn amounts(criterion: &mut Criterion) {
 
 /// The options of the algorithms.
 fn options(criterion: &mut Criterion) {
-    type Options = &'static [(&'static str, i64)];
+    type Options = &'static [PolicyOption];
     let rows: [(Kind, &str, Options); 5] = [
-        (Kind::Fixed, "ALIGN", &[("ALIGN", -28_800_000_000)]),
-        (Kind::Slide, "SEGMENTS", &[("SEGMENTS", 60)]),
-        (Kind::Gcra, "BURST", &[("BURST", 2 * LIMIT as i64)]),
-        (Kind::Bucket, "CAPACITY", &[("CAPACITY", 2 * LIMIT as i64)]),
-        (Kind::Bucket, "STEP", &[("STEP", 1)]),
+        (Kind::Fixed, "ALIGN", &[PolicyOption::Align(-28_800_000_000)]),
+        (Kind::Slide, "SEGMENTS", &[PolicyOption::Segments(60)]),
+        (Kind::Gcra, "BURST", &[PolicyOption::Burst(2 * LIMIT)]),
+        (Kind::Bucket, "CAPACITY", &[PolicyOption::Capacity(2 * LIMIT)]),
+        (Kind::Bucket, "STEP", &[PolicyOption::Step]),
     ];
     let cost = Request::now(Amount::Cost(1));
     for (kind, name, options) in rows {
@@ -134,11 +144,17 @@ fn logs(criterion: &mut Criterion) {
             now = grant(&mut log);
         }
         let tight = policy(Kind::Slide, entries, PERIOD, &[]);
-        let other = policy(Kind::Slide, u32::MAX.into(), PERIOD, &[("SEGMENTS", 60_000)]);
+        let other = policy(Kind::Slide, u32::MAX.into(), PERIOD, &[PolicyOption::Segments(60_000)]);
         let cost = Request::now(Amount::Cost(1));
         let mut look = |name: &str, policy: &Policy, now: Instant, request: Request| {
             group.bench_function(name, |bencher| {
-                bencher.iter(|| black_box(policy).decide(black_box(Some(&log)), black_box(now), black_box(request)));
+                bencher.iter(|| {
+                    let mut bytes = Bytes::new();
+                    let answer =
+                        steps(black_box(policy), black_box(Some(&log)), black_box(now), black_box(request), &mut bytes);
+                    black_box(&bytes);
+                    answer
+                });
             });
         };
         look("granted, one append", &wide, now, cost);
@@ -147,7 +163,9 @@ fn logs(criterion: &mut Criterion) {
         look("refunded, half of it", &wide, now, Request::now(Amount::Refund(entries / 2)));
         let mut look = |name: &str, policy: &Policy, now: Instant| {
             group.bench_function(name, |bencher| {
-                bencher.iter(|| black_box(policy).peek(black_box(Some(&log)), black_box(now), black_box(cost)));
+                bencher.iter(|| {
+                    black_box(policy).view(black_box(Some(&log)), black_box(now)).map(|view| view.peek(black_box(cost)))
+                });
             });
         };
         look("peek", &wide, now);
@@ -165,15 +183,15 @@ fn words(criterion: &mut Criterion) {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         group.bench_function(line, |bencher| bencher.iter(|| read(black_box(&words))));
     };
-    let gcra: fn(&[&[u8]]) -> bool = |words| black_box(grammar::limiter(Kind::Gcra, words)).is_ok();
+    let gcra: fn(&[&[u8]]) -> bool = |words| black_box(parse_limit(Kind::Gcra, words)).is_ok();
     parse("RL.GCRA key 10 60", gcra);
     parse("RL.GCRA key 1000000 250ms COST 5", gcra);
     parse("RL.GCRA key 10 60 BURST 20 COST 5 RESERVE 30s", gcra);
     parse("RL.GCRA key 10 60 BRUST 20", gcra);
-    parse("RL.FIXED key 1000 1d ALIGN -8h", |words| black_box(grammar::limiter(Kind::Fixed, words)).is_ok());
-    parse("RL.PEEK GCRA key 10 60", |words| black_box(grammar::peek(words)).is_ok());
+    parse("RL.FIXED key 1000 1d ALIGN -8h", |words| black_box(parse_limit(Kind::Fixed, words)).is_ok());
+    parse("RL.PEEK GCRA key 10 60", |words| black_box(parse_peek(words)).is_ok());
     parse("RL.ALL 2 a b FIXED 60 1m SLIDE 1000 1m COST 7", |words| {
-        grammar::numkeys(words).is_ok_and(|keys| black_box(grammar::rules(words, keys)).is_ok())
+        parse_numkeys(words).is_ok_and(|keys| black_box(parse_rules(words, keys)).is_ok())
     });
 }
 

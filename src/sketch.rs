@@ -1,9 +1,10 @@
 //! The keys that are denied most: counted in a table of fixed size, however many keys there are.
 //!
 //! Space-Saving (Metwally, Agrawal, El Abbadi: "Efficient Computation of Frequent and Top-k Elements in Data Streams", 2005): a
-//! key that is not in a full table takes the place, and the count, of the one with the least. So no count is too high by more than
-//! an n-th of all there was to count, in a table for n, nor is any too low; and whoever has more than that is in the table. Counts
-//! halve each half-life, so that they tell of late; what has faded below one is forgotten, so up to two may be missing from a count.
+//! key that is not in a full table takes the place, and the count, of the key with the lowest count. In a table for n keys, no
+//! count is too low, no count is too high by more than an n-th of all denials, and every key with more denials than that is in the
+//! table. Counts halve each half-life, so that they reflect recent denials. A key whose count fades below one is forgotten, so a
+//! count may lack up to two.
 //!
 //! As pure as [`limiter`](crate::limiter): time is an argument, and all numbers are integers.
 #![forbid(unsafe_code)]
@@ -12,28 +13,29 @@ use std::cmp::Reverse;
 
 use crate::limiter::{Instant, Span};
 
-/// One, in the units of the counts: they fade by the half, down to fractions.
+/// One denial, in the units of the counts. Halving leaves fractions of a denial.
 const ONE: u64 = 1 << 16;
 
-/// Names are kept up to this length, in bytes; those that differ only after it count as one.
+/// The table keeps names up to this length, in bytes. Names that differ only after it count as one.
 pub const LONGEST_NAME: usize = 512;
 
 /// The table.
 #[derive(Debug)]
 pub struct Sketch {
-    /// Where an entry is, from its hash on (open addressing): its place, from 1 on; 0: nothing. Four times as many as entries.
+    /// The hash table (open addressing): the place of an entry in `entries`, plus 1; 0 for a free slot. There are four times as many
+    /// slots as entries.
     slots: Box<[u16]>,
     entries: Vec<Entry>,
-    /// Of the entries, in their order: at least what there was to count.
+    /// The counts of the entries, in the same order. A count is never too low.
     counts: Vec<u64>,
     most: usize,
     half_life: Span,
     seed: [u64; 2],
-    /// When all counts halve next.
+    /// When all counts halve the next time.
     fades: Instant,
-    /// Where it was found last: it is likely to be there again.
+    /// The place of the entry that was found last. It is likely to be wanted again.
     last: usize,
-    /// No count is less, once the table is full. Entries before `next` are known to have more.
+    /// Once the table is full, no count is lower, and the entries before `next` have higher ones.
     least: u64,
     next: usize,
 }
@@ -43,8 +45,8 @@ struct Entry {
     hash: u32,
     db: i32,
     name: Vec<u8>,
-    /// At most what there was to count.
-    sure: u64,
+    /// The part of the count that is certain.
+    certain: u64,
 }
 
 /// A key in the table.
@@ -54,15 +56,15 @@ pub struct Top<'s> {
     pub db: i32,
     /// Its name, up to [`LONGEST_NAME`].
     pub name: &'s [u8],
-    /// How often it was counted, rounded up.
+    /// How often the key was counted, rounded up.
     pub count: u64,
-    /// By how much that may be too high, at most.
+    /// The most by which `count` may be too high.
     pub over: u64,
 }
 
 impl Sketch {
-    /// An empty table for so many keys (at most 8192), in which counts halve after each `half_life`, which is not 0. Whoever
-    /// knows the `seed` can make names that take longer to count.
+    /// An empty table for so many keys (at most 8192), in which counts halve after each `half_life`, which is not 0. The `seed`
+    /// should be secret: it takes longer to count names that were chosen to collide.
     pub fn new(most: usize, half_life: Span, seed: [u64; 2], now: Instant) -> Self {
         let fades = now.saturating_add(half_life);
         let slots = vec![0; (4 * most).next_power_of_two()].into();
@@ -99,18 +101,18 @@ impl Sketch {
         self.last = found;
         self.counts[found] = self.counts[found].saturating_add(ONE);
         let entry = &mut self.entries[found];
-        entry.sure = entry.sure.saturating_add(ONE);
+        entry.certain = entry.certain.saturating_add(ONE);
     }
 
     /// The keys with the highest counts, at most `most`, the highest first.
     pub fn top(&mut self, most: usize, now: Instant) -> Vec<Top<'_>> {
         self.fade(now);
         let mut top: Vec<_> = self.counts.iter().zip(&self.entries).collect();
-        // Where counts are the same, what is sure comes first, and then the names decide: the order is always the same.
-        top.sort_by_key(|(count, entry)| (Reverse((**count, entry.sure)), entry.db, &entry.name));
+        // Equal counts are ordered by their certain part, then by name, so the order is always the same.
+        top.sort_by_key(|(count, entry)| (Reverse((**count, entry.certain)), entry.db, &entry.name));
         let rows = top.into_iter().take(most).map(|(count, entry)| {
             let count = count.div_ceil(ONE);
-            Top { db: entry.db, name: &entry.name, count, over: count - entry.sure / ONE }
+            Top { db: entry.db, name: &entry.name, count, over: count - entry.certain / ONE }
         });
         rows.collect()
     }
@@ -123,10 +125,10 @@ impl Sketch {
         self.last = 0;
     }
 
-    /// Halves the counts, once for each half-life that has passed.
+    /// Halves the counts once for each half-life that has passed.
     fn fade(&mut self, now: Instant) {
         if now < self.fades {
-            // A clock that was set back by far does not stop the fading for as long.
+            // If the clock was set back by far, the fading must not stop for as long.
             self.fades = self.fades.min(now.saturating_add(self.half_life));
             return;
         }
@@ -134,7 +136,7 @@ impl Sketch {
         self.fades = self.fades.saturating_add(Span::from_us(passed.saturating_mul(self.half_life.as_us())));
         let times = u32::try_from(passed).unwrap_or(u32::MAX).min(63);
         self.counts.iter_mut().for_each(|count| *count = count.div_ceil(1 << times));
-        self.entries.iter_mut().for_each(|entry| entry.sure >>= times);
+        self.entries.iter_mut().for_each(|entry| entry.certain >>= times);
         let mut counts = self.counts.iter();
         self.entries.retain(|_| counts.next().is_some_and(|&count| count >= ONE));
         self.counts.retain(|&count| count >= ONE);
@@ -152,16 +154,16 @@ impl Sketch {
         places.map(|place| usize::from(place) - 1).find(|&place| is(&self.entries[place]))
     }
 
-    /// The slots where an entry with this hash may be: it is in the first of them that was free.
+    /// The slots where an entry with this hash may be: it is in the first one that was free.
     fn slots_from(&self, hash: u32) -> impl Iterator<Item = usize> {
         let (first, len) = (hash as usize, self.slots.len());
         (0..len).map(move |index| (first + index) & (len - 1))
     }
 
-    /// The entry at `place`, which has no slot, becomes that of a key.
+    /// Gives the entry at `place`, which has no slot, to a key.
     fn name(&mut self, place: usize, hash: u32, db: i32, name: &[u8]) -> usize {
         let entry = &mut self.entries[place];
-        (entry.hash, entry.db, entry.sure) = (hash, db, 0);
+        (entry.hash, entry.db, entry.certain) = (hash, db, 0);
         entry.name.clear();
         entry.name.extend_from_slice(name);
         self.link(place);
@@ -176,7 +178,7 @@ impl Sketch {
         }
     }
 
-    /// Takes the slot of the entry at `place`. Those behind it move up, so that no search ends before them.
+    /// Frees the slot of the entry at `place`. Entries in the slots behind it move up, so that no search ends before them.
     fn unlink(&mut self, place: usize) {
         let own = self.slots_from(self.entries[place].hash).find(|&slot| usize::from(self.slots[slot]) == place + 1);
         let (Some(mut free), mask) = (own, self.slots.len() - 1) else { return };
@@ -185,7 +187,7 @@ impl Sketch {
             slot = (slot + 1) & mask;
             let Some(other) = usize::from(self.slots[slot]).checked_sub(1) else { break };
             let wanted = self.entries[other].hash as usize & mask;
-            // It may move if that does not put it before the slot that it is searched from.
+            // An entry may not move before the slot at which the search for it begins.
             if slot.wrapping_sub(wanted) & mask >= slot.wrapping_sub(free) & mask {
                 self.slots[free] = self.slots[slot];
                 free = slot;
@@ -194,7 +196,7 @@ impl Sketch {
         self.slots[free] = 0;
     }
 
-    /// The place of an entry with the least count, of a table that is full. Of `most` calls, one has to look at all.
+    /// The place of an entry with the lowest count, in a full table. One of `most` calls has to look at all entries.
     fn place_of_least(&mut self) -> usize {
         let ahead = self.counts[self.next..].iter().position(|&count| count <= self.least);
         let place = ahead.map_or_else(
@@ -209,7 +211,7 @@ impl Sketch {
     }
 }
 
-/// Eight bytes at a time, each time multiplied in full: what becomes of them depends on all bits of the seed.
+/// Mixes eight bytes at a time by a full multiplication, so that the hash depends on all bits of the seed.
 fn hash(seed: [u64; 2], db: i32, name: &[u8]) -> u32 {
     let mix = |hash: u64, word: u64| {
         let product = u128::from(hash ^ word) * u128::from(seed[1] | 1);

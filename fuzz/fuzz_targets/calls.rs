@@ -3,7 +3,8 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use redis_rl::limiter::{Refusal, MAX_PERIOD};
+use redis_rl::limiter::{MAX_PERIOD};
+use redis_rl_fuzz::steps::{DecideError};
 use redis_rl_fuzz::model::{Key, Model, Rule, Silence};
 use redis_rl_fuzz::{rules, start, Call, Clock, Step};
 
@@ -53,7 +54,7 @@ fuzz_target!(|play: Play| {
             break;
         }
         let actual = key.call(rule, clock.now, request);
-        let expected = expected.map_err(|_| Refusal::Overflow);
+        let expected = expected.map_err(|_| DecideError::Overflow);
         assert_eq!(actual, expected, "core and model at {} us: {request:?} of {rule:?}", clock.now);
         if let Ok(decision) = actual {
             clock.heard(&decision);

@@ -5,25 +5,24 @@
 use std::fmt::Display;
 
 use libfuzzer_sys::fuzz_target;
-use redis_rl::commands::grammar::{limiter, numkeys, peek, rules, throttle, tokens, top, Asked, Rule, TopOf, MAX_TOP};
-use redis_rl::limiter::{Algorithm, Amount, Decision, Instant, Kind, Policy, Quota, Refusal, Span};
+use redis_rl::commands::parsers::{
+    parse_cl_throttle, parse_gcra, parse_limit, parse_numkeys, parse_peek, parse_rules, parse_top, Rule, ThrottleArgs, TopArgs,
+    MAX_TOP_KEYS,
+};
+use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, Span};
 use redis_rl::limiter::{MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+use redis_rl_fuzz::steps::{DecideError, Steps};
 
 const DAY: Span = Span::from_us(86_400_000_000);
 
-fn quota(policy: &Policy) -> Quota {
-    match policy {
-        Policy::Fixed(policy) => policy.quota(),
-        Policy::Slide(policy) => policy.quota(),
-        Policy::Gcra(policy) => policy.quota(),
-        Policy::Bucket(policy) => policy.quota(),
-    }
+fn policy_in_range(policy: &Policy) {
+    let (limit, period) = (policy.limit(), policy.period());
+    assert!(limit <= policy.kind().max_limit() && (MIN_PERIOD..=MAX_PERIOD).contains(&period), "{policy:?}");
 }
 
 fn in_range(rule: &Rule) {
     let Rule { policy, request, block } = rule;
-    let quota = quota(policy);
-    assert!(quota.limit() <= policy.kind().max_limit() && (MIN_PERIOD..=MAX_PERIOD).contains(&quota.period()), "{rule:?}");
+    policy_in_range(policy);
     let (Amount::Cost(n) | Amount::UpTo(n) | Amount::Force(n) | Amount::Refund(n)) = request.amount;
     assert!((1..=MAX_UNITS).contains(&n), "{rule:?}");
     let (cost, upto) = (matches!(request.amount, Amount::Cost(_)), matches!(request.amount, Amount::UpTo(_)));
@@ -33,7 +32,7 @@ fn in_range(rule: &Rule) {
     match policy.decide(None, Instant::from_us(1_760_000_000_000_000), *request).map(|outcome| outcome.decision) {
         Ok(Decision { limit, remaining, .. }) => assert!(remaining <= limit && limit <= MAX_UNITS, "{rule:?}"),
         // A debt or a wait past the end of time.
-        Err(refusal) => assert_eq!(refusal, Refusal::Overflow, "{rule:?}"),
+        Err(error) => assert_eq!(error, DecideError::Overflow, "{rule:?}"),
     }
 }
 
@@ -56,45 +55,45 @@ fn only_takes(rule: &Rule, upto: bool) {
 // A command as one types it: words between spaces, so that a dictionary fits. Two spaces make an empty word.
 fuzz_target!(|line: &[u8]| {
     let words = split(line);
-    for &kind in Kind::ALL {
-        let rule = accepted(limiter(kind, &words[..]));
+    for kind in Kind::ALL {
+        let rule = accepted(parse_limit(kind, &words[..]));
         if let Some(rule) = &rule {
             in_range(rule);
         }
         for line in [line.to_ascii_lowercase(), line.to_ascii_uppercase()] {
-            assert_eq!(limiter(kind, &split(&line)[..]).ok(), rule, "letter case matters");
+            assert_eq!(parse_limit(kind, &split(&line)[..]).ok(), rule, "letter case matters");
         }
         // What the other commands accept, they read alike.
         let name = kind.name().as_bytes();
         let rest = words.get(2..).unwrap_or_default();
-        if let Some(peeked) = accepted(peek(&[&[b"RL.PEEK", name, b"key"], rest].concat()[..])) {
+        if let Some(peeked) = accepted(parse_peek(&[&[b"RL.PEEK", name, b"key"], rest].concat()[..])) {
             only_takes(&peeked, true);
             assert_eq!(rule, Some(peeked));
         }
         let all: [&[u8]; 4] = [b"RL.ALL", b"1", b"key", name];
-        if let Some(one) = accepted(rules(&[&all, rest].concat()[..], 1)) {
+        if let Some(one) = accepted(parse_rules(&[&all, rest].concat()[..], 1)) {
             assert_eq!(rule.as_slice(), one);
             only_takes(&one[0], false);
         }
     }
-    if let Some(rule) = accepted(peek(&words[..])) {
+    if let Some(rule) = accepted(parse_peek(&words[..])) {
         only_takes(&rule, true);
     }
-    for Asked { policy, amount } in [accepted(throttle(&words[..])), accepted(tokens(&words[..]))].into_iter().flatten() {
-        let quota = quota(&policy);
-        assert!(quota.limit() > 0 && quota.limit() <= MAX_UNITS && (MIN_PERIOD..=MAX_PERIOD).contains(&quota.period()));
+    for ThrottleArgs { policy, amount } in [accepted(parse_cl_throttle(&words[..])), accepted(parse_gcra(&words[..]))].into_iter().flatten() {
+        policy_in_range(&policy);
+        assert!(policy.limit() > 0);
         match amount {
             None => {}
             Some(Amount::Cost(n) | Amount::Refund(n)) => assert!((1..=MAX_UNITS).contains(&n), "{amount:?}"),
             Some(_) => panic!("{amount:?}"),
         }
     }
-    if let Some(TopOf::Most(most)) = accepted(top(&words[..])) {
-        assert!((1..=MAX_TOP as usize).contains(&most));
+    if let Some(TopArgs::List(most)) = accepted(parse_top(&words[..])) {
+        assert!((1..=MAX_TOP_KEYS as usize).contains(&most));
     }
-    if let Some(keys) = accepted(numkeys(&words[..])) {
+    if let Some(keys) = accepted(parse_numkeys(&words[..])) {
         assert!((1..=1024).contains(&keys));
-        if let Some(rules) = accepted(rules(&words[..], keys)) {
+        if let Some(rules) = accepted(parse_rules(&words[..], keys)) {
             assert_eq!(rules.len(), keys);
             rules.iter().for_each(|rule| only_takes(rule, false));
         }

@@ -4,8 +4,9 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use redis_rl::limiter::{Amount, Change, Decision, Instant, Outcome, Policy, Refusal, Request, Span, Wait};
-use redis_rl::queue::{Counter, Queues, Waiter};
+use redis_rl::limiter::{self, Amount, Bytes, Decision, Instant, Policy, RecordError, Request, Span, Wait};
+use redis_rl_fuzz::steps::{Change, DecideError, Steps};
+use redis_rl::queue::{KeyState, Queues, Waiter};
 use redis_rl_fuzz::model::{Form, Key, Rule};
 use redis_rl_fuzz::{rules, units};
 
@@ -109,10 +110,10 @@ struct Place {
     could: Option<(u32, Instant)>,
 }
 
-impl Counter for Place {
-    type Error = Refusal;
+impl KeyState for Place {
+    type Error = DecideError;
 
-    fn stored(&self, _: &Policy) -> std::result::Result<Option<&[u8]>, Refusal> {
+    fn stored(&self, _: &Policy) -> std::result::Result<Option<&[u8]>, DecideError> {
         Ok(self.key.value.as_deref())
     }
 
@@ -120,15 +121,23 @@ impl Counter for Place {
         self.key.expires
     }
 
-    fn decide(&self, p: &Policy, stored: Option<&[u8]>, at: Instant, r: Request) -> std::result::Result<Outcome, Refusal> {
-        p.decide(stored, at, r)
+    fn record_error(_: &Policy, error: RecordError) -> DecideError {
+        error.into()
     }
 
-    fn peek(&self, policy: &Policy, at: Instant, request: Request) -> std::result::Result<Decision, Refusal> {
+    fn commit(&mut self, change: &limiter::Change, bytes: &Bytes, now: Instant) -> std::result::Result<(), DecideError> {
+        self.apply(&Change::with(change, bytes), now);
+        Ok(())
+    }
+}
+
+impl Place {
+    fn peek(&self, policy: &Policy, at: Instant, request: Request) -> std::result::Result<Decision, DecideError> {
         policy.peek(self.key.value.as_deref(), at, request)
     }
 
-    fn commit(&mut self, change: &Change, now: Instant) {
+    /// Carries out a change as the server does.
+    fn apply(&mut self, change: &Change, now: Instant) {
         self.key.apply(change);
         if let Change::Write { expires, .. } = change {
             self.key.expires = Some(Instant::from_us((*expires).max(now).as_ms_ceil().saturating_mul(1_000)));
@@ -165,7 +174,7 @@ impl World {
         let Wait::For(need) = decision.wait else { return };
         if decision.granted > 0 && !queued {
             let outcome = policy.decide(place.key.value.as_deref(), now, request).expect("as when peeked");
-            place.commit(&outcome.change, now);
+            place.apply(&outcome.change, now);
             return place.grants.push((now, outcome.decision.granted));
         }
         if need > patience {
@@ -176,7 +185,7 @@ impl World {
         self.next += 1;
         let waiter = Waiter { client: number, policy, request, joined: now, deadline };
         self.queues.join(db, name, waiter, &self.places[at], now.saturating_add(need));
-        assert!(self.queues.wakes().is_some_and(|wakes| wakes <= deadline));
+        assert!(self.queues.next_look().is_some_and(|wakes| wakes <= deadline));
     }
 
     fn act(&mut self, at: usize, rule: usize, amount: Amount) {
@@ -184,15 +193,15 @@ impl World {
         let policy = self.rules[rule % self.rules.len()].policy();
         let place = self.place(at);
         let Ok(outcome) = policy.decide(place.key.value.as_deref(), now, Request::now(amount)) else { return };
-        place.commit(&outcome.change, now);
+        place.apply(&outcome.change, now);
         place.meddled = true;
-        self.queues.stir(db, name, now);
+        self.queues.wake(db, name, now);
     }
 
     /// Lets time pass: the timer fires whenever it is set for.
     fn pass(&mut self, us: u64, may_grant: bool) {
         let to = self.now.saturating_add(Span::from_us(us));
-        while let Some(wakes) = self.queues.wakes().filter(|&wakes| wakes <= to) {
+        while let Some(wakes) = self.queues.next_look().filter(|&wakes| wakes <= to) {
             self.now = self.now.max(wakes);
             self.fire(may_grant);
         }
@@ -213,7 +222,7 @@ impl World {
 
     fn fire(&mut self, may_grant: bool) {
         let (now, most) = (self.now, self.most);
-        let late = self.queues.wakes().map_or(Span::ZERO, |wakes| now.since(wakes));
+        let late = self.queues.next_look().map_or(Span::ZERO, |wakes| now.since(wakes));
         for round in 0.. {
             let Some((id, db, name)) = self.queues.due(now) else { break };
             assert!(round < 1_000, "the timer never rests");
@@ -248,7 +257,7 @@ impl World {
     /// Right after the timer: the first can't be granted, nobody's time is over, and the timer is set for what is next.
     fn nobody_is_forgotten(&mut self, at: usize, late: Span) {
         let exact = self.rules.len() == 1 && self.now.since(self.paused) > PAUSE;
-        let (now, wakes) = (self.now, self.queues.wakes());
+        let (now, wakes) = (self.now, self.queues.next_look());
         let place = self.place(at);
         let Some(&first) = place.waiting.first() else { return };
         let deadline = place.waiting.iter().map(|client| client.deadline).min().expect("somebody");
@@ -321,7 +330,7 @@ fuzz_target!(|play: Play| {
             Event::Pass(us) => world.pass(us, true),
             Event::Pause(us) => world.pass(us, false),
             Event::Timer(late) => {
-                if let Some(wakes) = world.queues.wakes() {
+                if let Some(wakes) = world.queues.next_look() {
                     world.now = world.now.max(wakes).saturating_add(Span::from_us(late));
                     world.fire(true);
                 }
@@ -329,18 +338,18 @@ fuzz_target!(|play: Play| {
             Event::Delete => {
                 world.places[at].key = Key::default();
                 world.places[at].meddled = true;
-                world.queues.stir(db, name, world.now);
+                world.queues.wake(db, name, world.now);
             }
             Event::Expire(us) => {
                 let sooner = world.now.saturating_add(Span::from_us(us));
                 if let Some(expires) = &mut world.places[at].key.expires {
                     *expires = sooner.min(*expires);
                     world.places[at].meddled = true;
-                    world.queues.stir(db, name, world.now);
+                    world.queues.wake(db, name, world.now);
                 }
             }
             Event::Act(rule, amount) => world.act(at, rule, amount),
-            Event::StirAll => world.queues.stir_all(world.now),
+            Event::StirAll => world.queues.wake_all(world.now),
             Event::Step(us) => world.step(us),
             Event::Dismiss => {
                 if let Some((id, db, name)) = world.queues.due(world.now) {
@@ -358,7 +367,7 @@ fuzz_target!(|play: Play| {
         }
     }
     // In the end each is answered, and nothing is left of the queues.
-    while let Some(wakes) = world.queues.wakes() {
+    while let Some(wakes) = world.queues.next_look() {
         world.now = world.now.max(wakes);
         world.fire(true);
     }

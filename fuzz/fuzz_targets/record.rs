@@ -3,7 +3,8 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use redis_rl::limiter::{inspect, Amount, Change, Fact, Instant, Kind, Outcome, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
+use redis_rl::limiter::{inspect, Amount, Fact, Instant, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
+use redis_rl_fuzz::steps::{Change, Outcome, Steps};
 use redis_rl_fuzz::model::{survives, Form, Key, Rule};
 use redis_rl_fuzz::{rule, rules, start, units, Call, Clock};
 
@@ -31,7 +32,7 @@ impl<'a> Arbitrary<'a> for Stored {
         let amount = *u.choose(&[Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)])?;
         let ahead = Span::from_us(if u.arbitrary()? { u.arbitrary()? } else { 0 });
         let now = if u.arbitrary()? { u.arbitrary()? } else { start(u)? };
-        let other = *u.choose(Kind::ALL)?;
+        let other = *u.choose(&Kind::ALL)?;
         let (mut rules, other, start) = (rules(u)?, rule(u, other)?, start(u)?);
         rules.push(other);
         let calls = (0..u.int_in_range(0..=12u8)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
@@ -80,7 +81,7 @@ fn check(rule: &Rule, value: &[u8], now: i64, request: Request, sound: bool) {
     let _ = policy.wrote(value);
     let peeked = policy.peek(Some(value), at, request);
     let Outcome { decision, change } = match policy.decide(Some(value), at, request) {
-        Err(refusal) => return assert_eq!(peeked, Err(refusal)),
+        Err(error) => return assert_eq!(peeked, Err(error)),
         Ok(outcome) => outcome,
     };
     assert_eq!(peeked.map(|peeked| (peeked.granted, peeked.wait)), Ok((decision.granted, decision.wait)));

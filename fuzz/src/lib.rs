@@ -1,5 +1,7 @@
 //! What the targets share: policies and calls made of arbitrary bytes, near enough to each other that something happens.
 
+#[path = "../../tests/core/steps.rs"]
+pub mod steps;
 #[path = "../../tests/core/model.rs"]
 pub mod model;
 

@@ -143,6 +143,22 @@ impl Policy {
         }
     }
 
+    /// Whole units per period.
+    pub const fn limit(&self) -> u64 {
+        match self {
+            Self::Meter(meter) => meter.limit,
+            Self::Slide(slide) => slide.limit(),
+        }
+    }
+
+    /// The period.
+    pub const fn period(&self) -> Span {
+        match self {
+            Self::Meter(meter) => Span::from_us(meter.period_us),
+            Self::Slide(slide) => slide.period(),
+        }
+    }
+
     /// The policy with an option set. An option of another algorithm changes nothing.
     #[must_use]
     pub fn with(self, option: PolicyOption) -> Self {

@@ -16,8 +16,8 @@ pub(super) const VERSION: u8 = 1;
 /// The bits of the third byte that number the algorithm.
 pub(super) const TAG_BITS: u8 = 0b111;
 
-/// How many digits there are in a theoretical arrival time as redis-cell stores it: a key's whole value, in nanoseconds since the
-/// Unix epoch. So it is from 2001 until the end of its own range, in 2262; a shorter number is somebody else's.
+/// redis-cell stores a theoretical arrival time as the whole value of a key, in nanoseconds since the Unix epoch. That number has
+/// so many digits from 2001 until its range ends in 2262. A shorter number is no such time.
 pub(super) const TAT_DIGITS: usize = 19;
 
 /// A theoretical arrival time that redis-cell stored, in nanoseconds since the Unix epoch.
@@ -62,11 +62,11 @@ fn not_of_the_wanted_algorithm(bytes: &[u8]) -> RecordError {
     kind(bytes).map_or_else(|error| error, RecordError::OtherAlgorithm)
 }
 
-/// Takes an unsigned number of `width` bytes, at most 16, off the front; 0 if there are not so many.
+/// Takes an unsigned number of `width` bytes, at most 16, off the front; 0 if there are fewer bytes.
 #[inline(always)]
 pub(super) fn take(fields: &mut &[u8], width: usize) -> u128 {
     let Some((number, rest)) = fields.split_at_checked(width) else { return 0 };
-    // In one load where there is more behind it: what is put together byte by byte, and then read as one, has to wait.
+    // One load, if eight bytes are left: a number that is put together byte by byte and then read as a whole stalls the processor.
     let taken = match fields.first_chunk() {
         Some(&eight) if width <= 8 => (u64::from_le_bytes(eight) & (u64::MAX >> (64 - 8 * width.clamp(1, 8)))).into(),
         _ => number.iter().rev().fold(0, |number, &byte| number << 8 | u128::from(byte)),

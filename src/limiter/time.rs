@@ -1,4 +1,4 @@
-//! Instants and spans, in whole microseconds. They never wrap: what would not fit stays at the end of the range.
+//! Instants and spans, in whole microseconds. Their arithmetic saturates: it never wraps around.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub struct Instant(i64);
 pub struct Span(u64);
 
 impl Instant {
-    /// The last moment that can be told.
+    /// The last moment that can be represented.
     pub const MAX: Self = Self(i64::MAX);
 
     /// `us` microseconds after the Unix epoch.
@@ -36,7 +36,7 @@ impl Instant {
 
     /// The time since `earlier`; zero if that lies ahead.
     pub const fn since(self, earlier: Self) -> Span {
-        // The difference of two i64 always fits an u64, and wrapping subtraction yields it.
+        // The difference of two `i64` always fits a `u64`, and wrapping subtraction yields it.
         if self.0 <= earlier.0 {
             Span::ZERO
         } else {
@@ -44,7 +44,7 @@ impl Instant {
         }
     }
 
-    /// This moment and `span` after it; `None` past [`Self::MAX`].
+    /// The moment `span` after this one; `None` past [`Self::MAX`].
     pub const fn checked_add(self, span: Span) -> Option<Self> {
         match self.0.checked_add_unsigned(span.0) {
             Some(us) => Some(Self(us)),
@@ -52,12 +52,12 @@ impl Instant {
         }
     }
 
-    /// This moment and `span` after it, or the last one that can be told.
+    /// The moment `span` after this one, or [`Self::MAX`].
     pub const fn saturating_add(self, span: Span) -> Self {
         Self(self.0.saturating_add_unsigned(span.0))
     }
 
-    /// This moment and `span` before it, or the first one that can be told.
+    /// The moment `span` before this one, or the first one that can be represented.
     pub const fn saturating_sub(self, span: Span) -> Self {
         Self(self.0.saturating_sub_unsigned(span.0))
     }
@@ -88,12 +88,12 @@ impl Span {
         self.0
     }
 
-    /// Milliseconds, rounded up: who waits that long has waited long enough.
+    /// Milliseconds, rounded up: a wait of so many is long enough.
     pub const fn as_ms_ceil(self) -> u64 {
         self.0.div_ceil(1_000)
     }
 
-    /// What is left of it after `other`; nothing if that is longer.
+    /// What is left of this span after `other`; zero if `other` is longer.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }

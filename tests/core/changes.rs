@@ -1,10 +1,9 @@
 //! A limit that changes on a live key keeps every promise. A denied call writes nothing, and still the wait in its reply is
 //! long enough under the new policy.
 
+use crate::steps::{Change, Outcome, Steps};
 use proptest::prelude::*;
-use redis_rl::limiter::{
-    inspect, Amount, Change, Decision, Fact, Instant, Kind, Outcome, Policy, Quota, Request, Span, Wait,
-};
+use redis_rl::limiter::{inspect, Amount, Decision, Fact, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait};
 
 fn policy(kind: Kind) -> impl Strategy<Value = Policy> {
     let limit = prop_oneof![1..20_u64, 1..1_000_000_u64];
@@ -12,11 +11,17 @@ fn policy(kind: Kind) -> impl Strategy<Value = Policy> {
     (limit, period, any::<[bool; 2]>(), 1..50_u64).prop_map(move |(limit, period, [first, second], option)| {
         let quota = Quota::new(limit, Span::from_us(period)).expect("in range");
         let mut policy = kind.policy(quota).expect("in range");
-        if first && kind != Kind::Fixed {
-            policy.set(0, option as i64);
+        let first_option = match kind {
+            Kind::Fixed => None,
+            Kind::Slide => Some(PolicyOption::Segments(option)),
+            Kind::Gcra => Some(PolicyOption::Burst(option)),
+            Kind::Bucket => Some(PolicyOption::Capacity(option)),
+        };
+        if let Some(option) = first_option.filter(|_| first) {
+            policy = policy.with(option);
         }
         if second && kind == Kind::Bucket {
-            policy.set(1, 1);
+            policy = policy.with(PolicyOption::Step);
         }
         policy
     })
@@ -104,9 +109,8 @@ fn a_faster_limit_frees_a_key_that_was_full_at_a_slower_one() {
 fn two_grids_on_one_key_grant_no_more_than_one() {
     for (period, one, other) in [(86_400, 0, -28_800), (86_400, 0, 28_800), (3_600, 0, 1_800)] {
         let policy = |offset: i64| {
-            let mut policy = Kind::Fixed.policy(Quota::new(10, Span::from_us(period * 1_000_000)).expect("ok")).expect("ok");
-            policy.set(0, offset * 1_000_000);
-            policy
+            let policy = Kind::Fixed.policy(Quota::new(10, Span::from_us(period * 1_000_000)).expect("ok")).expect("ok");
+            policy.with(PolicyOption::Align(offset * 1_000_000))
         };
         let (one, other) = (policy(one), policy(other));
         let mut key = None;
@@ -127,11 +131,9 @@ fn two_grids_on_one_key_grant_no_more_than_one() {
 
 #[test]
 fn entries_that_come_back_to_life_do_not_make_the_counts_come_full_circle() {
-    let slide = |segments: i64| {
+    let slide = |segments: u64| {
         let quota = Quota::new(u32::MAX.into(), Span::from_us(60_000_000)).expect("in range");
-        let mut policy = Kind::Slide.policy(quota).expect("in range");
-        policy.set(0, segments);
-        policy
+        Kind::Slide.policy(quota).expect("in range").with(PolicyOption::Segments(segments))
     };
     let mut calls = vec![(0, Amount::Cost(4_000_000_000))];
     calls.extend((1..=8).map(|second| (second * 1_000_000, Amount::Cost(1))));
@@ -143,11 +145,9 @@ fn entries_that_come_back_to_life_do_not_make_the_counts_come_full_circle() {
 }
 
 /// A SLIDE limiter with a period of so many seconds.
-fn slide(limit: u64, seconds: u64, segments: i64) -> Policy {
+fn slide(limit: u64, seconds: u64, segments: u64) -> Policy {
     let quota = Quota::new(limit, Span::from_us(seconds * 1_000_000)).expect("in range");
-    let mut policy = Kind::Slide.policy(quota).expect("in range");
-    policy.set(0, segments);
-    policy
+    Kind::Slide.policy(quota).expect("in range").with(PolicyOption::Segments(segments))
 }
 
 /// Makes a call and carries out its change. Returns the decision and how many bytes of the value stayed, were changed in
@@ -278,12 +278,12 @@ fn a_booking_stays_where_it_is_whoever_shares_the_log() {
 #[test]
 fn what_came_in_steps_flows_from_the_last_grant_on() {
     let bucket = |limit, seconds: u64, step: bool| {
-        let mut policy =
-            Kind::Bucket.policy(Quota::new(limit, Span::from_us(seconds * 1_000_000)).expect("ok")).expect("ok");
+        let policy = Kind::Bucket.policy(Quota::new(limit, Span::from_us(seconds * 1_000_000)).expect("ok")).expect("ok");
         if step {
-            policy.set(1, 1);
+            policy.with(PolicyOption::Step)
+        } else {
+            policy
         }
-        policy
     };
     for (last, missing) in [(0, 5), (1, 5), (29_999_999, 5), (59_999_999, 10)] {
         let mut key = None;
@@ -307,9 +307,8 @@ fn what_came_in_steps_flows_from_the_last_grant_on() {
 #[test]
 fn a_refund_on_other_ticks_tells_what_counts_again() {
     let policy = |limit, period, segments| {
-        let mut policy = Kind::Slide.policy(Quota::new(limit, Span::from_us(period)).expect("in range")).expect("in range");
-        policy.set(0, segments);
-        policy
+        let policy = Kind::Slide.policy(Quota::new(limit, Span::from_us(period)).expect("in range")).expect("in range");
+        policy.with(PolicyOption::Segments(segments))
     };
     let (plain, two) = (policy(1, 1_000_000, 65_536), policy(2, 1_349_000, 2));
     let (coarse, fine) = (policy(1, 1_000_000, 561), policy(1, 1_000_000, 562));

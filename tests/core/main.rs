@@ -5,4 +5,5 @@ mod model;
 mod properties;
 mod queue;
 mod sketch;
+mod steps;
 mod timeline;

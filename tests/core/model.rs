@@ -5,10 +5,11 @@
 //! what is used now and when that will have been paid. The meaning of a call follows from these in the same way for all
 //! four, in [`call`].
 
+use crate::steps::{Change, DecideError, Steps};
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{Signed, ToPrimitive, Zero};
-use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Policy, Quota, Refusal, Request, Span, Wait, MAX_UNITS};
+use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait, MAX_UNITS};
 
 type Q = BigRational;
 
@@ -54,19 +55,16 @@ impl Rule {
     /// The same policy for the core.
     pub fn policy(&self) -> Policy {
         let (kind, options) = match self.form {
-            Form::Fixed { align } => (Kind::Fixed, vec![(0, align)]),
-            Form::Slide { segments } => (Kind::Slide, vec![(0, Some(segments as i64))]),
-            Form::Gcra { burst } => (Kind::Gcra, vec![(0, burst.map(|n| n as i64))]),
-            Form::Bucket { capacity, step } => (Kind::Bucket, vec![(0, capacity.map(|n| n as i64)), (1, step.then_some(1))]),
+            Form::Fixed { align } => (Kind::Fixed, [align.map(PolicyOption::Align), None]),
+            Form::Slide { segments } => (Kind::Slide, [Some(PolicyOption::Segments(segments)), None]),
+            Form::Gcra { burst } => (Kind::Gcra, [burst.map(PolicyOption::Burst), None]),
+            Form::Bucket { capacity, step } => {
+                (Kind::Bucket, [capacity.map(PolicyOption::Capacity), step.then_some(PolicyOption::Step)])
+            }
         };
         let quota = Quota::new(self.limit, Span::from_us(self.period)).expect("a quota in range");
-        let mut policy = kind.policy(quota).expect("a limit in the algorithm's range");
-        for (index, value) in options {
-            if let Some(value) = value {
-                policy.set(index, value);
-            }
-        }
-        policy
+        let policy = kind.policy(quota).expect("a limit in the algorithm's range");
+        options.into_iter().flatten().fold(policy, Policy::with)
     }
 
     /// Units that are paid in a microsecond, on average.
@@ -702,7 +700,7 @@ pub struct Key {
 
 impl Key {
     /// Makes a call to the core, carries out the change, and checks what must hold for every change.
-    pub fn call(&mut self, rule: &Rule, now: i64, request: Request) -> Result<Decision, Refusal> {
+    pub fn call(&mut self, rule: &Rule, now: i64, request: Request) -> Result<Decision, DecideError> {
         let (policy, now) = (rule.policy(), Instant::from_us(now));
         let outcome = policy.decide(self.value.as_deref(), now, request)?;
         let decision = outcome.decision;
@@ -734,7 +732,7 @@ impl Key {
             let again = policy.decide(self.value.as_deref(), now, Request::now(Amount::Cost(1)));
             let again = again.map(|outcome| (outcome.decision.granted, outcome.decision.wait == Wait::NONE));
             let fits = decision.remaining > 0;
-            let overflow = again == Err(Refusal::Overflow);
+            let overflow = again == Err(DecideError::Overflow);
             assert!(overflow || again == Ok((fits.into(), fits)), "what was written reads as {again:?}");
         }
         Ok(decision)
@@ -785,6 +783,6 @@ pub fn survives(policy: &Policy, value: &[u8], now: i64, request: Request) {
         }
         key.apply(&outcome.change);
         let again = policy.decide(key.value.as_deref(), now, request);
-        assert!(!matches!(again, Err(Refusal::Foreign(_))), "{value:02x?} became {:02x?}", key.value);
+        assert!(!matches!(again, Err(DecideError::Record(_))), "{value:02x?} became {:02x?}", key.value);
     }
 }

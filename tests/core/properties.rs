@@ -6,9 +6,10 @@
 //! `PROPTEST_CASES` sets another number of cases than the default.
 
 use crate::model::{survives, Form, Key, Model, Rule, Silence};
+use crate::steps::{Change, DecideError, Steps};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Policy, Refusal, Request, Span, Wait};
+use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, Request, Span, Wait};
 use redis_rl::limiter::{MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 use std::collections::VecDeque;
 
@@ -331,10 +332,10 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
         told.push(format!("{now} us: {request:?} of {rule:?}"));
         let actual = key.call(rule, now, request);
         // A shared log also counts grants that are outside a caller's own window, and may be full a little sooner.
-        if actual == Err(Refusal::Overflow) && shares_a_log(rules) && rule.limit > u64::from(u32::MAX / 4) {
+        if actual == Err(DecideError::Overflow) && shares_a_log(rules) && rule.limit > u64::from(u32::MAX / 4) {
             break;
         }
-        let expected = expected.map_err(|_| Refusal::Overflow);
+        let expected = expected.map_err(|_| DecideError::Overflow);
         prop_assert_eq!(actual, expected, "core and model at the last of\n{}", told.join("\n"));
         if let Ok(decision) = actual {
             clock.heard(&decision);
@@ -412,7 +413,7 @@ proptest! {
             // A call that should be granted fails only if the state would reach past the end of time.
             let retried = retry(promised);
             prop_assert!(
-                retried == Ok(Some(Wait::For(ahead))) || retried == Err(Refusal::Overflow),
+                retried == Ok(Some(Wait::For(ahead))) || retried == Err(DecideError::Overflow),
                 "{request:?} at {now} us: {decision:?}, then {retried:?}"
             );
         }
@@ -438,7 +439,7 @@ proptest! {
             if decision.granted == 0 && clock.wait > 0 && promised < i64::MAX {
                 let retry = key.clone().call(rule, promised, request).map(|decision| decision.granted > 0);
                 prop_assert!(
-                    matches!(retry, Ok(true) | Err(Refusal::Overflow)),
+                    matches!(retry, Ok(true) | Err(DecideError::Overflow)),
                     "{request:?} of {rule:?} at {now} us: {decision:?} {retry:?}"
                 );
             }
@@ -722,7 +723,7 @@ proptest! {
             let request = Action { rule: 0, step: Step::Us(0), verb, size, ahead }.request(rule, now, &key);
             match rule.policy().decide(key.value.as_deref(), Instant::from_us(now), request) {
                 Ok(outcome) => key.apply(&outcome.change),
-                Err(refusal) => prop_assert_eq!(refusal, Refusal::Overflow),
+                Err(refusal) => prop_assert_eq!(refusal, DecideError::Overflow),
             }
         }
     }

@@ -1,14 +1,18 @@
 //! The queues, without a server: random clients join, leave, reach their timeout and are granted, while the timer is late,
 //! the key is deleted or changed, and writes are paused. In no case is a client overtaken, granted too early or forgotten.
 
+use crate::model::write;
+use crate::steps::{Change, DecideError, Outcome, Steps};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Outcome, Policy, Quota, Refusal, Request, Span, Wait};
-use redis_rl::queue::{Counter, Queues, Waiter};
+use redis_rl::limiter::{
+    self, Amount, Bytes, Decision, Instant, Kind, Policy, PolicyOption, Quota, RecordError, Request, Span, Wait,
+};
+use redis_rl::queue::{KeyState, Queues, Waiter};
 
 const MS: u64 = 1_000;
 /// The most by which a grant may be late without delaying those after it.
-const FORGIVEN: u64 = 100 * MS;
+const MAX_LATENESS: u64 = 100 * MS;
 
 /// A key in memory.
 #[derive(Default)]
@@ -27,10 +31,33 @@ impl Key {
     }
 }
 
-impl Counter for Key {
-    type Error = Refusal;
+impl Key {
+    fn decide(&self, policy: &Policy, at: Instant, request: Request) -> Result<Outcome, DecideError> {
+        policy.decide(self.value.as_deref(), at, request)
+    }
 
-    fn stored(&self, _: &Policy) -> Result<Option<&[u8]>, Refusal> {
+    fn peek(&self, policy: &Policy, at: Instant, request: Request) -> Result<Decision, DecideError> {
+        policy.peek(self.value.as_deref(), at, request)
+    }
+
+    /// Carries out a change as the server does.
+    fn apply(&mut self, change: &Change, now: Instant) {
+        match change {
+            Change::Keep => {}
+            Change::Remove => *self = Self::default(),
+            Change::Write { offset, head, bytes, expires, .. } => {
+                write(self.value.get_or_insert_default(), *offset, *head, bytes.as_slice());
+                let expires_ms = (*expires).max(now).as_ms_ceil();
+                self.expires = Some(Instant::from_us(expires_ms * 1_000));
+            }
+        }
+    }
+}
+
+impl KeyState for Key {
+    type Error = DecideError;
+
+    fn stored(&self, _: &Policy) -> Result<Option<&[u8]>, DecideError> {
         Ok(self.value.as_deref())
     }
 
@@ -38,29 +65,20 @@ impl Counter for Key {
         self.expires
     }
 
-    fn decide(&self, policy: &Policy, stored: Option<&[u8]>, at: Instant, request: Request) -> Result<Outcome, Refusal> {
-        policy.decide(stored, at, request)
+    fn record_error(_: &Policy, error: RecordError) -> DecideError {
+        error.into()
     }
 
-    fn peek(&self, policy: &Policy, at: Instant, request: Request) -> Result<Decision, Refusal> {
-        policy.peek(self.value.as_deref(), at, request)
+    fn commit(&mut self, change: &limiter::Change, bytes: &Bytes, now: Instant) -> Result<(), DecideError> {
+        self.apply(&Change::with(change, bytes), now);
+        Ok(())
     }
+}
 
-    fn commit(&mut self, change: &Change, now: Instant) {
-        match change {
-            Change::Keep => {}
-            Change::Remove => *self = Self::default(),
-            Change::Write { offset, head, bytes, expires, .. } => {
-                let value = self.value.get_or_insert_default();
-                let (head, rest) = bytes.as_slice().split_at(*head);
-                value.truncate(*offset);
-                value[..head.len()].copy_from_slice(head);
-                value.extend_from_slice(rest);
-                let expires_ms = (*expires).max(now).as_ms_ceil();
-                self.expires = Some(Instant::from_us(expires_ms * 1_000));
-            }
-        }
-    }
+/// A policy of GCRA or BUCKET with this capacity.
+fn with_capacity(policy: Policy, capacity: u64) -> Policy {
+    // Each takes its own option.
+    policy.with(PolicyOption::Burst(capacity)).with(PolicyOption::Capacity(capacity))
 }
 
 /// A client that waits, as the test remembers it.
@@ -96,7 +114,7 @@ impl World {
         let mut policy = kind.policy(Quota::new(limit, Span::from_us(period)).expect("a quota")).expect("a policy");
         let capacity = if matches!(kind, Kind::Gcra | Kind::Bucket) { capacity } else { limit };
         if capacity != limit {
-            policy.set(0, capacity as i64);
+            policy = with_capacity(policy, capacity);
         }
         Self {
             policy,
@@ -130,8 +148,8 @@ impl World {
             Wait::For(need) => need,
         };
         if decision.granted > 0 && !queued {
-            let outcome = self.key.decide(&self.policy, self.key.value.as_deref(), now, request).expect("a decision");
-            self.key.commit(&outcome.change, now);
+            let outcome = self.key.decide(&self.policy, now, request).expect("a decision");
+            self.key.apply(&outcome.change, now);
             self.tell(format!("{amount:?} granted at once"));
             return self.grants.push((now, outcome.decision.granted));
         }
@@ -145,16 +163,16 @@ impl World {
         self.queues.join(0, b"key", waiter, &self.key, now.saturating_add(need));
         self.waiting.push(client);
         self.tell(format!("{client:?} waits"));
-        assert!(self.queues.wakes().is_some_and(|wakes| wakes <= deadline), "{}", self.story());
+        assert!(self.queues.next_look().is_some_and(|wakes| wakes <= deadline), "{}", self.story());
     }
 
     /// Makes a call that does not wait.
     fn act(&mut self, amount: Amount) {
         let now = self.now;
         let key = self.key.at(now);
-        let Ok(outcome) = key.decide(&self.policy, key.value.as_deref(), now, Request::now(amount)) else { return };
-        key.commit(&outcome.change, now);
-        self.queues.stir(0, b"key", now);
+        let Ok(outcome) = key.decide(&self.policy, now, Request::now(amount)) else { return };
+        key.apply(&outcome.change, now);
+        self.queues.wake(0, b"key", now);
         self.forced = true;
         self.tell(format!("{amount:?}"));
     }
@@ -162,7 +180,7 @@ impl World {
     /// Fires the timer.
     fn fire(&mut self, may_grant: bool, most: usize) {
         let now = self.now;
-        let late = self.queues.wakes().map_or(Span::ZERO, |wakes| now.since(wakes));
+        let late = self.queues.next_look().map_or(Span::ZERO, |wakes| now.since(wakes));
         while let Some((id, ..)) = self.queues.due(now) {
             let answers = self.queues.serve(id, self.key.at(now), now, may_grant, most);
             let more = answers.len() == most;
@@ -196,11 +214,11 @@ impl World {
     /// is set for the next event.
     fn nobody_is_forgotten(&self) {
         assert_eq!(self.queues.len(), self.waiting.len());
-        let Some(first) = self.waiting.first() else { return assert_eq!(self.queues.wakes(), None) };
+        let Some(first) = self.waiting.first() else { return assert_eq!(self.queues.next_look(), None) };
         let decision = self.key.peek(&self.policy, self.now, Request::now(first.amount)).expect("a decision");
         assert_eq!(decision.granted, 0, "{first:?} could be granted at {:?}\n{}", self.now, self.story());
         let Wait::For(wait) = decision.wait else { panic!("never") };
-        let wakes = self.queues.wakes().expect("a time");
+        let wakes = self.queues.next_look().expect("a time");
         let deadline = self.waiting.iter().map(|client| client.deadline).min().expect("somebody");
         assert!(self.now < deadline && wakes <= deadline, "{}", self.story());
         let due = self.now.saturating_add(wait).min(self.key.expires.unwrap_or(Instant::MAX));
@@ -231,7 +249,7 @@ impl World {
                 let most = match self.policy.kind() {
                     Kind::Fixed | Kind::Slide if passed >= period => break,
                     Kind::Fixed | Kind::Slide => limit,
-                    Kind::Gcra | Kind::Bucket => capacity + (passed + u128::from(FORGIVEN)) * limit / period,
+                    Kind::Gcra | Kind::Bucket => capacity + (passed + u128::from(MAX_LATENESS)) * limit / period,
                 };
                 assert!(total <= most, "{total} of {most} from {from:?} to {to:?}\n{}", self.story());
             }
@@ -303,14 +321,14 @@ proptest! {
                 Event::Pass(us) => {
                     // Time does not pass beyond the timer: it fires when it is due.
                     let to = world.now.saturating_add(Span::from_us(us));
-                    while let Some(wakes) = world.queues.wakes().filter(|&wakes| wakes <= to) {
+                    while let Some(wakes) = world.queues.next_look().filter(|&wakes| wakes <= to) {
                         world.now = world.now.max(wakes);
                         world.fire(true, most);
                     }
                     world.now = to;
                 }
                 Event::Timer(late) => {
-                    if let Some(wakes) = world.queues.wakes() {
+                    if let Some(wakes) = world.queues.next_look() {
                         world.now = world.now.max(wakes).saturating_add(Span::from_us(late));
                         world.fire(true, most);
                     }
@@ -318,14 +336,14 @@ proptest! {
                 Event::Delete => {
                     meddled |= world.key.value.is_some();
                     world.key = Key::default();
-                    world.queues.stir(0, b"key", world.now);
+                    world.queues.wake(0, b"key", world.now);
                     world.tell("the key goes".into());
                 }
                 Event::Expire(us) => {
                     if let Some(expires) = &mut world.key.expires {
                         *expires = world.now.saturating_add(Span::from_us(us)).min(*expires);
                         meddled = true;
-                        world.queues.stir(0, b"key", world.now);
+                        world.queues.wake(0, b"key", world.now);
                         world.tell(format!("the key expires in {us} us"));
                     }
                 }
@@ -343,7 +361,7 @@ proptest! {
                 Event::Pause(us) => {
                     world.tell("a pause".into());
                     let to = world.now.saturating_add(Span::from_us(us));
-                    while let Some(wakes) = world.queues.wakes().filter(|&wakes| wakes <= to) {
+                    while let Some(wakes) = world.queues.next_look().filter(|&wakes| wakes <= to) {
                         world.now = world.now.max(wakes);
                         world.fire(false, most);
                     }
@@ -355,7 +373,7 @@ proptest! {
             world.nothing_is_granted_twice();
         }
         // In the end each client is answered, and nothing is left in the queue.
-        while let Some(wakes) = world.queues.wakes() {
+        while let Some(wakes) = world.queues.next_look() {
             world.now = world.now.max(wakes);
             world.fire(true, most);
         }
@@ -374,7 +392,7 @@ proptest! {
             world.call(Amount::Cost(1), Span::from_us(86_400_000 * MS));
         }
         for late in late.iter().cycle() {
-            let Some(wakes) = world.queues.wakes() else { break };
+            let Some(wakes) = world.queues.next_look() else { break };
             world.now = world.now.max(wakes).saturating_add(Span::from_us(*late));
             world.fire(true, 1_000);
         }
@@ -392,7 +410,7 @@ proptest! {
 /// A key of which one unit was taken at `now`.
 fn used(policy: &Policy, now: Instant) -> Key {
     let mut key = Key::default();
-    key.commit(&policy.decide(None, now, Request::now(Amount::Cost(1))).expect("a decision").change, now);
+    key.apply(&policy.decide(None, now, Request::now(Amount::Cost(1))).expect("a decision").change, now);
     key
 }
 
@@ -439,8 +457,7 @@ fn a_turn_in_time_is_granted_though_the_timer_is_late() {
 fn nobody_is_charged_for_a_moment_before_it_came() {
     let policy = policy(Kind::Gcra, 1, 50);
     let at = |ms: u64| Instant::from_us((ms * MS) as i64);
-    let mut burst_one = policy;
-    burst_one.set(0, 1);
+    let burst_one = with_capacity(policy, 1);
     let mut key = used(&burst_one, EPOCH);
     let mut queues = Queues::default();
     queues.join(0, b"key", waiter(burst_one, 1, at(0), Instant::MAX), &key, at(50));
@@ -482,15 +499,15 @@ fn queues_of_different_keys_know_nothing_of_each_other() {
     }
     let soon = Instant::from_us(1_000);
     keys[1] = Key::default();
-    queues.stir(1, b"key", soon);
-    queues.stir(1, b"other", soon);
-    queues.stir(9, b"key", soon);
+    queues.wake(1, b"key", soon);
+    queues.wake(1, b"other", soon);
+    queues.wake(9, b"key", soon);
     let (id, db, name) = queues.due(soon).expect("a queue");
     assert_eq!((db, &*name), (1, &b"key"[..]));
     let answers = queues.serve(id, &mut keys[1], soon, true, 10);
     assert!(matches!(&answers[..], [(Waiter { client: 1, .. }, Ok(decision))] if decision.granted == 1), "{answers:?}");
     assert!(queues.due(soon).is_none() && !queues.holds(1, b"key") && queues.holds(0, b"key"));
-    queues.stir_all(soon);
+    queues.wake_all(soon);
     let (id, ..) = queues.due(soon).expect("a queue");
     assert!(queues.serve(id, &mut keys[0], soon, true, 10).is_empty());
     assert_eq!(queues.len(), 2);
@@ -501,14 +518,14 @@ fn queues_of_different_keys_know_nothing_of_each_other() {
 fn looks(written: &Policy, policy: Policy) -> usize {
     let mut key = Key::default();
     let all = Request::now(Amount::Cost(1_000));
-    key.commit(&written.decide(None, EPOCH, all).expect("a decision").change, EPOCH);
+    key.apply(&written.decide(None, EPOCH, all).expect("a decision").change, EPOCH);
     let Wait::For(wait) = key.peek(&policy, EPOCH, Request::now(Amount::Cost(1))).expect("a decision").wait else {
         panic!("never")
     };
     let mut queues = Queues::default();
     queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, EPOCH.saturating_add(wait));
     for looks in 1.. {
-        let now = queues.wakes().expect("a time");
+        let now = queues.next_look().expect("a time");
         let (id, ..) = queues.due(now).expect("a queue");
         if let [(_, answer)] = &queues.serve(id, key.at(now), now, true, 10)[..] {
             assert_eq!(answer.as_ref().expect("a decision").granted, 1);
@@ -542,7 +559,7 @@ proptest! {
         let (written, own) = (policy(kind, limits.0, periods.0), policy(kind, limits.1, periods.1));
         let asked = Request::now(Amount::Cost(asked.min(limits.1)));
         let mut key = Key::default();
-        key.commit(&written.decide(None, EPOCH, Request::now(Amount::Force(used))).expect("a decision").change, EPOCH);
+        key.apply(&written.decide(None, EPOCH, Request::now(Amount::Force(used))).expect("a decision").change, EPOCH);
         let now = EPOCH.saturating_add(Span::from_us(passed));
         let decision = key.at(now).peek(&own, now, asked).expect("a decision");
         if decision.granted > 0 {
@@ -552,7 +569,7 @@ proptest! {
         let mut queues = Queues::default();
         let waiter = Waiter { request: asked, ..waiter(own, 1, now, Instant::MAX) };
         queues.join(0, b"key", waiter, &key, now.saturating_add(wait));
-        let due = queues.wakes().expect("a time");
+        let due = queues.next_look().expect("a time");
         // The key may expire first, and then all units are free.
         let granted = |at: Instant| own.decide(key.value.as_deref(), at, asked).expect("a decision").decision.granted > 0;
         prop_assert!(granted(due) || key.expires == Some(due), "not at {:?}", due);

@@ -71,8 +71,12 @@ impl Slide {
         self.quota.limit()
     }
 
-    fn grid(&self) -> Grid {
-        let period_us = self.quota.period().as_us();
+    pub(super) const fn period(&self) -> Span {
+        self.quota.period()
+    }
+
+    const fn grid(&self) -> Grid {
+        let period_us = self.period().as_us();
         Grid { tick_us: period_us.div_ceil(self.segments), period_us }
     }
 }

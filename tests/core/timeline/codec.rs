@@ -1,6 +1,7 @@
 //! The codec: bytes that are no record are foreign, and no damage to a record makes it panic.
 
-use redis_rl::limiter::{Amount, Foreign, Instant, Kind, Refusal, Request, MAX_UNITS};
+use crate::steps::{DecideError, Steps};
+use redis_rl::limiter::{Amount, Instant, Kind, RecordError, Request, MAX_UNITS};
 
 use super::{rule, BOOKING};
 use crate::model::{survives, Key};
@@ -31,12 +32,12 @@ fn record(policy: &str) -> Vec<u8> {
     key.value.expect("a record")
 }
 
-fn refusal(policy: &str, stored: &[u8], amount: Amount) -> Option<Refusal> {
+fn refusal(policy: &str, stored: &[u8], amount: Amount) -> Option<DecideError> {
     rule(policy).policy().decide(Some(stored), Instant::from_us(NOW), Request::now(amount)).err()
 }
 
 fn is_foreign(policy: &str, stored: &[u8]) -> bool {
-    AMOUNTS.iter().all(|&amount| matches!(refusal(policy, stored, amount), Some(Refusal::Foreign(_))))
+    AMOUNTS.iter().all(|&amount| matches!(refusal(policy, stored, amount), Some(DecideError::Record(_))))
 }
 
 fn kind(policy: &str) -> Kind {
@@ -75,7 +76,7 @@ fn what_is_no_record_is_foreign() {
         for value in [&b""[..], b"0", b"hello", b"{\"count\":1}", &[0; 31], &[0xff; 64], &other_version, &longer] {
             assert!(is_foreign(policy, value), "{policy} reads {value:02x?}");
         }
-        assert_eq!(refusal(policy, b"hello", Amount::Cost(1)), Some(Refusal::Foreign(Foreign::Unknown)));
+        assert_eq!(refusal(policy, b"hello", Amount::Cost(1)), Some(DecideError::Record(RecordError::Unknown)));
     }
 }
 

@@ -1,6 +1,7 @@
 //! What all algorithms have in common.
 
-use redis_rl::limiter::{Amount, Change, Instant, Refusal, Request, Wait, MAX_PERIOD, MAX_UNITS};
+use crate::steps::{Change, DecideError, Steps};
+use redis_rl::limiter::{Amount, Instant, Request, Wait, MAX_PERIOD, MAX_UNITS};
 
 use super::{rule, timeline, BOOKING};
 use crate::model::Key;
@@ -46,7 +47,7 @@ fn refund_on_a_missing_key_does_nothing() {
 fn what_does_not_fit_is_refused() {
     let refused = |policy: &str, now, amount| {
         let mut key = Key::default();
-        assert_eq!(key.call(&rule(policy), now, Request::now(amount)), Err(Refusal::Overflow), "{policy} {amount:?}");
+        assert_eq!(key.call(&rule(policy), now, Request::now(amount)), Err(DecideError::Overflow), "{policy} {amount:?}");
         assert_eq!(key.value, None);
     };
     for policy in ["FIXED 1 3650d", "GCRA 1 3650d", "BUCKET 1 3650d", "BUCKET 1 3650d STEP"] {
@@ -56,7 +57,7 @@ fn what_does_not_fit_is_refused() {
         let most = i64::MAX as u64 / MAX_PERIOD.as_us();
         let mut key = Key::default();
         assert!(key.call(&rule(policy), 0, Request::now(Amount::Force(most))).is_ok());
-        assert_eq!(key.call(&rule(policy), 0, BOOKING), Err(Refusal::Overflow), "{policy}");
+        assert_eq!(key.call(&rule(policy), 0, BOOKING), Err(DecideError::Overflow), "{policy}");
         refused(policy, 0, Amount::Force(most + 1));
     }
     refused("SLIDE 10 60s", 0, Amount::Force(1 << 32));
@@ -67,9 +68,9 @@ fn what_does_not_fit_is_refused() {
     let slide = rule("SLIDE 4294967295 60s");
     let all = Request::now(Amount::Cost(u32::MAX.into()));
     assert_eq!(key.call(&slide, 0, all).map(|decision| decision.granted), Ok(u32::MAX.into()));
-    assert_eq!(key.call(&slide, 0, Request::now(Amount::Force(1))), Err(Refusal::Overflow));
+    assert_eq!(key.call(&slide, 0, Request::now(Amount::Force(1))), Err(DecideError::Overflow));
     // The log counts this many units, together with those that are booked.
-    assert_eq!(key.call(&slide, 0, BOOKING), Err(Refusal::Overflow));
+    assert_eq!(key.call(&slide, 0, BOOKING), Err(DecideError::Overflow));
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! The three steps of a decision (load, decide, store) as one call, for tests that check all of them together.
+
+use redis_rl::limiter::{Bytes, Decision, Instant, Next, Overflow, Policy, RecordError, Request, Span};
+
+/// A decision, and the change that carries it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub decision: Decision,
+    pub change: Change,
+}
+
+/// [`redis_rl::limiter::Change`], together with the new bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Keep,
+    Write { offset: usize, head: usize, bytes: Bytes, expires: Instant, slack: Span },
+    Remove,
+}
+
+impl Change {
+    /// The same change, with `bytes`.
+    pub fn with(change: &redis_rl::limiter::Change, bytes: &Bytes) -> Self {
+        match *change {
+            redis_rl::limiter::Change::Keep => Self::Keep,
+            redis_rl::limiter::Change::Write { offset, head, expires, slack } => {
+                Self::Write { offset, head, bytes: bytes.clone(), expires, slack }
+            }
+            redis_rl::limiter::Change::Remove => Self::Remove,
+        }
+    }
+}
+
+/// Why there is no decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecideError {
+    /// The value is not a record of the policy's algorithm.
+    Record(RecordError),
+    /// The next state does not fit a record.
+    Overflow,
+}
+
+impl From<RecordError> for DecideError {
+    fn from(error: RecordError) -> Self {
+        Self::Record(error)
+    }
+}
+
+impl From<Overflow> for DecideError {
+    fn from(_: Overflow) -> Self {
+        Self::Overflow
+    }
+}
+
+/// All steps at once.
+pub trait Steps {
+    /// Loads, decides and stores.
+    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, DecideError>;
+
+    /// Loads and peeks.
+    fn peek(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Decision, DecideError>;
+
+    /// Whether `stored` was written under this policy, as far as it can show it.
+    fn wrote(&self, stored: &[u8]) -> bool;
+}
+
+impl Steps for Policy {
+    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, DecideError> {
+        let view = self.view(stored, now)?;
+        let (decision, next) = view.decide(request)?;
+        let mut bytes = Bytes::new();
+        let change = view.store(&next, &mut bytes);
+        // A step that is not needed changes nothing.
+        assert!(!matches!(next, Next::Keep) || bytes.as_slice().is_empty());
+        Ok(Outcome { decision, change: Change::with(&change, &bytes) })
+    }
+
+    fn peek(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Decision, DecideError> {
+        Ok(self.view(stored, now)?.peek(request)?)
+    }
+
+    fn wrote(&self, stored: &[u8]) -> bool {
+        self.view(Some(stored), Instant::from_us(0)).is_ok_and(|view| view.matches_policy())
+    }
+}

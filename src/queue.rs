@@ -1,7 +1,7 @@
 //! Who waits for which key: first come, first served, and charged only when it is their turn.
 //!
-//! As pure as [`limiter`](crate::limiter): time is an argument, a key is a [`Counter`], and a client is whatever tells one
-//! from the other. A queue keeps its clients in order and knows when to look at its key again: when the units of the first
+//! As pure as [`limiter`](crate::limiter): time is an argument, a key is a [`Counter`], and a client is a [`Client`].
+//! A queue keeps its clients in order and knows when to look at its key again: when the units of the first
 //! are due, when somebody's patience ends, or when the key expires. Whoever else changes the key says so by
 //! [`Queues::stir`]. A look costs O(log n), and a client a few hundred bytes for as long as it waits.
 #![forbid(unsafe_code)]
@@ -27,6 +27,24 @@ const PRECISION: Span = Span::from_us(1_000);
 
 /// Records up to this length are remembered, so that it is known whether they have changed.
 const SHORT: usize = 64;
+
+/// A client, as the queues hold it: whatever its owner needs in order to reply, with an identity by which the queues find it.
+pub trait Client {
+    /// What identifies the client.
+    type Id: Copy + Eq + Hash;
+
+    /// Returns what identifies the client.
+    fn id(&self) -> Self::Id;
+}
+
+/// A plain number, which is its own identity.
+impl Client for u32 {
+    type Id = Self;
+
+    fn id(&self) -> Self {
+        *self
+    }
+}
 
 /// A key, as its queue sees it.
 pub trait Counter {
@@ -68,6 +86,12 @@ impl<C> Waiter<C> {
     /// For how long it would wait.
     pub fn patience(&self) -> Span {
         self.deadline.since(self.joined)
+    }
+
+    /// Returns a copy of everything but the client, which may not be copied.
+    const fn without_client(&self) -> Waiter<()> {
+        let Self { client: _, policy, request, joined, deadline } = *self;
+        Waiter { client: (), policy, request, joined, deadline }
     }
 }
 
@@ -122,12 +146,12 @@ pub fn first_grant<K: Counter>(
 
 /// All queues.
 #[derive(Debug)]
-pub struct Queues<C> {
+pub struct Queues<C: Client> {
     /// By database and key.
     ids: BTreeMap<i32, HashMap<Arc<[u8]>, QueueId>>,
     queues: HashMap<QueueId, Queue<C>>,
     /// Where each client waits, and its number there.
-    clients: HashMap<C, (QueueId, u64)>,
+    clients: HashMap<C::Id, (QueueId, u64)>,
     /// When to look at which queue: each is in it once.
     agenda: BTreeSet<(Instant, QueueId)>,
     next: u64,
@@ -171,13 +195,13 @@ enum Turn {
     Granted(Outcome),
 }
 
-impl<C> Default for Queues<C> {
+impl<C: Client> Default for Queues<C> {
     fn default() -> Self {
         Self { ids: BTreeMap::new(), queues: HashMap::new(), clients: HashMap::new(), agenda: BTreeSet::new(), next: 0 }
     }
 }
 
-impl<C: Copy + Eq + Hash> Queues<C> {
+impl<C: Client> Queues<C> {
     /// How many wait.
     pub fn len(&self) -> usize {
         self.clients.len()
@@ -226,16 +250,16 @@ impl<C: Copy + Eq + Hash> Queues<C> {
             self.queues.insert(number, queue);
             number
         });
-        self.clients.insert(waiter.client, (id, number));
+        self.clients.insert(waiter.client.id(), (id, number));
         let Some(queue) = self.queues.get_mut(&id) else { return };
         queue.deadlines.insert((waiter.deadline, number));
-        queue.waiters.insert(number, waiter);
         let wake = queue.wake.min(waiter.deadline);
+        queue.waiters.insert(number, waiter);
         self.wake(id, wake);
     }
 
     /// The client waits no longer; what it waited for, if it did. Who stands behind it moves up.
-    pub fn leave(&mut self, client: C, now: Instant) -> Option<Waiter<C>> {
+    pub fn leave(&mut self, client: C::Id, now: Instant) -> Option<Waiter<C>> {
         let (id, number) = self.clients.remove(&client)?;
         let queue = self.queues.get_mut(&id)?;
         let first = queue.waiters.first_key_value().is_some_and(|(&first, _)| first == number);
@@ -305,7 +329,7 @@ impl<C: Copy + Eq + Hash> Queues<C> {
         let wake = queue.serve(key, now, may_grant, most, &mut answers);
         let empty = queue.waiters.is_empty();
         for (waiter, _) in &answers {
-            self.clients.remove(&waiter.client);
+            self.clients.remove(&waiter.client.id());
         }
         if empty {
             self.drop_queue(id);
@@ -317,12 +341,11 @@ impl<C: Copy + Eq + Hash> Queues<C> {
 
     /// Ends a queue: those who waited in it, in their order.
     pub fn dismiss(&mut self, id: QueueId) -> Vec<C> {
-        let clients = self.queues.get(&id).map(|queue| queue.waiters.values().map(|waiter| waiter.client).collect());
-        let clients: Vec<C> = clients.unwrap_or_default();
+        let waiters = self.drop_queue(id).map(|queue| queue.waiters).unwrap_or_default();
+        let clients: Vec<C> = waiters.into_values().map(|waiter| waiter.client).collect();
         for client in &clients {
-            self.clients.remove(client);
+            self.clients.remove(&client.id());
         }
-        self.drop_queue(id);
         clients
     }
 
@@ -341,8 +364,8 @@ impl<C: Copy + Eq + Hash> Queues<C> {
         }
     }
 
-    fn drop_queue(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.remove(&id) else { return };
+    fn drop_queue(&mut self, id: QueueId) -> Option<Queue<C>> {
+        let queue = self.queues.remove(&id)?;
         self.agenda.remove(&(queue.wake, id));
         if let Some(keys) = self.ids.get_mut(&queue.db) {
             keys.remove(&queue.key);
@@ -350,6 +373,7 @@ impl<C: Copy + Eq + Hash> Queues<C> {
                 self.ids.remove(&queue.db);
             }
         }
+        Some(queue)
     }
 }
 
@@ -361,7 +385,7 @@ fn due(outcome: &Outcome, at: Instant) -> Instant {
     }
 }
 
-impl<C: Copy> Queue<C> {
+impl<C> Queue<C> {
     fn take(&mut self, number: u64) -> Option<Waiter<C>> {
         let waiter = self.waiters.remove(&number)?;
         self.deadlines.remove(&(waiter.deadline, number));
@@ -404,7 +428,8 @@ impl<C: Copy> Queue<C> {
         most: usize,
         answers: &mut Vec<Answer<C, K::Error>>,
     ) -> Instant {
-        while let Some((&number, &head)) = self.waiters.first_key_value() {
+        while let Some((&number, head)) = self.waiters.first_key_value() {
+            let head = head.without_client();
             if answers.len() >= most {
                 return now;
             }
@@ -422,14 +447,13 @@ impl<C: Copy> Queue<C> {
                 }
                 Err(error) => Err(error),
             };
-            self.take(number);
-            answers.push((head, answer));
+            answers.extend(self.take(number).map(|waiter| (waiter, answer)));
         }
         Instant::MAX
     }
 
     /// Decides about the first. If it is granted, [`Self::as_of`] becomes the moment that it is charged at.
-    fn turn<K: Counter>(&mut self, head: &Waiter<C>, key: &K, now: Instant) -> Result<Turn, K::Error> {
+    fn turn<K: Counter>(&mut self, head: &Waiter<()>, key: &K, now: Instant) -> Result<Turn, K::Error> {
         let decide = |stored, at| key.decide(&head.policy, stored, at, head.request);
         let stored = key.stored(&head.policy)?;
         // Who may be charged as of a moment ago is judged by what the key held then, though it may have expired since. Of what
@@ -463,7 +487,7 @@ impl<C: Copy> Queue<C> {
     }
 
     /// What `outcome`, decided at `charged`, makes of the first, whose units were due at `since` if it is granted.
-    fn turned(&mut self, head: &Waiter<C>, since: Instant, charged: Instant, outcome: Outcome) -> Turn {
+    fn turned(&mut self, head: &Waiter<()>, since: Instant, charged: Instant, outcome: Outcome) -> Turn {
         if outcome.decision.granted == 0 {
             Turn::Wait(due(&outcome, charged))
         } else if since > head.deadline {
@@ -483,7 +507,8 @@ impl<C: Copy> Queue<C> {
         {
             let Some(waiter) = self.take(number) else { break };
             let decision = key.peek(&waiter.policy, now, waiter.request);
-            answers.push((waiter, decision.map(|decision| denied(decision, waiter.patience()))));
+            let answer = decision.map(|decision| denied(decision, waiter.patience()));
+            answers.push((waiter, answer));
             moved |= Some(number) == first;
         }
         moved && !self.waiters.is_empty()

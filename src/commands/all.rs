@@ -2,10 +2,10 @@
 
 use super::error::{Error, Name};
 use super::grammar::Rule;
-use super::{block, charge, conclude, grammar, now, reply, row, wait_ms, Wanted};
-use crate::keyspace::{Call, Key, Run};
+use super::{charge, conclude, grammar, now, reply, row, wait_ms, waiting, Wanted};
 use crate::limiter::{Decision, Span, Wait};
 use crate::queue::denied;
+use crate::server::{Call, CommandHandler, ReadKey, WriteKey};
 
 /// `RL.ALL numkeys key [key ...] rule [rule ...]`, with a rule for each key:
 /// `<FIXED|SLIDE|GCRA|BUCKET> limit period [algorithm options] [COST n]`
@@ -16,7 +16,7 @@ pub(crate) struct All;
 /// Where the keys begin.
 const FIRST: usize = 2;
 
-impl Run for All {
+impl CommandHandler for All {
     fn run(call: &Call<'_>) {
         if call.asks_for_keys() {
             // What is no number of keys has none; the call itself will say so.
@@ -45,15 +45,15 @@ fn all(call: &Call<'_>) -> Result<Answer, Error> {
     let rules = grammar::rules(call, keys)?;
     distinct(call, keys)?;
     // A key that has expired goes now, and not while others are open: whoever is told of it may do with those what they like.
-    (FIRST + 1..FIRST + keys).for_each(|index| call.touch(index));
+    (FIRST + 1..FIRST + keys).for_each(|index| call.expire_if_due(index));
     let mut keys = (FIRST..FIRST + keys)
-        .map(|index| Key::open(call, index))
+        .map(|index| WriteKey::open(call, index))
         .collect::<Option<Vec<_>>>()
         .ok_or(Error::Arity(Name::All))?;
     let now = now(call);
     // First a look at each, which copies no record: a refusal costs no more than that.
     let looks = judge(&keys, &rules, |wanted, key, rule| {
-        if wanted.others_wait(call) {
+        if wanted.has_waiters(call) {
             Ok(denied(wanted.peek(key, &rule.policy, now, rule.request)?, Span::ZERO))
         } else {
             wanted.look(key, &rule.policy, now, rule.request)
@@ -94,16 +94,16 @@ impl Wanted {
     }
 
     /// Whether others wait for this key, which is one of several.
-    fn others_wait(self, call: &Call<'_>) -> bool {
-        self.place.is_some_and(|place| block::others_wait(call, FIRST + place - 1))
+    fn has_waiters(self, call: &Call<'_>) -> bool {
+        self.place.is_some_and(|place| waiting::has_waiters(call, FIRST + place - 1))
     }
 }
 
 /// Asks each rule about its key.
 fn judge(
-    keys: &[Key<'_>],
+    keys: &[WriteKey<'_>],
     rules: &[Rule],
-    ask: impl Fn(Wanted, &Key<'_>, &Rule) -> Result<Decision, Error>,
+    ask: impl Fn(Wanted, &ReadKey<'_>, &Rule) -> Result<Decision, Error>,
 ) -> Result<Vec<Decision>, Error> {
     let pairs = keys.iter().zip(rules).enumerate();
     pairs.map(|(index, (key, rule))| ask(Wanted::of(index, rule), key, rule)).collect()

@@ -1,28 +1,28 @@
 //! What `COMMAND DOCS` and `RL.HELP` tell of the arguments: made of the tables that the grammar reads, so that they can't part.
 
 use super::error::Name;
-use crate::keyspace::{Argument, What};
 use crate::limiter::{Algorithm, Kind, SettingValue};
+use crate::server::{Argument, ArgumentKind};
 
 fn key() -> Argument {
-    Argument::new("key", What::Key)
+    Argument::new("key", ArgumentKind::Key)
 }
 
 /// `limit period [algorithm options] [amount] [wait]`
 fn rule(kind: Kind, command: Name) -> Vec<Argument> {
-    let mut arguments = vec![Argument::new("limit", What::Integer), Argument::new("period", What::Text)];
+    let mut arguments = vec![Argument::new("limit", ArgumentKind::Integer), Argument::new("period", ArgumentKind::Text)];
     arguments.extend(kind.settings().iter().map(|setting| {
         let keyword = setting.keyword.to_lowercase();
         match setting.value {
-            SettingValue::Flag => Argument::new(keyword, What::Token).token(setting.keyword),
-            SettingValue::Count(..) => Argument::new(keyword, What::Integer).token(setting.keyword),
-            SettingValue::Offset => Argument::new("offset", What::Text).token(setting.keyword),
+            SettingValue::Flag => Argument::new(keyword, ArgumentKind::Token).token(setting.keyword),
+            SettingValue::Count(..) => Argument::new(keyword, ArgumentKind::Integer).token(setting.keyword),
+            SettingValue::Offset => Argument::new("offset", ArgumentKind::Text).token(setting.keyword),
         }
         .optional()
     }));
-    let amounts = command.amounts().iter().map(|(keyword, _)| Argument::new("units", What::Integer).token(keyword));
+    let amounts = command.amounts().iter().map(|(keyword, _)| Argument::new("units", ArgumentKind::Integer).token(keyword));
     arguments.extend(one_of("amount", amounts.collect()).map(Argument::optional));
-    let waits = command.waits().iter().map(|wait| Argument::new("duration", What::Text).token(wait.keyword));
+    let waits = command.waits().iter().map(|wait| Argument::new("duration", ArgumentKind::Text).token(wait.keyword));
     arguments.extend(one_of("wait", waits.collect()).map(Argument::optional));
     arguments
 }
@@ -30,7 +30,7 @@ fn rule(kind: Kind, command: Name) -> Vec<Argument> {
 /// One of these; where there is but one, that.
 fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argument> {
     if arguments.len() > 1 {
-        return Some(Argument::new(name, What::OneOf(arguments)));
+        return Some(Argument::new(name, ArgumentKind::OneOf(arguments)));
     }
     arguments.pop()
 }
@@ -39,11 +39,11 @@ fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argument> {
 fn algorithms(name: &str, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
     let block = |&kind: &Kind| {
         let name = kind.name().to_lowercase();
-        let mut arguments = vec![Argument::new(&*name, What::Token).token(kind.name())];
+        let mut arguments = vec![Argument::new(&*name, ArgumentKind::Token).token(kind.name())];
         arguments.extend(rest(kind));
-        Argument::new(name, What::Block(arguments))
+        Argument::new(name, ArgumentKind::Block(arguments))
     };
-    Argument::new(name, What::OneOf(Kind::ALL.iter().map(block).collect()))
+    Argument::new(name, ArgumentKind::OneOf(Kind::ALL.iter().map(block).collect()))
 }
 
 /// Of `RL.FIXED` and the like.
@@ -65,7 +65,7 @@ pub(crate) fn peek() -> Vec<Argument> {
 /// Of `RL.ALL`.
 pub(crate) fn all() -> Vec<Argument> {
     vec![
-        Argument::new("numkeys", What::Integer),
+        Argument::new("numkeys", ArgumentKind::Integer),
         key().multiple(),
         algorithms("rule", |kind| rule(kind, Name::All)).multiple(),
     ]
@@ -78,22 +78,22 @@ pub(crate) fn inspect() -> Vec<Argument> {
 
 /// Of `CL.THROTTLE`.
 pub(crate) fn throttle() -> Vec<Argument> {
-    let numbers = ["max_burst", "count_per_period", "period"].map(|name| Argument::new(name, What::Integer));
-    let quantity = Argument::new("quantity", What::Integer).optional();
+    let numbers = ["max_burst", "count_per_period", "period"].map(|name| Argument::new(name, ArgumentKind::Integer));
+    let quantity = Argument::new("quantity", ArgumentKind::Integer).optional();
     [key()].into_iter().chain(numbers).chain([quantity]).collect()
 }
 
 /// Of `GCRA`.
 pub(crate) fn tokens() -> Vec<Argument> {
-    let numbers = ["max_burst", "tokens_per_period"].map(|name| Argument::new(name, What::Integer));
-    let period = Argument::new("period", What::Text);
-    let tokens = Argument::new("tokens", What::Integer).token("TOKENS").optional();
+    let numbers = ["max_burst", "tokens_per_period"].map(|name| Argument::new(name, ArgumentKind::Integer));
+    let period = Argument::new("period", ArgumentKind::Text);
+    let tokens = Argument::new("tokens", ArgumentKind::Integer).token("TOKENS").optional();
     [key()].into_iter().chain(numbers).chain([period, tokens]).collect()
 }
 
 /// Of `RL.TOP`.
 pub(crate) fn top() -> Vec<Argument> {
-    let ways = vec![Argument::new("n", What::Integer), Argument::new("reset", What::Token).token("RESET")];
+    let ways = vec![Argument::new("n", ArgumentKind::Integer), Argument::new("reset", ArgumentKind::Token).token("RESET")];
     one_of("what", ways).map(Argument::optional).into_iter().collect()
 }
 

@@ -1,16 +1,16 @@
 //! `RL.INSPECT`: what a key holds, for a person at redis-cli.
 
 use super::error::{Error, Holds, Name};
-use super::{block, now, reply, Wanted};
-use crate::keyspace::{Call, Key, Run};
+use super::{now, reply, waiting, Wanted};
 use crate::limiter::{self, Fact, Report, Span};
+use crate::server::{Call, CommandHandler, ReadKey};
 
 /// `RL.INSPECT key`
 ///
 /// Replies a map of names and values, or nil for a missing key.
 pub(crate) struct Inspect;
 
-impl Run for Inspect {
+impl CommandHandler for Inspect {
     fn run(call: &Call<'_>) {
         reply(call, inspect(call), |report| match report {
             None => call.reply_nil(),
@@ -41,10 +41,10 @@ fn reply_milliseconds(call: &Call<'_>, span: Span) {
 }
 
 fn inspect(call: &Call<'_>) -> Result<Option<Report>, Error> {
-    let key = Key::look(call, 1).ok_or(Error::Arity(Name::Inspect))?;
+    let key = ReadKey::open(call, 1).ok_or(Error::Arity(Name::Inspect))?;
     let wanted = Wanted { place: None, kind: None };
     let Some(bytes) = wanted.stored(&key)? else { return Ok(None) };
     let report = limiter::inspect(bytes, now(call)).map_err(|foreign| wanted.wrong_type(Holds::String(foreign)))?;
-    let waiting = i64::try_from(block::waiting_for(call, 1)).unwrap_or(i64::MAX);
+    let waiting = i64::try_from(waiting::waiters(call, 1)).unwrap_or(i64::MAX);
     Ok(Some([report, vec![("waiting", Fact::Number(waiting))]].concat()))
 }

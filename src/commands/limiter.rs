@@ -4,16 +4,16 @@ use std::marker::PhantomData;
 
 use super::error::{Error, Name};
 use super::grammar::Rule;
-use super::{block, charge, conclude, grammar, now, reply, row, takes, Wanted};
-use crate::keyspace::{Call, Key, Run};
+use super::{charge, conclude, grammar, now, reply, row, takes, waiting, Wanted};
 use crate::limiter::{Algorithm, Decision, Kind};
+use crate::server::{Call, CommandHandler, WriteKey};
 
 /// `RL.<algorithm> key limit period [algorithm options] [COST n | UPTO n | FORCE n | REFUND n] [RESERVE d | BLOCK d]`
 ///
 /// Replies five integers: granted, limit, remaining, wait_ms, reset_ms. With BLOCK, that may be later.
 pub(crate) struct Limiter<A>(PhantomData<A>);
 
-impl<A: Algorithm> Run for Limiter<A> {
+impl<A: Algorithm> CommandHandler for Limiter<A> {
     fn run(call: &Call<'_>) {
         match limit::<A>(call) {
             // The client waits, and is replied to when its turn has come.
@@ -32,11 +32,11 @@ fn limit<A: Algorithm>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> 
 /// Has `rule`, which is one of `kind`, decide about the key that argument 1 names: `None` if the client waits.
 #[inline(always)]
 pub(super) fn take(call: &Call<'_>, command: Name, kind: Kind, rule: Rule) -> Result<Option<Decision>, Box<Error>> {
-    let mut key = Key::open(call, 1).ok_or(Error::Arity(command))?;
+    let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(command))?;
     let amount = rule.request.amount;
     let takes = takes(amount);
     let now = now(call);
-    let queued = block::others_wait(call, 1);
+    let queued = waiting::has_waiters(call, 1);
     let decided = if queued && takes {
         None
     } else {
@@ -45,13 +45,13 @@ pub(super) fn take(call: &Call<'_>, command: Name, kind: Kind, rule: Rule) -> Re
     };
     let Some((decision, changed)) = (match decided {
         Some(decided) => Some(decided),
-        None => block::behind(call, &key, &rule, now)?.map(|decision| (decision, false)),
+        None => waiting::block_or_deny(call, &key, &rule, now)?.map(|decision| (decision, false)),
     }) else {
         return Ok(None);
     };
     drop(key);
     if queued && !takes {
-        block::stir(call, 1);
+        waiting::wake(call, 1);
     }
     conclude(call, || call.key(1), kind, amount, changed, now);
     Ok(Some(decision))

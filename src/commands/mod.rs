@@ -1,7 +1,6 @@
 //! The commands: parse, run, reply.
 
 mod all;
-mod block;
 pub(crate) mod docs;
 mod error;
 pub mod grammar;
@@ -13,6 +12,7 @@ pub(crate) mod settings;
 mod stats;
 mod throttle;
 mod top;
+mod waiting;
 
 pub(crate) use all::All;
 pub(crate) use help::Help;
@@ -28,14 +28,14 @@ use std::ops::RangeInclusive;
 use error::{Error, Holds};
 use grammar::Words;
 
-use crate::keyspace::{Call, Held, Key, Server};
 use crate::limiter::{
     Amount, Bytes, Change, Decision, Foreign, Instant, Kind, Outcome, Policy, Refusal, Request, Span, Wait, MIN_LEN,
 };
+use crate::server::{Call, ReadKey, Server, Value, WriteKey};
 
 /// Begins anew, as the module is loaded.
 pub(crate) fn start(server: &Server<'_>) {
-    block::start(server);
+    waiting::start(server);
     stats::start();
     top::start(server);
 }
@@ -47,7 +47,7 @@ pub(crate) fn stop() {
 
 /// What `INFO rl` tells, by name.
 pub(crate) fn facts() -> Vec<(String, u64)> {
-    stats::facts(block::waiting_clients())
+    stats::facts(waiting::waiting_clients())
 }
 
 impl Call<'_> {
@@ -90,12 +90,12 @@ impl Wanted {
 
     /// The record in `key`, if there is one.
     #[inline]
-    fn stored<'k>(self, key: &'k Key<'_>) -> Result<Option<&'k [u8]>, Box<Error>> {
-        match key.held(self.kind.map_or(MIN_LEN, Kind::min_len)) {
-            Held::Nothing => Ok(None),
-            Held::Bytes(bytes) => Ok(Some(bytes)),
-            Held::Short => Err(Box::new(self.wrong_type(Holds::String(Foreign::Unknown)))),
-            Held::Type(name) => Err(Box::new(self.wrong_type(Holds::Type(name)))),
+    fn stored<'k>(self, key: &'k ReadKey<'_>) -> Result<Option<&'k [u8]>, Box<Error>> {
+        match key.value(self.kind.map_or(MIN_LEN, Kind::min_len)) {
+            Value::Missing => Ok(None),
+            Value::String(bytes) => Ok(Some(bytes)),
+            Value::TooShort => Err(Box::new(self.wrong_type(Holds::String(Foreign::Unknown)))),
+            Value::OtherType(name) => Err(Box::new(self.wrong_type(Holds::Type(name)))),
         }
     }
 
@@ -106,11 +106,11 @@ impl Wanted {
     }
 
     /// What [`charge`] would answer, without making the change. An error of the change itself is one here, too.
-    fn look(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Decision, Error> {
+    fn look(self, key: &ReadKey<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Decision, Error> {
         let stored = self.stored(key)?;
         let decision = policy.look(stored, now, request).map_err(|refusal| self.refused(refusal))?;
         // A change makes a value longer by less than this.
-        if Key::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
+        if WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
             Ok(decision)
         } else {
             Err(Error::Overflow)
@@ -118,7 +118,7 @@ impl Wanted {
     }
 
     /// What [`charge`] would answer, with the limiter as it stands.
-    fn peek(self, key: &Key<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Decision, Error> {
+    fn peek(self, key: &ReadKey<'_>, policy: &Policy, now: Instant, request: Request) -> Result<Decision, Error> {
         policy.peek(self.stored(key)?, now, request).map_err(|refusal| self.refused(refusal))
     }
 }
@@ -131,7 +131,7 @@ const fn takes(amount: Amount) -> bool {
 /// A change that the server can store: from here on, [`commit`] can't fail.
 fn storable<B: Borrow<Bytes>>(change: Change<B>) -> Result<Change<B>, Error> {
     match &change {
-        Change::Write { offset, head, bytes, .. } if !Key::fits(offset + bytes.borrow().as_slice().len() - head) => {
+        Change::Write { offset, head, bytes, .. } if !WriteKey::fits(offset + bytes.borrow().as_slice().len() - head) => {
             Err(Error::Overflow)
         }
         _ => Ok(change),
@@ -139,7 +139,7 @@ fn storable<B: Borrow<Bytes>>(change: Change<B>) -> Result<Change<B>, Error> {
 }
 
 /// Carries a decision out.
-fn commit<B: Borrow<Bytes>>(key: &mut Key<'_>, change: &Change<B>) {
+fn commit<B: Borrow<Bytes>>(key: &mut WriteKey<'_>, change: &Change<B>) {
     match change {
         Change::Keep => {}
         Change::Write { offset, head, bytes, expires, slack } => {
@@ -160,7 +160,7 @@ fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
 #[inline(always)]
 fn charge(
     wanted: Wanted,
-    key: &mut Key<'_>,
+    key: &mut WriteKey<'_>,
     policy: &Policy,
     now: Instant,
     request: Request,
@@ -193,7 +193,7 @@ fn conclude<'k>(
     // What takes units changes the key if any are granted. There may be nothing to give back, but nobody is denied it.
     let denied = !changed && !matches!(amount, Amount::Refund(_));
     stats::call(kind, denied);
-    let tells = server.has_followers();
+    let tells = server.notifications_enabled();
     if denied || tells {
         let (db, name) = key();
         if denied {
@@ -201,7 +201,7 @@ fn conclude<'k>(
         }
         if tells && (denied || changed) {
             let event = if denied { "rl.denied".into() } else { format!("rl.{}", kind.name().to_lowercase()) };
-            server.tell(db, name, &event);
+            server.notify(db, name, &event);
         }
     }
 }

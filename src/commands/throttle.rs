@@ -6,8 +6,8 @@
 use super::error::{Error, Name};
 use super::grammar::{self, Asked, Rule};
 use super::{limiter, now, number, reply, Wanted};
-use crate::keyspace::{Call, Key, Run};
 use crate::limiter::{Amount, Decision, Kind, Request, Span, Wait};
+use crate::server::{Call, CommandHandler, ReadKey};
 
 /// `CL.THROTTLE key max_burst count_per_period period [quantity]`
 ///
@@ -20,13 +20,13 @@ pub(crate) struct Throttle;
 /// Replies as [`Throttle`]; 0 tokens only look, too.
 pub(crate) struct Tokens;
 
-impl Run for Throttle {
+impl CommandHandler for Throttle {
     fn run(call: &Call<'_>) {
         run(call, Name::Throttle, grammar::throttle(call));
     }
 }
 
-impl Run for Tokens {
+impl CommandHandler for Tokens {
     fn run(call: &Call<'_>) {
         run(call, Name::Tokens, grammar::tokens(call));
     }
@@ -39,7 +39,7 @@ fn run(call: &Call<'_>, command: Name, asked: Result<Asked, Error>) {
 
 fn answer(call: &Call<'_>, command: Name, Asked { policy, amount }: Asked) -> Result<[i64; 5], Error> {
     let Some(amount) = amount else {
-        let key = Key::look(call, 1).ok_or(Error::Arity(command))?;
+        let key = ReadKey::open(call, 1).ok_or(Error::Arity(command))?;
         let one = Request::now(Amount::Cost(1));
         return Ok(row(true, &Wanted::one(Kind::Gcra).peek(&key, &policy, now(call), one)?));
     };

@@ -9,8 +9,8 @@ use lazy_static::lazy_static;
 use super::grammar::{self, TopOf};
 use super::settings::{TOP_HALF_LIFE, TOP_KEYS};
 use super::{now, number, reply};
-use crate::keyspace::{Call, Run, Server};
 use crate::limiter::{Instant, Span};
+use crate::server::{Call, CommandHandler, Server};
 use crate::sketch::Sketch;
 
 lazy_static! {
@@ -56,7 +56,7 @@ pub(super) fn denied(db: i32, name: &[u8], now: Instant) {
 /// forgotten.
 pub(crate) struct Top;
 
-impl Run for Top {
+impl CommandHandler for Top {
     fn run(call: &Call<'_>) {
         let now = now(call);
         match grammar::top(call) {

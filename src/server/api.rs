@@ -1,26 +1,29 @@
-//! The server's functions, found by name when the module loads.
+//! The functions of the module API: calling them, checking that the server has them, and what every callback needs.
 
 use std::ffi::{CStr, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use redis_module::raw;
 
-/// Calls a function of the server that [`missing`] has found to exist.
-macro_rules! server {
+use super::Server;
+
+/// Calls a function of the module API. [`missing`] has checked at load time that the server has it.
+macro_rules! api {
     ($function:ident($($argument:expr),* $(,)?)) => {
         match raw::$function {
             Some(function) => function($($argument),*),
-            // The module did not load without it. The entry point would turn this into an error reply.
+            // The module does not load on a server without this function.
             None => unreachable!(concat!(stringify!($function), " is missing")),
         }
     };
 }
-pub(super) use server;
+pub(super) use api;
 
 macro_rules! required {
     ($($function:ident,)*) => {
-        /// The first function that the module needs and that this server does not have.
+        /// Returns the name of a function that the module needs and this server lacks; `None` if the server has all of them.
         pub(super) fn missing() -> Option<&'static str> {
-            // SAFETY: the pointers are written by the server's loader before the module's own code runs, and only read here.
+            // SAFETY: the server's loader writes these pointers before any code of the module runs; afterwards they are only read.
             unsafe { [$((stringify!($function), { let pointer = raw::$function; pointer.is_some() }),)*] }
                 .into_iter()
                 .find_map(|(name, found)| (!found).then_some(name))
@@ -93,22 +96,42 @@ required! {
     RedisModule_SubscribeToServerEvent,
 }
 
-/// Writes a line to the server's log. Never of a client's bytes: a log is not theirs to write.
-pub(super) fn log_warning(ctx: *mut raw::RedisModuleCtx, message: &str) {
-    log(ctx, c"warning", message);
+/// Returns the bytes of a string that the server owns.
+///
+/// # Safety
+/// `string` must be a valid string that nobody changes or frees during `'a`.
+#[inline(always)]
+pub(super) unsafe fn string_bytes<'a>(string: *mut raw::RedisModuleString) -> &'a [u8] {
+    let mut len = 0;
+    // SAFETY: the caller vouches for the string. The server returns a pointer to its `len` bytes, and never null.
+    unsafe {
+        let bytes = api!(RedisModule_StringPtrLen(string, &mut len));
+        std::slice::from_raw_parts(bytes.cast(), len)
+    }
 }
 
-/// [`log_warning`], for what is no fault.
-pub(super) fn log_notice(ctx: *mut raw::RedisModuleCtx, message: &str) {
-    log(ctx, c"notice", message);
+/// Runs the body of a callback that has nothing to reply. A panic ends here, because one that unwinds into the server's C code
+/// aborts the server.
+pub(super) fn contain_panic(work: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(work));
 }
 
-fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, message: &str) {
+/// Logs a warning. The message must not contain bytes that a client sent, so that clients cannot forge log lines.
+pub(super) fn log_warning(server: &Server<'_>, message: &str) {
+    log(server, c"warning", message);
+}
+
+/// Logs a notice: as [`log_warning`], for what is not a fault.
+pub(super) fn log_notice(server: &Server<'_>, message: &str) {
+    log(server, c"notice", message);
+}
+
+fn log(server: &Server<'_>, level: &CStr, message: &str) {
     let Ok(message) = CString::new(message) else { return };
-    // SAFETY: `ctx` is the live context of the call that logs, and the format takes the one string that follows.
+    // SAFETY: the context is live as long as `server`. The format `%s` takes exactly the one string that follows it.
     unsafe {
         if let Some(log) = raw::RedisModule_Log {
-            log(ctx, level.as_ptr(), c"%s".as_ptr(), message.as_ptr());
+            log(server.ctx, level.as_ptr(), c"%s".as_ptr(), message.as_ptr());
         }
     }
 }

@@ -1,0 +1,356 @@
+//! `BLOCK`: calls that wait for their units. The server withholds their replies, and the [queues](crate::queue) hold the waiters.
+//!
+//! Everything happens on the server's main thread. A call joins a queue. The timer is set for the first moment at which a queue
+//! needs attention, and grants or denies then. Events make the timer fire early. Only the timer grants waiters their units, so
+//! that no other call takes longer because of them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use lazy_static::lazy_static;
+
+use super::error::{Error, Name};
+use super::grammar::Rule;
+use super::stats::{ABANDONED, TIMEOUTS, WAITS};
+use super::{commit, conclude, deadlines, now, reply, row, Wanted};
+use crate::limiter::{Change, Decision, Instant, Outcome, Policy, Request, Span, Wait};
+use crate::queue::{self, denied, first_grant, Counter, Queues, Waiter};
+use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey, ReplyHandler, Server, Timer, WriteKey};
+
+/// A client that waits in a queue.
+type Client = BlockedClient<WaitQueues>;
+
+/// The timer answers at most so many clients, and serves at most so many queues, before other clients have their turn.
+const BATCH: usize = 500;
+
+/// A timer that is later than this is taken to have stopped: see [`WaitQueues::on_cron`].
+const MAX_TIMER_DELAY: Span = Span::from_us(50_000);
+
+/// The wall clock counts as set if it differs from the monotonic clock by so many microseconds. If a clock is slewed, both are.
+const MIN_CLOCK_STEP_US: i64 = 5_000;
+
+/// The queues, and what is needed to serve them in time.
+#[derive(Default)]
+struct WaitQueues {
+    queues: Queues<Client>,
+    /// The timer that is set, and the moment it is set for.
+    timer: Option<(Timer, Instant)>,
+    /// Whether the module has subscribed to key events. It does so at the first wait.
+    subscribed: bool,
+    /// The time by the wall clock and by the monotonic clock, in microseconds, at the same moment. The monotonic clock measures
+    /// how long a client has waited.
+    clocks: Option<(Instant, i64)>,
+}
+
+lazy_static! {
+    static ref WAIT_QUEUES: Mutex<WaitQueues> = Mutex::default();
+}
+
+/// The number of waiters, for calls to find out without the lock that nobody waits.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn lock() -> MutexGuard<'static, WaitQueues> {
+    WAIT_QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks the queues; `None` while a queue is being served, during which the server can call the module again.
+fn try_lock() -> Option<MutexGuard<'static, WaitQueues>> {
+    match WAIT_QUEUES.try_lock() {
+        Ok(queues) => Some(queues),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Resets the queues and subscribes to the server's events, when the module is loaded.
+pub(super) fn start(server: &Server<'_>) {
+    *lock() = WaitQueues::default();
+    COUNT.store(0, Ordering::Relaxed);
+    server.subscribe_to_server_events::<WaitQueues>();
+}
+
+/// Returns the number of clients that wait for any key.
+pub(super) fn waiting_clients() -> u64 {
+    COUNT.load(Ordering::Relaxed) as u64
+}
+
+/// Whether clients wait for the key that argument `index` names.
+pub(super) fn has_waiters(call: &Call<'_>, index: usize) -> bool {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    let Some(name) = call.argument(index) else { return false };
+    // While a queue is being served, only another module can cause a call, and that must not overtake the waiters.
+    try_lock().is_none_or(|waiting| waiting.queues.holds(call.db(), name))
+}
+
+/// Returns the number of clients that wait for the key that argument `index` names.
+pub(super) fn waiters(call: &Call<'_>, index: usize) -> usize {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    let name = call.argument(index).unwrap_or_default();
+    try_lock().map_or(0, |waiting| waiting.queues.waiting(call.db(), name))
+}
+
+/// Has the timer serve the queue of the key that argument `index` names, because the call has changed the key.
+pub(super) fn wake(call: &Call<'_>, index: usize) {
+    if let Some(name) = call.argument(index) {
+        WaitQueues::wake_with(call, |queues, now| queues.stir(call.db(), name, now));
+    }
+}
+
+/// Blocks the client of a call that takes units and cannot have them now, and returns `None`. Returns the denial instead if the
+/// call did not ask to wait, would wait in vain, or must not be blocked.
+///
+/// # Errors
+/// If the key does not hold a record of the rule's algorithm.
+pub(super) fn block_or_deny(
+    call: &Call<'_>,
+    key: &WriteKey<'_>,
+    rule: &Rule,
+    now: Instant,
+) -> Result<Option<Decision>, Error> {
+    let decision = Wanted::one(rule.policy.kind()).peek(key, &rule.policy, now, rule.request)?;
+    let without_block = denied(decision, Span::ZERO);
+    let timeout = match rule.block {
+        Some(timeout) if !call.forbids_blocking() => timeout,
+        // Blocking is forbidden here: answer as without BLOCK.
+        _ => return Ok(Some(without_block)),
+    };
+    let need = match decision.wait {
+        Wait::Never => return Ok(Some(decision)),
+        Wait::For(_) if decision.granted > 0 => Span::ZERO,
+        Wait::For(need) => first_grant(key, &rule.policy, rule.request, now, now.saturating_add(need))?.since(now),
+    };
+    if need > timeout {
+        return Ok(Some(denied(decision, timeout)));
+    }
+    // The server does not block this client: answer as without BLOCK.
+    let Some(client) = Client::block(call) else { return Ok(Some(without_block)) };
+    WAITS.up();
+    let (Rule { policy, request, .. }, deadline) = (*rule, now.saturating_add(timeout));
+    let waiter = Waiter { client, policy, request, joined: now, deadline };
+    let mut waiting = lock();
+    waiting.adjust_to_clock(call);
+    waiting.queues.join(call.db(), call.argument(1).unwrap_or_default(), waiter, key, now.saturating_add(need));
+    if !waiting.subscribed {
+        waiting.subscribed = true;
+        call.subscribe_to_key_events::<WaitQueues>();
+    }
+    waiting.rearm_timer(call, now);
+    Ok(None)
+}
+
+impl queue::Client for Client {
+    type Id = ClientId;
+
+    fn id(&self) -> ClientId {
+        Self::id(self)
+    }
+}
+
+impl WaitQueues {
+    /// Moves all deadlines along if the wall clock was set, since that does not change how long the clients have waited. It also
+    /// stops the timer, which the server has set by the wall clock; [`Self::rearm_timer`] must be called afterwards.
+    fn adjust_to_clock(&mut self, server: &Server<'_>) {
+        let monotonic_us = server.monotonic_us();
+        let wall = now(server);
+        if server.monotonic_us().saturating_sub(monotonic_us) > MIN_CLOCK_STEP_US / 2 {
+            // The process was interrupted between the two readings, so they cannot be compared. The next ones probably can.
+            return;
+        }
+        let step_us = self.clocks.map_or(0, |(wall_then, monotonic_then)| {
+            let passed_us = monotonic_us.saturating_sub(monotonic_then);
+            wall.as_us().saturating_sub(wall_then.as_us()).saturating_sub(passed_us)
+        });
+        if self.queues.is_empty() {
+            self.clocks = Some((wall, monotonic_us));
+        } else if step_us.abs() >= MIN_CLOCK_STEP_US {
+            self.clocks = Some((wall, monotonic_us));
+            self.queues.clock_stepped(step_us, wall);
+            self.stop_timer(server);
+        }
+    }
+
+    fn stop_timer(&mut self, server: &Server<'_>) {
+        if let Some((timer, _)) = self.timer.take() {
+            server.stop_timer(timer);
+        }
+    }
+
+    /// Sets the timer for the first moment at which a queue needs attention, after any change of the queues.
+    fn rearm_timer(&mut self, server: &Server<'_>, now: Instant) {
+        COUNT.store(self.queues.len(), Ordering::Relaxed);
+        let next = self.queues.wakes();
+        // A timer that fires too early does no harm.
+        if self.timer.is_some_and(|(_, at)| next.is_some_and(|next| at <= next)) {
+            return;
+        }
+        self.stop_timer(server);
+        if let Some(next) = next {
+            let in_ms = i64::try_from(next.since(now).as_ms_ceil()).unwrap_or(i64::MAX);
+            self.timer = Some((server.start_timer::<Self>(in_ms), next));
+        }
+    }
+
+    /// Has the timer serve the queues that `mark` marks. It does nothing while a queue is being served, since the timer then causes
+    /// the change itself.
+    fn wake_with(server: &Server<'_>, mark: impl FnOnce(&mut Queues<Client>, Instant)) {
+        if COUNT.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let Some(mut waiting) = try_lock() else { return };
+        waiting.adjust_to_clock(server);
+        let now = now(server);
+        mark(&mut waiting.queues, now);
+        waiting.rearm_timer(server, now);
+    }
+}
+
+impl EventHandler for WaitQueues {
+    fn on_timer(server: &Server<'_>) {
+        {
+            let mut waiting = lock();
+            waiting.timer = None;
+            waiting.adjust_to_clock(server);
+        }
+        let now = now(server);
+        let may_grant = server.may_write();
+        let mut answers = Vec::new();
+        let mut decided = Vec::new();
+        for _ in 0..BATCH {
+            let due = lock().queues.due(now);
+            let Some((id, db, name)) = due else { break };
+            // The lock is not held here: if the key has expired, opening it notifies other modules, which may call this one.
+            match WriteKey::open_named(server, db, &name) {
+                Ok(mut key) => {
+                    let served = lock().queues.serve(id, &mut key, now, may_grant, BATCH - answers.len());
+                    for (waiter, answer) in served {
+                        if let Ok(decision) = &answer {
+                            let (kind, amount) = (waiter.policy.kind(), waiter.request.amount);
+                            decided.push((db, name.clone(), kind, amount, decision.granted));
+                        }
+                        answers.push((waiter.client, answer));
+                    }
+                }
+                Err(Moved) => {
+                    let dismissed = lock().queues.dismiss(id);
+                    answers.extend(dismissed.into_iter().map(|client| (client, Err(Error::Moved))));
+                }
+            }
+            if answers.len() >= BATCH {
+                break;
+            }
+        }
+        lock().rearm_timer(server, now);
+        for (db, name, kind, amount, granted) in decided {
+            if granted == 0 {
+                TIMEOUTS.up();
+            }
+            conclude(server, || (db, &name), kind, amount, granted > 0, now);
+        }
+        // The server sends the replies of clients that are unblocked together in reverse order.
+        for (client, answer) in answers.into_iter().rev() {
+            if answer.is_err() {
+                ABANDONED.up();
+            }
+            client.reply_with(answer);
+        }
+    }
+
+    fn on_key_event(server: &Server<'_>, name: &[u8]) {
+        Self::wake_with(server, |queues, now| queues.stir(server.db(), name, now));
+    }
+
+    fn on_database_event(server: &Server<'_>) {
+        Self::wake_with(server, Queues::stir_all);
+    }
+
+    fn on_cron(server: &Server<'_>) {
+        if COUNT.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let Some(mut waiting) = try_lock() else { return };
+        waiting.adjust_to_clock(server);
+        let now = now(server);
+        // The server's timers do not fire for a while after the wall clock was set back: replace one that is overdue.
+        if waiting.timer.is_some_and(|(_, at)| now.since(at) > MAX_TIMER_DELAY) {
+            waiting.stop_timer(server);
+        }
+        waiting.rearm_timer(server, now);
+    }
+}
+
+impl ReplyHandler for WaitQueues {
+    type Answer = Result<Decision, Error>;
+
+    fn reply(call: &Call<'_>, answer: Self::Answer) {
+        reply(call, answer, |decision| call.reply_integers(&row(&decision)));
+    }
+
+    fn on_timeout(call: &Call<'_>, client: ClientId) -> Option<Client> {
+        let waiter = leave(call, client);
+        let answer = waiter.as_ref().ok_or(Error::Unblocked).and_then(|waiter| deny_at_timeout(call, waiter));
+        Self::reply(call, answer);
+        waiter.map(|waiter| waiter.client)
+    }
+
+    fn on_disconnect(server: &Server<'_>, client: ClientId) -> Option<Client> {
+        let waiter = leave(server, client)?;
+        ABANDONED.up();
+        Some(waiter.client)
+    }
+}
+
+/// Returns the denial of a waiter whose wait has ended without a grant. `call` is the waiter's call.
+fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<Client>) -> Result<Decision, Error> {
+    let (kind, now) = (waiter.policy.kind(), now(call));
+    // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
+    let key = ReadKey::open(call, 1).ok_or(Error::Arity(Name::Limiter(kind)))?;
+    let decision = denied(Wanted::one(kind).peek(&key, &waiter.policy, now, waiter.request)?, waiter.patience());
+    drop(key);
+    TIMEOUTS.up();
+    conclude(call, || call.key(1), kind, waiter.request.amount, false, now);
+    Ok(decision)
+}
+
+/// Takes a client out of its queue.
+fn leave(server: &Server<'_>, client: ClientId) -> Option<Waiter<Client>> {
+    let mut waiting = lock();
+    waiting.adjust_to_clock(server);
+    let now = now(server);
+    let waiter = waiting.queues.leave(client, now);
+    waiting.rearm_timer(server, now);
+    waiter
+}
+
+impl Counter for WriteKey<'_> {
+    type Error = Error;
+
+    fn stored(&self, policy: &Policy) -> Result<Option<&[u8]>, Error> {
+        Ok(Wanted::one(policy.kind()).stored(self)?)
+    }
+
+    fn expires(&self) -> Option<Instant> {
+        self.expires_ms().map(|ms| Instant::from_us(ms.saturating_mul(1_000)))
+    }
+
+    fn decide(&self, policy: &Policy, stored: Option<&[u8]>, at: Instant, request: Request) -> Result<Outcome, Error> {
+        Wanted::one(policy.kind()).decide_for(stored, policy, at, request)
+    }
+
+    fn peek(&self, policy: &Policy, at: Instant, request: Request) -> Result<Decision, Error> {
+        Wanted::one(policy.kind()).peek(self, policy, at, request)
+    }
+
+    fn commit(&mut self, change: &Change, now: Instant) {
+        match change {
+            // The queue may have decided as of a past moment. A deadline that has passed since would delete the key at once.
+            Change::Write { offset, head, bytes, expires, slack } => {
+                self.write(*offset, bytes.as_slice().split_at(*head), deadlines(*expires.max(&now), *slack))
+            }
+            change => commit(self, change),
+        }
+    }
+}

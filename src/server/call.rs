@@ -1,0 +1,169 @@
+//! One call of a command: its arguments and its reply.
+
+use std::cell::Cell;
+use std::ffi::{c_int, CStr, CString};
+use std::ops::Deref;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use redis_module::raw;
+
+use super::api::{api, string_bytes};
+use super::{shortcuts, Command, Server};
+
+/// One call of a command. It lives as long as the server's call of the handler, and so does everything borrowed from it.
+pub struct Call<'a> {
+    server: Server<'a>,
+    /// Valid strings, which nobody changes or frees during `'a`.
+    pub(super) arguments: &'a [*mut raw::RedisModuleString],
+    /// Whether the client was blocked during this call, so that the reply comes later.
+    is_blocked: Cell<bool>,
+}
+
+impl<'a> Deref for Call<'a> {
+    type Target = Server<'a>;
+
+    fn deref(&self) -> &Server<'a> {
+        &self.server
+    }
+}
+
+impl<'a> Call<'a> {
+    /// The call for which the server passed these arguments.
+    ///
+    /// # Safety
+    /// `argv` must point to `argc` valid strings that nobody changes or frees during `'a`, and `server` must be in the call that
+    /// they belong to.
+    #[inline(always)]
+    pub(super) unsafe fn new(server: Server<'a>, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+        // SAFETY: the caller vouches for the pointer and the number.
+        let arguments = unsafe { std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) };
+        Self { server, arguments, is_blocked: Cell::new(false) }
+    }
+
+    /// Returns argument `index`; 0 is the command's name.
+    pub fn argument(&self, index: usize) -> Option<&[u8]> {
+        // SAFETY: the arguments are valid during `'a`, which is longer than the borrow of `self`.
+        self.arguments.get(index).map(|&string| unsafe { string_bytes(string) })
+    }
+
+    /// Whether the server only asks for the positions of the keys, of a command with the flag `getkeys-api`. The command must
+    /// then answer with [`Self::key_at`], and do nothing else.
+    pub fn asks_for_keys(&self) -> bool {
+        // SAFETY: `self.ctx` is live.
+        unsafe { api!(RedisModule_IsKeysPositionRequest(self.ctx)) != 0 }
+    }
+
+    /// Answers that argument `index` is a key.
+    pub fn key_at(&self, index: usize) {
+        // SAFETY: `self.ctx` is live.
+        unsafe { api!(RedisModule_KeyAtPos(self.ctx, index as c_int)) }
+    }
+
+    /// Deletes the key that argument `index` names if it has expired, with the notification that this causes.
+    pub fn expire_if_due(&self, index: usize) {
+        if let Some(&name) = self.arguments.get(index) {
+            // The server deletes an expired key when it looks it up.
+            // SAFETY: `self.ctx` is live, and the name is an argument of the call.
+            unsafe { api!(RedisModule_KeyExists(self.ctx, name)) };
+        }
+    }
+
+    /// Whether this module provides the command of this name. False if the name was taken when the module was loaded.
+    pub fn provides(&self, command: &Command) -> bool {
+        // SAFETY: `self.ctx` is live, and the name ends with a NUL.
+        !unsafe { api!(RedisModule_GetCommand(self.ctx, command.name.as_ptr())) }.is_null()
+    }
+
+    /// Replies an array of five integers.
+    pub fn reply_integers(&self, integers: &[i64; 5]) {
+        shortcuts::reply::integers(self, integers);
+    }
+
+    /// Begins an array, whose elements are the next `len` replies.
+    pub fn reply_array(&self, len: usize) {
+        // SAFETY: `self.ctx` is live.
+        unsafe { api!(RedisModule_ReplyWithArray(self.ctx, len as _)) };
+    }
+
+    /// Begins a map, whose keys and values are the next `len` pairs of replies. Under RESP2 it is a flat array.
+    pub fn reply_map(&self, len: usize) {
+        // SAFETY: `self.ctx` is live.
+        unsafe { api!(RedisModule_ReplyWithMap(self.ctx, len as _)) };
+    }
+
+    /// Replies an integer.
+    pub fn reply_integer(&self, integer: i64) {
+        // SAFETY: `self.ctx` is live.
+        unsafe { api!(RedisModule_ReplyWithLongLong(self.ctx, integer)) };
+    }
+
+    /// Replies a string.
+    pub fn reply_string(&self, text: &str) {
+        self.reply_bytes(text.as_bytes());
+    }
+
+    /// Replies a string of arbitrary bytes.
+    pub fn reply_bytes(&self, bytes: &[u8]) {
+        // SAFETY: `self.ctx` is live, and the server copies the bytes.
+        unsafe { api!(RedisModule_ReplyWithStringBuffer(self.ctx, bytes.as_ptr().cast(), bytes.len())) };
+    }
+
+    /// Replies a simple string, such as `OK`.
+    pub fn reply_status(&self, status: &CStr) {
+        // SAFETY: `self.ctx` is live, and the server copies the text.
+        unsafe { api!(RedisModule_ReplyWithSimpleString(self.ctx, status.as_ptr())) };
+    }
+
+    /// Replies nil.
+    pub fn reply_nil(&self) {
+        // SAFETY: `self.ctx` is live.
+        unsafe { api!(RedisModule_ReplyWithNull(self.ctx)) };
+    }
+
+    /// Replies an error. `text` must begin with the error's code and must not contain control characters.
+    pub fn reply_error(&self, text: &str) {
+        let text = CString::new(text).unwrap_or_else(|_| c"ERR".into());
+        // SAFETY: `self.ctx` is live. The server copies the text and does not interpret it as a format.
+        unsafe { api!(RedisModule_ReplyWithError(self.ctx, text.as_ptr())) };
+    }
+
+    pub(super) fn reply_internal_error(&self) {
+        self.reply_error("ERR internal error in redis-rl");
+    }
+
+    /// Notes that the client was blocked during this call.
+    pub(super) fn mark_blocked(&self) {
+        self.is_blocked.set(true);
+    }
+
+    /// Runs the body of a callback that replies to this call. A panic ends here, in an error reply, because one that unwinds into
+    /// the server's C code aborts the server.
+    pub(super) fn guard(&self, work: impl FnOnce()) {
+        // There is no reply yet, since no command replies before its work is done. A client that was blocked gets its reply by
+        // its `BlockedClient`.
+        if catch_unwind(AssertUnwindSafe(work)).is_err() && !self.is_blocked.get() {
+            let _ = catch_unwind(AssertUnwindSafe(|| self.reply_internal_error()));
+        }
+    }
+}
+
+/// Handles the calls of a command.
+pub trait CommandHandler {
+    /// Executes a call, and replies to it.
+    fn run(call: &Call<'_>);
+}
+
+/// The callback that the server calls for a command: it calls the handler `H`.
+///
+/// # Safety
+/// Only the server may call it: `ctx` and the `argc` arguments in `argv` must be live during the call.
+pub unsafe extern "C" fn run_command<H: CommandHandler>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: the server passes the context and the arguments of a call, which are live during this call.
+    let call = unsafe { Call::new(Server::new(ctx), argv, argc) };
+    call.guard(|| H::run(&call));
+    raw::REDISMODULE_OK as c_int
+}

@@ -1,0 +1,133 @@
+//! The timer, and the events that the server fires.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+use redis_module::raw;
+
+use super::api::{api, contain_panic, string_bytes};
+use super::shortcuts::propagation;
+use super::{write_refusals, Server};
+
+/// Handles what the server calls the module for besides commands. A panic ends in the callback that calls the handler.
+pub trait EventHandler {
+    /// The timer has fired.
+    fn on_timer(server: &Server<'_>);
+
+    /// A key of the selected database has changed: see [`Server::subscribe_to_key_events`].
+    fn on_key_event(server: &Server<'_>, name: &[u8]);
+
+    /// A database was flushed or swapped, or the server has become a primary or a replica.
+    fn on_database_event(server: &Server<'_>);
+
+    /// The server does its periodic work, ten times a second unless `hz` says otherwise. Unlike timers, it keeps this pace when
+    /// the wall clock is set.
+    fn on_cron(server: &Server<'_>);
+}
+
+/// A timer that was started.
+#[derive(Clone, Copy, Debug)]
+pub struct Timer(raw::RedisModuleTimerID);
+
+impl Server<'_> {
+    /// Starts a timer, which calls [`EventHandler::on_timer`] once, in so many milliseconds.
+    pub fn start_timer<H: EventHandler>(&self, in_ms: i64) -> Timer {
+        // SAFETY: `self.ctx` is live, and the callback uses no data.
+        Timer(unsafe { api!(RedisModule_CreateTimer(self.ctx, in_ms, Some(timer_fired::<H>), ptr::null_mut())) })
+    }
+
+    /// Stops a timer. One that has fired meanwhile is no error.
+    pub fn stop_timer(&self, Timer(id): Timer) {
+        // SAFETY: `self.ctx` is live. The server looks timers up by number and ignores unknown ones.
+        unsafe { api!(RedisModule_StopTimer(self.ctx, id, ptr::null_mut())) };
+    }
+
+    /// Subscribes to all events of the server that the module needs: those of [`EventHandler`], and those after which effects may
+    /// have a receiver or the server's configuration has changed.
+    ///
+    /// One callback handles all of them, because a module can have only one callback per event.
+    pub fn subscribe_to_server_events<H: EventHandler>(&self) {
+        const EVENTS: [u64; 9] = [
+            raw::REDISMODULE_EVENT_FLUSHDB,
+            raw::REDISMODULE_EVENT_SWAPDB,
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+            raw::REDISMODULE_EVENT_CRON_LOOP,
+            raw::REDISMODULE_EVENT_CONFIG,
+            raw::REDISMODULE_EVENT_FORK_CHILD,
+            raw::REDISMODULE_EVENT_PERSISTENCE,
+            raw::REDISMODULE_EVENT_LOADING,
+            raw::REDISMODULE_EVENT_REPLICA_CHANGE,
+        ];
+        let subscribed = EVENTS.map(|id| {
+            let event = raw::RedisModuleEvent { id, dataver: 1 };
+            // SAFETY: `self.ctx` is live. The callback does not use the event's data, whose layout depends on `dataver`.
+            let status = unsafe { api!(RedisModule_SubscribeToServerEvent(self.ctx, event, Some(server_event::<H>))) };
+            status == raw::REDISMODULE_OK as c_int
+        });
+        if subscribed == [true; EVENTS.len()] {
+            propagation::start(self);
+        }
+    }
+
+    /// Subscribes to [`EventHandler::on_key_event`] for each key that is deleted, renamed, copied, restored, moved or evicted,
+    /// that expires, or whose deadline a command sets. This cannot be undone, and makes each such command a little slower.
+    pub fn subscribe_to_key_events<H: EventHandler>(&self) {
+        let classes = raw::REDISMODULE_NOTIFY_GENERIC | raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
+        // SAFETY: `self.ctx` is live.
+        unsafe { api!(RedisModule_SubscribeToKeyspaceEvents(self.ctx, classes, Some(key_event::<H>))) };
+    }
+}
+
+/// The callback of timers.
+///
+/// # Safety
+/// Only the server may call it: `ctx` must be live during the call.
+unsafe extern "C" fn timer_fired<H: EventHandler>(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
+    // SAFETY: the server passes a context that is live during this call.
+    let server = unsafe { Server::new(ctx) };
+    contain_panic(|| H::on_timer(&server));
+}
+
+/// The callback of keyspace events.
+///
+/// # Safety
+/// Only the server may call it: `ctx` must be live and `name` valid during the call.
+unsafe extern "C" fn key_event<H: EventHandler>(
+    ctx: *mut raw::RedisModuleCtx,
+    _: c_int,
+    _: *const c_char,
+    name: *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: the server passes a context that is live during this call.
+    let server = unsafe { Server::new(ctx) };
+    // SAFETY: the server passes the name of the key, which it neither changes nor frees during this call.
+    contain_panic(|| H::on_key_event(&server, unsafe { string_bytes(name) }));
+    raw::REDISMODULE_OK as c_int
+}
+
+/// The callback of the server's events.
+///
+/// # Safety
+/// Only the server may call it: `ctx` must be live during the call.
+unsafe extern "C" fn server_event<H: EventHandler>(
+    ctx: *mut raw::RedisModuleCtx,
+    event: raw::RedisModuleEvent,
+    _: u64,
+    _: *mut c_void,
+) {
+    // SAFETY: the server passes a context that is live during this call.
+    let server = unsafe { Server::new(ctx) };
+    contain_panic(|| match event.id {
+        raw::REDISMODULE_EVENT_CRON_LOOP => H::on_cron(&server),
+        raw::REDISMODULE_EVENT_FLUSHDB | raw::REDISMODULE_EVENT_SWAPDB => H::on_database_event(&server),
+        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED => {
+            propagation::ask_at_next_effect();
+            H::on_database_event(&server);
+        }
+        raw::REDISMODULE_EVENT_CONFIG => {
+            propagation::ask_at_next_effect();
+            write_refusals::configuration_changed();
+        }
+        _ => propagation::ask_at_next_effect(),
+    });
+}

@@ -1,0 +1,300 @@
+//! Keys: [`ReadKey`] reads a value, [`WriteKey`] also changes it and replicates the change.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::ops::{Deref, RangeInclusive};
+
+use redis_module::raw;
+
+use super::api::api;
+use super::effects::Effects;
+use super::shortcuts::propagation;
+use super::{Call, Server};
+
+/// The longest string that the server stores.
+const MAX_LEN: usize = 512 * 1024 * 1024;
+
+/// A value of this length or more, to whose end a change appends and whose deadline moves, is replicated as the appended bytes
+/// and the deadline: two effects are then cheaper than one with the whole value.
+const LONG: usize = 256;
+
+/// The value of a key.
+pub enum Value<'k> {
+    /// The key does not exist.
+    Missing,
+    /// The bytes of a string.
+    String(&'k [u8]),
+    /// A string with fewer bytes than the caller asked for.
+    TooShort,
+    /// A value of another type, which has this name.
+    OtherType(&'static str),
+}
+
+/// A key that is open for reading.
+pub struct ReadKey<'c> {
+    server: &'c Server<'c>,
+    name: *mut raw::RedisModuleString,
+    /// Null if the key does not exist, except where the key is open for writing.
+    handle: *mut raw::RedisModuleKey,
+    /// The mode for access to the bytes of the value: [`WRITE`] if they may be changed in place.
+    access: c_int,
+    /// The bytes of the value and their number, if [`Self::value`] has looked them up since the last change.
+    known: Cell<Option<(*mut u8, usize)>>,
+}
+
+/// A key that is open for reading and writing. Each change is complete: the bytes, the deadline, its effects, and the
+/// invalidation of `WATCH` and of client-side caches.
+pub struct WriteKey<'c> {
+    key: ReadKey<'c>,
+    /// The name, if it was made for this key. It is declared after `key`, so that the key is closed before its name is freed.
+    own_name: Option<OwnedName<'c>>,
+}
+
+/// The key's slot is on another node of the cluster, or is being moved to one.
+pub struct Moved;
+
+/// A string that the module made, and frees.
+struct OwnedName<'c> {
+    server: &'c Server<'c>,
+    name: *mut raw::RedisModuleString,
+}
+
+const WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
+
+impl<'c> ReadKey<'c> {
+    /// Opens the key that argument `index` names, without any trace: the server does not mark the key as used. `None` if the
+    /// call has no such argument.
+    pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
+        // An expired key reads as missing, but reading does not delete it. Redis 7.0 does not know this flag and treats the key
+        // as for any command that reads.
+        const NOEXPIRE: u32 = 1 << 19;
+        const MODE: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH | NOEXPIRE;
+        let &name = call.arguments.get(index)?;
+        // SAFETY: the name is an argument of the call, which outlives `'c`.
+        Some(unsafe { Self::open_with(call, name, MODE as c_int, raw::REDISMODULE_READ as c_int) })
+    }
+
+    /// Opens a key in the selected database.
+    ///
+    /// # Safety
+    /// `name` must be a valid string that outlives the result.
+    #[inline(always)]
+    unsafe fn open_with(server: &'c Server<'c>, name: *mut raw::RedisModuleString, mode: c_int, access: c_int) -> Self {
+        // SAFETY: the context is live as long as `server`, and the caller vouches for the name. Dropping the result closes the key.
+        let handle = unsafe { api!(RedisModule_OpenKey(server.ctx, name, mode)) };
+        Self { server, name, handle: handle.cast(), access, known: Cell::new(None) }
+    }
+
+    /// Returns when the key expires, in milliseconds since the Unix epoch; `None` if it has no deadline or does not exist.
+    pub fn expires_ms(&self) -> Option<i64> {
+        // SAFETY: `handle` is an open key or null; the first function accepts both. The second is called for existing keys only,
+        // because Redis 8.2 crashes when it is called for a missing one.
+        let ms = unsafe {
+            if api!(RedisModule_KeyType(self.handle)) as isize == raw::REDISMODULE_KEYTYPE_EMPTY {
+                return None;
+            }
+            api!(RedisModule_GetAbsExpire(self.handle))
+        };
+        // A negative number means that there is no deadline.
+        (ms >= 0).then_some(ms)
+    }
+
+    /// Returns the value. Of a string with fewer than `min_len` bytes the bytes are not accessed, since that would change how
+    /// the server stores the string.
+    pub fn value(&self, min_len: usize) -> Value<'_> {
+        // SAFETY: `handle` is an open key or null; both functions accept both.
+        let (kind, len) = unsafe { (api!(RedisModule_KeyType(self.handle)), api!(RedisModule_ValueLength(self.handle))) };
+        match kind as isize {
+            raw::REDISMODULE_KEYTYPE_EMPTY => Value::Missing,
+            raw::REDISMODULE_KEYTYPE_STRING if len < min_len => Value::TooShort,
+            raw::REDISMODULE_KEYTYPE_STRING => {
+                let mut len = 0;
+                // SAFETY: the key is open and holds a string, so the server returns a pointer to the `len` bytes of its value.
+                // These stay in place until the value changes, which takes `&mut WriteKey`, or the key is closed. Either ends
+                // the borrow of `self`.
+                Value::String(unsafe {
+                    let bytes = api!(RedisModule_StringDMA(self.handle, &mut len, self.access)).cast::<u8>();
+                    self.known.set(Some((bytes, len)));
+                    std::slice::from_raw_parts(bytes, len)
+                })
+            }
+            raw::REDISMODULE_KEYTYPE_LIST => Value::OtherType("list"),
+            raw::REDISMODULE_KEYTYPE_HASH => Value::OtherType("hash"),
+            raw::REDISMODULE_KEYTYPE_SET => Value::OtherType("set"),
+            raw::REDISMODULE_KEYTYPE_ZSET => Value::OtherType("sorted set"),
+            raw::REDISMODULE_KEYTYPE_STREAM => Value::OtherType("stream"),
+            _ => Value::OtherType("value of a module's type"),
+        }
+    }
+}
+
+impl<'c> WriteKey<'c> {
+    /// Opens the key that argument `index` names; `None` if the call has no such argument.
+    pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
+        let &name = call.arguments.get(index)?;
+        // SAFETY: the name is an argument of the call, which outlives `'c`.
+        let key = unsafe { ReadKey::open_with(call, name, WRITE, WRITE) };
+        Some(Self { key, own_name: None })
+    }
+
+    /// Opens a key of database `db` by its name, outside of a command: a timer does.
+    ///
+    /// # Errors
+    /// [`Moved`] if this node of the cluster would redirect a client that asks for the key.
+    pub fn open_named(server: &'c Server<'c>, db: i32, name: &[u8]) -> Result<Self, Moved> {
+        if !server.select(db) {
+            return Err(Moved);
+        }
+        let owned = OwnedName::new(server, name);
+        if server.in_cluster() {
+            // The server refuses a call, with null, if it would redirect a client. The command is one of the module's own, since
+            // an operator can rename the server's.
+            // SAFETY: the context is live as long as `server`, and the format takes the one string that follows it. The reply is
+            // freed once.
+            unsafe {
+                let reply = api!(RedisModule_Call(server.ctx, c"RL.INSPECT".as_ptr(), c"s".as_ptr(), owned.name));
+                if reply.is_null() {
+                    return Err(Moved);
+                }
+                api!(RedisModule_FreeCallReply(reply));
+            }
+        }
+        // SAFETY: `owned` is freed after the key is closed: see `own_name`.
+        let key = unsafe { ReadKey::open_with(server, owned.name, WRITE, WRITE) };
+        Ok(Self { key, own_name: Some(owned) })
+    }
+
+    /// Whether a string of so many bytes can be stored.
+    pub const fn fits(len: usize) -> bool {
+        len <= MAX_LEN
+    }
+
+    /// Changes the value in place: keeps its first `offset` bytes, puts `tail` after them, and overwrites the beginning with
+    /// `head`. `deadlines` is the range, in milliseconds since the Unix epoch, that the key's deadline must be in afterwards.
+    ///
+    /// The result must [fit](Self::fits), and `head` must not be longer than `offset`.
+    pub fn write(&mut self, offset: usize, (head, tail): (&[u8], &[u8]), deadlines: RangeInclusive<i64>) {
+        debug_assert!(Self::fits(offset + tail.len()) && head.len() <= offset);
+        let handle = self.key.handle;
+        let new_len = offset + tail.len();
+        let Some((bytes, old_len)) = self.resize(new_len) else { return };
+        // SAFETY: `bytes` points to the `new_len` bytes of the value, which the server neither reads nor writes until the next call.
+        let value = unsafe { std::slice::from_raw_parts_mut(bytes, new_len) };
+        value[offset..].copy_from_slice(tail);
+        if !head.is_empty() {
+            value[..head.len()].copy_from_slice(head);
+        }
+
+        let appends = offset > 0 && new_len >= old_len;
+        let (moves_deadline, deadline_ms) = if appends {
+            // To move the deadline of a log takes an effect of its own, or one with the whole log, which costs more than the check
+            // here. So it is moved only when it must be, and then as far as it may be.
+            // SAFETY: the key is open and holds a string.
+            (!deadlines.contains(&unsafe { api!(RedisModule_GetAbsExpire(handle)) }), *deadlines.end())
+        } else {
+            (true, *deadlines.start())
+        };
+        self.propagate(|effects| {
+            if appends && (!moves_deadline || new_len >= LONG) {
+                if !head.is_empty() {
+                    effects.set_range(0, head);
+                }
+                effects.set_range(offset, tail);
+                if moves_deadline {
+                    effects.expire_at(deadline_ms);
+                }
+            } else {
+                effects.set(value, deadline_ms);
+            }
+        });
+        if moves_deadline {
+            // This comes last because it may move the value in memory, and `value` is used above.
+            // SAFETY: the key is open for writing and holds a string.
+            unsafe { api!(RedisModule_SetAbsExpire(handle, deadline_ms)) };
+        }
+    }
+
+    /// Makes the value a string of `new_len` bytes, of which those that it had before stay. Returns a pointer to them and the
+    /// former length; `None` if the server refuses.
+    #[inline(always)]
+    fn resize(&mut self, new_len: usize) -> Option<(*mut u8, usize)> {
+        let ReadKey { handle, access, .. } = self.key;
+        let known = self.key.known.take();
+        if let Some((bytes, len)) = known {
+            if len == new_len {
+                return Some((bytes, len));
+            }
+        }
+        // SAFETY: the key is open for writing, and holds a string or nothing: its users checked its value. After the second call
+        // it is a string of `new_len` bytes, to which the third returns a pointer.
+        unsafe {
+            let old_len = known.map_or_else(|| api!(RedisModule_ValueLength(handle)), |(_, len)| len);
+            if old_len != new_len && api!(RedisModule_StringTruncate(handle, new_len)) != raw::REDISMODULE_OK as c_int {
+                return None;
+            }
+            let mut len = 0;
+            let bytes = api!(RedisModule_StringDMA(handle, &mut len, access)).cast();
+            debug_assert_eq!(len, new_len);
+            Some((bytes, old_len))
+        }
+    }
+
+    /// Deletes the key.
+    pub fn remove(&mut self) {
+        self.key.known.set(None);
+        // SAFETY: the key is open for writing. It stays open, and does not exist any more.
+        unsafe { api!(RedisModule_DeleteKey(self.key.handle)) };
+        self.propagate(Effects::delete);
+    }
+
+    /// Replicates a change by `effects`, and invalidates `WATCH` and client-side caches.
+    #[inline(always)]
+    fn propagate(&self, effects: impl FnOnce(Effects)) {
+        let (server, name) = (self.key.server, self.key.name);
+        // A timer has no command, so `RedisModule_ReplicateVerbatim` does nothing there.
+        let in_timer = self.own_name.is_some();
+        if in_timer || propagation::is_needed(server) {
+            // SAFETY: the context belongs to the running call or timer, and the name lives as long as `self`.
+            effects(unsafe { Effects::new(server.ctx, name) });
+        } else {
+            // Nothing would receive an effect. This only makes the server count the change, which `save` points go by.
+            // SAFETY: the context belongs to the running call.
+            unsafe { api!(RedisModule_ReplicateVerbatim(server.ctx)) };
+        }
+        // SAFETY: the context is live, and the name lives as long as `self`.
+        unsafe { api!(RedisModule_SignalModifiedKey(server.ctx, name)) };
+    }
+}
+
+/// What a key open for reading can do, a key open for writing can do as well.
+impl<'c> Deref for WriteKey<'c> {
+    type Target = ReadKey<'c>;
+
+    #[inline(always)]
+    fn deref(&self) -> &ReadKey<'c> {
+        &self.key
+    }
+}
+
+impl Drop for ReadKey<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: `open_with` opened the key, it is closed only here, and nothing borrows from it any more. Null is accepted.
+        unsafe { api!(RedisModule_CloseKey(self.handle)) };
+    }
+}
+
+impl<'c> OwnedName<'c> {
+    fn new(server: &'c Server<'c>, name: &[u8]) -> Self {
+        // SAFETY: the context is live as long as `server`. The server copies the name; dropping the result frees the copy.
+        let name = unsafe { api!(RedisModule_CreateString(server.ctx, name.as_ptr().cast(), name.len())) };
+        Self { server, name }
+    }
+}
+
+impl Drop for OwnedName<'_> {
+    fn drop(&mut self) {
+        // SAFETY: `new` made the string, it is freed only here, and nothing uses it any more: see `WriteKey::own_name`.
+        unsafe { api!(RedisModule_FreeString(self.server.ctx, self.name)) };
+    }
+}

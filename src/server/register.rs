@@ -1,0 +1,261 @@
+//! Describes the module to the server when it is loaded: its options, configuration parameters and commands.
+
+use std::ffi::{c_int, CStr, CString};
+use std::ptr;
+
+use redis_module::raw;
+use redis_module::{Context, RedisString, Status};
+
+use super::api::{self, api, log_notice, log_warning};
+use super::arguments::{Argument, RawArguments};
+use super::config::{configure, Parameter};
+use super::info::Info;
+use super::shortcuts::{propagation, reply};
+use super::{effects, Server};
+
+/// Where a command's keys are among its arguments, and how the command accesses them.
+#[derive(Clone, Copy)]
+pub enum KeySpec {
+    /// The argument of this index is a key, which the command reads and writes.
+    ReadWrite(c_int),
+    /// The argument of this index is a key, which the command reads.
+    ReadOnly(c_int),
+    /// The argument of this index is the number of keys that follow it, which the command reads and writes. The command must have
+    /// the flag `getkeys-api`, since Redis 7.0 does not find the keys of a module's command in any other way.
+    CountedReadWrite(c_int),
+    /// The command has no keys.
+    None,
+}
+
+/// A row in the table of commands: everything that the server has to know of a command.
+pub struct Command {
+    /// The name, in lower case.
+    pub name: &'static CStr,
+    /// The function that the server calls: [`run_command`](super::run_command) of the command's handler.
+    pub callback: unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int,
+    /// The number of arguments including the name. A negative number means at least so many.
+    pub arity: c_int,
+    /// The command flags, as `RedisModule_CreateCommand` takes them.
+    pub flags: &'static CStr,
+    /// The keys.
+    pub keys: KeySpec,
+    /// One sentence for `COMMAND DOCS` and `RL.HELP`.
+    pub summary: &'static CStr,
+    /// The time complexity.
+    pub complexity: &'static CStr,
+    /// Returns the arguments.
+    pub arguments: fn() -> Vec<Argument>,
+}
+
+impl Command {
+    /// Returns the syntax line: the name and the arguments, for a person to read.
+    pub fn syntax(&self) -> String {
+        let name = self.name.to_string_lossy().to_uppercase();
+        (self.arguments)().iter().fold(name, |line, argument| format!("{line} {argument}"))
+    }
+}
+
+/// The ACL category of all commands of the module, on servers where modules can add categories (Redis 7.4, Valkey 8).
+const CATEGORY: &CStr = c"ratelimit";
+
+/// Registers the configuration parameters, then `commands`, then those of `compat` whose names are free. `compat` is evaluated
+/// after the parameters have got their values. If this fails, the reason is logged, and the server does not load the module.
+pub fn register<'c>(
+    ctx: &Context,
+    arguments: &[RedisString],
+    parameters: &'static [Parameter],
+    commands: &[Command],
+    compat: impl Iterator<Item = &'c Command>,
+) -> Status {
+    let server = &Server::from_context(ctx);
+    if let Some(function) = api::missing() {
+        let needs = "redis-rl needs Redis 7.0.5 or newer, or Valkey 7.2 or newer";
+        log_warning(server, &format!("{needs}: this server has no {function}"));
+        return Status::Err;
+    }
+    if let Some(command) = effects::COMMANDS.iter().find(|command| !knows(server, command)) {
+        let needs = format!("redis-rl needs the command {}", command.to_string_lossy());
+        let reason = "redis-rl replicates its changes to replicas and the append-only file by this command";
+        log_warning(server, &format!("{needs}, which this server has renamed or disabled: {reason}"));
+        return Status::Err;
+    }
+    set_options(server);
+    let arguments: Vec<&[u8]> = arguments.iter().map(RedisString::as_slice).collect();
+    if !configure(server, parameters, &arguments) {
+        return Status::Err;
+    }
+    add_category(server);
+    for command in commands {
+        if !(create(server, command) && describe(server, command)) {
+            return could_not_register(server, command);
+        }
+    }
+    for command in compat {
+        if !create(server, command) {
+            let name = command.name.to_string_lossy();
+            log_notice(server, &format!("redis-rl does not provide the command {name}: the server has one of that name"));
+        } else if !describe(server, command) {
+            return could_not_register(server, command);
+        }
+    }
+    effects::start();
+    propagation::reset();
+    reply::start(server);
+    Status::Ok
+}
+
+/// Frees what [`register`] allocated, before the server unloads the module.
+pub fn unregister() {
+    effects::stop();
+    propagation::reset();
+    reply::stop();
+}
+
+fn could_not_register(server: &Server<'_>, command: &Command) -> Status {
+    log_warning(server, &format!("redis-rl could not register the command {}", command.name.to_string_lossy()));
+    Status::Err
+}
+
+/// The module option of Valkey 9 by which a module accepts that whole slots move (`CLUSTER MIGRATESLOTS`). This module does: all
+/// its persistent state is in strings, and blocked clients are sent to the new node when their queue is next served. Redis may
+/// give the bit another meaning.
+const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
+
+fn set_options(server: &Server<'_>) {
+    // The module opens a key for writing before it knows whether it will write. So the server must not take the opening for a
+    // change: `WriteKey` reports changes itself.
+    let mut options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int;
+    if moves_whole_slots(server) {
+        options |= HANDLE_ATOMIC_SLOT_MIGRATION;
+    }
+    // SAFETY: the context is live.
+    unsafe { api!(RedisModule_SetModuleOptions(server.ctx, options)) };
+}
+
+/// Whether the server is a Valkey that knows [`HANDLE_ATOMIC_SLOT_MIGRATION`].
+fn moves_whole_slots(server: &Server<'_>) -> bool {
+    // SAFETY: the server's loader writes the pointer before any code of the module runs; afterwards it is only read.
+    let Some(all) = (unsafe { raw::RedisModule_GetModuleOptionsAll }) else { return false };
+    // SAFETY: the function has no requirements.
+    let known = unsafe { all() };
+    known & HANDLE_ATOMIC_SLOT_MIGRATION != 0 && Info::section(server, c"server").text(c"server_name") == Some(c"valkey")
+}
+
+/// Whether the server knows a command by this name.
+fn knows(server: &Server<'_>, command: &CStr) -> bool {
+    // SAFETY: the context is live. Without arguments the call fails and changes nothing; the error number tells whether the
+    // server knows the command. A reply is freed once.
+    unsafe {
+        let reply = api!(RedisModule_Call(server.ctx, command.as_ptr(), c"".as_ptr()));
+        let unknown = reply.is_null() && std::io::Error::last_os_error().kind() == std::io::ErrorKind::NotFound;
+        if !reply.is_null() {
+            api!(RedisModule_FreeCallReply(reply));
+        }
+        !unknown
+    }
+}
+
+/// Adds [`CATEGORY`] if the server supports it. The result does not matter: if the module was loaded before, the category is
+/// still there, and adding it again fails.
+fn add_category(server: &Server<'_>) {
+    // SAFETY: the server's loader writes the pointer before any code of the module runs; afterwards it is only read. The context
+    // is live.
+    unsafe {
+        if let Some(add) = raw::RedisModule_AddACLCategory {
+            add(server.ctx, CATEGORY.as_ptr());
+        }
+    }
+}
+
+/// Adds a command to the ACL categories that follow from its flags, as the server does for its own commands, and to [`CATEGORY`]
+/// if that exists. Servers before 7.2 have no categories for commands of modules.
+fn set_categories(handle: *mut raw::RedisModuleCommand, command: &Command) -> bool {
+    const OF_FLAGS: [(&[u8], &str); 4] =
+        [(b"write", "write"), (b"readonly", "read"), (b"fast", "fast"), (b"admin", "admin dangerous")];
+    // SAFETY: the server's loader writes the pointer before any code of the module runs; afterwards it is only read.
+    let Some(set) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else { return true };
+    let set = |categories: &str| {
+        let Ok(categories) = CString::new(categories) else { return false };
+        // SAFETY: `describe` checked that `handle` is a command.
+        unsafe { set(handle, categories.as_ptr()) == raw::REDISMODULE_OK as c_int }
+    };
+    let has = |flag: &[u8]| command.flags.to_bytes().split(|&byte| byte == b' ').any(|word| word == flag);
+    let slow = (!has(b"fast")).then_some("slow");
+    let of_flags = OF_FLAGS.iter().filter(|(flag, _)| has(flag)).map(|&(_, category)| category);
+    let of_flags: Vec<&str> = of_flags.chain(slow).collect();
+    let of_flags = of_flags.join(" ");
+    set(&format!("{of_flags} {}", CATEGORY.to_string_lossy())) || set(&of_flags)
+}
+
+/// Creates a command. Returns whether the name was free.
+fn create(server: &Server<'_>, command: &Command) -> bool {
+    let (first, step) = match command.keys {
+        KeySpec::ReadWrite(pos) | KeySpec::ReadOnly(pos) => (pos, 1),
+        KeySpec::CountedReadWrite(_) | KeySpec::None => (0, 0),
+    };
+    let (name, callback, flags) = (command.name.as_ptr(), Some(command.callback), command.flags.as_ptr());
+    // SAFETY: the context is live, and the server copies the texts.
+    let status = unsafe { api!(RedisModule_CreateCommand(server.ctx, name, callback, flags, first, first, step)) };
+    status == raw::REDISMODULE_OK as c_int
+}
+
+/// Gives the server the description and the ACL categories of a command that was created.
+fn describe(server: &Server<'_>, command: &Command) -> bool {
+    let version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+    };
+    let arguments = (command.arguments)();
+    let mut raw_arguments = RawArguments::default();
+    // An empty structure ends the array.
+    let mut keys = key_spec(command.keys).map(|key| [key, empty_key_spec()]);
+    let info = raw::RedisModuleCommandInfo {
+        version: &version,
+        summary: command.summary.as_ptr(),
+        complexity: command.complexity.as_ptr(),
+        since: c"0.1.0".as_ptr(),
+        history: ptr::null_mut(),
+        tips: ptr::null(),
+        arity: command.arity,
+        key_specs: keys.as_mut().map_or(ptr::null_mut(), |keys| keys.as_mut_ptr()),
+        args: raw_arguments.list(&arguments),
+    };
+    // SAFETY: the context is live. Everything that `info` points to lives until the end of this function, and the server copies it
+    // before it returns.
+    unsafe {
+        let handle = api!(RedisModule_GetCommand(server.ctx, command.name.as_ptr()));
+        !handle.is_null()
+            && set_categories(handle, command)
+            && api!(RedisModule_SetCommandInfo(handle, &info)) == raw::REDISMODULE_OK as c_int
+    }
+}
+
+/// Returns the key specification in the form that the module API takes.
+fn key_spec(keys: KeySpec) -> Option<raw::RedisModuleCommandKeySpec> {
+    const UPDATE: u32 = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE;
+    let (pos, access, counted) = match keys {
+        KeySpec::ReadWrite(pos) => (pos, UPDATE, false),
+        KeySpec::ReadOnly(pos) => (pos, raw::REDISMODULE_CMD_KEY_RO, false),
+        KeySpec::CountedReadWrite(pos) => (pos, UPDATE, true),
+        KeySpec::None => return None,
+    };
+    let mut key = empty_key_spec();
+    key.flags = (access | raw::REDISMODULE_CMD_KEY_ACCESS).into();
+    key.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    key.bs.index.pos = pos;
+    if counted {
+        key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+        key.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 { keynumidx: 0, firstkey: 1, keystep: 1 };
+    } else {
+        key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+        key.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
+    }
+    Some(key)
+}
+
+fn empty_key_spec() -> raw::RedisModuleCommandKeySpec {
+    // SAFETY: the C structure consists of integers, pointers and unions of integers, for which all bits zero is a valid value.
+    unsafe { std::mem::zeroed() }
+}

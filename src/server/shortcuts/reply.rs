@@ -1,0 +1,191 @@
+//! Sends five integers with one call of the module API instead of six: on Redis 7.0 these six cost as much as opening the key.
+//!
+//! `RedisModule_ReplyWithCallReply` copies to the client, byte for byte, a reply that the module got from `RedisModule_Call`.
+//! [`start`] collects such replies as templates, one for each length that an array of five integers usually has.
+//! [`integers`] overwrites the bytes of the template with the right length and sends it. Without a template of that length it
+//! sends the integers one by one.
+//!
+//! What this relies on, and the module API does not promise: the bytes of a call reply are in memory that only the reply refers
+//! to, and the server neither keeps a parsed copy of them nor checks them when it sends the reply.
+
+use std::ffi::CStr;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use redis_module::raw;
+
+use crate::server::api::api;
+use crate::server::{Call, Server};
+
+/// The lengths that have a template, from five integers of one digit on. Up to here a bulk string has a header of two digits, so
+/// that every length can be had.
+const SHORTEST: usize = 24;
+const LONGEST: usize = 90;
+
+/// The command whose replies become the templates.
+const ECHO: &CStr = c"ECHO";
+
+/// The templates, by length from [`SHORTEST`] on.
+static TEMPLATES: [ReplyTemplate; LONGEST - SHORTEST + 1] = [const { ReplyTemplate::new() }; LONGEST - SHORTEST + 1];
+
+/// The context that the templates belong to.
+static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
+
+/// A call reply whose bytes are overwritten for each use.
+struct ReplyTemplate {
+    reply: AtomicPtr<raw::RedisModuleCallReply>,
+    /// The bytes of `reply`, as many as the template's place in [`TEMPLATES`] says; null if there is no template.
+    bytes: AtomicPtr<u8>,
+}
+
+impl ReplyTemplate {
+    const fn new() -> Self {
+        Self { reply: AtomicPtr::new(ptr::null_mut()), bytes: AtomicPtr::new(ptr::null_mut()) }
+    }
+}
+
+/// Collects the templates, on servers where the shortcut is safe.
+pub(in crate::server) fn start(server: &Server<'_>) {
+    if !super::allowed(server) {
+        return;
+    }
+    // SAFETY: a context that belongs to no client; `stop` frees it, after the replies that belong to it.
+    let ctx = unsafe { api!(RedisModule_GetThreadSafeContext(ptr::null_mut())) };
+    CONTEXT.store(ctx, Ordering::Relaxed);
+    for (template, len) in TEMPLATES.iter().zip(SHORTEST..) {
+        // The protocol adds "$", two digits and a line end before the text, and a line end after it.
+        let text = [b'-'; LONGEST];
+        let text = &text[..len - 7];
+        // SAFETY: `ctx` is live, and the format takes the bytes and their length, which follow it. The reply is valid until
+        // `stop` frees it, and so are its bytes.
+        unsafe {
+            let reply = api!(RedisModule_Call(ctx, ECHO.as_ptr(), c"b".as_ptr(), text.as_ptr(), text.len()));
+            if reply.is_null() {
+                return;
+            }
+            template.reply.store(reply, Ordering::Relaxed);
+            let mut actual_len = 0;
+            let bytes = api!(RedisModule_CallReplyProto(reply, &mut actual_len)).cast::<u8>();
+            if !bytes.is_null() && actual_len == len {
+                template.bytes.store(bytes.cast_mut(), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Frees the templates.
+pub(in crate::server) fn stop() {
+    for template in &TEMPLATES {
+        template.bytes.store(ptr::null_mut(), Ordering::Relaxed);
+        let reply = template.reply.swap(ptr::null_mut(), Ordering::Relaxed);
+        if !reply.is_null() {
+            // SAFETY: `start` got the reply from the server, the swap above ensures that it is freed once, and its context is
+            // freed only below.
+            unsafe { api!(RedisModule_FreeCallReply(reply)) };
+        }
+    }
+    let ctx = CONTEXT.swap(ptr::null_mut(), Ordering::Relaxed);
+    if !ctx.is_null() {
+        // SAFETY: `start` made the context, the swap above ensures that it is freed once, and no reply belongs to it any more.
+        unsafe { api!(RedisModule_FreeThreadSafeContext(ctx)) };
+    }
+}
+
+/// Replies an array of these integers.
+pub(in crate::server) fn integers(call: &Call<'_>, integers: &[i64; 5]) {
+    let mut buffer = [0; MAX_LEN];
+    let start = encode(&mut buffer, integers);
+    let text = &buffer[start..];
+    let len = text.len();
+    if let Some(template) = len.checked_sub(SHORTEST).and_then(|index| TEMPLATES.get(index)) {
+        let bytes = template.bytes.load(Ordering::Relaxed);
+        if !bytes.is_null() {
+            // SAFETY: `start` checked that the template has `len` bytes. They are on the server's heap and nobody else refers to
+            // them: the server copies them to the client before the second call returns. Only the server's main thread executes
+            // commands, so nobody else writes here.
+            unsafe {
+                ptr::copy_nonoverlapping(text.as_ptr(), bytes, len);
+                api!(RedisModule_ReplyWithCallReply(call.ctx, template.reply.load(Ordering::Relaxed)));
+            }
+            return;
+        }
+    }
+    call.reply_array(integers.len());
+    integers.iter().for_each(|&integer| call.reply_integer(integer));
+}
+
+/// The most bytes that the array can need: five integers of 20 characters, each between `:` and a line end, after `*5` and a
+/// line end.
+const MAX_LEN: usize = 4 + 5 * 23;
+
+/// Encodes the array in the server's protocol at the end of `buffer`. Returns where it starts.
+fn encode(buffer: &mut [u8; MAX_LEN], integers: &[i64; 5]) -> usize {
+    // Backwards, so that no length has to be computed in advance.
+    let mut at = MAX_LEN;
+    for &integer in integers.iter().rev() {
+        prepend(buffer, &mut at, *b"\r\n");
+        let mut rest = integer.unsigned_abs();
+        while rest >= 100 {
+            prepend(buffer, &mut at, PAIRS[(rest % 100) as usize]);
+            rest /= 100;
+        }
+        if rest < 10 {
+            prepend(buffer, &mut at, [b'0' + rest as u8]);
+        } else {
+            prepend(buffer, &mut at, PAIRS[rest as usize]);
+        }
+        if integer < 0 {
+            prepend(buffer, &mut at, *b"-");
+        }
+        prepend(buffer, &mut at, *b":");
+    }
+    prepend(buffer, &mut at, *b"*5\r\n");
+    at
+}
+
+/// Writes `bytes` before `at`.
+#[inline(always)]
+fn prepend<const N: usize>(buffer: &mut [u8; MAX_LEN], at: &mut usize, bytes: [u8; N]) {
+    *at -= N;
+    buffer[*at..*at + N].copy_from_slice(&bytes);
+}
+
+/// The numbers below 100, with two digits each.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut number = 0;
+    while number < 100 {
+        pairs[number] = [b'0' + number as u8 / 10, b'0' + number as u8 % 10];
+        number += 1;
+    }
+    pairs
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn encoded(integers: &[i64; 5]) -> String {
+        let mut buffer = [0; MAX_LEN];
+        let start = encode(&mut buffer, integers);
+        String::from_utf8(buffer[start..].to_vec()).expect("text")
+    }
+
+    #[test]
+    fn the_buffer_holds_the_longest_array() {
+        assert_eq!(encoded(&[i64::MIN; 5]).len(), MAX_LEN);
+        assert_eq!(encoded(&[0; 5]).len(), SHORTEST);
+    }
+
+    proptest! {
+        #[test]
+        fn integers_are_encoded_as_an_array(
+            integers in prop::array::uniform5(prop_oneof![any::<i64>(), -1..1_000_i64, (0_u32..19).prop_map(|n| 10_i64.pow(n) - 1)]),
+        ) {
+            let lines: Vec<String> = integers.iter().map(|integer| format!(":{integer}\r\n")).collect();
+            prop_assert_eq!(encoded(&integers), format!("*5\r\n{}", lines.concat()));
+        }
+    }
+}

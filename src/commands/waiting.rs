@@ -19,7 +19,7 @@ use crate::queue::{self, denied, first_grant, Queues, Waiter};
 use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey, ReplyHandler, Server, Timer, WriteKey};
 
 /// A client that waits in a queue.
-type Client = BlockedClient<WaitQueues>;
+type WaitingClient = BlockedClient<WaitQueues>;
 
 /// The timer answers at most so many clients, and serves at most so many queues, before other clients have their turn.
 const BATCH: usize = 500;
@@ -33,7 +33,7 @@ const MIN_CLOCK_STEP_US: i64 = 5_000;
 /// The queues, and what is needed to serve them in time.
 #[derive(Default)]
 struct WaitQueues {
-    queues: Queues<Client>,
+    queues: Queues<WaitingClient>,
     /// The timer that is set, and the moment it is set for.
     timer: Option<(Timer, Instant)>,
     /// Whether the module has subscribed to key events. It does so at the first wait.
@@ -103,6 +103,9 @@ pub(super) fn wake(call: &Call<'_>, index: usize) {
 
 /// Blocks the client of a call that takes units and cannot have them now, and returns `None`. Returns the denial instead if the
 /// call did not ask to wait, would wait in vain, or must not be blocked.
+///
+/// # Errors
+/// If the key does not hold a record of the rule's algorithm.
 pub(super) fn block_or_deny(
     call: &Call<'_>,
     key: &WriteKey<'_>,
@@ -125,7 +128,7 @@ pub(super) fn block_or_deny(
         return Ok(Some(denied(decision, timeout)));
     }
     // The server does not block this client: answer as without BLOCK.
-    let Some(client) = Client::block(call) else { return Ok(Some(without_block)) };
+    let Some(client) = WaitingClient::block(call) else { return Ok(Some(without_block)) };
     WAITS.increment();
     let (Rule { policy, request, .. }, deadline) = (*rule, now.saturating_add(timeout));
     let waiter = Waiter { client, policy, request, joined: now, deadline };
@@ -140,7 +143,7 @@ pub(super) fn block_or_deny(
     Ok(None)
 }
 
-impl queue::Client for Client {
+impl queue::Client for WaitingClient {
     type Id = ClientId;
 
     fn id(&self) -> ClientId {
@@ -194,7 +197,7 @@ impl WaitQueues {
 
     /// Has the timer serve the queues that `mark` marks. It does nothing while a queue is being served, since the timer then causes
     /// the change itself.
-    fn wake_with(server: &Server<'_>, mark: impl FnOnce(&mut Queues<Client>, Instant)) {
+    fn wake_with(server: &Server<'_>, mark: impl FnOnce(&mut Queues<WaitingClient>, Instant)) {
         if COUNT.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -287,14 +290,14 @@ impl ReplyHandler for WaitQueues {
         reply(call, answer, |decision| call.reply_integers(&row(&decision)));
     }
 
-    fn on_timeout(call: &Call<'_>, client: ClientId) -> Option<Client> {
+    fn on_timeout(call: &Call<'_>, client: ClientId) -> Option<WaitingClient> {
         let waiter = leave(call, client);
         let answer = waiter.as_ref().ok_or(Error::Unblocked).and_then(|waiter| deny_at_timeout(call, waiter));
         Self::reply(call, answer);
         waiter.map(|waiter| waiter.client)
     }
 
-    fn on_disconnect(server: &Server<'_>, client: ClientId) -> Option<Client> {
+    fn on_disconnect(server: &Server<'_>, client: ClientId) -> Option<WaitingClient> {
         let waiter = leave(server, client)?;
         ABANDONED.increment();
         Some(waiter.client)
@@ -302,7 +305,7 @@ impl ReplyHandler for WaitQueues {
 }
 
 /// Returns the denial of a waiter whose wait has ended without a grant. `call` is the waiter's call.
-fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<Client>) -> Result<Decision, Error> {
+fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>) -> Result<Decision, Error> {
     let (kind, now) = (waiter.policy.kind(), now(call));
     // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
     let key = ReadKey::open(call, 1).ok_or(Error::Arity(CommandName::Limit(kind)))?;
@@ -314,7 +317,7 @@ fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<Client>) -> Result<Decision,
 }
 
 /// Takes a client out of its queue.
-fn leave(server: &Server<'_>, client: ClientId) -> Option<Waiter<Client>> {
+fn leave(server: &Server<'_>, client: ClientId) -> Option<Waiter<WaitingClient>> {
     let mut waiting = lock();
     waiting.adjust_to_clock(server);
     let now = now(server);

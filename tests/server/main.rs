@@ -22,6 +22,7 @@ mod peek;
 mod readme;
 mod replication;
 mod reserve;
+mod shortcuts;
 mod throttle;
 mod throttle_clients;
 mod waiting;

@@ -35,7 +35,7 @@ fn refusal(policy: &str, stored: &[u8], amount: Amount) -> Option<Refusal> {
     rule(policy).policy().decide(Some(stored), Instant::from_us(NOW), Request::now(amount)).err()
 }
 
-fn is_foreign(policy: &str, stored: &[u8]) -> bool {
+pub fn is_foreign(policy: &str, stored: &[u8]) -> bool {
     AMOUNTS.iter().all(|&amount| matches!(refusal(policy, stored, amount), Some(Refusal::Foreign(_))))
 }
 

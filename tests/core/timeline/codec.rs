@@ -36,7 +36,7 @@ fn refusal(policy: &str, stored: &[u8], amount: Amount) -> Option<DecideError> {
     rule(policy).policy().decide(Some(stored), Instant::from_us(NOW), Request::now(amount)).err()
 }
 
-fn is_foreign(policy: &str, stored: &[u8]) -> bool {
+pub fn is_foreign(policy: &str, stored: &[u8]) -> bool {
     AMOUNTS.iter().all(|&amount| matches!(refusal(policy, stored, amount), Some(DecideError::Record(_))))
 }
 

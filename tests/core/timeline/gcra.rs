@@ -2,7 +2,8 @@
 
 use redis_rl::limiter::{inspect, Fact, Instant};
 
-use super::{decision, request, rule, time, timeline};
+use super::codec::is_foreign;
+use super::{decision, request, rule, timeline};
 use crate::model::Key;
 
 #[test]

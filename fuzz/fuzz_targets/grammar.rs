@@ -55,7 +55,7 @@ fn only_takes(rule: &Rule, upto: bool) {
 // A command as one types it: words between spaces, so that a dictionary fits. Two spaces make an empty word.
 fuzz_target!(|line: &[u8]| {
     let words = split(line);
-    for kind in Kind::ALL {
+    for &kind in Kind::ALL {
         let rule = accepted(parse_limit(kind, &words[..]));
         if let Some(rule) = &rule {
             in_range(rule);

@@ -103,7 +103,7 @@ pub(super) fn algorithm(word: &[u8]) -> Result<Kind, Error> {
 }
 
 fn named(word: &[u8]) -> Option<Kind> {
-    find(&Kind::ALL, |kind| kind.name(), word).map(|(_, &kind)| kind)
+    find(Kind::ALL, |kind| kind.name(), word).map(|(_, &kind)| kind)
 }
 
 fn find<'t, T>(table: &'t [T], keyword: impl Fn(&T) -> &'static str, word: &[u8]) -> Option<(usize, &'t T)> {
@@ -225,11 +225,11 @@ pub(super) fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argumen
 
 /// A choice between the algorithms: for each its name, followed by the arguments that `rest` returns.
 pub(super) fn algorithm_arguments(name: &str, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
-    let block = |kind: Kind| {
+    let block = |&kind: &Kind| {
         let name = kind.name().to_lowercase();
         let mut arguments = vec![Argument::new(&*name, ArgumentKind::Token).token(kind.name())];
         arguments.extend(rest(kind));
         Argument::new(name, ArgumentKind::Block(arguments))
     };
-    Argument::new(name, ArgumentKind::OneOf(Kind::ALL.map(block).into()))
+    Argument::new(name, ArgumentKind::OneOf(Kind::ALL.iter().map(block).collect()))
 }

@@ -81,7 +81,7 @@ struct Spec {
 
 impl Kind {
     /// Every algorithm.
-    pub const ALL: [Self; 4] = [Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket];
+    pub const ALL: &'static [Self] = &[Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket];
 
     const fn spec(self) -> &'static Spec {
         match self {

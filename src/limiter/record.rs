@@ -41,7 +41,7 @@ pub enum RecordError {
 pub(super) fn kind(bytes: &[u8]) -> Result<Kind, RecordError> {
     match *bytes {
         [MAGIC, VERSION, head, ..] => {
-            Kind::ALL.into_iter().find(|kind| kind.spec().tag == head & TAG_BITS).ok_or(RecordError::Unknown)
+            Kind::ALL.iter().copied().find(|kind| kind.spec().tag == head & TAG_BITS).ok_or(RecordError::Unknown)
         }
         [MAGIC, version, _, ..] => Err(RecordError::Version(version)),
         _ => Err(RecordError::Unknown),

@@ -1,0 +1,474 @@
+//! A session: calls to both servers, and the comparison of all that can be seen of them.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+
+use crate::calls::{Calls, Step, Words};
+use crate::resp::{self, encode, readable, Reply};
+use crate::servers::{Arrival, Link, Outcome, Pair, Setup, NAMES};
+use crate::tally::Tally;
+
+/// How many commands are remembered, to be shown if there is a difference.
+const REMEMBERED: usize = 100_000;
+/// The clock does not go beyond this: what redis-cell stores can't either. In microseconds.
+const LATEST_US: i64 = 5_000_000_000_000_000;
+/// Where the marks are published which end what is compared of the events and of the stream.
+const MARKS: &str = "differential:marks";
+
+/// A command that was sent, as it is remembered.
+struct Sent {
+    number: u64,
+    wall_us: i64,
+    words: Words,
+    reply: Vec<u8>,
+}
+
+/// A session with a pair of servers.
+pub struct Session<'r> {
+    /// The servers.
+    pub pair: Pair,
+    /// Where the calls come from.
+    pub calls: &'r mut Calls,
+    /// What was covered.
+    pub tally: &'r mut Tally,
+    /// Connections for what is answered at once: by both versions of the protocol.
+    pub links: [Link; 2],
+    /// Connections for calls that wait, which are opened when they are needed.
+    pub waiters: Vec<crate::waiters::Waiter>,
+    first_us: i64,
+    subscriber: Link,
+    replica: Option<Link>,
+    setup: Setup,
+    appended: u64,
+    marks: u64,
+    sent: VecDeque<Sent>,
+    number: u64,
+}
+
+impl<'r> Session<'r> {
+    /// Starts the servers, and opens connections.
+    pub fn start(
+        program: &str,
+        modules: [&Path; 2],
+        setup: Setup,
+        first_us: i64,
+        calls: &'r mut Calls,
+        tally: &'r mut Tally,
+    ) -> Outcome<Self> {
+        let mut pair = Pair::start(program, modules, first_us, setup)?;
+        let links = [pair.link(2)?, pair.link(3)?];
+        let mut subscriber = pair.link(3)?;
+        let mut request = Vec::new();
+        encode(&mut request, &["SUBSCRIBE", MARKS]);
+        encode(&mut request, &["PSUBSCRIBE", "__key*__:*"]);
+        subscriber.send(&request)?;
+        let mut session = Self {
+            pair,
+            calls,
+            tally,
+            links,
+            waiters: Vec::new(),
+            first_us,
+            subscriber,
+            replica: None,
+            setup,
+            appended: 0,
+            marks: 0,
+            sent: VecDeque::new(),
+            number: 0,
+        };
+        // Keys go only when they are asked for: both servers then do it at the same command.
+        session.plain(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"])?;
+        session.plain(&["CONFIG", "SET", "notify-keyspace-events", "EA"])?;
+        if setup.replica == Arrival::First {
+            session.attach()?;
+        }
+        Ok(session)
+    }
+
+    /// Runs until so many commands have been sent by [`Self::step`]s.
+    pub fn run(&mut self, commands: u64) -> Outcome<()> {
+        let last = self.tally.commands + commands;
+        let middle = self.tally.commands + commands / 2;
+        let mut batches = 0_u64;
+        while self.tally.commands < last {
+            batches += 1;
+            if batches % 300 == 0 {
+                self.calls.change_pace();
+            }
+            if self.setup.replica == Arrival::Middle && self.replica.is_none() && self.tally.commands >= middle {
+                self.attach()?;
+            }
+            self.let_time_pass()?;
+            if self.calls.once_in(10) {
+                self.learn_a_value()?;
+            }
+            if self.calls.once_in(40) {
+                self.wait_episode()?;
+                self.mark()?;
+                continue;
+            }
+            if self.calls.once_in(100) {
+                self.change_surroundings()?;
+            }
+            let now_us = self.pair.clock.wall_us();
+            let count = 1 + self.calls.below(30);
+            let steps: Vec<_> = (0..count).map(|_| self.calls.step(now_us)).collect();
+            let link = self.calls.below(2);
+            self.exchange(link, steps)?;
+            self.mark()?;
+        }
+        self.compare_all("at the end of the session")?;
+        // What is loaded again is what was there.
+        self.plain(&["DEBUG", "RELOAD"])?;
+        self.compare_all("after DEBUG RELOAD")?;
+        if self.setup.appends {
+            self.plain(&["DEBUG", "LOADAOF"])?;
+            self.compare_all("after DEBUG LOADAOF")?;
+        }
+        self.pair.alive()
+    }
+
+    fn let_time_pass(&mut self) -> Outcome<()> {
+        let pass_us = self.calls.pass_us(self.pair.clock.wall_us());
+        let clock = &mut self.pair.clock;
+        let to_us = clock.wall_us().saturating_add(pass_us);
+        if to_us > LATEST_US || to_us < self.first_us / 2 {
+            clock.step_to(self.first_us);
+        } else if pass_us < 0 {
+            clock.step_to(to_us);
+        } else {
+            clock.pass(pass_us);
+        }
+        Ok(())
+    }
+
+    /// Sends steps to both servers in one go, and compares the replies, and what is stored after each.
+    pub fn exchange(&mut self, link: usize, steps: Vec<Step>) -> Outcome<()> {
+        let mut request = Vec::new();
+        // For each step: how many commands, and which keys are looked at after them, in how many commands each.
+        let mut plan = Vec::with_capacity(steps.len());
+        let mut count = 0;
+        for step in &steps {
+            step.commands.iter().for_each(|command| encode(&mut request, command));
+            let mut keys = BTreeSet::new();
+            if !self.calls.once_in(6) {
+                keys.extend(step.keys.iter().cloned());
+            }
+            let mut looks: Vec<Words> = Vec::new();
+            for key in &keys {
+                looks.extend(self.looks(key));
+            }
+            looks.iter().for_each(|look| encode(&mut request, look));
+            self.tally.values += keys.len() as u64;
+            count += step.commands.len() + looks.len();
+            plan.push(looks);
+        }
+        let wall_us = self.pair.clock.wall_us();
+        self.tally.commands += count as u64;
+        let [base, new] = match self.links[link].exchange(&request, count) {
+            Ok(both) => both,
+            Err(error) => {
+                let sent: Vec<_> = steps.iter().flat_map(|step| &step.commands).map(|words| show(words)).collect();
+                let ended = self.pair.alive().err().unwrap_or_default();
+                return Err(format!("{error}\n{ended}\nthe commands were:\n{}", sent.join("\n")));
+            }
+        };
+        let mut at = 0;
+        let mut difference = None;
+        let (calls, tally) = (&mut *self.calls, &mut *self.tally);
+        'steps: for (step, looks) in steps.into_iter().zip(plan) {
+            let first = at;
+            let Step { commands, place, keys } = step;
+            let all = commands.iter().chain(&looks);
+            for words in all {
+                let (one, other) = (base.get(at), new.get(at));
+                at += 1;
+                self.number += 1;
+                if !same(one, other) {
+                    difference = Some((self.number, words.clone(), one.to_vec(), other.to_vec(), keys, commands));
+                    break 'steps;
+                }
+            }
+            let replies: Vec<_> = (first..first + commands.len()).map(|index| base.get(index)).collect();
+            tally.count(&place, &commands, &replies, |five| calls.learn(five));
+            let number = self.number - looks.len() as u64 - commands.len() as u64;
+            for (index, words) in commands.into_iter().enumerate() {
+                let reply = base.get(first + index);
+                let reply = reply[..reply.len().min(300)].to_vec();
+                self.sent.push_back(Sent { number: number + index as u64 + 1, wall_us, words, reply });
+            }
+        }
+        while self.sent.len() > REMEMBERED {
+            self.sent.pop_front();
+        }
+        match difference {
+            None => Ok(()),
+            Some((number, words, one, other, mut keys, commands)) => {
+                keys.extend(self.calls.keys_of(&words));
+                let step: Vec<_> = commands.iter().map(|words| show(words)).collect();
+                let ended = self.pair.alive().err().unwrap_or_default();
+                Err(format!(
+                    "{}\ncommand {number} at {wall_us} us, version {} of the protocol:\n  {}\nof the step:\n  {}\n{}{ended}",
+                    self.history(&keys),
+                    link + 2,
+                    show(&words),
+                    step.join("\n  "),
+                    differ(&one, &other),
+                ))
+            }
+        }
+    }
+
+    /// The commands that show what a key holds.
+    fn looks(&mut self, key: &[u8]) -> Vec<Words> {
+        let command = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect::<Words>();
+        let deadline = command(&[b"PEXPIRETIME", key]);
+        if self.calls.is_long(key) && !self.calls.once_in(40) {
+            return vec![
+                command(&[b"STRLEN", key]),
+                command(&[b"GETRANGE", key, b"0", b"63"]),
+                command(&[b"GETRANGE", key, b"-64", b"-1"]),
+                deadline,
+            ];
+        }
+        vec![command(&[b"DUMP", key]), deadline]
+    }
+
+    /// What was sent of late about these keys.
+    fn history(&self, keys: &[Vec<u8>]) -> String {
+        let about = |sent: &&Sent| sent.words.iter().any(|word| keys.contains(word)) || sent.words[0].starts_with(b"FLUSH");
+        let mut lines: Vec<_> = self.sent.iter().rev().filter(about).take(40).map(line).collect();
+        lines.reverse();
+        format!("what was sent before about these keys (number, wall clock, command, reply):\n{}", lines.join("\n"))
+    }
+
+    /// Remembers a command that was sent by another way.
+    pub fn remember(&mut self, words: Words, reply: &[u8]) {
+        self.number += 1;
+        let reply = reply[..reply.len().min(300)].to_vec();
+        self.sent.push_back(Sent { number: self.number, wall_us: self.pair.clock.wall_us(), words, reply });
+    }
+
+    /// The last commands that were sent, about whatever key.
+    pub fn lately(&self) -> String {
+        let from = self.sent.len().saturating_sub(60);
+        self.sent.iter().skip(from).map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Sends one command; the reply of both, which must be the same.
+    pub fn plain<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Outcome<Vec<u8>> {
+        let mut request = Vec::new();
+        encode(&mut request, words);
+        self.tally.commands += 1;
+        let [base, new] = self.links[0].exchange(&request, 1)?;
+        let (one, other) = (base.get(0), new.get(0));
+        if same(one, other) {
+            Ok(one.to_vec())
+        } else {
+            let words: Words = words.iter().map(|word| word.as_ref().to_vec()).collect();
+            let error = format!("{}\n{}", show(&words), differ(one, other));
+            Err(format!("{}\n{error}", self.lately()))
+        }
+    }
+
+    fn learn_a_value(&mut self) -> Outcome<()> {
+        let key = self.calls.any_key();
+        let reply = self.plain(&[b"GET", &key[..]])?;
+        if let Reply::Bulk(value) = Reply::read(&reply) {
+            self.calls.learn_value(value);
+        }
+        Ok(())
+    }
+
+    /// Changes something that the module looks at.
+    fn change_surroundings(&mut self) -> Outcome<()> {
+        match self.calls.below(4) {
+            0 => self.plain(&["CONFIG", "SET", "notify-keyspace-events", "EA"])?,
+            1 => {
+                let events = ["", "Ed", "KEAm", "Egx"][self.calls.below(4)];
+                self.plain(&["CONFIG", "SET", "notify-keyspace-events", events])?
+            }
+            2 => {
+                // Which keys are told as changed to a client that keeps copies of them.
+                let state = if self.calls.once_in(2) { "ON" } else { "OFF" };
+                let mut request = Vec::new();
+                encode(&mut request, &["CLIENT", "TRACKING", state]);
+                self.links[1].exchange(&request, 1)?;
+                Vec::new()
+            }
+            _ => {
+                let most = ["128", "0", "3", "10", "1024"][self.calls.below(5)];
+                self.plain(&["CONFIG", "SET", "rl.top-keys", most])?
+            }
+        };
+        Ok(())
+    }
+
+    /// Compares the events and the streams up to now.
+    pub fn mark(&mut self) -> Outcome<()> {
+        self.marks += 1;
+        let mark = format!("mark {}.", self.marks);
+        self.plain(&["PUBLISH", MARKS, &mark])?;
+        let [base, new] = self.subscriber.until(mark.as_bytes(), |_| true)?;
+        self.tally.events += base.len() as u64 - 1;
+        if base != new {
+            return Err(format!("{}\nthe keyspace events differ\n{}", self.lately(), first_difference(&base, &new)));
+        }
+        if let Some(replica) = &mut self.replica {
+            // The servers ping their replicas by time.
+            let wanted = |command: &[u8]| !command.starts_with(b"*1\r\n$4\r\nPING");
+            let [base, new] = replica.until(mark.as_bytes(), wanted)?;
+            self.tally.stream += base.iter().map(|command| command.len() as u64).sum::<u64>();
+            if base != new {
+                return Err(format!("{}\nthe replication streams differ\n{}", self.lately(), first_difference(&base, &new)));
+            }
+        }
+        if self.setup.appends && self.marks % 20 == 0 {
+            let [base, new] = self.pair.appended(self.appended)?;
+            self.appended += base.len() as u64;
+            self.tally.appended += base.len() as u64;
+            if base != new {
+                let error = first_difference(&commands(&base), &commands(&new));
+                return Err(format!("{}\nthe append-only files differ\n{error}", self.lately()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Becomes a replica of both servers.
+    fn attach(&mut self) -> Outcome<()> {
+        let failed = |error: std::io::Error| format!("no stream: {error}");
+        let mut replica = self.pair.bare_link()?;
+        // Not in one go: a server sends no stream to a client that is yet to get another reply.
+        replica.exchange(b"REPLCONF capa psync2\r\n", 1)?;
+        let [answer, _] = replica.exchange(b"PSYNC ? -1\r\n", 1)?;
+        if !answer.get(0).starts_with(b"+FULLRESYNC") {
+            return Err(format!("no stream but {}", readable(answer.get(0), 200)));
+        }
+        // The servers copy their keys, and send the copy, as part of their periodic work.
+        for server in 0..2 {
+            let mut line = Vec::new();
+            while line.is_empty() || !line.ends_with(b"\n") {
+                if !replica.ends[server].has_some().map_err(failed)? {
+                    self.pair.clock.tick();
+                    self.links[0].settle()?;
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    continue;
+                }
+                line.extend(replica.ends[server].take(1).map_err(failed)?);
+                // The servers send empty lines meanwhile.
+                if line == b"\n" {
+                    line.clear();
+                }
+            }
+            let length = std::str::from_utf8(&line[1..line.len() - 2]).ok().and_then(|length| length.parse::<usize>().ok());
+            let mut left = length.ok_or_else(|| format!("no copy of the keys but {}", readable(&line, 100)))?;
+            while left > 0 {
+                if !replica.ends[server].has_some().map_err(failed)? {
+                    self.links[0].settle()?;
+                    continue;
+                }
+                left -= replica.ends[server].take_at_most(left);
+            }
+        }
+        for _ in 0..20 {
+            self.pair.clock.tick();
+            self.links[0].settle()?;
+        }
+        self.replica = Some(replica);
+        self.mark()
+    }
+
+    /// Compares every key of both databases, and all that the module tells of itself.
+    pub fn compare_all(&mut self, when: &str) -> Outcome<()> {
+        for db in ["0", "1"] {
+            self.plain(&["SELECT", db])?;
+            let mut request = Vec::new();
+            encode(&mut request, &["KEYS", "*"]);
+            let [base, new] = self.links[0].exchange(&request, 1)?;
+            let names = |reply: &[u8]| match Reply::read(reply) {
+                Reply::Array(names) => names
+                    .iter()
+                    .filter_map(|name| if let Reply::Bulk(name) = name { Some(name.to_vec()) } else { None })
+                    .collect::<BTreeSet<_>>(),
+                _ => BTreeSet::new(),
+            };
+            let (one, other) = (names(base.get(0)), names(new.get(0)));
+            if one != other {
+                let differ: Vec<_> = one.symmetric_difference(&other).map(|name| readable(name, 40)).collect();
+                return Err(format!("{}\nkeys of one server only, {when}: {differ:?}", self.lately()));
+            }
+            self.tally.snapshots += one.len() as u64;
+            for name in one {
+                for look in ["DUMP", "PEXPIRETIME", "RL.INSPECT"] {
+                    self.plain(&[look.as_bytes(), &name]).map_err(|error| format!("{error}\n{when}"))?;
+                }
+            }
+        }
+        self.plain(&["SELECT", "0"])?;
+        for words in ["INFO rl", "RL.TOP 1024", "CONFIG GET rl.*"] {
+            self.plain(&words.split(' ').collect::<Vec<_>>()).map_err(|error| format!("{error}\n{when}"))?;
+        }
+        self.mark()
+    }
+
+    /// Counts a call that is not part of a step.
+    pub fn count(&mut self, place: &str, words: &Words, reply: &[u8]) {
+        let calls = &mut *self.calls;
+        self.tally.call(place, words, &Reply::read(reply), &mut |five| calls.learn(five));
+    }
+}
+
+/// A command as a line to read.
+pub fn show(words: &Words) -> String {
+    let shown: Vec<_> = words.iter().take(400).map(|word| if word.is_empty() { "\"\"".into() } else { readable(word, 120) }).collect();
+    shown.join(" ")
+}
+
+fn line(sent: &Sent) -> String {
+    format!("{:>9} {} {} -> {}", sent.number, sent.wall_us, show(&sent.words), readable(&sent.reply, 160))
+}
+
+/// Both replies, to be compared by a person.
+pub fn differ(one: &[u8], other: &[u8]) -> String {
+    let at = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+    let from = at.saturating_sub(600);
+    let part = |bytes: &[u8]| readable(&bytes[from.min(bytes.len())..], 1_200);
+    format!("from byte {at} on the replies differ; from byte {from} on they are:\n{:>4}: {}\n{:>4}: {}", NAMES[0], part(one), NAMES[1], part(other))
+}
+
+fn first_difference(one: &[Vec<u8>], other: &[Vec<u8>]) -> String {
+    let at = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+    let part = |list: &[Vec<u8>]| {
+        let lines: Vec<_> = list.iter().skip(at.saturating_sub(2)).take(5).map(|bytes| readable(bytes, 600)).collect();
+        lines.join("\n      ")
+    };
+    format!("{:>4}: {}\n{:>4}: {}", NAMES[0], part(one), NAMES[1], part(other))
+}
+
+fn commands(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut commands = Vec::new();
+    while let Some(length) = resp::length(bytes) {
+        commands.push(bytes[..length].to_vec());
+        bytes = &bytes[length..];
+    }
+    commands.push(bytes.to_vec());
+    commands
+}
+
+/// Whether two replies are the same, but for the module's version.
+pub fn same(one: &[u8], other: &[u8]) -> bool {
+    one == other || has_version(one) && has_version(other) && without_version(one) == without_version(other)
+}
+
+const VERSION: &[u8] = b"rl_version:";
+
+fn has_version(reply: &[u8]) -> bool {
+    reply.windows(VERSION.len()).any(|window| window == VERSION)
+}
+
+/// A reply without the lines that tell the version, or the length of the text that does.
+fn without_version(reply: &[u8]) -> Vec<&[u8]> {
+    reply.split(|&byte| byte == b'\n').filter(|line| !line.starts_with(VERSION) && !line.starts_with(b"$") && !line.starts_with(b"=")).collect()
+}

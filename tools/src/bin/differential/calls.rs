@@ -475,12 +475,12 @@ impl Calls {
             7 if self.texts => words("RL.HELP"),
             8 => words("INFO rl"),
             9 => match self.rng.u32(..8) {
-                0 => words("CONFIG GET rl.*"),
+                0 => words("CONFIG GET rl.compat"),
                 1 => vec![word("CONFIG"), word("SET"), word("rl.top-keys"), word(&self.rng.i32(-1..1_030).to_string())],
                 2 => words("CONFIG SET rl.top-keys 128"),
                 3 => vec![word("CONFIG"), word("SET"), word("rl.top-half-life"), word(&self.rng.i32(0..90_000).to_string())],
                 4 => words("CONFIG SET rl.compat none"),
-                _ => words("CONFIG GET rl.top-*"),
+                _ => words("CONFIG GET rl.top-half-life"),
             },
             _ => self.about_commands(),
         };

@@ -407,7 +407,7 @@ impl<'r> Session<'r> {
             }
         }
         self.plain(&["SELECT", "0"])?;
-        for words in ["INFO rl", "RL.TOP 1024", "CONFIG GET rl.*"] {
+        for words in ["INFO rl", "RL.TOP 1024", "CONFIG GET rl.compat", "CONFIG GET rl.top-keys", "CONFIG GET rl.top-half-life"] {
             self.plain(&words.split(' ').collect::<Vec<_>>()).map_err(|error| format!("{error}\n{when}"))?;
         }
         self.mark()

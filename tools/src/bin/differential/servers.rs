@@ -5,13 +5,12 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::process::{set_parent_process_death_signal, Signal};
+use support::{dies_with_this_thread, Signal};
 use tempfile::TempDir;
 
 use crate::resp;
@@ -110,7 +109,7 @@ impl Pair {
         let failed = |error: io::Error| format!("the servers can't be started: {error}");
         let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().map_err(failed)?;
         let library = folder.path().join("frozen.so");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/support/frozen.c");
+        let source = support::root().join("tests/support/frozen.c");
         let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library).arg(source).args(["-ldl"]).status();
         if !compiled.map_err(failed)?.success() {
             return Err("the clock's library can't be compiled".into());
@@ -216,9 +215,7 @@ impl Server {
         )?;
         let log = File::create(folder.join("server.out"))?;
         let mut command = Command::new(program);
-        let prepare = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-        // SAFETY: between fork and exec it makes one system call.
-        unsafe { command.pre_exec(prepare) };
+        dies_with_this_thread(&mut command, Signal::KILL);
         let child = command
             .arg("server.conf")
             .env("FROZEN_CLOCK", clock)

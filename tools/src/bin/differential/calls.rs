@@ -64,6 +64,8 @@ pub struct Calls {
     hints: Vec<i64>,
     /// Values of limiters that were stored some time.
     records: Vec<Vec<u8>>,
+    /// Keys that hold something else than their limiter's record, and are to be deleted.
+    foreign: Vec<Vec<u8>>,
     /// Whether texts that only people read are asked for.
     pub texts: bool,
 }
@@ -104,6 +106,7 @@ impl Calls {
             pace_us: 1_000,
             hints: Vec::new(),
             records: Vec::new(),
+            foreign: Vec::new(),
             texts: true,
         };
         let mut names: Vec<Vec<u8>> = (0..14).map(|index| format!("key:{index}").into_bytes()).collect();
@@ -234,6 +237,30 @@ impl Calls {
         (name, policy)
     }
 
+    /// As [`Self::target`], most often of [`GCRA`].
+    fn gcra_target(&mut self) -> (Vec<u8>, Policy) {
+        let mut target = self.target();
+        for _ in 0..4 {
+            if target.1.kind == GCRA {
+                break;
+            }
+            target = self.target();
+        }
+        target
+    }
+
+    /// A key whose limiter is of the same algorithm, as a rule.
+    fn key_like(&mut self, key: &[u8]) -> Vec<u8> {
+        let kind = self.slots.iter().find(|slot| slot.name == key).map(|slot| slot.policy.kind);
+        for _ in 0..4 {
+            let slot = self.rng.usize(..self.slots.len());
+            if Some(self.slots[slot].policy.kind) == kind {
+                return self.slots[slot].name.clone();
+            }
+        }
+        self.any_key()
+    }
+
     /// A length of time in one of the ways in which it can be written.
     fn duration(&mut self, us: i64) -> Vec<u8> {
         let (sign, us) = if us < 0 { ("-", -us) } else { ("", us) };
@@ -322,6 +349,13 @@ impl Calls {
         } else {
             let index = self.rng.usize(..100);
             self.records[index] = value.to_vec();
+        }
+    }
+
+    /// Learns that a call was refused for what its key holds. Most of such keys are deleted, or no call would find a record.
+    pub fn learn_foreign(&mut self, call: &Words) {
+        if self.foreign.len() < 40 && !self.once_in(4) {
+            self.foreign.extend(self.keys_of(call));
         }
     }
 
@@ -425,7 +459,7 @@ impl Calls {
     }
 
     fn throttle(&mut self) -> Words {
-        let (name, policy) = self.target();
+        let (name, policy) = self.gcra_target();
         let capacity = if policy.kind == GCRA { policy.option.unwrap_or(policy.limit as i64) } else { policy.limit as i64 };
         let seconds = policy.period_us / 1_000_000 + i64::from(policy.period_us % 1_000_000 > 0);
         let mut words = vec![self.keyword("CL.THROTTLE"), name];
@@ -439,7 +473,7 @@ impl Calls {
     }
 
     fn tokens(&mut self) -> Words {
-        let (name, policy) = self.target();
+        let (name, policy) = self.gcra_target();
         let capacity = if policy.kind == GCRA { policy.option.unwrap_or(policy.limit as i64) } else { policy.limit as i64 };
         let seconds = policy.period_us as f64 / 1.0e6;
         let period = match self.rng.u32(..4) {
@@ -548,7 +582,8 @@ impl Calls {
 
     /// Something that a client does to a key besides.
     pub fn other(&mut self, now_us: i64) -> Step {
-        let (key, second) = (self.any_key(), self.any_key());
+        let key = self.any_key();
+        let second = self.key_like(&key);
         let near_ms = |rng: &mut Rng| {
             let us = now_us.saturating_add(rng.i64(-2_000..20_000));
             us / 1_000
@@ -585,7 +620,18 @@ impl Calls {
 
     /// A value for a key: of a limiter some time, damaged or not, or of somebody else.
     fn store(&mut self, key: Vec<u8>, now_us: i64) -> Words {
-        let mut value = if self.records.is_empty() { b"nothing yet".to_vec() } else { self.pick(&self.records.clone()) };
+        let kind = self.slots.iter().find(|slot| slot.name == key).map_or(0, |slot| slot.policy.kind);
+        let mut value = b"nothing yet".to_vec();
+        for _ in 0..6 {
+            if !self.records.is_empty() {
+                let index = self.rng.usize(..self.records.len());
+                value.clone_from(&self.records[index]);
+            }
+            // The third byte names the algorithm; these numbers are those of the format.
+            if value.get(2).is_some_and(|head| usize::from(head & 7) == kind + 1) {
+                break;
+            }
+        }
         match self.weighted(&[25, 30, 15, 10, 10, 4, 16, 10]) {
             0 => {}
             1 => {
@@ -642,6 +688,10 @@ impl Calls {
 
     /// Some calls, with what is around them.
     pub fn step(&mut self, now_us: i64) -> Step {
+        if let Some(key) = self.foreign.pop() {
+            let commands = vec![vec![word("DEL"), key.clone()]];
+            return Step { commands, place: Place::Direct, keys: vec![key] };
+        }
         let weights = [780, 60, 50, 95, 8, 7];
         match self.weighted(&weights) {
             0 => {
@@ -662,9 +712,9 @@ impl Calls {
                     .filter(|call| call[0].to_ascii_uppercase() != b"CONFIG" && call[0].to_ascii_uppercase() != b"COMMAND")
                     .collect();
                 let keys: Vec<_> = calls.iter().flat_map(|call| self.keys_of(call)).collect();
-                let (eval, script) = match self.rng.u32(..6) {
+                let (eval, script) = match self.rng.u32(..9) {
                     0 => ("EVAL_RO", SCRIPT),
-                    1 | 2 => ("EVAL", STRICT_SCRIPT),
+                    1..=3 => ("EVAL", STRICT_SCRIPT),
                     _ => ("EVAL", SCRIPT),
                 };
                 let mut command = vec![word(eval), word(script), word("0")];

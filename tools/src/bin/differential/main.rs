@@ -34,7 +34,7 @@ struct Options {
     /// The server that runs both.
     #[arg(long, default_value = "redis-server")]
     server: String,
-    /// How many commands to send to each.
+    /// How many calls of the module to make.
     #[arg(long, default_value_t = 1_000_000)]
     calls: u64,
     /// By which the calls are made; by default the time.
@@ -58,31 +58,31 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let seed = options.seed.unwrap_or_else(now);
-    println!("seed {seed}, {} commands", options.calls);
+    println!("seed {seed}, {} calls", options.calls);
     let start = Instant::now();
     let mut tally = Tally::default();
     let mut calls = Calls::new(seed);
     calls.texts = !options.without_texts;
-    // Each setup has its turn at least once, and no session lasts for long.
+    // Each setup has its turn at least once, and no session lasts long.
     let sessions = (options.calls / 100_000).max(1).next_multiple_of(SETUPS.len() as u64);
     for number in 0..sessions {
         let setup = SETUPS[number as usize % SETUPS.len()];
         let first_us = 1_700_000_000_000_000 + calls.below(1_000_000_000) as i64 * 1_000_003;
         let modules = [options.base.as_path(), options.new.as_path()];
-        let begun = tally.commands;
+        let begun = tally.calls;
         let session = Session::start(&options.server, modules, setup, first_us, &mut calls, &mut tally);
         let outcome = session.and_then(|mut session| session.run(options.calls / sessions));
         if let Err(difference) = outcome {
-            println!("{difference}\n\nDIFFERENT: seed {seed}, session {number} ({setup:?}), after {} commands", tally.commands);
+            println!("{difference}\n\nDIFFERENT: seed {seed}, session {number} ({setup:?}), after {} commands, {} calls of the module among them", tally.commands, tally.calls);
             return ExitCode::FAILURE;
         }
         println!(
-            "session {number}: {} commands the same ({setup:?}), {:.0} s so far",
-            tally.commands - begun,
+            "session {number}: {} calls the same ({setup:?}), {:.0} s so far",
+            tally.calls - begun,
             start.elapsed().as_secs_f64()
         );
     }
     tally.print();
-    println!("THE SAME: seed {seed}, {} commands in {:.0} s", tally.commands, start.elapsed().as_secs_f64());
+    println!("THE SAME: seed {seed}, {} calls in {:.0} s", tally.calls, start.elapsed().as_secs_f64());
     ExitCode::SUCCESS
 }

@@ -86,17 +86,17 @@ impl<'r> Session<'r> {
         Ok(session)
     }
 
-    /// Runs until so many commands have been sent by [`Self::step`]s.
-    pub fn run(&mut self, commands: u64) -> Outcome<()> {
-        let last = self.tally.commands + commands;
-        let middle = self.tally.commands + commands / 2;
+    /// Makes so many calls of the module, and what comes between them.
+    pub fn run(&mut self, calls: u64) -> Outcome<()> {
+        let last = self.tally.calls + calls;
+        let middle = self.tally.calls + calls / 2;
         let mut batches = 0_u64;
-        while self.tally.commands < last {
+        while self.tally.calls < last {
             batches += 1;
             if batches % 300 == 0 {
                 self.calls.change_pace();
             }
-            if self.setup.replica == Arrival::Middle && self.replica.is_none() && self.tally.commands >= middle {
+            if self.setup.replica == Arrival::Middle && self.replica.is_none() && self.tally.calls >= middle {
                 self.attach()?;
             }
             self.let_time_pass()?;
@@ -192,6 +192,11 @@ impl<'r> Session<'r> {
             }
             let replies: Vec<_> = (first..first + commands.len()).map(|index| base.get(index)).collect();
             tally.count(&place, &commands, &replies, |five| calls.learn(five));
+            for (command, reply) in commands.iter().zip(&replies) {
+                if reply.starts_with(b"-WRONGTYPE") {
+                    calls.learn_foreign(command);
+                }
+            }
             let number = self.number - looks.len() as u64 - commands.len() as u64;
             for (index, words) in commands.into_iter().enumerate() {
                 let reply = base.get(first + index);

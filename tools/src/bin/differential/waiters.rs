@@ -12,6 +12,8 @@ pub struct Waiter {
     ids: [Vec<u8>; 2],
     /// The call that it waits with.
     call: Option<Words>,
+    /// Whether it was held when it was looked at last.
+    held: bool,
 }
 
 /// The longest wait, and a little more.
@@ -91,7 +93,7 @@ impl Session<'_> {
         self.tally.commands += 1;
         self.remember(call.clone(), b"(sent by a client that may wait)");
         self.waiters[waiter].link.send(&request)?;
-        self.waiters[waiter].call = Some(call);
+        (self.waiters[waiter].call, self.waiters[waiter].held) = (Some(call), false);
         Ok(())
     }
 
@@ -102,7 +104,7 @@ impl Session<'_> {
         let [base, new] = link.exchange(&request, 1)?;
         let id = |reply: &[u8]| if let Reply::Integer(id) = Reply::read(reply) { id.to_string().into_bytes() } else { Vec::new() };
         let ids = [id(base.get(0)), id(new.get(0))];
-        Ok(Waiter { link, ids, call: None })
+        Ok(Waiter { link, ids, call: None, held: false })
     }
 
     /// Does something to the keys that are waited for.
@@ -210,19 +212,29 @@ impl Session<'_> {
                         readable(&reply, 300)
                     ));
                 }
-                None if answered.is_empty() => return Ok(()),
+                None if answered.is_empty() => {
+                    self.waiters.iter_mut().for_each(|waiter| waiter.held = waiter.call.is_some());
+                    return Ok(());
+                }
                 None => {}
             }
             for index in answered {
                 let waiter = &mut self.waiters[index];
                 let [base, new] = waiter.link.exchange(&[], 1)?;
                 let (base, new) = (base.get(0).to_vec(), new.get(0).to_vec());
+                let waiter_held = waiter.held;
                 let Some(call) = waiter.call.take() else { continue };
                 if !same(&base, &new) {
                     return Err(format!("{}\na call that may wait: {}\n{}", self.lately(), show(&call), differ(&base, &new)));
                 }
                 self.count("BLOCK ", &call, &base);
-                self.tally.wait("answered");
+                let granted = match Reply::read(&base).five() {
+                    Some([granted, ..]) if granted > 0 => "granted",
+                    Some(_) => "denied",
+                    None => "an error",
+                };
+                let when = if waiter_held { "after a wait" } else { "at once" };
+                self.tally.wait(&format!("{granted} {when}"));
                 self.remember(vec![b"(answered to the call of a client that may wait)".to_vec(), show(&call).into_bytes()], &base);
             }
         }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
@@ -59,6 +60,13 @@ time_t time(time_t *into) {
     time_t now = wall_us() / 1000000;
     if (into) *into = now;
     return now;
+}
+
+/* Valkey takes its steady clock from the processor if this file says that the processor's counter is steady. */
+FILE *fopen(const char *path, const char *mode) {
+    static FILE *(*real)(const char *, const char *);
+    if (!real) real = dlsym(RTLD_NEXT, "fopen");
+    return real(strcmp(path, "/proc/cpuinfo") == 0 ? "/dev/null" : path, mode);
 }
 
 /* Newer servers have a module look a name up in its own libraries first, where these functions are not. */

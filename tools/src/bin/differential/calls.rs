@@ -74,7 +74,8 @@ pub struct Calls {
 const SCRIPT: &str = "local out = {} local at = 1 while at <= #ARGV do local count = tonumber(ARGV[at]) local words = {} \
      for word = 1, count do words[word] = ARGV[at + word] end out[#out + 1] = redis.pcall(unpack(words)) at = at + count + 1 end return out";
 /// The same, where an error ends the script, and with maps where there are any.
-const STRICT_SCRIPT: &str = "redis.setresp(3) local out = {} local at = 1 while at <= #ARGV do local count = tonumber(ARGV[at]) \
+const STRICT_SCRIPT: &str =
+    "redis.setresp(3) local out = {} local at = 1 while at <= #ARGV do local count = tonumber(ARGV[at]) \
      local words = {} for word = 1, count do words[word] = ARGV[at + word] end out[#out + 1] = redis.call(unpack(words)) \
      at = at + count + 1 end return out";
 
@@ -139,7 +140,15 @@ impl Calls {
     /// Chooses by weight: the place of the weight.
     fn weighted(&mut self, weights: &[u32]) -> usize {
         let mut left = self.rng.u32(..weights.iter().sum::<u32>());
-        weights.iter().position(|&weight| left < weight || { left -= weight; false }).unwrap_or(0)
+        weights
+            .iter()
+            .position(|&weight| {
+                left < weight || {
+                    left -= weight;
+                    false
+                }
+            })
+            .unwrap_or(0)
     }
 
     /// A number, as likely of each size.
@@ -161,7 +170,13 @@ impl Calls {
     fn renew(&mut self, slot: usize) {
         let mut policy = self.policy();
         if self.slots[slot].long {
-            policy = Policy { kind: SLIDE, limit: 100_000, period_us: self.pace_us.clamp(1, 1_000_000_000) * 3_000, option: None, step: false };
+            policy = Policy {
+                kind: SLIDE,
+                limit: 100_000,
+                period_us: self.pace_us.clamp(1, 1_000_000_000) * 3_000,
+                option: None,
+                step: false,
+            };
             policy.period_us = policy.period_us.clamp(1_000, TEN_YEARS_US);
         }
         self.slots[slot].policy = policy;
@@ -172,7 +187,9 @@ impl Calls {
         let pace = self.pace_us as f64;
         let period_us = match self.weighted(&[80, 10, 10]) {
             0 => self.of_any_size(pace, pace * 3_000.0),
-            1 => self.pick(&[1_000, 1_001, 999_999, 1_000_000, 60_000_000, 3_600_000_000, DAY_US, 30 * DAY_US, TEN_YEARS_US]),
+            1 => {
+                self.pick(&[1_000, 1_001, 999_999, 1_000_000, 60_000_000, 3_600_000_000, DAY_US, 30 * DAY_US, TEN_YEARS_US])
+            }
             // A whole number of seconds, as most write it.
             _ => (self.of_any_size(pace, pace * 3_000.0) / 1_000_000 + 1) * 1_000_000,
         };
@@ -266,7 +283,11 @@ impl Calls {
         let (sign, us) = if us < 0 { ("-", -us) } else { ("", us) };
         let decimal = |unit: i64, digits: usize| {
             let (whole, part) = (us / unit, us % unit);
-            if part == 0 { format!("{whole}") } else { format!("{whole}.{part:0digits$}").trim_end_matches('0').to_owned() }
+            if part == 0 {
+                format!("{whole}")
+            } else {
+                format!("{whole}.{part:0digits$}").trim_end_matches('0').to_owned()
+            }
         };
         let mut text = match self.rng.u32(..8) {
             0 => format!("{us}us"),
@@ -482,7 +503,8 @@ impl Calls {
             2 => format!("{:.7}", seconds + 0.000_000_4),
             _ => format!("{}", policy.period_us / 1_000_000 + 1),
         };
-        let mut words = vec![self.keyword("GCRA"), name, word(&(capacity - 1).max(0).to_string()), word(&policy.limit.to_string())];
+        let mut words =
+            vec![self.keyword("GCRA"), name, word(&(capacity - 1).max(0).to_string()), word(&policy.limit.to_string())];
         words.push(word(&period));
         if self.once_in(2) {
             words.push(self.keyword("TOKENS"));
@@ -541,11 +563,52 @@ impl Calls {
     /// Makes something of a call that is most likely wrong.
     fn spoil(&mut self, call: &mut Words, blocking: Blocking) {
         const JUNK: [&[u8]; 46] = [
-            b"", b"0", b"-1", b"+1", b"1.5", b"1e3", b"01", b" 1", b"1 ", b"x", b"COST", b"UPTO", b"FORCE", b"REFUND", b"RESERVE",
-            b"ALIGN", b"SEGMENTS", b"BURST", b"CAPACITY", b"STEP", b"TOKENS", b"FIXED", b"SLIDE", b"GCRA", b"BUCKET", b"BRUST",
-            b"1000000000001", b"1000000000000", b"18446744073709551615", b"18446744073709551616", b"99999999999999999999999",
-            b"65537", b"999us", b"1ms", b"3650d", b"3651d", b"86401", b"25h", b"0.0000001", b"0.5us", b"1.0000001s", b"1w",
-            b"\0\r\n\xff", b"nan", b"a word of more than thirty-two bytes, all told", b"'quoted\"\\",
+            b"",
+            b"0",
+            b"-1",
+            b"+1",
+            b"1.5",
+            b"1e3",
+            b"01",
+            b" 1",
+            b"1 ",
+            b"x",
+            b"COST",
+            b"UPTO",
+            b"FORCE",
+            b"REFUND",
+            b"RESERVE",
+            b"ALIGN",
+            b"SEGMENTS",
+            b"BURST",
+            b"CAPACITY",
+            b"STEP",
+            b"TOKENS",
+            b"FIXED",
+            b"SLIDE",
+            b"GCRA",
+            b"BUCKET",
+            b"BRUST",
+            b"1000000000001",
+            b"1000000000000",
+            b"18446744073709551615",
+            b"18446744073709551616",
+            b"99999999999999999999999",
+            b"65537",
+            b"999us",
+            b"1ms",
+            b"3650d",
+            b"3651d",
+            b"86401",
+            b"25h",
+            b"0.0000001",
+            b"0.5us",
+            b"1.0000001s",
+            b"1w",
+            b"\0\r\n\xff",
+            b"nan",
+            b"a word of more than thirty-two bytes, all told",
+            b"'quoted\"\\",
         ];
         for _ in 0..self.rng.usize(1..3) {
             // The name of the command stays, as a rule: what the server itself answers is of no interest.
@@ -562,7 +625,10 @@ impl Calls {
                 }
                 4 => call.truncate(at + 1),
                 _ => {
-                    let keyword = self.pick(&["COST", "UPTO", "FORCE", "REFUND", "RESERVE", "ALIGN", "SEGMENTS", "BURST", "CAPACITY", "STEP", "TOKENS"]);
+                    let keyword = self.pick(&[
+                        "COST", "UPTO", "FORCE", "REFUND", "RESERVE", "ALIGN", "SEGMENTS", "BURST", "CAPACITY", "STEP",
+                        "TOKENS",
+                    ]);
                     call.push(self.keyword(keyword));
                     if !self.once_in(4) {
                         let value = self.pick(&["1", "2", "7", "0", "100ms"]);
@@ -572,7 +638,10 @@ impl Calls {
             }
         }
         // A command name that is junk could be one that the server holds or that never ends.
-        if !call[0].to_ascii_uppercase().starts_with(b"RL.") && call[0].to_ascii_uppercase() != b"GCRA" && call[0].to_ascii_uppercase() != b"CL.THROTTLE" {
+        if !call[0].to_ascii_uppercase().starts_with(b"RL.")
+            && call[0].to_ascii_uppercase() != b"GCRA"
+            && call[0].to_ascii_uppercase() != b"CL.THROTTLE"
+        {
             *call = words("RL.UNKNOWN 1 2 3");
         }
         if blocking == Blocking::Never {
@@ -605,7 +674,13 @@ impl Calls {
             5 => named("PEXPIREAT", vec![number(near_ms(&mut self.rng))]),
             6 => named("EXPIRE", vec![number(self.rng.i64(0..1_000))]),
             7 => self.store(key.clone(), now_us),
-            8 => self.pick(&[named("LPUSH", words("a b")), named("HSET", words("f 1")), named("SADD", words("1 2 3")), named("ZADD", words("1 a")), named("XADD", words("1-1 f v"))]),
+            8 => self.pick(&[
+                named("LPUSH", words("a b")),
+                named("HSET", words("f 1")),
+                named("SADD", words("1 2 3")),
+                named("ZADD", words("1 a")),
+                named("XADD", words("1-1 f v")),
+            ]),
             9 => named("APPEND", vec![self.pick(&[b"".to_vec(), b"x".to_vec(), vec![0; 8], vec![255; 40]])]),
             10 => named("SETRANGE", vec![number(self.rng.i64(0..40)), vec![self.rng.u8(..)]]),
             11 => named("SETBIT", vec![number(self.rng.i64(0..320)), word("1")]),
@@ -660,7 +735,11 @@ impl Calls {
             // Records of another format, or of no algorithm.
             5 => {
                 if let [_, version, head, ..] = &mut value[..] {
-                    if self.rng.bool() { *version = self.pick(&[0, 2, 3, 255]) } else { *head ^= self.rng.u8(..8) }
+                    if self.rng.bool() {
+                        *version = self.pick(&[0, 2, 3, 255])
+                    } else {
+                        *head ^= self.rng.u8(..8)
+                    }
                 }
             }
             // What redis-cell stores: nanoseconds.
@@ -672,7 +751,18 @@ impl Calls {
                     value[0] = b'0';
                 }
             }
-            _ => value = self.pick(&[b"".to_vec(), b"12345".to_vec(), b"hello".to_vec(), vec![0xfa; 28], vec![0xfa, 1], vec![0; 64], b"9999999999999999999".to_vec(), vec![b'x'; 300]]),
+            _ => {
+                value = self.pick(&[
+                    b"".to_vec(),
+                    b"12345".to_vec(),
+                    b"hello".to_vec(),
+                    vec![0xfa; 28],
+                    vec![0xfa, 1],
+                    vec![0; 64],
+                    b"9999999999999999999".to_vec(),
+                    vec![b'x'; 300],
+                ])
+            }
         }
         let mut command = vec![word("SET"), key, value];
         match self.rng.u32(..4) {
@@ -741,7 +831,8 @@ impl Calls {
 
     /// The keys of a call, whatever it is: all words that are names of keys.
     pub fn keys_of(&self, call: &Words) -> Vec<Vec<u8>> {
-        let mut keys: Vec<_> = self.slots.iter().map(|slot| &slot.name).filter(|name| call[1..].contains(name)).cloned().collect();
+        let mut keys: Vec<_> =
+            self.slots.iter().map(|slot| &slot.name).filter(|name| call[1..].contains(name)).cloned().collect();
         keys.extend(call.iter().filter(|word| word.starts_with(b"{tag}:many")).take(3).cloned());
         keys
     }
@@ -761,12 +852,22 @@ impl Calls {
                 let Policy { period_us, option, kind, .. } = self.slots[slot].policy;
                 let offset = if kind == FIXED { option.unwrap_or(0) } else { 0 };
                 let left = period_us - (now_us - offset).rem_euclid(period_us) + self.pick(&[-1, 0, 0, 1]);
-                if left <= pace.saturating_mul(4_000) { left.max(0) } else { self.rng.i64(0..=pace) }
+                if left <= pace.saturating_mul(4_000) {
+                    left.max(0)
+                } else {
+                    self.rng.i64(0..=pace)
+                }
             }
             6 => {
                 let slot = self.rng.usize(..self.slots.len());
                 let Policy { period_us, limit, kind, option, .. } = self.slots[slot].policy;
-                let parts = self.pick(&[limit.max(1) as i64, 1, 2, 65_536, if kind == SLIDE { option.unwrap_or(65_536) } else { 1 }]);
+                let parts = self.pick(&[
+                    limit.max(1) as i64,
+                    1,
+                    2,
+                    65_536,
+                    if kind == SLIDE { option.unwrap_or(65_536) } else { 1 },
+                ]);
                 (period_us / parts + self.pick(&[-1, 0, 0, 1])).clamp(0, pace.saturating_mul(4_000))
             }
             7 => self.of_any_size(1.0, 1.0e14),

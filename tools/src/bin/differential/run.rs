@@ -77,6 +77,17 @@ impl<'r> Session<'r> {
             sent: VecDeque::new(),
             number: 0,
         };
+        let server = session.info("server")?;
+        if server.lines().any(|line| line.starts_with("monotonic_clock:") && !line.contains("POSIX")) {
+            return Err(format!("the server's steady clock can't be frozen: {server}"));
+        }
+        // The reply is the seconds and the microseconds.
+        let time = session.plain(&["TIME"])?;
+        let digits: String =
+            String::from_utf8_lossy(&time).lines().skip(2).step_by(2).map(|part| format!("{part:0>6}")).collect();
+        if digits != first_us.to_string() {
+            return Err(format!("the servers do not see the tool's clock, {first_us} us, but {digits} us"));
+        }
         // Keys go only when they are asked for: both servers then do it at the same command.
         session.plain(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"])?;
         session.plain(&["CONFIG", "SET", "notify-keyspace-events", "EA"])?;
@@ -277,6 +288,14 @@ impl<'r> Session<'r> {
         }
     }
 
+    /// A section of what a server tells of itself; of the base's.
+    fn info(&mut self, section: &str) -> Outcome<String> {
+        let mut request = Vec::new();
+        encode(&mut request, &["INFO", section]);
+        let [base, _] = self.links[0].exchange(&request, 1)?;
+        Ok(String::from_utf8_lossy(base.get(0)).into_owned())
+    }
+
     fn learn_a_value(&mut self) -> Outcome<()> {
         let key = self.calls.any_key();
         let reply = self.plain(&[b"GET", &key[..]])?;
@@ -412,7 +431,9 @@ impl<'r> Session<'r> {
             }
         }
         self.plain(&["SELECT", "0"])?;
-        for words in ["INFO rl", "RL.TOP 1024", "CONFIG GET rl.compat", "CONFIG GET rl.top-keys", "CONFIG GET rl.top-half-life"] {
+        for words in
+            ["INFO rl", "RL.TOP 1024", "CONFIG GET rl.compat", "CONFIG GET rl.top-keys", "CONFIG GET rl.top-half-life"]
+        {
             self.plain(&words.split(' ').collect::<Vec<_>>()).map_err(|error| format!("{error}\n{when}"))?;
         }
         self.mark()
@@ -427,7 +448,8 @@ impl<'r> Session<'r> {
 
 /// A command as a line to read.
 pub fn show(words: &Words) -> String {
-    let shown: Vec<_> = words.iter().take(400).map(|word| if word.is_empty() { "\"\"".into() } else { readable(word, 120) }).collect();
+    let shown: Vec<_> =
+        words.iter().take(400).map(|word| if word.is_empty() { "\"\"".into() } else { readable(word, 120) }).collect();
     shown.join(" ")
 }
 
@@ -440,7 +462,13 @@ pub fn differ(one: &[u8], other: &[u8]) -> String {
     let at = one.iter().zip(other).take_while(|(one, other)| one == other).count();
     let from = at.saturating_sub(600);
     let part = |bytes: &[u8]| readable(&bytes[from.min(bytes.len())..], 1_200);
-    format!("from byte {at} on the replies differ; from byte {from} on they are:\n{:>4}: {}\n{:>4}: {}", NAMES[0], part(one), NAMES[1], part(other))
+    format!(
+        "from byte {at} on the replies differ; from byte {from} on they are:\n{:>4}: {}\n{:>4}: {}",
+        NAMES[0],
+        part(one),
+        NAMES[1],
+        part(other)
+    )
 }
 
 fn first_difference(one: &[Vec<u8>], other: &[Vec<u8>]) -> String {
@@ -475,5 +503,8 @@ fn has_version(reply: &[u8]) -> bool {
 
 /// A reply without the lines that tell the version, or the length of the text that does.
 fn without_version(reply: &[u8]) -> Vec<&[u8]> {
-    reply.split(|&byte| byte == b'\n').filter(|line| !line.starts_with(VERSION) && !line.starts_with(b"$") && !line.starts_with(b"=")).collect()
+    reply
+        .split(|&byte| byte == b'\n')
+        .filter(|line| !line.starts_with(VERSION) && !line.starts_with(b"$") && !line.starts_with(b"="))
+        .collect()
 }

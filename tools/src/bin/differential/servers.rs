@@ -110,7 +110,8 @@ impl Pair {
         let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().map_err(failed)?;
         let library = folder.path().join("frozen.so");
         let source = support::root().join("tests/support/frozen.c");
-        let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library).arg(source).args(["-ldl"]).status();
+        let compiled =
+            Command::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library).arg(source).args(["-ldl"]).status();
         if !compiled.map_err(failed)?.success() {
             return Err("the clock's library can't be compiled".into());
         }

@@ -29,8 +29,10 @@ pub struct Tally {
 }
 
 /// The words that are counted.
-const KEYWORDS: [&str; 13] =
-    ["ALIGN", "SEGMENTS", "BURST", "CAPACITY", "STEP", "COST", "UPTO", "FORCE", "REFUND", "RESERVE", "BLOCK", "TOKENS", "RESET"];
+const KEYWORDS: [&str; 13] = [
+    "ALIGN", "SEGMENTS", "BURST", "CAPACITY", "STEP", "COST", "UPTO", "FORCE", "REFUND", "RESERVE", "BLOCK", "TOKENS",
+    "RESET",
+];
 
 impl Tally {
     /// Counts the calls of a step by the reply to its last command; the five numbers of each go to `learn`.
@@ -58,7 +60,8 @@ impl Tally {
     pub fn call(&mut self, place: &str, command: &Words, reply: &Reply<'_>, learn: &mut impl FnMut([i64; 5])) {
         let name = command[0].to_ascii_uppercase();
         let named = |prefix: &[u8]| name.starts_with(prefix);
-        let ours = named(b"RL.") || named(b"CL.") || name == b"GCRA" || named(b"INFO") || named(b"CONFIG") || named(b"COMMAND");
+        let ours =
+            named(b"RL.") || named(b"CL.") || name == b"GCRA" || named(b"INFO") || named(b"CONFIG") || named(b"COMMAND");
         if !ours {
             return;
         }

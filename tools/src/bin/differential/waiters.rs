@@ -102,7 +102,13 @@ impl Session<'_> {
         let mut request = Vec::new();
         encode(&mut request, &["CLIENT", "ID"]);
         let [base, new] = link.exchange(&request, 1)?;
-        let id = |reply: &[u8]| if let Reply::Integer(id) = Reply::read(reply) { id.to_string().into_bytes() } else { Vec::new() };
+        let id = |reply: &[u8]| {
+            if let Reply::Integer(id) = Reply::read(reply) {
+                id.to_string().into_bytes()
+            } else {
+                Vec::new()
+            }
+        };
         let ids = [id(base.get(0)), id(new.get(0))];
         Ok(Waiter { link, ids, call: None, held: false })
     }
@@ -171,7 +177,10 @@ impl Session<'_> {
         let Some(waiter) = self.waiters.iter().position(|waiter| waiter.call.is_some()) else { return Ok(()) };
         let gone = self.waiters.remove(waiter);
         self.tally.wait("the client left");
-        self.remember(vec![b"(the client of this call left)".to_vec()], &gone.call.map(|call| show(&call)).unwrap_or_default().into_bytes());
+        self.remember(
+            vec![b"(the client of this call left)".to_vec()],
+            &gone.call.map(|call| show(&call)).unwrap_or_default().into_bytes(),
+        );
         drop(gone.link);
         self.links[0].settle()
     }
@@ -225,7 +234,12 @@ impl Session<'_> {
                 let waiter_held = waiter.held;
                 let Some(call) = waiter.call.take() else { continue };
                 if !same(&base, &new) {
-                    return Err(format!("{}\na call that may wait: {}\n{}", self.lately(), show(&call), differ(&base, &new)));
+                    return Err(format!(
+                        "{}\na call that may wait: {}\n{}",
+                        self.lately(),
+                        show(&call),
+                        differ(&base, &new)
+                    ));
                 }
                 self.count("BLOCK ", &call, &base);
                 let granted = match Reply::read(&base).five() {
@@ -235,7 +249,10 @@ impl Session<'_> {
                 };
                 let when = if waiter_held { "after a wait" } else { "at once" };
                 self.tally.wait(&format!("{granted} {when}"));
-                self.remember(vec![b"(answered to the call of a client that may wait)".to_vec(), show(&call).into_bytes()], &base);
+                self.remember(
+                    vec![b"(answered to the call of a client that may wait)".to_vec(), show(&call).into_bytes()],
+                    &base,
+                );
             }
         }
     }

@@ -47,6 +47,14 @@ struct Policy {
     step: bool,
 }
 
+impl Policy {
+    /// The most units that can be taken at once.
+    fn capacity(&self) -> u64 {
+        let option = self.option.and_then(|option| u64::try_from(option).ok());
+        option.filter(|_| self.kind >= GCRA).unwrap_or(self.limit)
+    }
+}
+
 struct Slot {
     name: Vec<u8>,
     policy: Policy,
@@ -160,7 +168,8 @@ impl Calls {
     pub fn change_pace(&mut self) {
         self.pace_us = self.of_any_size(10.0, 3.0e10);
         for slot in 0..self.slots.len() {
-            if self.once_in(3) {
+            let times = if self.slots[slot].long { 12 } else { 3 };
+            if self.once_in(times) {
                 self.renew(slot);
             }
         }
@@ -449,6 +458,58 @@ impl Calls {
         words
     }
 
+    /// The limit that a key has.
+    fn policy_of(&self, key: &[u8]) -> Option<Policy> {
+        self.slots.iter().find(|slot| slot.name == key).map(|slot| slot.policy.clone())
+    }
+
+    /// A call under a key's own limit, with this clause.
+    fn clause_for(&mut self, key: &[u8], policy: &Policy, clause: Words) -> Words {
+        let mut words = vec![word(&format!("RL.{}", KINDS[policy.kind])), key.to_vec()];
+        words.extend([word(&policy.limit.to_string()), self.duration(policy.period_us)]);
+        words.extend(self.option_clauses(policy).concat());
+        words.extend(clause);
+        words
+    }
+
+    /// A call that uses a key up, or more than that.
+    pub fn fill(&mut self, key: &[u8]) -> Words {
+        let Some(policy) = self.policy_of(key) else { return words("PING") };
+        let units = policy.capacity().saturating_mul(self.rng.u64(1..3)).clamp(1, 1_000_000_000_000);
+        self.clause_for(key, &policy, vec![word("FORCE"), word(&units.to_string())])
+    }
+
+    /// A call that has to wait for a key that is used up, and most likely gets its turn.
+    pub fn wait_for(&mut self, key: &[u8]) -> Words {
+        let Some(policy) = self.policy_of(key) else { return words("PING") };
+        let units = self.rng.u64(1..=policy.capacity().clamp(1, 20));
+        let amount = self.pick(&["COST", "COST", "UPTO"]);
+        let patience = policy.period_us.saturating_mul(self.rng.i64(1..6)).min(DAY_US);
+        let patience = self.duration(patience);
+        self.clause_for(key, &policy, vec![word(amount), word(&units.to_string()), word("BLOCK"), patience])
+    }
+
+    /// One of many calls by which a long log grows, a tick or so after the one before: the call, and how much later.
+    pub fn lengthen(&mut self, key: &[u8]) -> (Words, i64) {
+        let Some(mut policy) = self.policy_of(key) else { return (words("PING"), 0) };
+        let tick_us = policy.period_us / 65_536 + 1;
+        if self.once_in(40) {
+            policy.option = self.pick(&[None, Some(65_536), Some(60_000), Some(1_000)]);
+        }
+        if self.once_in(40) {
+            policy.limit = self.pick(&[90_000, 100_000, 200_000]);
+        }
+        let clause = match self.rng.u32(..40) {
+            0 => "REFUND 3",
+            1 => "FORCE 5",
+            2 => "RESERVE 1h",
+            3 => "UPTO 9",
+            4..=10 => "COST 2",
+            _ => "COST 1",
+        };
+        (self.clause_for(key, &policy, words(clause)), self.rng.i64(0..=2 * tick_us))
+    }
+
     fn peek(&mut self) -> Words {
         let (name, policy) = self.target();
         let mut words = vec![word("RL.PEEK"), self.keyword(KINDS[policy.kind]), name];
@@ -651,7 +712,11 @@ impl Calls {
 
     /// Something that a client does to a key besides.
     pub fn other(&mut self, now_us: i64) -> Step {
-        let key = self.any_key();
+        let mut key = self.any_key();
+        // What makes a log long is lost by most of this.
+        while self.is_long(&key) && !self.once_in(20) {
+            key = self.any_key();
+        }
         let second = self.key_like(&key);
         let near_ms = |rng: &mut Rng| {
             let us = now_us.saturating_add(rng.i64(-2_000..20_000));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 
-use crate::calls::{Calls, Step, Words};
+use crate::calls::{Calls, Place, Step, Words};
 use crate::resp::{self, encode, readable, Reply};
 use crate::servers::{Arrival, Link, Outcome, Pair, Setup, NAMES};
 use crate::tally::Tally;
@@ -119,6 +119,10 @@ impl<'r> Session<'r> {
                 self.mark()?;
                 continue;
             }
+            if self.calls.once_in(300) {
+                self.lengthen_a_log()?;
+                self.mark()?;
+            }
             if self.calls.once_in(100) {
                 self.change_surroundings()?;
             }
@@ -138,6 +142,18 @@ impl<'r> Session<'r> {
             self.compare_all("after DEBUG LOADAOF")?;
         }
         self.pair.alive()
+    }
+
+    /// Makes many calls on one key, each a little later than the one before.
+    fn lengthen_a_log(&mut self) -> Outcome<()> {
+        let key = format!("long:{}", self.calls.below(2)).into_bytes();
+        for _ in 0..100 + self.calls.below(500) {
+            let (call, later_us) = self.calls.lengthen(&key);
+            self.pair.clock.pass(later_us);
+            self.exchange(0, vec![Step { keys: vec![key.clone()], commands: vec![call], place: Place::Direct }])?;
+        }
+        self.plain(&[b"DUMP", &key[..]])?;
+        Ok(())
     }
 
     fn let_time_pass(&mut self) -> Outcome<()> {
@@ -196,6 +212,9 @@ impl<'r> Session<'r> {
                 let (one, other) = (base.get(at), new.get(at));
                 at += 1;
                 self.number += 1;
+                if words[0] == b"DUMP" {
+                    tally.longest = tally.longest.max(one.len());
+                }
                 if !same(one, other) {
                     difference = Some((self.number, words.clone(), one.to_vec(), other.to_vec(), keys, commands));
                     break 'steps;
@@ -335,7 +354,8 @@ impl<'r> Session<'r> {
         let mark = format!("mark {}.", self.marks);
         self.plain(&["PUBLISH", MARKS, &mark])?;
         let [base, new] = self.subscriber.until(mark.as_bytes(), |_| true)?;
-        self.tally.events += base.len() as u64 - 1;
+        // The last is the mark, which was published and is no event.
+        base.iter().rev().skip(1).for_each(|push| self.tally.event(push));
         if base != new {
             return Err(format!("{}\nthe keyspace events differ\n{}", self.lately(), first_difference(&base, &new)));
         }
@@ -343,7 +363,7 @@ impl<'r> Session<'r> {
             // The servers ping their replicas by time.
             let wanted = |command: &[u8]| !command.starts_with(b"*1\r\n$4\r\nPING");
             let [base, new] = replica.until(mark.as_bytes(), wanted)?;
-            self.tally.stream += base.iter().map(|command| command.len() as u64).sum::<u64>();
+            base.iter().for_each(|command| self.tally.effect(command));
             if base != new {
                 return Err(format!("{}\nthe replication streams differ\n{}", self.lately(), first_difference(&base, &new)));
             }

@@ -26,6 +26,10 @@ pub struct Tally {
     keywords: BTreeMap<String, u64>,
     errors: BTreeMap<String, u64>,
     waits: BTreeMap<String, u64>,
+    effects: BTreeMap<String, u64>,
+    heard: BTreeMap<String, u64>,
+    /// The longest value that was compared in full, in bytes.
+    pub longest: usize,
 }
 
 /// The words that are counted.
@@ -106,6 +110,26 @@ impl Tally {
         *self.waits.entry(what.into()).or_default() += 1;
     }
 
+    /// Counts a command of the replication stream.
+    pub fn effect(&mut self, command: &[u8]) {
+        self.stream += command.len() as u64;
+        if let Reply::Array(words) = Reply::read(command) {
+            if let Some(Reply::Bulk(name)) = words.first() {
+                *self.effects.entry(readable(&name.to_ascii_uppercase(), 20)).or_default() += 1;
+            }
+        }
+    }
+
+    /// Counts a keyspace event, as it is pushed to a client that has subscribed.
+    pub fn event(&mut self, push: &[u8]) {
+        self.events += 1;
+        let text = String::from_utf8_lossy(push);
+        if let Some((_, event)) = text.split_once("__keyevent@").and_then(|(_, rest)| rest.split_once("__:rl.")) {
+            let name: String = event.chars().take_while(|letter| letter.is_ascii_lowercase()).collect();
+            *self.heard.entry(format!("rl.{name}")).or_default() += 1;
+        }
+    }
+
     /// Prints all of it.
     pub fn print(&self) {
         println!("\n{:<24} {:>10} {:>10} {:>10} {:>10}", "calls", "all", "granted", "denied", "errors");
@@ -125,10 +149,12 @@ impl Tally {
         list("keywords in calls without an error", &self.keywords);
         list("calls that wait", &self.waits);
         list("errors", &self.errors);
+        list("commands of the replication stream", &self.effects);
+        list("keyspace events of the module", &self.heard);
         println!(
-            "\n{} commands to each server, {} calls of the module among them; {} stored values with their deadlines, and {} at the \
+            "\n{} commands to each server, {} calls of the module among them; {} stored values with their deadlines (the longest of {} bytes), and {} at the \
              ends of sessions; {} bytes of replication stream; {} bytes of append-only file; {} keyspace events",
-            self.commands, self.calls, self.values, self.snapshots, self.stream, self.appended, self.events
+            self.commands, self.calls, self.values, self.longest, self.snapshots, self.stream, self.appended, self.events
         );
     }
 }
@@ -138,6 +164,8 @@ fn class(text: &[u8]) -> String {
     let mut class = String::new();
     let mut quoted = false;
     let text = String::from_utf8_lossy(text);
+    // What a script adds names the script by its hash.
+    let text = text.split(" script: ").next().unwrap_or_default();
     for (index, letter) in text.char_indices() {
         let opens = letter == '\'' && (quoted || text[..index].ends_with(' '));
         if opens {

@@ -23,15 +23,14 @@ impl Session<'_> {
     /// Has some clients wait, does things that release them or not, and at last lets the time of all run out.
     pub fn wait_episode(&mut self) -> Outcome<()> {
         let keys: Vec<_> = (0..1 + self.calls.below(2)).map(|_| self.calls.any_key()).collect();
-        // A state from which there is something to wait for.
-        if !self.calls.once_in(4) {
-            for key in &keys {
-                let mut steps = Vec::new();
-                for _ in 0..1 + self.calls.below(6) {
-                    let call = self.calls.limiter(Blocking::Never, Some(key.clone()));
-                    steps.push(Step { keys: vec![key.clone()], commands: vec![call], place: Place::Direct });
+        // Most often the keys are used up, so that there is something to wait for.
+        for key in &keys {
+            if !self.calls.once_in(4) {
+                let mut commands = vec![self.calls.fill(key)];
+                if self.calls.once_in(2) {
+                    commands.insert(0, vec![b"DEL".to_vec(), key.clone()]);
                 }
-                self.exchange(0, steps)?;
+                self.exchange(0, vec![Step { keys: vec![key.clone()], commands, place: Place::Direct }])?;
             }
         }
         for _ in 0..3 + self.calls.below(14) {
@@ -87,7 +86,8 @@ impl Session<'_> {
             }
         };
         let key = keys[self.calls.below(keys.len())].clone();
-        let call = self.calls.limiter(Blocking::Always, Some(key));
+        let call =
+            if self.calls.once_in(3) { self.calls.limiter(Blocking::Always, Some(key)) } else { self.calls.wait_for(&key) };
         let mut request = Vec::new();
         encode(&mut request, &call);
         self.tally.commands += 1;

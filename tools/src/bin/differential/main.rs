@@ -58,6 +58,14 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let seed = options.seed.unwrap_or_else(now);
+    // The servers run in folders of their own.
+    let (base, new) = match (options.base.canonicalize(), options.new.canonicalize()) {
+        (Ok(base), Ok(new)) => (base, new),
+        (Err(error), _) | (_, Err(error)) => {
+            println!("a module is missing: {error}");
+            return ExitCode::from(2);
+        }
+    };
     println!("seed {seed}, {} calls", options.calls);
     let start = Instant::now();
     let mut tally = Tally::default();
@@ -68,7 +76,7 @@ fn main() -> ExitCode {
     for number in 0..sessions {
         let setup = SETUPS[number as usize % SETUPS.len()];
         let first_us = 1_700_000_000_000_000 + calls.below(1_000_000_000) as i64 * 1_000_003;
-        let modules = [options.base.as_path(), options.new.as_path()];
+        let modules = [base.as_path(), new.as_path()];
         let begun = tally.calls;
         let session = Session::start(&options.server, modules, setup, first_us, &mut calls, &mut tally);
         let outcome = session.and_then(|mut session| session.run(options.calls / sessions));

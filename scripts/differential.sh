@@ -3,9 +3,10 @@
 # Usage: differential.sh BASE [ARGUMENT]... where BASE is a commit, and the arguments are those of tools/src/bin/differential.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-[ $# -gt 0 ] && [ -n "$1" ] || die "Name the commit to compare with: make differential BASE=<commit>"
+[ -n "${1:-}" ] || die "Name the commit to compare with: make differential BASE=<commit>"
 commit=$(git rev-parse --verify --quiet "$1^{commit}") || die "BASE=$1: there is no such commit."
 shift
+# shellcheck disable=SC2119 # need_all takes the names of further things to install; this script needs none.
 need_all
 build
 

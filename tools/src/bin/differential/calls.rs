@@ -1,4 +1,4 @@
-//! Random calls, mostly meaningful ones, on few keys: by their seed.
+//! Makes random calls on few keys. The seed determines them. Most are meaningful, so that the keys reach many states.
 
 use fastrand::Rng;
 
@@ -9,7 +9,7 @@ pub type Words = Vec<Vec<u8>>;
 pub struct Step {
     /// The commands.
     pub commands: Vec<Words>,
-    /// In what the calls of the module are; each is listed by its words, in the order of their replies.
+    /// Whether the calls of the module are among the commands, in a transaction or in a script.
     pub place: Place,
     /// The keys of database 0 that it may touch.
     pub keys: Vec<Vec<u8>>,
@@ -66,15 +66,15 @@ struct Slot {
 pub struct Calls {
     rng: Rng,
     slots: Vec<Slot>,
-    /// How fast time passes in this part of the run, in microseconds a step or so.
+    /// A typical step of the clock in this part of the run, in microseconds.
     pace_us: i64,
     /// Waits and resets that were answered of late, in milliseconds.
     hints: Vec<i64>,
-    /// Values of limiters that were stored some time.
+    /// Values that limiters' keys had.
     records: Vec<Vec<u8>>,
     /// Keys that hold something else than their limiter's record, and are to be deleted.
     foreign: Vec<Vec<u8>>,
-    /// Whether texts that only people read are asked for.
+    /// Whether to call RL.HELP and COMMAND DOCS.
     pub texts: bool,
 }
 
@@ -87,12 +87,12 @@ const STRICT_SCRIPT: &str =
      local words = {} for word = 1, count do words[word] = ARGV[at + word] end out[#out + 1] = redis.call(unpack(words)) \
      at = at + count + 1 end return out";
 
-/// Whether calls may be ones that the server holds.
+/// Whether calls may have `BLOCK`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Blocking {
     /// Never `BLOCK`.
     Never,
-    /// Where it is answered at once.
+    /// Now and then, as in transactions and scripts, where the server answers at once.
     Harmless,
     /// Always.
     Always,
@@ -136,7 +136,7 @@ impl Calls {
         self.rng.usize(..end)
     }
 
-    /// True once in so many times.
+    /// True with a probability of 1 in `times`.
     pub fn once_in(&mut self, times: u32) -> bool {
         self.rng.u32(..times) == 0
     }
@@ -159,7 +159,7 @@ impl Calls {
             .unwrap_or(0)
     }
 
-    /// A number, as likely of each size.
+    /// A number from `least` to `most`, whose logarithm is distributed evenly.
     fn of_any_size(&mut self, least: f64, most: f64) -> i64 {
         (least * (most / least).powf(self.rng.f64())) as i64
     }
@@ -621,7 +621,7 @@ impl Calls {
         call
     }
 
-    /// Makes something of a call that is most likely wrong.
+    /// Changes a call so that it is most likely an error.
     fn spoil(&mut self, call: &mut Words, blocking: Blocking) {
         const JUNK: [&[u8]; 46] = [
             b"",
@@ -698,7 +698,7 @@ impl Calls {
                 }
             }
         }
-        // A command name that is junk could be one that the server holds or that never ends.
+        // Only commands of the module: another command could block, or take long.
         if !call[0].to_ascii_uppercase().starts_with(b"RL.")
             && call[0].to_ascii_uppercase() != b"GCRA"
             && call[0].to_ascii_uppercase() != b"CL.THROTTLE"
@@ -710,10 +710,10 @@ impl Calls {
         }
     }
 
-    /// Something that a client does to a key besides.
+    /// A command of the server on a key: it deletes it, moves it, changes its value or its deadline.
     pub fn other(&mut self, now_us: i64) -> Step {
         let mut key = self.any_key();
-        // What makes a log long is lost by most of this.
+        // Most of these commands would shorten the log of a long key.
         while self.is_long(&key) && !self.once_in(20) {
             key = self.any_key();
         }
@@ -758,7 +758,7 @@ impl Calls {
         Step { commands: vec![command], place: Place::Direct, keys: vec![key, second] }
     }
 
-    /// A value for a key: of a limiter some time, damaged or not, or of somebody else.
+    /// A `SET` of a value: one that a limiter's key had, damaged or not, or one that no limiter wrote.
     fn store(&mut self, key: Vec<u8>, now_us: i64) -> Words {
         let kind = self.slots.iter().find(|slot| slot.name == key).map_or(0, |slot| slot.policy.kind);
         let mut value = b"nothing yet".to_vec();
@@ -841,7 +841,7 @@ impl Calls {
         command
     }
 
-    /// Some calls, with what is around them.
+    /// The next step.
     pub fn step(&mut self, now_us: i64) -> Step {
         if let Some(key) = self.foreign.pop() {
             let commands = vec![vec![word("DEL"), key.clone()]];
@@ -894,7 +894,7 @@ impl Calls {
         }
     }
 
-    /// The keys of a call, whatever it is: all words that are names of keys.
+    /// The keys of a call: all words that are names of keys.
     pub fn keys_of(&self, call: &Words) -> Vec<Vec<u8>> {
         let mut keys: Vec<_> =
             self.slots.iter().map(|slot| &slot.name).filter(|name| call[1..].contains(name)).cloned().collect();

@@ -10,9 +10,9 @@ use crate::tally::Tally;
 
 /// How many commands are remembered, to be shown if there is a difference.
 const REMEMBERED: usize = 100_000;
-/// The clock does not go beyond this: what redis-cell stores can't either. In microseconds.
+/// The latest wall clock, in microseconds since the Unix epoch: well before 2262, the last year that a record of redis-cell can hold.
 const LATEST_US: i64 = 5_000_000_000_000_000;
-/// Where the marks are published which end what is compared of the events and of the stream.
+/// The channel of the marks. A mark is published after each batch: the keyspace events and the replication stream are compared up to it.
 const MARKS: &str = "differential:marks";
 
 /// A command that was sent, as it is remembered.
@@ -27,13 +27,13 @@ struct Sent {
 pub struct Session<'r> {
     /// The servers.
     pub pair: Pair,
-    /// Where the calls come from.
+    /// Makes the calls.
     pub calls: &'r mut Calls,
-    /// What was covered.
+    /// Counts what was compared.
     pub tally: &'r mut Tally,
-    /// Connections for what is answered at once: by both versions of the protocol.
+    /// Connections for commands that do not block: one that speaks RESP2 and one that speaks RESP3.
     pub links: [Link; 2],
-    /// Connections for calls that wait, which are opened when they are needed.
+    /// Connections for calls with `BLOCK`, opened when they are needed.
     pub waiters: Vec<crate::waiters::Waiter>,
     first_us: i64,
     subscriber: Link,
@@ -88,7 +88,8 @@ impl<'r> Session<'r> {
         if digits != first_us.to_string() {
             return Err(format!("the servers do not see the tool's clock, {first_us} us, but {digits} us"));
         }
-        // Keys go only when they are asked for: both servers then do it at the same command.
+        // The servers delete an expired key only when a command names it, and not in their periodic work: so both delete it at the
+        // same command.
         session.plain(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"])?;
         session.plain(&["CONFIG", "SET", "notify-keyspace-events", "EA"])?;
         if setup.replica == Arrival::First {
@@ -97,7 +98,7 @@ impl<'r> Session<'r> {
         Ok(session)
     }
 
-    /// Makes so many calls of the module, and what comes between them.
+    /// Makes at least `calls` calls of the module, with other commands and steps of the clock between them.
     pub fn run(&mut self, calls: u64) -> Outcome<()> {
         let last = self.tally.calls + calls;
         let middle = self.tally.calls + calls / 2;
@@ -134,7 +135,7 @@ impl<'r> Session<'r> {
             self.mark()?;
         }
         self.compare_all("at the end of the session")?;
-        // What is loaded again is what was there.
+        // The servers write their keys to a file and load them from it.
         self.plain(&["DEBUG", "RELOAD"])?;
         self.compare_all("after DEBUG RELOAD")?;
         if self.setup.appends {
@@ -173,7 +174,7 @@ impl<'r> Session<'r> {
     /// Sends steps to both servers in one go, and compares the replies, and what is stored after each.
     pub fn exchange(&mut self, link: usize, steps: Vec<Step>) -> Outcome<()> {
         let mut request = Vec::new();
-        // For each step: how many commands, and which keys are looked at after them, in how many commands each.
+        // For each step, the commands that read what its keys hold after it.
         let mut plan = Vec::with_capacity(steps.len());
         let mut count = 0;
         for step in &steps {
@@ -270,7 +271,7 @@ impl<'r> Session<'r> {
         vec![command(&[b"DUMP", key]), deadline]
     }
 
-    /// What was sent of late about these keys.
+    /// The last commands that named one of these keys.
     fn history(&self, keys: &[Vec<u8>]) -> String {
         let about = |sent: &&Sent| sent.words.iter().any(|word| keys.contains(word)) || sent.words[0].starts_with(b"FLUSH");
         let mut lines: Vec<_> = self.sent.iter().rev().filter(about).take(40).map(line).collect();
@@ -278,20 +279,20 @@ impl<'r> Session<'r> {
         format!("what was sent before about these keys (number, wall clock, command, reply):\n{}", lines.join("\n"))
     }
 
-    /// Remembers a command that was sent by another way.
+    /// Remembers a command that was not sent by [`Self::exchange`].
     pub fn remember(&mut self, words: Words, reply: &[u8]) {
         self.number += 1;
         let reply = reply[..reply.len().min(300)].to_vec();
         self.sent.push_back(Sent { number: self.number, wall_us: self.pair.clock.wall_us(), words, reply });
     }
 
-    /// The last commands that were sent, about whatever key.
+    /// The last commands that were sent.
     pub fn lately(&self) -> String {
         let from = self.sent.len().saturating_sub(60);
         self.sent.iter().skip(from).map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// Sends one command; the reply of both, which must be the same.
+    /// Sends one command, and returns the reply. It is an error if the replies differ.
     pub fn plain<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Outcome<Vec<u8>> {
         let mut request = Vec::new();
         encode(&mut request, words);
@@ -307,7 +308,7 @@ impl<'r> Session<'r> {
         }
     }
 
-    /// A section of what a server tells of itself; of the base's.
+    /// A section of `INFO` of the base's server.
     fn info(&mut self, section: &str) -> Outcome<String> {
         let mut request = Vec::new();
         encode(&mut request, &["INFO", section]);
@@ -324,7 +325,7 @@ impl<'r> Session<'r> {
         Ok(())
     }
 
-    /// Changes something that the module looks at.
+    /// Changes a setting that the module's behaviour depends on.
     fn change_surroundings(&mut self) -> Outcome<()> {
         match self.calls.below(4) {
             0 => self.plain(&["CONFIG", "SET", "notify-keyspace-events", "EA"])?,
@@ -333,7 +334,7 @@ impl<'r> Session<'r> {
                 self.plain(&["CONFIG", "SET", "notify-keyspace-events", events])?
             }
             2 => {
-                // Which keys are told as changed to a client that keeps copies of them.
+                // With it, the server pushes the names of changed keys to this client.
                 let state = if self.calls.once_in(2) { "ON" } else { "OFF" };
                 let mut request = Vec::new();
                 encode(&mut request, &["CLIENT", "TRACKING", state]);
@@ -360,7 +361,7 @@ impl<'r> Session<'r> {
             return Err(format!("{}\nthe keyspace events differ\n{}", self.lately(), first_difference(&base, &new)));
         }
         if let Some(replica) = &mut self.replica {
-            // The servers ping their replicas by time.
+            // When the servers ping their replicas depends on the time.
             let wanted = |command: &[u8]| !command.starts_with(b"*1\r\n$4\r\nPING");
             let [base, new] = replica.until(mark.as_bytes(), wanted)?;
             base.iter().for_each(|command| self.tally.effect(command));
@@ -380,7 +381,7 @@ impl<'r> Session<'r> {
         Ok(())
     }
 
-    /// Becomes a replica of both servers.
+    /// Connects to both servers as a replica, and reads the copy of their keys.
     fn attach(&mut self) -> Outcome<()> {
         let failed = |error: std::io::Error| format!("no stream: {error}");
         let mut replica = self.pair.bare_link()?;
@@ -390,7 +391,7 @@ impl<'r> Session<'r> {
         if !answer.get(0).starts_with(b"+FULLRESYNC") {
             return Err(format!("no stream but {}", readable(answer.get(0), 200)));
         }
-        // The servers copy their keys, and send the copy, as part of their periodic work.
+        // The servers write and send the copy of their keys in their periodic work, which depends on the steady clock.
         for server in 0..2 {
             let mut line = Vec::new();
             while line.is_empty() || !line.ends_with(b"\n") {
@@ -401,7 +402,7 @@ impl<'r> Session<'r> {
                     continue;
                 }
                 line.extend(replica.ends[server].take(1).map_err(failed)?);
-                // The servers send empty lines meanwhile.
+                // Until the copy is ready, the servers send empty lines.
                 if line == b"\n" {
                     line.clear();
                 }
@@ -424,7 +425,7 @@ impl<'r> Session<'r> {
         self.mark()
     }
 
-    /// Compares every key of both databases, and all that the module tells of itself.
+    /// Compares every key of both databases, the statistics and the configuration.
     pub fn compare_all(&mut self, when: &str) -> Outcome<()> {
         for db in ["0", "1"] {
             self.plain(&["SELECT", db])?;
@@ -459,7 +460,7 @@ impl<'r> Session<'r> {
         self.mark()
     }
 
-    /// Counts a call that is not part of a step.
+    /// Counts a call that was not sent by [`Self::exchange`].
     pub fn count(&mut self, place: &str, words: &Words, reply: &[u8]) {
         let calls = &mut *self.calls;
         self.tally.call(place, words, &Reply::read(reply), &mut |five| calls.learn(five));
@@ -477,7 +478,7 @@ fn line(sent: &Sent) -> String {
     format!("{:>9} {} {} -> {}", sent.number, sent.wall_us, show(&sent.words), readable(&sent.reply, 160))
 }
 
-/// Both replies, to be compared by a person.
+/// Describes the first difference between two replies.
 pub fn differ(one: &[u8], other: &[u8]) -> String {
     let at = one.iter().zip(other).take_while(|(one, other)| one == other).count();
     let from = at.saturating_sub(600);

@@ -18,7 +18,7 @@ use crate::resp;
 /// No server takes longer for anything unless it is broken.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What ends a run: a difference, or a server that ended; in words.
+/// A result whose error is a text: what differs, or which server does not answer.
 pub type Outcome<T> = Result<T, String>;
 
 /// The clocks that both servers read. Only the tool moves them.
@@ -55,7 +55,7 @@ impl Clock {
         self.file.write_all_at(&self.ahead_us.to_ne_bytes(), 8).expect("the clock's file");
     }
 
-    /// Moves the steady clock ahead and leaves the wall clock: the servers do their periodic work.
+    /// Moves the steady clock ahead by 100 ms and leaves the wall clock: the servers do their periodic work.
     pub fn tick(&mut self) {
         let wall_us = self.wall_us();
         self.pass(100_000);
@@ -63,7 +63,7 @@ impl Clock {
     }
 }
 
-/// What a pair of servers is set up with.
+/// The options of a pair of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// Whether the append-only file is on.
@@ -201,7 +201,7 @@ pub const NAMES: [&str; 2] = ["base", "new"];
 impl Server {
     fn start(program: &str, folder: &Path, module: &Path, [clock, library]: [&OsStr; 2], setup: Setup) -> io::Result<Self> {
         let appends = if setup.appends { "yes" } else { "no" };
-        // Nothing may happen by itself: no snapshot, no ping to a replica, no replica given up.
+        // The servers do nothing by the time: they write no snapshot, ping no replica and disconnect none.
         fs::write(
             folder.join("server.conf"),
             format!(
@@ -267,7 +267,7 @@ impl Connection {
         self.at = 0;
     }
 
-    /// Takes `count` bytes, whatever they are.
+    /// Reads `count` bytes.
     pub fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
         while self.buffer.len() < self.at + count {
             self.fill()?;
@@ -343,7 +343,7 @@ impl Link {
         Ok(())
     }
 
-    /// Reads so many replies of one server. A push counts as the beginning of the reply that follows it.
+    /// Reads `count` replies of one server. A push counts as the beginning of the reply that follows it.
     pub fn read(&mut self, server: usize, count: usize) -> Outcome<()> {
         self.ranges(server, count).map(|_| ())
     }
@@ -363,7 +363,7 @@ impl Link {
         Ok(ranges)
     }
 
-    /// Sends a request to both, and reads the replies to its so many commands.
+    /// Sends a request of `count` commands to both, and reads the replies.
     pub fn exchange(&mut self, request: &[u8], count: usize) -> Outcome<[Replies<'_>; 2]> {
         self.send(request)?;
         let ranges = [self.ranges(0, count)?, self.ranges(1, count)?];
@@ -372,7 +372,7 @@ impl Link {
         Ok([Replies { bytes: &base.buffer, ranges: of_base }, Replies { bytes: &new.buffer, ranges: of_new }])
     }
 
-    /// Reads from both until a reply that contains `mark`: all of it, and what `keep` keeps of it.
+    /// Reads from both up to the reply that contains `mark`, and returns those replies for which `keep` is true.
     pub fn until(&mut self, mark: &[u8], keep: impl Fn(&[u8]) -> bool) -> Outcome<[Vec<Vec<u8>>; 2]> {
         let mut both = [Vec::new(), Vec::new()];
         for (server, (end, kept)) in self.ends.iter_mut().zip(&mut both).enumerate() {
@@ -392,7 +392,8 @@ impl Link {
         Ok(both)
     }
 
-    /// Has both servers go through their loops a few times: what was due has been done, and what was sent before has been read.
+    /// Waits until both servers have run their event loops a few times: they have then read all that was sent, and have run all
+    /// timers that are due.
     pub fn settle(&mut self) -> Outcome<()> {
         for _ in 0..4 {
             self.exchange(b"*1\r\n$4\r\nPING\r\n", 1)?;

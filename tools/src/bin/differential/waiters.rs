@@ -1,4 +1,4 @@
-//! Calls that the server holds: a few at a time, until all are answered.
+//! Calls with `BLOCK`, which the servers answer later: a few clients at a time, until all are answered.
 
 use crate::calls::{Blocking, Place, Step, Words};
 use crate::resp::{encode, readable, Reply};
@@ -10,9 +10,9 @@ pub struct Waiter {
     link: Link,
     /// Its number at each server.
     ids: [Vec<u8>; 2],
-    /// The call that it waits with.
+    /// The call that is not answered yet.
     call: Option<Words>,
-    /// Whether it was held when it was looked at last.
+    /// Whether the servers had left it unanswered when the replies were last collected.
     held: bool,
 }
 
@@ -20,10 +20,10 @@ pub struct Waiter {
 const LONGEST_US: i64 = 86_401_000_000;
 
 impl Session<'_> {
-    /// Has some clients wait, does things that release them or not, and at last lets the time of all run out.
+    /// Sends calls with `BLOCK`, changes keys and clocks meanwhile, and at last moves the clock past the end of every wait.
     pub fn wait_episode(&mut self) -> Outcome<()> {
         let keys: Vec<_> = (0..1 + self.calls.below(2)).map(|_| self.calls.any_key()).collect();
-        // Most often the keys are used up, so that there is something to wait for.
+        // Most often the keys are used up first, so that the calls have to wait.
         for key in &keys {
             if !self.calls.once_in(4) {
                 let mut commands = vec![self.calls.fill(key)];
@@ -113,7 +113,7 @@ impl Session<'_> {
         Ok(Waiter { link, ids, call: None, held: false })
     }
 
-    /// Does something to the keys that are waited for.
+    /// Sends commands that change the keys which clients wait for.
     fn change_keys(&mut self, keys: &[Vec<u8>]) -> Outcome<()> {
         let mut steps = Vec::new();
         for _ in 0..1 + self.calls.below(3) {
@@ -153,7 +153,7 @@ impl Session<'_> {
         self.exchange(link, steps)
     }
 
-    /// Ends a wait from outside.
+    /// Ends a wait by `CLIENT UNBLOCK`.
     fn unblock(&mut self) -> Outcome<()> {
         let Some(waiter) = self.waiters.iter().position(|waiter| waiter.call.is_some()) else { return Ok(()) };
         let how = ["TIMEOUT", "ERROR"][self.calls.below(2)];
@@ -172,7 +172,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Has a client leave that waits.
+    /// Closes the connection of a client that waits.
     fn leave(&mut self) -> Outcome<()> {
         let Some(waiter) = self.waiters.iter().position(|waiter| waiter.call.is_some()) else { return Ok(()) };
         let gone = self.waiters.remove(waiter);
@@ -185,7 +185,7 @@ impl Session<'_> {
         self.links[0].settle()
     }
 
-    /// Lets both servers do what is due, and compares who was answered, and what.
+    /// Waits until both servers have done what is due, and compares which clients they have answered, and the replies.
     fn collect(&mut self) -> Outcome<()> {
         let mut again = 0;
         loop {

@@ -700,8 +700,8 @@ impl Calls {
         }
         // Only commands of the module: another command could block, or take long.
         if !call[0].to_ascii_uppercase().starts_with(b"RL.")
-            && call[0].to_ascii_uppercase() != b"GCRA"
-            && call[0].to_ascii_uppercase() != b"CL.THROTTLE"
+            && !call[0].eq_ignore_ascii_case(b"GCRA")
+            && !call[0].eq_ignore_ascii_case(b"CL.THROTTLE")
         {
             *call = words("RL.UNKNOWN 1 2 3");
         }
@@ -864,7 +864,7 @@ impl Calls {
             2 => {
                 let calls: Vec<_> = (0..self.rng.usize(1..4))
                     .map(|_| self.call(Blocking::Harmless))
-                    .filter(|call| call[0].to_ascii_uppercase() != b"CONFIG" && call[0].to_ascii_uppercase() != b"COMMAND")
+                    .filter(|call| !call[0].eq_ignore_ascii_case(b"CONFIG") && !call[0].eq_ignore_ascii_case(b"COMMAND"))
                     .collect();
                 let keys: Vec<_> = calls.iter().flat_map(|call| self.keys_of(call)).collect();
                 let (eval, script) = match self.rng.u32(..9) {

@@ -105,7 +105,7 @@ impl<'r> Session<'r> {
         let mut batches = 0_u64;
         while self.tally.calls < last {
             batches += 1;
-            if batches % 300 == 0 {
+            if batches.is_multiple_of(300) {
                 self.calls.change_pace();
             }
             if self.setup.replica == Arrival::Middle && self.replica.is_none() && self.tally.calls >= middle {
@@ -197,7 +197,7 @@ impl<'r> Session<'r> {
         let [base, new] = match self.links[link].exchange(&request, count) {
             Ok(both) => both,
             Err(error) => {
-                let sent: Vec<_> = steps.iter().flat_map(|step| &step.commands).map(|words| show(words)).collect();
+                let sent: Vec<_> = steps.iter().flat_map(|step| &step.commands).map(show).collect();
                 let ended = self.pair.alive().err().unwrap_or_default();
                 return Err(format!("{error}\n{ended}\nthe commands were:\n{}", sent.join("\n")));
             }
@@ -242,7 +242,7 @@ impl<'r> Session<'r> {
             None => Ok(()),
             Some((number, words, one, other, mut keys, commands)) => {
                 keys.extend(self.calls.keys_of(&words));
-                let step: Vec<_> = commands.iter().map(|words| show(words)).collect();
+                let step: Vec<_> = commands.iter().map(show).collect();
                 let ended = self.pair.alive().err().unwrap_or_default();
                 Err(format!(
                     "{}\ncommand {number} at {wall_us} us, version {} of the protocol:\n  {}\nof the step:\n  {}\n{}{ended}",
@@ -369,7 +369,7 @@ impl<'r> Session<'r> {
                 return Err(format!("{}\nthe replication streams differ\n{}", self.lately(), first_difference(&base, &new)));
             }
         }
-        if self.setup.appends && self.marks % 20 == 0 {
+        if self.setup.appends && self.marks.is_multiple_of(20) {
             let [base, new] = self.pair.appended(self.appended)?;
             self.appended += base.len() as u64;
             self.tally.appended += base.len() as u64;

@@ -395,7 +395,7 @@ impl Link {
     /// Waits until both servers have run their event loops a few times: they have then read all that was sent, and have run all
     /// timers that are due.
     pub fn settle(&mut self) -> Outcome<()> {
-        for _ in 0..4 {
+        for _ in 0..12 {
             self.exchange(b"*1\r\n$4\r\nPING\r\n", 1)?;
         }
         Ok(())

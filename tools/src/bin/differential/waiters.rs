@@ -23,6 +23,8 @@ impl Session<'_> {
     /// Sends calls with `BLOCK`, changes keys and clocks meanwhile, and at last moves the clock past the end of every wait.
     pub fn wait_episode(&mut self) -> Outcome<()> {
         let keys: Vec<_> = (0..1 + self.calls.below(2)).map(|_| self.calls.any_key()).collect();
+        // Both servers must do their periodic work at each position of the clock, or one of them does it later than the other.
+        self.links[0].settle()?;
         // Most often the keys are used up first, so that the calls have to wait.
         for key in &keys {
             if !self.calls.once_in(4) {
@@ -48,6 +50,7 @@ impl Session<'_> {
                     let to_us = self.pair.clock.wall_us() + us;
                     self.pair.clock.step_to(to_us);
                     self.tally.wait("the wall clock stepped");
+                    self.collect()?;
                     self.pair.clock.pass(100_000);
                 }
                 18 => self.unblock()?,

@@ -8,7 +8,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes matrix servers sanitize fuzz chaos instructions core waiters bench bench-report demo plots build deps lint fmt clean
+.PHONY: help run test busy bare recipes matrix servers sanitize fuzz chaos differential instructions core waiters bench bench-report demo plots build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +48,13 @@ CHAOS ?= 120
 SEED ?= $(shell date +%s)
 chaos: ## Run a cluster under load for CHAOS=120 seconds, with kills, failovers, restarts and slot moves that SEED determines
 	@scripts/tool.sh chaos --seconds "$(CHAOS)" --seed "$(SEED)"
+
+# A commit. The texts of RL.HELP and COMMAND DOCS are compared, too; TEXTS=no leaves them out.
+BASE ?=
+CALLS ?= 1000000
+TEXTS ?= yes
+differential: ## Compare all that the module does with the build of commit BASE, in CALLS=1000000 random calls by SEED, on SERVER
+	@scripts/differential.sh "$(BASE)" --calls "$(CALLS)" --seed "$(SEED)" $(if $(filter no,$(TEXTS)),--without-texts)
 
 instructions: ## Count the instructions that a call of each command takes
 	@scripts/tool.sh instructions

@@ -1,0 +1,531 @@
+//! A session: calls to both servers, and the comparison of all that can be seen of them.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+
+use crate::calls::{Calls, Place, Step, Words};
+use crate::resp::{self, encode, readable, Reply};
+use crate::servers::{Arrival, Link, Outcome, Pair, Setup, NAMES};
+use crate::tally::Tally;
+
+/// How many commands are remembered, to be shown if there is a difference.
+const REMEMBERED: usize = 100_000;
+/// The latest wall clock, in microseconds since the Unix epoch: well before 2262, the last year that a record of redis-cell can hold.
+const LATEST_US: i64 = 5_000_000_000_000_000;
+/// The channel of the marks. A mark is published after each batch: the keyspace events and the replication stream are compared up to it.
+const MARKS: &str = "differential:marks";
+
+/// A command that was sent, as it is remembered.
+struct Sent {
+    number: u64,
+    wall_us: i64,
+    words: Words,
+    reply: Vec<u8>,
+}
+
+/// A session with a pair of servers.
+pub struct Session<'r> {
+    /// The servers.
+    pub pair: Pair,
+    /// Makes the calls.
+    pub calls: &'r mut Calls,
+    /// Counts what was compared.
+    pub tally: &'r mut Tally,
+    /// Connections for commands that do not block: one that speaks RESP2 and one that speaks RESP3.
+    pub links: [Link; 2],
+    /// Connections for calls with `BLOCK`, opened when they are needed.
+    pub waiters: Vec<crate::waiters::Waiter>,
+    first_us: i64,
+    subscriber: Link,
+    replica: Option<Link>,
+    setup: Setup,
+    appended: u64,
+    marks: u64,
+    sent: VecDeque<Sent>,
+    number: u64,
+}
+
+impl<'r> Session<'r> {
+    /// Starts the servers, and opens connections.
+    pub fn start(
+        program: &str,
+        modules: [&Path; 2],
+        setup: Setup,
+        first_us: i64,
+        calls: &'r mut Calls,
+        tally: &'r mut Tally,
+    ) -> Outcome<Self> {
+        let mut pair = Pair::start(program, modules, first_us, setup)?;
+        let links = [pair.link(2)?, pair.link(3)?];
+        let mut subscriber = pair.link(3)?;
+        let mut request = Vec::new();
+        encode(&mut request, &["SUBSCRIBE", MARKS]);
+        encode(&mut request, &["PSUBSCRIBE", "__key*__:*"]);
+        subscriber.send(&request)?;
+        let mut session = Self {
+            pair,
+            calls,
+            tally,
+            links,
+            waiters: Vec::new(),
+            first_us,
+            subscriber,
+            replica: None,
+            setup,
+            appended: 0,
+            marks: 0,
+            sent: VecDeque::new(),
+            number: 0,
+        };
+        let server = session.info("server")?;
+        if server.lines().any(|line| line.starts_with("monotonic_clock:") && !line.contains("POSIX")) {
+            return Err(format!("the server's steady clock can't be frozen: {server}"));
+        }
+        // The reply is the seconds and the microseconds.
+        let time = session.plain(&["TIME"])?;
+        let digits: String =
+            String::from_utf8_lossy(&time).lines().skip(2).step_by(2).map(|part| format!("{part:0>6}")).collect();
+        if digits != first_us.to_string() {
+            return Err(format!("the servers do not see the tool's clock, {first_us} us, but {digits} us"));
+        }
+        // The servers delete an expired key only when a command names it, and not in their periodic work: so both delete it at the
+        // same command.
+        session.plain(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"])?;
+        session.plain(&["CONFIG", "SET", "notify-keyspace-events", "EA"])?;
+        if setup.replica == Arrival::First {
+            session.attach()?;
+        }
+        Ok(session)
+    }
+
+    /// Makes at least `calls` calls of the module, with other commands and steps of the clock between them.
+    pub fn run(&mut self, calls: u64) -> Outcome<()> {
+        let last = self.tally.calls + calls;
+        let middle = self.tally.calls + calls / 2;
+        let mut batches = 0_u64;
+        while self.tally.calls < last {
+            batches += 1;
+            if batches.is_multiple_of(300) {
+                self.calls.change_pace();
+            }
+            if self.setup.replica == Arrival::Middle && self.replica.is_none() && self.tally.calls >= middle {
+                self.attach()?;
+            }
+            self.let_time_pass()?;
+            if self.calls.once_in(10) {
+                self.learn_a_value()?;
+            }
+            if self.calls.once_in(40) {
+                self.wait_episode()?;
+                self.mark()?;
+                continue;
+            }
+            if self.calls.once_in(300) {
+                self.lengthen_a_log()?;
+                self.mark()?;
+            }
+            if self.calls.once_in(100) {
+                self.change_surroundings()?;
+            }
+            let now_us = self.pair.clock.wall_us();
+            let count = 1 + self.calls.below(30);
+            let steps: Vec<_> = (0..count).map(|_| self.calls.step(now_us)).collect();
+            let link = self.calls.below(2);
+            self.exchange(link, steps)?;
+            self.mark()?;
+        }
+        self.compare_all("at the end of the session")?;
+        // The servers write their keys to a file and load them from it.
+        self.plain(&["DEBUG", "RELOAD"])?;
+        self.compare_all("after DEBUG RELOAD")?;
+        if self.setup.appends {
+            self.plain(&["DEBUG", "LOADAOF"])?;
+            self.compare_all("after DEBUG LOADAOF")?;
+        }
+        self.pair.alive()
+    }
+
+    /// Makes many calls on one key, each a little later than the one before.
+    fn lengthen_a_log(&mut self) -> Outcome<()> {
+        let key = format!("long:{}", self.calls.below(2)).into_bytes();
+        for _ in 0..100 + self.calls.below(500) {
+            let (call, later_us) = self.calls.lengthen(&key);
+            self.pair.clock.pass(later_us);
+            self.exchange(0, vec![Step { keys: vec![key.clone()], commands: vec![call], place: Place::Direct }])?;
+        }
+        self.plain(&[b"DUMP", &key[..]])?;
+        Ok(())
+    }
+
+    fn let_time_pass(&mut self) -> Outcome<()> {
+        let pass_us = self.calls.pass_us(self.pair.clock.wall_us());
+        let clock = &mut self.pair.clock;
+        let to_us = clock.wall_us().saturating_add(pass_us);
+        if to_us > LATEST_US || to_us < self.first_us / 2 {
+            clock.step_to(self.first_us);
+        } else if pass_us < 0 {
+            clock.step_to(to_us);
+        } else {
+            clock.pass(pass_us);
+        }
+        Ok(())
+    }
+
+    /// Sends steps to both servers in one go, and compares the replies, and what is stored after each.
+    pub fn exchange(&mut self, link: usize, steps: Vec<Step>) -> Outcome<()> {
+        let mut request = Vec::new();
+        // For each step, the commands that read what its keys hold after it.
+        let mut plan = Vec::with_capacity(steps.len());
+        let mut count = 0;
+        for step in &steps {
+            step.commands.iter().for_each(|command| encode(&mut request, command));
+            let mut keys = BTreeSet::new();
+            if !self.calls.once_in(6) {
+                keys.extend(step.keys.iter().cloned());
+            }
+            let mut looks: Vec<Words> = Vec::new();
+            for key in &keys {
+                looks.extend(self.looks(key));
+            }
+            looks.iter().for_each(|look| encode(&mut request, look));
+            self.tally.values += keys.len() as u64;
+            count += step.commands.len() + looks.len();
+            plan.push(looks);
+        }
+        let wall_us = self.pair.clock.wall_us();
+        self.tally.commands += count as u64;
+        let [base, new] = match self.links[link].exchange(&request, count) {
+            Ok(both) => both,
+            Err(error) => {
+                let sent: Vec<_> = steps.iter().flat_map(|step| &step.commands).map(show).collect();
+                let ended = self.pair.alive().err().unwrap_or_default();
+                return Err(format!("{error}\n{ended}\nthe commands were:\n{}", sent.join("\n")));
+            }
+        };
+        let mut at = 0;
+        let mut difference = None;
+        let (calls, tally) = (&mut *self.calls, &mut *self.tally);
+        'steps: for (step, looks) in steps.into_iter().zip(plan) {
+            let first = at;
+            let Step { commands, place, keys } = step;
+            let all = commands.iter().chain(&looks);
+            for words in all {
+                let (one, other) = (base.get(at), new.get(at));
+                at += 1;
+                self.number += 1;
+                if words[0] == b"DUMP" {
+                    tally.longest = tally.longest.max(one.len());
+                }
+                if !same(one, other) {
+                    difference = Some((self.number, words.clone(), one.to_vec(), other.to_vec(), keys, commands));
+                    break 'steps;
+                }
+            }
+            let replies: Vec<_> = (first..first + commands.len()).map(|index| base.get(index)).collect();
+            tally.count(&place, &commands, &replies, |five| calls.learn(five));
+            for (command, reply) in commands.iter().zip(&replies) {
+                if reply.starts_with(b"-WRONGTYPE") {
+                    calls.learn_foreign(command);
+                }
+            }
+            let number = self.number - looks.len() as u64 - commands.len() as u64;
+            for (index, words) in commands.into_iter().enumerate() {
+                let reply = base.get(first + index);
+                let reply = reply[..reply.len().min(300)].to_vec();
+                self.sent.push_back(Sent { number: number + index as u64 + 1, wall_us, words, reply });
+            }
+        }
+        while self.sent.len() > REMEMBERED {
+            self.sent.pop_front();
+        }
+        match difference {
+            None => Ok(()),
+            Some((number, words, one, other, mut keys, commands)) => {
+                keys.extend(self.calls.keys_of(&words));
+                let step: Vec<_> = commands.iter().map(show).collect();
+                let ended = self.pair.alive().err().unwrap_or_default();
+                Err(format!(
+                    "{}\ncommand {number} at {wall_us} us, version {} of the protocol:\n  {}\nof the step:\n  {}\n{}{ended}",
+                    self.history(&keys),
+                    link + 2,
+                    show(&words),
+                    step.join("\n  "),
+                    differ(&one, &other),
+                ))
+            }
+        }
+    }
+
+    /// The commands that show what a key holds.
+    fn looks(&mut self, key: &[u8]) -> Vec<Words> {
+        let command = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect::<Words>();
+        let deadline = command(&[b"PEXPIRETIME", key]);
+        if self.calls.is_long(key) && !self.calls.once_in(40) {
+            return vec![
+                command(&[b"STRLEN", key]),
+                command(&[b"GETRANGE", key, b"0", b"63"]),
+                command(&[b"GETRANGE", key, b"-64", b"-1"]),
+                deadline,
+            ];
+        }
+        vec![command(&[b"DUMP", key]), deadline]
+    }
+
+    /// The last commands that named one of these keys.
+    fn history(&self, keys: &[Vec<u8>]) -> String {
+        let about = |sent: &&Sent| sent.words.iter().any(|word| keys.contains(word)) || sent.words[0].starts_with(b"FLUSH");
+        let mut lines: Vec<_> = self.sent.iter().rev().filter(about).take(40).map(line).collect();
+        lines.reverse();
+        format!("what was sent before about these keys (number, wall clock, command, reply):\n{}", lines.join("\n"))
+    }
+
+    /// Remembers a command that was not sent by [`Self::exchange`].
+    pub fn remember(&mut self, words: Words, reply: &[u8]) {
+        self.number += 1;
+        let reply = reply[..reply.len().min(300)].to_vec();
+        self.sent.push_back(Sent { number: self.number, wall_us: self.pair.clock.wall_us(), words, reply });
+    }
+
+    /// The last commands that were sent.
+    pub fn lately(&self) -> String {
+        let from = self.sent.len().saturating_sub(60);
+        self.sent.iter().skip(from).map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Sends one command, and returns the reply. It is an error if the replies differ.
+    pub fn plain<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Outcome<Vec<u8>> {
+        let mut request = Vec::new();
+        encode(&mut request, words);
+        self.tally.commands += 1;
+        let [base, new] = self.links[0].exchange(&request, 1)?;
+        let (one, other) = (base.get(0), new.get(0));
+        if same(one, other) {
+            Ok(one.to_vec())
+        } else {
+            let words: Words = words.iter().map(|word| word.as_ref().to_vec()).collect();
+            let error = format!("{}\n{}", show(&words), differ(one, other));
+            Err(format!("{}\n{error}", self.lately()))
+        }
+    }
+
+    /// A section of `INFO` of the base's server.
+    fn info(&mut self, section: &str) -> Outcome<String> {
+        let mut request = Vec::new();
+        encode(&mut request, &["INFO", section]);
+        let [base, _] = self.links[0].exchange(&request, 1)?;
+        Ok(String::from_utf8_lossy(base.get(0)).into_owned())
+    }
+
+    fn learn_a_value(&mut self) -> Outcome<()> {
+        let key = self.calls.any_key();
+        let reply = self.plain(&[b"GET", &key[..]])?;
+        if let Reply::Bulk(value) = Reply::read(&reply) {
+            self.calls.learn_value(value);
+        }
+        Ok(())
+    }
+
+    /// Changes a setting that the module's behaviour depends on.
+    fn change_surroundings(&mut self) -> Outcome<()> {
+        match self.calls.below(4) {
+            0 => self.plain(&["CONFIG", "SET", "notify-keyspace-events", "EA"])?,
+            1 => {
+                let events = ["", "Ed", "KEAm", "Egx"][self.calls.below(4)];
+                self.plain(&["CONFIG", "SET", "notify-keyspace-events", events])?
+            }
+            2 => {
+                // With it, the server pushes the names of changed keys to this client.
+                let state = if self.calls.once_in(2) { "ON" } else { "OFF" };
+                let mut request = Vec::new();
+                encode(&mut request, &["CLIENT", "TRACKING", state]);
+                self.links[1].exchange(&request, 1)?;
+                Vec::new()
+            }
+            _ => {
+                let most = ["128", "0", "3", "10", "1024"][self.calls.below(5)];
+                self.plain(&["CONFIG", "SET", "rl.top-keys", most])?
+            }
+        };
+        Ok(())
+    }
+
+    /// Compares the events and the streams up to now.
+    pub fn mark(&mut self) -> Outcome<()> {
+        self.marks += 1;
+        let mark = format!("mark {}.", self.marks);
+        self.plain(&["PUBLISH", MARKS, &mark])?;
+        let [base, new] = self.subscriber.until(mark.as_bytes(), |_| true)?;
+        // The last is the mark, which was published and is no event.
+        base.iter().rev().skip(1).for_each(|push| self.tally.event(push));
+        if base != new {
+            return Err(format!("{}\nthe keyspace events differ\n{}", self.lately(), first_difference(&base, &new)));
+        }
+        if let Some(replica) = &mut self.replica {
+            // When the servers ping their replicas depends on the time.
+            let wanted = |command: &[u8]| !command.starts_with(b"*1\r\n$4\r\nPING");
+            let [base, new] = replica.until(mark.as_bytes(), wanted)?;
+            base.iter().for_each(|command| self.tally.effect(command));
+            if base != new {
+                return Err(format!("{}\nthe replication streams differ\n{}", self.lately(), first_difference(&base, &new)));
+            }
+        }
+        if self.setup.appends && self.marks.is_multiple_of(20) {
+            let [base, new] = self.pair.appended(self.appended)?;
+            self.appended += base.len() as u64;
+            self.tally.appended += base.len() as u64;
+            if base != new {
+                let error = first_difference(&commands(&base), &commands(&new));
+                return Err(format!("{}\nthe append-only files differ\n{error}", self.lately()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects to both servers as a replica, and reads the copy of their keys.
+    fn attach(&mut self) -> Outcome<()> {
+        let failed = |error: std::io::Error| format!("no stream: {error}");
+        let mut replica = self.pair.bare_link()?;
+        // Not in one go: a server sends no stream to a client that is yet to get another reply.
+        replica.exchange(b"REPLCONF capa psync2\r\n", 1)?;
+        let [answer, _] = replica.exchange(b"PSYNC ? -1\r\n", 1)?;
+        if !answer.get(0).starts_with(b"+FULLRESYNC") {
+            return Err(format!("no stream but {}", readable(answer.get(0), 200)));
+        }
+        // The servers write and send the copy of their keys in their periodic work, which depends on the steady clock.
+        for server in 0..2 {
+            let mut line = Vec::new();
+            while line.is_empty() || !line.ends_with(b"\n") {
+                if !replica.ends[server].has_some().map_err(failed)? {
+                    self.pair.clock.tick();
+                    self.links[0].settle()?;
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    continue;
+                }
+                line.extend(replica.ends[server].take(1).map_err(failed)?);
+                // Until the copy is ready, the servers send empty lines.
+                if line == b"\n" {
+                    line.clear();
+                }
+            }
+            let length = std::str::from_utf8(&line[1..line.len() - 2]).ok().and_then(|length| length.parse::<usize>().ok());
+            let mut left = length.ok_or_else(|| format!("no copy of the keys but {}", readable(&line, 100)))?;
+            while left > 0 {
+                if !replica.ends[server].has_some().map_err(failed)? {
+                    self.links[0].settle()?;
+                    continue;
+                }
+                left -= replica.ends[server].take_at_most(left);
+            }
+        }
+        for _ in 0..20 {
+            self.pair.clock.tick();
+            self.links[0].settle()?;
+        }
+        self.replica = Some(replica);
+        self.mark()
+    }
+
+    /// Compares every key of both databases, the statistics and the configuration.
+    pub fn compare_all(&mut self, when: &str) -> Outcome<()> {
+        for db in ["0", "1"] {
+            self.plain(&["SELECT", db])?;
+            let mut request = Vec::new();
+            encode(&mut request, &["KEYS", "*"]);
+            let [base, new] = self.links[0].exchange(&request, 1)?;
+            let names = |reply: &[u8]| match Reply::read(reply) {
+                Reply::Array(names) => names
+                    .iter()
+                    .filter_map(|name| if let Reply::Bulk(name) = name { Some(name.to_vec()) } else { None })
+                    .collect::<BTreeSet<_>>(),
+                _ => BTreeSet::new(),
+            };
+            let (one, other) = (names(base.get(0)), names(new.get(0)));
+            if one != other {
+                let differ: Vec<_> = one.symmetric_difference(&other).map(|name| readable(name, 40)).collect();
+                return Err(format!("{}\nkeys of one server only, {when}: {differ:?}", self.lately()));
+            }
+            self.tally.snapshots += one.len() as u64;
+            for name in one {
+                for look in ["DUMP", "PEXPIRETIME", "RL.INSPECT"] {
+                    self.plain(&[look.as_bytes(), &name]).map_err(|error| format!("{error}\n{when}"))?;
+                }
+            }
+        }
+        self.plain(&["SELECT", "0"])?;
+        for words in
+            ["INFO rl", "RL.TOP 1024", "CONFIG GET rl.compat", "CONFIG GET rl.top-keys", "CONFIG GET rl.top-half-life"]
+        {
+            self.plain(&words.split(' ').collect::<Vec<_>>()).map_err(|error| format!("{error}\n{when}"))?;
+        }
+        self.mark()
+    }
+
+    /// Counts a call that was not sent by [`Self::exchange`].
+    pub fn count(&mut self, place: &str, words: &Words, reply: &[u8]) {
+        let calls = &mut *self.calls;
+        self.tally.call(place, words, &Reply::read(reply), &mut |five| calls.learn(five));
+    }
+}
+
+/// A command as a line to read.
+pub fn show(words: &Words) -> String {
+    let shown: Vec<_> =
+        words.iter().take(400).map(|word| if word.is_empty() { "\"\"".into() } else { readable(word, 120) }).collect();
+    shown.join(" ")
+}
+
+fn line(sent: &Sent) -> String {
+    format!("{:>9} {} {} -> {}", sent.number, sent.wall_us, show(&sent.words), readable(&sent.reply, 160))
+}
+
+/// Describes the first difference between two replies.
+pub fn differ(one: &[u8], other: &[u8]) -> String {
+    let at = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+    let from = at.saturating_sub(600);
+    let part = |bytes: &[u8]| readable(&bytes[from.min(bytes.len())..], 1_200);
+    format!(
+        "from byte {at} on the replies differ; from byte {from} on they are:\n{:>4}: {}\n{:>4}: {}",
+        NAMES[0],
+        part(one),
+        NAMES[1],
+        part(other)
+    )
+}
+
+fn first_difference(one: &[Vec<u8>], other: &[Vec<u8>]) -> String {
+    let at = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+    let part = |list: &[Vec<u8>]| {
+        let lines: Vec<_> = list.iter().skip(at.saturating_sub(2)).take(5).map(|bytes| readable(bytes, 600)).collect();
+        lines.join("\n      ")
+    };
+    format!("{:>4}: {}\n{:>4}: {}", NAMES[0], part(one), NAMES[1], part(other))
+}
+
+fn commands(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut commands = Vec::new();
+    while let Some(length) = resp::length(bytes) {
+        commands.push(bytes[..length].to_vec());
+        bytes = &bytes[length..];
+    }
+    commands.push(bytes.to_vec());
+    commands
+}
+
+/// Whether two replies are the same, but for the module's version.
+pub fn same(one: &[u8], other: &[u8]) -> bool {
+    one == other || has_version(one) && has_version(other) && without_version(one) == without_version(other)
+}
+
+const VERSION: &[u8] = b"rl_version:";
+
+fn has_version(reply: &[u8]) -> bool {
+    reply.windows(VERSION.len()).any(|window| window == VERSION)
+}
+
+/// A reply without the lines that tell the version, or the length of the text that does.
+fn without_version(reply: &[u8]) -> Vec<&[u8]> {
+    reply
+        .split(|&byte| byte == b'\n')
+        .filter(|line| !line.starts_with(VERSION) && !line.starts_with(b"$") && !line.starts_with(b"="))
+        .collect()
+}

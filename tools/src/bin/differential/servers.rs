@@ -1,0 +1,403 @@
+//! Two servers that see the same clock, and connections to both.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use support::{dies_with_this_thread, Signal};
+use tempfile::TempDir;
+
+use crate::resp;
+
+/// No server takes longer for anything unless it is broken.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A result whose error is a text: what differs, or which server does not answer.
+pub type Outcome<T> = Result<T, String>;
+
+/// The clocks that both servers read. Only the tool moves them.
+pub struct Clock {
+    file: File,
+    steady_us: i64,
+    ahead_us: i64,
+}
+
+impl Clock {
+    fn new(path: &Path, wall_us: i64) -> io::Result<Self> {
+        let steady_us = 1_000_000_000;
+        let file = File::create(path)?;
+        let clock = Self { file, steady_us, ahead_us: wall_us - steady_us };
+        clock.file.write_all_at(&clock.ahead_us.to_ne_bytes(), 8)?;
+        clock.file.write_all_at(&clock.steady_us.to_ne_bytes(), 0)?;
+        Ok(clock)
+    }
+
+    /// The wall clock, in microseconds since the Unix epoch.
+    pub fn wall_us(&self) -> i64 {
+        self.steady_us + self.ahead_us
+    }
+
+    /// Moves both clocks ahead.
+    pub fn pass(&mut self, us: i64) {
+        self.steady_us += us;
+        self.file.write_all_at(&self.steady_us.to_ne_bytes(), 0).expect("the clock's file");
+    }
+
+    /// Sets the wall clock, and leaves the steady one.
+    pub fn step_to(&mut self, wall_us: i64) {
+        self.ahead_us = wall_us - self.steady_us;
+        self.file.write_all_at(&self.ahead_us.to_ne_bytes(), 8).expect("the clock's file");
+    }
+
+    /// Moves the steady clock ahead by 100 ms and leaves the wall clock: the servers do their periodic work.
+    pub fn tick(&mut self) {
+        let wall_us = self.wall_us();
+        self.pass(100_000);
+        self.step_to(wall_us);
+    }
+}
+
+/// The options of a pair of servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Whether the append-only file is on.
+    pub appends: bool,
+    /// When a replica arrives: from the beginning, in the middle of the session, or never.
+    pub replica: Arrival,
+}
+
+/// When a replica arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Before the first call.
+    First,
+    /// In the middle of the session.
+    Middle,
+    /// Not at all.
+    Never,
+}
+
+/// Two servers of the same program, the first with the base module and the second with the one at hand.
+pub struct Pair {
+    servers: [Server; 2],
+    /// The clocks of both.
+    pub clock: Clock,
+    _folder: TempDir,
+}
+
+struct Server {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Pair {
+    /// Starts both.
+    pub fn start(program: &str, modules: [&Path; 2], wall_us: i64, setup: Setup) -> Outcome<Self> {
+        let failed = |error: io::Error| format!("the servers can't be started: {error}");
+        let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().map_err(failed)?;
+        let library = folder.path().join("frozen.so");
+        let source = support::root().join("tests/support/frozen.c");
+        let compiled =
+            Command::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library).arg(source).args(["-ldl"]).status();
+        if !compiled.map_err(failed)?.success() {
+            return Err("the clock's library can't be compiled".into());
+        }
+        let clock_file = folder.path().join("clock");
+        let clock = Clock::new(&clock_file, wall_us).map_err(failed)?;
+        let start = |name: &str, module: &Path| {
+            let own = folder.path().join(name);
+            fs::create_dir(&own)?;
+            Server::start(program, &own, module, [clock_file.as_os_str(), library.as_os_str()], setup)
+        };
+        let servers = [start("base", modules[0]).map_err(failed)?, start("new", modules[1]).map_err(failed)?];
+        let mut pair = Self { servers, clock, _folder: folder };
+        pair.link(2)?;
+        Ok(pair)
+    }
+
+    /// A connection to each, which speaks this version of the protocol.
+    pub fn link(&mut self, version: u8) -> Outcome<Link> {
+        let mut link = self.bare_link()?;
+        let mut hello = Vec::new();
+        resp::encode(&mut hello, &["HELLO", if version == 3 { "3" } else { "2" }]);
+        // The reply names the client's number, which may differ.
+        link.send(&hello)?;
+        link.read(0, 1)?;
+        link.read(1, 1)?;
+        Ok(link)
+    }
+
+    /// A connection to each, on which nothing has been sent.
+    pub fn bare_link(&mut self) -> Outcome<Link> {
+        let start = Instant::now();
+        let mut connect = |server: usize| loop {
+            let ended = self.servers[server].child.try_wait().ok().flatten();
+            if ended.is_some() || start.elapsed() > DEADLINE {
+                return Err(format!("the {} server did not start: {ended:?}\n{}", NAMES[server], self.log(server)));
+            }
+            if let Ok(socket) = UnixStream::connect(self.servers[server].folder.join("server.sock")) {
+                let _ = socket.set_read_timeout(Some(DEADLINE));
+                return Ok(Connection { socket, buffer: Vec::new(), at: 0 });
+            }
+            sleep(Duration::from_millis(2));
+        };
+        Ok(Link { ends: [connect(0)?, connect(1)?] })
+    }
+
+    /// What a server has logged.
+    pub fn log(&self, server: usize) -> String {
+        let log = fs::read_to_string(self.servers[server].folder.join("server.out")).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    /// Whether each server still runs; if not, says so.
+    pub fn alive(&mut self) -> Outcome<()> {
+        for (server, name) in NAMES.iter().enumerate() {
+            if let Ok(Some(status)) = self.servers[server].child.try_wait() {
+                return Err(format!("the {name} server has ended: {status}\n{}", self.log(server)));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the append-only files hold from `from` on: of the part that grows.
+    pub fn appended(&self, from: u64) -> Outcome<[Vec<u8>; 2]> {
+        let read = |server: &Server| -> io::Result<Vec<u8>> {
+            let folder = server.folder.join("appendonlydir");
+            let mut files: Vec<_> = fs::read_dir(folder)?
+                .filter_map(|entry| Some(entry.ok()?.path()))
+                .filter(|path| path.to_string_lossy().ends_with(".incr.aof"))
+                .collect();
+            files.sort();
+            let path = files.pop().ok_or(ErrorKind::NotFound)?;
+            let file = File::open(path)?;
+            let length = file.metadata()?.len();
+            let mut bytes = vec![0; usize::try_from(length.saturating_sub(from)).unwrap_or(0)];
+            file.read_exact_at(&mut bytes, from)?;
+            Ok(bytes)
+        };
+        let read = |server: usize| read(&self.servers[server]).map_err(|error| format!("no append-only file: {error}"));
+        Ok([read(0)?, read(1)?])
+    }
+}
+
+/// What the servers are called.
+pub const NAMES: [&str; 2] = ["base", "new"];
+
+impl Server {
+    fn start(program: &str, folder: &Path, module: &Path, [clock, library]: [&OsStr; 2], setup: Setup) -> io::Result<Self> {
+        let appends = if setup.appends { "yes" } else { "no" };
+        // The servers do nothing by the time: they write no snapshot, ping no replica and disconnect none.
+        fs::write(
+            folder.join("server.conf"),
+            format!(
+                "port 0\nunixsocket server.sock\nsave \"\"\nrdbcompression no\nloglevel notice\nenable-debug-command yes\n\
+                 appendonly {appends}\nappendfsync no\nauto-aof-rewrite-percentage 0\n\
+                 repl-timeout 2000000000\nrepl-ping-replica-period 2000000000\nrepl-backlog-ttl 0\nrepl-diskless-sync no\n\
+                 proto-max-bulk-len 512mb\nclient-output-buffer-limit replica 0 0 0\nclient-output-buffer-limit pubsub 0 0 0\n\
+                 latency-tracking no\nslowlog-log-slower-than -1\n\
+                 loadmodule \"{}\" compat \"cl.throttle gcra\"\n",
+                module.display()
+            ),
+        )?;
+        let log = File::create(folder.join("server.out"))?;
+        let mut command = Command::new(program);
+        dies_with_this_thread(&mut command, Signal::KILL);
+        let child = command
+            .arg("server.conf")
+            .env("FROZEN_CLOCK", clock)
+            .env("LD_PRELOAD", library)
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        Ok(Self { child, folder: folder.into() })
+    }
+}
+
+/// A connection to one server.
+pub struct Connection {
+    socket: UnixStream,
+    buffer: Vec<u8>,
+    /// What of the buffer has been read.
+    at: usize,
+}
+
+impl Connection {
+    /// The next reply, which may be a push; waits for it.
+    fn next(&mut self) -> io::Result<std::ops::Range<usize>> {
+        loop {
+            if let Some(length) = resp::length(&self.buffer[self.at..]) {
+                let range = self.at..self.at + length;
+                self.at += length;
+                return Ok(range);
+            }
+            self.fill()?;
+        }
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        let mut room = [0; 65_536];
+        match self.socket.read(&mut room)? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            count => {
+                self.buffer.extend_from_slice(&room[..count]);
+                Ok(())
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        self.buffer.drain(..self.at);
+        self.at = 0;
+    }
+
+    /// Reads `count` bytes.
+    pub fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        while self.buffer.len() < self.at + count {
+            self.fill()?;
+        }
+        let bytes = self.buffer[self.at..self.at + count].to_vec();
+        self.at += count;
+        self.forget();
+        Ok(bytes)
+    }
+
+    /// Takes up to `most` bytes of those that have come; how many.
+    pub fn take_at_most(&mut self, most: usize) -> usize {
+        let count = most.min(self.buffer.len() - self.at);
+        self.at += count;
+        self.forget();
+        count
+    }
+
+    /// What has come and is yet to be read.
+    pub fn unread(&self) -> &[u8] {
+        &self.buffer[self.at..]
+    }
+
+    /// Whether anything has come that is yet to be read; reads it into the buffer.
+    pub fn has_some(&mut self) -> io::Result<bool> {
+        self.socket.set_nonblocking(true)?;
+        let filled = self.fill();
+        self.socket.set_nonblocking(false)?;
+        match filled {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            _ => Ok(self.buffer.len() > self.at),
+        }
+    }
+}
+
+/// The same connection to both servers.
+pub struct Link {
+    /// To the base, and to the other.
+    pub ends: [Connection; 2],
+}
+
+/// Replies of one server, and the bytes that they are in.
+pub struct Replies<'c> {
+    bytes: &'c [u8],
+    ranges: Vec<std::ops::Range<usize>>,
+}
+
+impl<'c> Replies<'c> {
+    /// Reply `index`, together with the pushes before it.
+    pub fn get(&self, index: usize) -> &'c [u8] {
+        &self.bytes[self.ranges[index].clone()]
+    }
+}
+
+fn lost(server: usize, error: &io::Error) -> String {
+    format!("no reply of the {} server: {error}", NAMES[server])
+}
+
+impl Link {
+    /// Sends the same to both.
+    pub fn send(&mut self, request: &[u8]) -> Outcome<()> {
+        for (server, end) in self.ends.iter_mut().enumerate() {
+            end.socket.write_all(request).map_err(|error| lost(server, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Sends each server its own.
+    pub fn send_each(&mut self, requests: [&[u8]; 2]) -> Outcome<()> {
+        for (server, (end, request)) in self.ends.iter_mut().zip(requests).enumerate() {
+            end.socket.write_all(request).map_err(|error| lost(server, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Reads `count` replies of one server. A push counts as the beginning of the reply that follows it.
+    pub fn read(&mut self, server: usize, count: usize) -> Outcome<()> {
+        self.ranges(server, count).map(|_| ())
+    }
+
+    fn ranges(&mut self, server: usize, count: usize) -> Outcome<Vec<std::ops::Range<usize>>> {
+        let end = &mut self.ends[server];
+        end.forget();
+        let mut ranges = Vec::with_capacity(count);
+        let mut from = 0;
+        while ranges.len() < count {
+            let range = end.next().map_err(|error| lost(server, &error))?;
+            if end.buffer[range.start] != b'>' {
+                ranges.push(from..range.end);
+                from = range.end;
+            }
+        }
+        Ok(ranges)
+    }
+
+    /// Sends a request of `count` commands to both, and reads the replies.
+    pub fn exchange(&mut self, request: &[u8], count: usize) -> Outcome<[Replies<'_>; 2]> {
+        self.send(request)?;
+        let ranges = [self.ranges(0, count)?, self.ranges(1, count)?];
+        let [base, new] = &self.ends;
+        let [of_base, of_new] = ranges;
+        Ok([Replies { bytes: &base.buffer, ranges: of_base }, Replies { bytes: &new.buffer, ranges: of_new }])
+    }
+
+    /// Reads from both up to the reply that contains `mark`, and returns those replies for which `keep` is true.
+    pub fn until(&mut self, mark: &[u8], keep: impl Fn(&[u8]) -> bool) -> Outcome<[Vec<Vec<u8>>; 2]> {
+        let mut both = [Vec::new(), Vec::new()];
+        for (server, (end, kept)) in self.ends.iter_mut().zip(&mut both).enumerate() {
+            loop {
+                let range = end.next().map_err(|error| lost(server, &error))?;
+                let reply = &end.buffer[range];
+                let last = reply.windows(mark.len()).any(|window| window == mark);
+                if keep(reply) {
+                    kept.push(reply.to_vec());
+                }
+                if last {
+                    break;
+                }
+            }
+            end.forget();
+        }
+        Ok(both)
+    }
+
+    /// Waits until both servers have run their event loops a few times: they have then read all that was sent, and have run all
+    /// timers that are due.
+    pub fn settle(&mut self) -> Outcome<()> {
+        for _ in 0..12 {
+            self.exchange(b"*1\r\n$4\r\nPING\r\n", 1)?;
+        }
+        Ok(())
+    }
+}

@@ -135,7 +135,7 @@ fn introduction(section: &Section, text: &mut String) {
     .expect("a string");
 }
 
-/// The README's words.
+/// The paragraph for the README.
 pub fn summary(section: &Section) -> String {
     let scene = |hot: bool| section.scenes.iter().find(|scene| (scene.keys == HOT) == hot).expect("a scene");
     let (random, hot) = (scene(false), scene(true));
@@ -150,10 +150,10 @@ pub fn summary(section: &Section) -> String {
     let bar = |bar: &Bar| bar.measure(random).expect("its cases").median;
     let [_, _, cell, script, slide, _] = BARS.each_ref().map(bar);
     format!(
-        "On {server} with {pipeline} calls in a pipeline, grants of `RL.FIXED`, `RL.GCRA` and `RL.BUCKET` are about as fast as\n\
-         `{SET}`: {} of its calls a second on random keys, {} on one hot key; with an append-only\n\
-         file or a replica, {}. On random keys that is {cell:.1} times redis-cell and {script:.1} times GCRA in Lua;\n\
-         `RL.SLIDE` with a limit of 1000 is at {slide:.2}, denials are at {}.\n",
+        "Measured on {server} with {pipeline} calls in a pipeline, as a ratio to `{SET}` in calls a second:\n\
+         grants of `RL.FIXED`, `RL.GCRA` and `RL.BUCKET` reach {} on random keys, {} on one hot key, and {}\n\
+         with an append-only file or a replica. With random keys, `RL.GCRA` is {cell:.1} times as fast as redis-cell and {script:.1} times as fast as\n\
+         GCRA in Lua. `RL.SLIDE` with a limit of 1000 reaches {slide:.2}; denials reach {}.\n",
         ratios(&[random], &METERS),
         ratios(&[hot], &METERS),
         ratios(&logged, &METERS),

@@ -100,7 +100,7 @@ async fn gives_up<C: ConnectionLike, F: Future<Output = RedisResult<C>>>(server:
             "close" => drop(connection),
             "unblock" => line.ask(&format!("CLIENT UNBLOCK {id}")).await,
             _ => {
-                assert_eq!(line.let_in().await, 1, "charged, and nobody reads it");
+                assert_eq!(line.let_in().await, 1, "the waiter is charged although no program reads its reply");
                 continue;
             }
         }
@@ -108,7 +108,7 @@ async fn gives_up<C: ConnectionLike, F: Future<Output = RedisResult<C>>>(server:
         line.has(0).await;
         let () = line.ask("DEL line").await;
         let () = line.ask(TAKE).await;
-        assert_eq!(line.info("rl_fixed_granted").await, before + 1, "{end}: charged is only who took it now");
+        assert_eq!(line.info("rl_fixed_granted").await, before + 1, "{end}: only the new call is charged");
     }
     let () = line.ask("DEL line").await;
 }

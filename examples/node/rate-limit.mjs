@@ -1,6 +1,6 @@
 import { Command } from 'ioredis';
 
-/** A command of the module. ioredis knows no key in it by itself, and a Cluster would send it to any node. */
+/** A command of the module. Without `getKeys`, ioredis finds no key in it, and a Cluster sends it to any node. */
 class Limiter extends Command {
   getKeys() {
     return [this.args[0]];
@@ -8,7 +8,7 @@ class Limiter extends Command {
 }
 
 /**
- * Express middleware for any of the algorithms: one call a request, and headers that tell exactly when to come back.
+ * Express middleware for any of the algorithms: one call to Redis per request, and headers that say exactly when to retry.
  *
  *     import { ipKeyGenerator } from 'express-rate-limit';
  *     const redis = new Redis({ commandTimeout: 200, autoResendUnfulfilledCommands: false });
@@ -16,16 +16,17 @@ class Limiter extends Command {
  *     app.use(rateLimit(redis, { algorithm: 'GCRA', limit: 10, period: 60, key }));
  *     app.use('/login', rateLimit(redis, { algorithm: 'FIXED', limit: 5, period: 900, key, name: 'login' }));
  *
- * `redis` is a Redis or a Cluster of ioredis. `period` is a number of seconds; `options` are the algorithm's, as in
- * ['BURST', 5]; `key` and `cost`, a whole number from 1 on, may depend on the request, and may be async. Who limits by address
- * takes `ipKeyGenerator(request.ip)`, as a client of IPv6 has many.
+ * `redis` is a Redis or a Cluster of ioredis. `period` is a number of seconds. `options` are the options of the algorithm, as
+ * in ['BURST', 5]. `key` and `cost` are functions of the request, which may be async; `cost` returns a whole number, at least 1.
+ * To limit by address, use `ipKeyGenerator(request.ip)`, because one IPv6 client has many addresses.
  *
- * The key in Redis is `prefix`, `name`, a colon and the request's key: limits of different names are counted apart, those of
- * the same name together. A `keyPrefix` of ioredis does not reach it.
+ * The key in Redis is `prefix`, `name`, a colon and the request's key. Limits with different names count separately, and limits
+ * with the same name count together. A `keyPrefix` of ioredis is not added to this key.
  *
- * When Redis gives no decision (it is down, slow, loading, full): `onDown: 'closed'`, the default, passes the error on with
- * status 503; 'open' logs it and lets the request through, uncounted and without headers. `commandTimeout` says how long that
- * takes, and a command that is not resent is not charged twice. What `key` or `cost` throws is passed on as it is, in both.
+ * When Redis gives no decision (it is down, slow, loading or full), `onDown: 'closed'`, the default, passes the error to `next`
+ * with status 503; 'open' logs the error and lets the request through, uncounted and without headers. `commandTimeout` limits
+ * how long a request waits for Redis. With `autoResendUnfulfilledCommands: false` no command is charged twice. An error that
+ * `key` or `cost` throws is passed to `next` unchanged, in both modes.
  */
 export function rateLimit(
   redis,
@@ -33,13 +34,13 @@ export function rateLimit(
 ) {
   if (!['open', 'closed'].includes(onDown)) throw new TypeError("onDown is 'open' or 'closed'");
   if (!Number.isFinite(period) || period <= 0) throw new TypeError('period is a number of seconds, above 0');
-  // A number may have more decimals than the microseconds that the server takes.
+  // The server accepts whole microseconds; a number may have more decimals.
   const exact = `${Math.round(period * 1e6)}us`;
   const policy = `"${name}";q=${limit};w=${Math.ceil(period)}`;
 
   return async function limited(request, response, next) {
     let redisKey, units;
-    // Apart from Redis: a request that makes these fail would be let through when onDown is 'open'.
+    // Outside the `try` around Redis: otherwise a request could make these fail, and pass when onDown is 'open'.
     try {
       redisKey = `${prefix}${name}:${await key(request)}`;
       units = await cost(request);
@@ -58,9 +59,9 @@ export function rateLimit(
     const [granted, capacity, remaining, waitMs, resetMs] = reply;
     const wait = Math.ceil(waitMs / 1000);
     const reset = Math.ceil(resetMs / 1000);
-    // More than the capacity is never granted: no time to tell.
+    // waitMs is -1 if the call is never granted: then there is no time to report.
     const t = granted ? `;t=${reset}` : waitMs < 0 ? '' : `;t=${wait}`;
-    // One item for each limit of a route.
+    // `append`, because each limit of a route adds its own item.
     response.append('RateLimit-Policy', policy);
     response.append('RateLimit', `"${name}";r=${remaining}${t}`);
     response.set({

@@ -1,27 +1,28 @@
 import { Command } from 'ioredis';
 
-/** A command of the module. ioredis knows no key in it by itself, and a Cluster would send it to any node. */
+/** A command of the module. Without `getKeys`, ioredis finds no key in it, and a Cluster sends it to any node. */
 class Limiter extends Command {
   getKeys() {
     return [this.args[this.name === 'RL.PEEK' ? 1 : 0]];
   }
 }
 
-// `express-rate-limit` compares the count with the limit itself: here the server only counts. The highest limit there is.
+// The server only counts, because express-rate-limit compares the count with the limit itself. This is the highest limit.
 const UNLIMITED = 1e12;
 
 /**
- * A store for express-rate-limit: its fixed window, `RL.FIXED`, one command a request.
+ * A store for express-rate-limit: a fixed window by `RL.FIXED`, one command per request.
  *
  *     app.use(rateLimit({ windowMs: 60_000, limit: 100, standardHeaders: 'draft-8', store: new RedisRlStore(redis) }));
  *
  * `redis` is a Redis or a Cluster of ioredis.
  *
- * The key in Redis is `prefix` and the request's key. `prefix` is by default `store:` and the window, as in `store:60000:`, so
- * that limits of different windows are counted apart; two limits of one window need a prefix each. A `keyPrefix` of ioredis
- * does not reach this key.
+ * The key in Redis is `prefix` and the request's key. The default `prefix` is `store:` and the window, as in `store:60000:`, so
+ * limits with different windows count separately. Two limits with the same window need different prefixes. A `keyPrefix` of
+ * ioredis is not added to this key.
  *
- * When Redis is down: express-rate-limit passes the error on (closed), or with `passOnStoreError: true` lets through (open).
+ * When Redis is down, express-rate-limit passes the error to `next` (closed), or with `passOnStoreError: true` lets the request
+ * through (open).
  */
 export class RedisRlStore {
   constructor(redis, { prefix } = {}) {
@@ -31,7 +32,7 @@ export class RedisRlStore {
 
   init({ windowMs }) {
     this.period = `${windowMs}ms`;
-    // Public: express-rate-limit tells by it what is counted twice.
+    // Public, because express-rate-limit reads it to detect requests that are counted twice.
     this.prefix ??= `store:${windowMs}:`;
   }
 

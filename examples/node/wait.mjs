@@ -1,12 +1,12 @@
 import { Command } from 'ioredis';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** How much longer than the server the client waits for a reply. */
+/** The client waits for a reply this much longer than the wait that it asks the server for. */
 const MARGIN_MS = 5_000;
-/** Before a call is sent again whose slot has moved to another node. */
+/** The pause before a call is sent again after its slot has moved to another node. */
 const RETRY_MS = 100;
 
-/** A command of the module. ioredis knows no key in it by itself, and a Cluster would send it to any node. */
+/** A command of the module. Without `getKeys`, ioredis finds no key in it, and a Cluster sends it to any node. */
 class Limiter extends Command {
   getKeys() {
     return [this.args[0]];
@@ -14,18 +14,19 @@ class Limiter extends Command {
 }
 
 /**
- * Waits in line until the units are free, first come first served across all processes, and at most `wait` seconds.
+ * Waits in the key's queue until the units are free, at most `wait` seconds. The queue is first come, first served across all
+ * processes.
  *
  *     const limit = { algorithm: 'SLIDE', limit: 5, period: 1 };
  *     const { granted } = await waitInLine(redis, limit, { key: 'partner-api', wait: 30 });
  *     if (granted) await callPartner();
  *
- * `redis` is a Redis or a Cluster of ioredis, also one that others use: what is free is taken there at once. A call that has to
- * wait gets a connection of its own, which is closed afterwards: on a shared one it would hold up all commands behind it. To
- * leave the line, abort the `signal`: the connection is closed, and nothing is charged.
+ * `redis` is a Redis or a Cluster of ioredis, and may be shared: if the units are free, they are taken on its connection. A call
+ * that has to wait gets its own connection, which is closed afterwards: on a shared connection it would delay all commands behind
+ * it. To leave the queue, abort the `signal`: the connection is closed, and nothing is charged.
  *
- * Returns the five integers of the reply, by name; `granted` is 0 when the time is over, or when the units can't be free in
- * time. Throws what ioredis throws, and the signal's reason.
+ * Returns the five integers of the reply, by name. `granted` is 0 if the time is over, or if the units can't be free in time.
+ * Throws the errors of ioredis, and the signal's reason.
  */
 export async function waitInLine(redis, { algorithm, limit, period, options = [] }, { key, cost = 1, wait, signal }) {
   if (!(wait > 0 && wait <= 86_400)) throw new RangeError('wait is a number of seconds, above 0 and at most 86400');
@@ -43,20 +44,20 @@ export async function waitInLine(redis, { algorithm, limit, period, options = []
     try {
       return named(await alone(redis, command('BLOCK', `${left}ms`), left, signal));
     } catch (error) {
-      // The slot is about to move, or the server has become a replica: the shared client finds the way.
+      // The slot moves, or the server has become a replica: the next call on the shared client finds the new node.
       if (!/^(MOVED|ASK|TRYAGAIN|UNBLOCKED)\b/.test(error.message)) throw error;
       await sleep(RETRY_MS, undefined, { signal });
     }
   }
 }
 
-/** Sends a command on a connection of its own, to the node that has its key. */
+/** Sends a command on a separate connection to the node that has its key. */
 async function alone(redis, command, patienceMs, signal) {
   const commandTimeout = patienceMs + MARGIN_MS;
-  // One try: a command that is sent again goes to the end of the line, and may be charged twice.
+  // One attempt: a command that is sent again goes to the end of the queue, and may be charged twice.
   const once = { commandTimeout, socketTimeout: undefined, lazyConnect: true, retryStrategy: null, maxRetriesPerRequest: 0 };
   const own = owner(redis, command).duplicate({ ...once, autoResendUnfulfilledCommands: false, enableOfflineQueue: true });
-  // The command fails, too, and tells it.
+  // The command itself fails with the error, too.
   own.on('error', () => {});
   const leave = () => own.disconnect();
   signal?.addEventListener('abort', leave);

@@ -1,4 +1,4 @@
-"""A server with the module, on a socket in a folder of its own; gone with the test."""
+"""Servers with the module, on a socket in a private folder. They stop at the end of the test."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ MODULE = pathlib.Path(os.environ.get("REDIS_RL_MODULE", BUILT)).resolve()
 
 @contextlib.contextmanager
 def running_server(module=MODULE):
-    """The process and its socket. `module=None`: a server without the module."""
+    """Yields the process and its socket. With `module=None` the server runs without the module."""
     assert module is None or module.exists(), f"{module} is missing: run `make build`"
     with tempfile.TemporaryDirectory(prefix="redis-rl-") as folder:
         socket = f"{folder}/server.sock"
@@ -51,7 +51,7 @@ def free_ports(count):
 
 @contextlib.contextmanager
 def running_cluster():
-    """The ports of three primaries, on loopback."""
+    """Yields the ports of three primaries, on loopback."""
     assert MODULE.exists(), f"{MODULE} is missing: run `make build`"
     with tempfile.TemporaryDirectory(prefix="redis-rl-") as folder, contextlib.ExitStack() as stack:
         ports = free_ports(2 * NODES)
@@ -71,7 +71,7 @@ def running_cluster():
         for node, share in zip(nodes, SHARES):
             node.execute_command("CLUSTER ADDSLOTSRANGE", *share)
             node.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], ports[NODES])
-        # Each knows of all slots, or a client that asks it would miss some.
+        # Waits until each node knows all slots: a client that asked it earlier would miss some.
         knows_all = lambda node: node.cluster("info").get("cluster_slots_ok") == "16384"
         eventually(lambda: all(knows_all(node) and node.cluster("info")["cluster_state"] == "ok" for node in nodes))
         yield ports[:NODES]

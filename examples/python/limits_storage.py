@@ -1,20 +1,21 @@
-"""A storage for the package `limits`, and so for flask-limiter and slowapi: import this module, and name its scheme.
+"""A storage for the package `limits`, and so for flask-limiter and slowapi. Import this module, and use its URI scheme.
 
     import limits_storage
     Limiter(get_remote_address, app=app, storage_uri="redis-rl://localhost:6379", strategy="moving-window")
 
 | strategy               | runs on    |                                                                                     |
 |------------------------|------------|-------------------------------------------------------------------------------------|
-| fixed-window           | `RL.FIXED` | counts denied hits too, as `limits` has it                                          |
+| fixed-window           | `RL.FIXED` | also counts denied hits, as `limits` does                                           |
 | moving-window          | `RL.SLIDE` | exact; a denied hit takes and writes nothing                                        |
-| sliding-window-counter | `RL.SLIDE` | at most 8 KB a key; never above the limit, a hit counts up to 0.1 % longer          |
+| sliding-window-counter | `RL.SLIDE` | at most 8 KB a key; never above the limit; a hit counts up to 0.1 % longer          |
 
-Schemes: redis-rl, rediss-rl (TLS), redis-rl+unix, and each with async+ before it, for `limits.aio`. Options beyond
-`key_prefix` and `wrap_exceptions` are redis-py's: set `socket_timeout`. What happens when Redis is down is the caller's choice:
+The schemes are redis-rl, rediss-rl (TLS) and redis-rl+unix, and for `limits.aio` each of these with the prefix async+. All
+options except `key_prefix` and `wrap_exceptions` are passed to redis-py; set `socket_timeout`. When Redis is down,
 flask-limiter and slowapi answer 500 (closed), or count in each process with `in_memory_fallback_enabled`; flask-limiter goes on
-uncounted with `swallow_errors` (open). `check()` is True if the server would take a hit, and False whatever the reason is.
+uncounted with `swallow_errors` (open). `check()` returns True if the server would accept a hit, and False otherwise, for any
+reason.
 
-A cost is a whole number, also as a float (`cost=2.0`); the server answers any other with an error.
+A cost is a whole number, and may be a float (`cost=2.0`). The server answers any other cost with an error.
 """
 
 import time
@@ -24,7 +25,7 @@ import limits.storage
 import redis
 import redis.asyncio
 
-# `limits` compares the count of a fixed window with the limit itself: here it only counts. The highest limit there is.
+# The server only counts a fixed window, because `limits` compares the count with the limit itself. This is the highest limit.
 UNLIMITED = 1_000_000_000_000
 SEGMENTS = 1000
 
@@ -39,22 +40,22 @@ def _granted(reply):
 
 
 def _whole(amount):
-    """2 for 2.0. What is no whole number stays as it is, for the server to refuse."""
+    """Returns 2 for 2.0. A number that is not whole is returned unchanged, and the server refuses it."""
     return int(amount) if amount % 1 == 0 else amount
 
 
 def _facts(reply):
-    """RL.INSPECT: a map in RESP3, a flat array in RESP2, nil for a missing key."""
+    """The reply of RL.INSPECT as a dict: it is a map in RESP3, a flat array in RESP2, and nil for a missing key."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2])) if reply else {"used": 0, "reset_ms": 0}
 
 
 def _oldest_leaves_in(facts):
-    """In how many seconds the oldest hit leaves the window, by the server's clock alone."""
+    """The number of seconds until the oldest hit leaves the window, computed from the server's clock only."""
     return (facts["reset_ms"] - (facts["newest_ms"] - facts["oldest_ms"]) + 1) / 1000
 
 
 class _Commands:
-    """Each method is one command, sent by `_call`, and what its reply means to `limits`."""
+    """Each method sends one command by `_call`, and converts the reply to the value that `limits` expects."""
 
     SCHEMES = ("redis-rl", "rediss-rl", "redis-rl+unix")
 
@@ -68,7 +69,7 @@ class _Commands:
     def base_exceptions(self):
         return redis.RedisError
 
-    # A strategy has keys of its own ("fixed", "slide", "counter"), since an item may go through several of them.
+    # Each strategy has its own keys ("fixed", "slide", "counter"), because an item may be used with several strategies.
     def _key(self, strategy, key):
         return f"{self.key_prefix}:{strategy}:{key}"
 
@@ -81,12 +82,12 @@ class _Commands:
         command = ("RL.SLIDE", self._key(strategy, key), limit, expiry, *options)
         return self._call(_granted, *command, "COST", _whole(amount))
 
-    # A refund to a key that nobody uses writes nothing. But the server refuses it where it would refuse a hit: when the module
-    # is not loaded, on a replica, when memory is full, or when the user may not write.
+    # A refund on a key that is never used writes nothing. But the server refuses it in the same cases as a hit: the module is
+    # not loaded, the server is a replica, memory is full, or the user has no write permission.
     def _probe(self):
         return self._call(lambda reply: len(reply) == 5, "RL.FIXED", self._key("check", ""), 1, 1, "REFUND", 1)
 
-    # A cost of 0 is nothing to the server, and to `limits` a hit that always passes.
+    # The server refuses a cost of 0; for `limits` it is a hit that always passes.
     def incr(self, key, expiry, amount=1):
         if amount == 0:
             return self.get(key)
@@ -112,7 +113,7 @@ class _Commands:
         return self._slide("counter", key, limit, expiry, amount, "SEGMENTS", SEGMENTS)
 
     def get_sliding_window(self, key, expiry):
-        # No window before this one: nothing is estimated. `limits` takes the time modulo the expiry.
+        # The count of the previous window is 0, because nothing is estimated. `limits` takes the time modulo the expiry.
         def window(facts):
             return 0, 0.0, facts["used"], min(_oldest_leaves_in(facts), expiry - 0.001) if facts["used"] else 0.0
 
@@ -135,7 +136,7 @@ class RedisRLStorage(
     def _call(self, meaning, *command):
         return meaning(self.storage.execute_command(*command))
 
-    # Any exception: another kind of server may answer with what redis-py can't decode.
+    # Catches any exception, because a server that is not Redis may send bytes that redis-py can't decode.
     def check(self):
         try:
             return self._probe()

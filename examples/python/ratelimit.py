@@ -1,6 +1,6 @@
-"""A decorator and a context manager over redis-py, for threads and for asyncio. The server decides, and the server waits.
+"""A decorator and a context manager over redis-py, for threads and for asyncio. The server decides, and holds waiting calls.
 
-    limit = Limit(redis.Redis(), "GCRA", 10, "1m")         # or redis.asyncio.Redis(), for what follows with async
+    limit = Limit(redis.Redis(), "GCRA", 10, "1m")         # or redis.asyncio.Redis(), then use async below
 
     @limit("user:{user_id}")                               # denied: raises RateLimited, which has retry_after in seconds
     def show(user_id): ...
@@ -11,12 +11,13 @@
     with limit(f"export:{user}", cost=5) as reply:         # the five integers of the reply, by name
         print(reply.remaining)
 
-A decorator's key is a format string over the arguments of the function; a literal brace is doubled. The key in Redis is that
-and nothing more: two limits that are to count apart need different keys, as in "minute:{user_id}" and "day:{user_id}".
+A decorator's key is a format string over the arguments of the function; write a literal brace twice. The key in Redis is the
+result, without a prefix. Two limits that should count separately need different keys, as in "minute:{user_id}" and
+"day:{user_id}".
 
-When Redis gives no decision (it is down, slow, loading, full): on_down="closed", the default, raises redis-py's error;
-on_down="open" logs it and goes on, uncounted, with None for a reply. A cost, a wait or a key that no server takes is an error
-in both.
+When Redis gives no decision (it is down, slow, loading or full), on_down="closed", the default, raises redis-py's error.
+on_down="open" logs the error and goes on, uncounted, with None as the reply. In both modes an invalid cost, wait or key is an
+error.
 """
 
 import dataclasses
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 MAX_COST = 1_000_000_000_000
 MAX_WAIT_S = 86_400
 
-# How much longer than the server the client waits for a reply.
+# The client waits for a reply this much longer than the wait that it asks the server for.
 MARGIN_S = 5
 
 
@@ -47,7 +48,7 @@ class Reply(NamedTuple):
 
 
 class RateLimited(Exception):
-    """Denied: come back in `retry_after` seconds; None is never."""
+    """The call was denied. Retry in `retry_after` seconds; None means that a retry is never granted."""
 
     def __init__(self, key, reply):
         self.key = key
@@ -80,7 +81,7 @@ class Guard:
     cost: int
     wait: float | None
 
-    # Here and not by the server: its error would let them through when on_down is "open".
+    # Checked here, because an error reply of the server would let the call through when on_down is "open".
     def __post_init__(self):
         if not (isinstance(self.cost, int) and 1 <= self.cost <= MAX_COST):
             raise ValueError(f"cost is a whole number from 1 to {MAX_COST}")
@@ -113,8 +114,9 @@ class Guard:
 
         return limited
 
-    # A command is sent once, and on a connection of its own: redis-py's execute_command would repeat it when a reply is lost,
-    # which charges twice, and give up a waiting call after its socket_timeout. A read that fails closes the connection.
+    # A command is sent once, on a connection of its own. redis-py's execute_command would repeat the command when a reply is
+    # lost, which charges twice, and would give up a waiting call after its socket_timeout. A read that fails closes the
+    # connection.
 
     def __enter__(self):
         pool = self.limit.client.connection_pool
@@ -147,7 +149,7 @@ class Guard:
         pass
 
     def _command(self):
-        # A float has more decimals than the microseconds that the server takes.
+        # The server accepts whole microseconds; a float may have more decimals.
         block = () if self.wait is None else ("BLOCK", f"{math.ceil(self.wait * 1_000_000)}us")
         return (f"RL.{self.limit.algorithm}", self.key, *self.limit.policy, "COST", self.cost, *block)
 
@@ -161,7 +163,7 @@ class Guard:
         return reply
 
     def _undecided(self, error):
-        # DataError: an argument that redis-py can't send.
+        # A DataError is an argument that redis-py can't send, which does not mean that Redis is down.
         if self.limit.on_down == "closed" or isinstance(error, redis.DataError):
             raise error
         log.warning("%s goes on uncounted: %s", self.key, error)

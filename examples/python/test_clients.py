@@ -1,4 +1,4 @@
-"""Clients that wait, and clients in a cluster: what docs/clients.md says of them is tried here."""
+"""Tests what docs/clients.md says about clients that wait, and about clients in a cluster."""
 
 import asyncio
 import concurrent.futures
@@ -14,12 +14,12 @@ import valkey.asyncio
 
 from conftest import SHARES, eventually, running_cluster, running_server
 
-# Longer than any of them waits by default, and than the tests take.
+# Longer than each client waits by default, and longer than the tests take.
 LONG_S = 120
 
 
 class Line:
-    """A key all of whose units are taken for an hour: who asks for one waits until `move` forgets what was taken."""
+    """A key whose units are all taken for an hour. A call with BLOCK waits until `move` deletes the key."""
 
     CALL = ("RL.FIXED", "line", 1, "1h")
 
@@ -30,11 +30,11 @@ class Line:
         self.threads = []
 
     def waiting(self):
-        """The names of those in line, as the clients call themselves, each with its connection's id."""
+        """The names of the waiting clients, each with the id of its connection."""
         return {client["name"]: client["id"] for client in self.admin.client_list() if "b" in client["flags"]}
 
     def join(self, name, call):
-        """Has a thread wait by this call; what comes of it goes into `answers`."""
+        """Starts a thread that waits by this call, and adds the result to `answers`."""
 
         def wait():
             try:
@@ -48,7 +48,7 @@ class Line:
         eventually(lambda: name in self.waiting())
 
     def move(self):
-        """Lets one in: who it is."""
+        """Frees one unit, and returns the answer of the client that got it."""
         before = len(self.answers)
         self.admin.delete("line")
         eventually(lambda: len(self.answers) > before)
@@ -63,13 +63,13 @@ class Line:
 
 @pytest.fixture
 def line():
-    # A server of its own: when it ends, so does each thread that still waits, whatever went wrong.
+    # A separate server: when it stops, each thread that still waits ends too, also if the test fails.
     with running_server() as (process, socket):
         line = Line(socket)
         try:
             yield line, socket
         finally:
-            line.admin.config_set("requirepass", "none gets in again")
+            line.admin.config_set("requirepass", "no client may reconnect")
             line.admin.client_kill_filter(_type="normal", skipme=True)
             for thread in line.threads:
                 thread.join()
@@ -93,11 +93,11 @@ def in_asyncio(make):
     return call
 
 
-def test_redis_py_waits_five_seconds_and_then_goes_to_the_end_of_the_line(line):
+def test_redis_py_waits_five_seconds_and_then_goes_to_the_end_of_the_queue(line):
     line, socket = line
     options = {"unix_socket_path": socket}
     patient = {**options, "socket_timeout": LONG_S, "retry": None}
-    # By default, in threads and with asyncio; and with a time-out that is longer than the wait.
+    # With default settings, in threads and with asyncio; and with a time-out that is longer than the wait.
     line.join("hurried", in_threads(redis.Redis(**options, client_name="hurried")))
     line.join("hurried-too", in_asyncio(lambda: redis.asyncio.Redis(**options, client_name="hurried-too")))
     line.join("gives-up", in_threads(redis.Redis(**options, client_name="gives-up", retry=None)))
@@ -106,7 +106,7 @@ def test_redis_py_waits_five_seconds_and_then_goes_to_the_end_of_the_line(line):
     line.join("valkey-py", in_threads(valkey.Valkey(**options, client_name="valkey-py")))
     line.join("valkey-py-too", in_asyncio(lambda: valkey.asyncio.Valkey(**patient, client_name="valkey-py-too")))
     first = line.waiting()
-    # Other connections than at first: both have left, and asked again.
+    # Both have new connections: they left the queue, and called again.
     came_back = lambda now: all(now.get(name, first[name]) != first[name] for name in ("hurried", "hurried-too"))
     eventually(lambda: came_back(line.waiting()))
     eventually(lambda: line.answers == [("gives-up", "TimeoutError")])
@@ -126,12 +126,12 @@ def port(node):
 
 
 def moved(cluster):
-    """How many calls the nodes have sent elsewhere."""
+    """The number of calls that the nodes have redirected."""
     return sum(node.info("errorstats").get("errorstat_MOVED", {}).get("count", 0) for node in cluster)
 
 
 KEYS = [f"user:{n}" for n in range(60)]
-# Of each command where its key is.
+# A call of each command, for a key.
 CALLS = {
     "RL.GCRA": lambda key: ("RL.GCRA", key, "10", "60"),
     "RL.INSPECT": lambda key: ("RL.INSPECT", key),
@@ -190,7 +190,7 @@ def test_glide_takes_the_first_argument_for_the_key_unless_it_is_given_a_route(c
 
 @pytest.fixture
 def waiters(cluster):
-    """A call that waits, the node that has its key, and how many wait there."""
+    """A call that waits, the node that has its key, and a function that counts the waiters there."""
     for node in cluster:
         node.flushall()
     slot = cluster[0].cluster("KEYSLOT", "line")
@@ -235,7 +235,7 @@ def test_a_wait_that_glide_has_given_up_goes_on_until_it_is_ended(cluster, waite
             client.custom_command(call)
         assert waiting() == 1
         with pytest.raises(glide_sync.TimeoutError):
-            client.get("line")  # Behind it, on the same connection.
+            client.get("line")  # This command is queued behind the wait, on the same connection.
         if end == "close":
             client.close()
         elif end == "unblock":
@@ -244,5 +244,5 @@ def test_a_wait_that_glide_has_given_up_goes_on_until_it_is_ended(cluster, waite
         else:
             node.delete("line")
         eventually(lambda: waiting() == 0)
-        # Who is let in is charged, though nobody reads the reply.
+        # A granted waiter is charged, although no program reads the reply.
         assert granted(node) == before + (end == "neither")

@@ -1,4 +1,4 @@
-"""The strategies of `limits` itself, and flask-limiter and slowapi, on the storage."""
+"""Tests the storage with the strategies of `limits`, and with flask-limiter and slowapi."""
 
 import asyncio
 import concurrent.futures
@@ -27,7 +27,7 @@ from conftest import eventually, running_server
 STRATEGIES = limits.strategies.STRATEGIES
 ALL = pytest.mark.parametrize("strategy", STRATEGIES)
 SLIDING = pytest.mark.parametrize("strategy", ["moving-window", "sliding-window-counter"])
-# flask-limiter and slowapi promise the second after.
+# flask-limiter and slowapi round up to the next second.
 ROUNDING_S = 1
 
 
@@ -112,7 +112,7 @@ def test_frees_up_when_it_says_so(uri, strategy):
     item = limits.parse("2 per second")
     assert limit.hit(item) and limit.hit(item) and not limit.hit(item)
     reset = limit.get_window_stats(item).reset_time
-    # No earlier than a tenth of a second before it, and at the latest then, but for the counter's 0.1 %.
+    # Not more than a tenth of a second earlier, and not later, except for the counter's 0.1 %.
     while True:
         free = limit.test(item)
         if time.time() > reset - 0.1:
@@ -129,7 +129,7 @@ def test_reset_is_when_the_oldest_hit_leaves(uri, strategy):
     item = limits.parse("2 per 2 second")
 
     def hit():
-        """Between which moments it was."""
+        """The moments between which it happened."""
         before = time.time()
         assert limit.hit(item)
         return before, time.time()
@@ -159,7 +159,7 @@ def test_never_more_than_the_limit_around_a_boundary(uri):
         if limit.hit(item):
             granted.append((before, time.monotonic()))
     assert len(granted) >= 20
-    # The grant after ten others is more than a second later than the first of them.
+    # Each grant comes more than a second after the tenth grant before it.
     for first, last in zip(granted, granted[10:]):
         assert last[1] - first[0] > 1
 
@@ -222,7 +222,7 @@ def test_down(dead_socket):
 
 
 def check(uri):
-    """What both storages say; they are to agree."""
+    """Returns the result of `check`, and asserts that both storages return the same."""
     storage = storage_from_string(uri, retry=None, socket_timeout=0.5)
     healthy = storage.check()
     storage.storage.close()
@@ -246,7 +246,7 @@ def test_check_writes_nothing_and_denies_nothing(socket, uri):
     assert other.keys() == [] and other.info("rl")["rl_fixed_denied"] == before and not other.execute_command("RL.TOP")
 
 
-def test_check_where_nobody_listens(dead_socket):
+def test_check_without_a_server(dead_socket):
     assert check(f"redis-rl+unix://{dead_socket}") is False
 
 
@@ -260,7 +260,7 @@ def test_check_where_a_hit_would_be_refused():
         uri = f"redis-rl+unix://{socket}"
         other = redis.Redis(unix_socket_path=socket)
         assert check(uri) is True
-        # The connection of `other` is older than the password, and needs none.
+        # The connection of `other` was opened before the password was set, and does not need it.
         for setting, value, healthy in (("maxmemory", 1, 0), ("min-replicas-to-write", 1, 0), ("requirepass", "secret", "")):
             other.config_set(setting, value)
             assert check(uri) is False, setting
@@ -272,7 +272,7 @@ def test_check_where_a_hit_would_be_refused():
 
 @contextlib.contextmanager
 def answering(answer):
-    """A server that is no Redis: it gives this answer to whatever it reads. None: it never answers."""
+    """A server that is not Redis: it sends `answer` for any bytes that it reads. With None it never answers."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self):
@@ -294,7 +294,7 @@ def answering(answer):
             thread.join()
 
 
-# Of HTTP, of memcached, of TLS; what redis-py takes for a reply, or can't decode; and none.
+# Answers of HTTP, memcached and TLS; answers that redis-py accepts as a reply, or can't decode; and no answer.
 OTHERS = [
     b"HTTP/1.1 400 Bad Request\r\n\r\n",
     b"ERROR\r\n",
@@ -375,6 +375,6 @@ def test_http_when_down(dead_socket, client):
     assert client(uri)("ada").status_code == 500
     get = client(uri, in_memory_fallback_enabled=True)
     assert [get("ada").status_code for _ in range(3)] == [200, 200, 429]
-    # slowapi 0.1.10 answers 500 all the same: it looks for a limit that it has not put down.
+    # slowapi 0.1.10 answers 500 even so, because it reads a limit that it has not stored.
     get = client(uri, swallow_errors=True)
     assert [get("ada").status_code for _ in range(3)] == [200 if client is flask_client else 500] * 3

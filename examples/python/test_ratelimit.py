@@ -48,7 +48,7 @@ def test_decorator_raises_when_denied(client):
     assert str(inspect.signature(show)) == "(user_id, page=1)"
 
 
-def test_context_manager_tells_what_is_left(client):
+def test_context_manager_returns_the_remaining_units(client):
     limit = Limit(client, "BUCKET", 10, "1h", "CAPACITY", 20)
     with limit("{export}", cost=15) as reply:
         assert (reply.granted, reply.limit, reply.remaining) == (15, 20, 5)
@@ -131,7 +131,7 @@ def test_asyncio_waits_without_blocking_the_loop_and_leaves_when_cancelled(socke
         await in_line(1)
         await client.delete("partner-api")
         assert await waiter == "called"
-        # The connection of the one that left is not used with its reply outstanding.
+        # The connection of the cancelled call, whose reply is outstanding, is not reused.
         assert await asyncio.gather(*(client.echo(str(n)) for n in range(5))) == [b"0", b"1", b"2", b"3", b"4"]
         await client.aclose()
 

@@ -1,4 +1,4 @@
-"""The programs in the README of the recipes, and in docs/clients.md, run as they stand there, but for where the server is."""
+"""Runs the programs in the README of the recipes and in docs/clients.md. Only the address of the server is replaced."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-// The recipes, and what docs/clients.md says of clients, in a real cluster of three nodes.
+// Tests the recipes, and what docs/clients.md says about clients, in a real cluster of three nodes.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
@@ -23,7 +23,7 @@ before(async () => (cluster = await startCluster()));
 after(() => cluster?.stop());
 beforeEach(() => Promise.all(cluster.each.map((node) => node.flushall())));
 
-/** A cluster client of ioredis that knows the nodes, while `use` runs. Tells how many calls were sent elsewhere meanwhile. */
+/** Runs `use` with a cluster client of ioredis that knows the nodes. Returns the number of calls that were redirected. */
 async function ioredis(options, use) {
   const redis = new Cluster(cluster.nodes, options);
   try {
@@ -36,7 +36,7 @@ async function ioredis(options, use) {
   }
 }
 
-/** Serves this middleware while each of the keys asks `times` times, all at once. The statuses, counted. */
+/** Serves this middleware, sends `times` requests for each key, all at once, and returns the count of each status. */
 async function served(middleware, times) {
   const app = express();
   app.set('env', 'test');
@@ -64,7 +64,7 @@ async function onEveryNode() {
 for (const enableAutoPipelining of PIPELINING) {
   const mode = enableAutoPipelining ? 'with auto pipelining' : 'without auto pipelining';
 
-  test(`rate-limit.mjs asks the node that has the key, ${mode}`, async () => {
+  test(`rate-limit.mjs calls the node that has the key, ${mode}`, async () => {
     const moved = await ioredis({ enableAutoPipelining }, async (redis) => {
       const limit = rateLimit(redis, { algorithm: 'GCRA', limit: 2, period: 3600, key: byUser });
       assert.deepEqual(await served(limit, 3), { 200: 2 * KEYS.length, 429: KEYS.length });
@@ -73,7 +73,7 @@ for (const enableAutoPipelining of PIPELINING) {
     assert.equal(moved, 0);
   });
 
-  test(`store.mjs asks the node that has the key, ${mode}`, async () => {
+  test(`store.mjs calls the node that has the key, ${mode}`, async () => {
     const moved = await ioredis({ enableAutoPipelining }, async (redis) => {
       const store = new RedisRlStore(redis);
       const limit = expressRateLimit({ windowMs: 3_600_000, limit: 2, keyGenerator: byUser, store });
@@ -99,7 +99,7 @@ for (const enableAutoPipelining of PIPELINING) {
       const blocked = async (node) => Number((await node.info('clients')).match(/blocked_clients:(\d+)/)[1]);
       const all = async () => (await Promise.all(cluster.each.map(blocked))).reduce((one, other) => one + other);
       await eventually(async () => (await all()) === keys.length);
-      // The connections that others use are free meanwhile.
+      // The shared connections still serve other commands.
       await Promise.all(KEYS.map((key) => redis.get(`other:${key}`)));
       for (const { granted } of await Promise.all(waiters)) assert.equal(granted, 1);
       assert.equal(await all(), 0);
@@ -108,7 +108,7 @@ for (const enableAutoPipelining of PIPELINING) {
   });
 }
 
-test('a wait goes on where its slot has gone', async () => {
+test('a wait continues on the node that its slot has moved to', async () => {
   await ioredis({}, async (redis) => {
     const limit = { algorithm: 'FIXED', limit: 1, period: 3600 };
     const key = 'user:moves';
@@ -134,7 +134,7 @@ test('the programs of docs/clients.md', async () => {
   const page = await readFile(join(RECIPES, '../../docs/clients.md'), 'utf8');
   const programs = [...page.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
   assert.equal(programs.length, 2);
-  // Within the project, where its packages are found.
+  // Inside the project, because Node.js looks for packages there.
   const folder = await mkdtemp(join(RECIPES, 'node_modules/.clients-'));
   try {
     for (const [index, program] of programs.entries()) {
@@ -143,7 +143,7 @@ test('the programs of docs/clients.md', async () => {
       await writeFile(file, `${there}\nexport { redis, reply };\n`);
       const { redis, reply } = await import(pathToFileURL(file));
       redis.disconnect();
-      // Both ask for the same key.
+      // Both programs use the same key.
       assert.deepEqual(reply.slice(0, 3), [1, 10, 9 - index]);
     }
   } finally {
@@ -151,20 +151,20 @@ test('the programs of docs/clients.md', async () => {
   }
 });
 
-// What the recipes do not do, and why.
-test('what ioredis takes for a command without a key is sent on by two nodes of three', async () => {
+// What the recipes avoid, and why.
+test('two nodes of three redirect a command in which ioredis finds no key', async () => {
   const call = (redis) => Promise.allSettled(KEYS.map((key) => redis.call('RL.GCRA', key, 10, 60)));
   const moved = await ioredis({}, async (redis) => {
     for (const { value } of await call(redis)) assert.equal(value[0], 1);
   });
   assert.ok(moved > KEYS.length / 3, `${moved}`);
   await ioredis({ enableAutoPipelining: true }, async (redis) => {
-    // Which node a pipeline goes to is left to chance.
+    // ioredis chooses the node of a pipeline at random.
     await eventually(async () => (await call(redis)).some(({ reason }) => /^MOVED /.test(reason?.message)));
   });
 });
 
-test('a script finds the node, too, but does not wait', async () => {
+test('a script also finds the node, but does not wait', async () => {
   const lua = 'return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))';
   for (const enableAutoPipelining of PIPELINING) {
     await Promise.all(cluster.each.map((node) => node.flushall()));
@@ -179,7 +179,7 @@ test('a script finds the node, too, but does not wait', async () => {
   }
 });
 
-test('a command that names its key has any number of them, also in a pipeline', async () => {
+test('a command can name any number of keys, also in a pipeline', async () => {
   class All extends Command {
     getKeys() {
       return this.args.slice(1, 1 + Number(this.args[0]));
@@ -197,7 +197,7 @@ test('a command that names its key has any number of them, also in a pipeline', 
   assert.equal(moved, 0);
 });
 
-test('node-redis is told the key', async () => {
+test('node-redis gets the key as an argument', async () => {
   const redis = createCluster({ rootNodes: cluster.nodes.map(({ host, port }) => ({ socket: { host, port } })) });
   await redis.connect();
   try {
@@ -209,7 +209,7 @@ test('node-redis is told the key', async () => {
       const all = ['RL.ALL', '2', one, other, 'SLIDE', '5', '1', 'FIXED', '100', '1d'];
       assert.equal((await redis.sendCommand(one, false, all))[0], 1);
     }
-    // A wait has a connection of its own, to the node of the key.
+    // A wait needs a separate connection to the node of the key.
     for (const key of KEYS.slice(0, 3)) {
       const call = ['RL.FIXED', `wait:${key}`, '1', '1'];
       await redis.sendCommand(call[1], false, call);
@@ -222,7 +222,7 @@ test('node-redis is told the key', async () => {
       }
     }
     assert.equal((await cluster.moved()) - before, 0);
-    // Without it, it asks one node after the other, as chance has it, until the right one or too many were asked.
+    // Without the key, node-redis tries nodes at random until it finds the right one or has tried too many.
     await Promise.allSettled(KEYS.map((key) => redis.sendCommand(undefined, false, ['RL.GCRA', key, '10', '60'])));
     assert.ok((await cluster.moved()) - before > KEYS.length / 3);
   } finally {

@@ -1,4 +1,4 @@
-// Real HTTP requests, for the headers are what clients see.
+// Tests with real HTTP requests, because clients see the headers.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { after, before, beforeEach, test } from 'node:test';
@@ -24,10 +24,10 @@ after(async () => {
 });
 beforeEach(() => redis.flushall());
 
-/** Serves these middlewares while `ask` runs: get(user) is a GET / by that user. */
+/** Serves these middlewares while `ask` runs. Its argument get(user) sends GET / as that user. */
 async function serving(middlewares, ask) {
   const app = express();
-  // Or Express prints each error that it answers with.
+  // Otherwise Express prints each error that it answers with.
   app.set('env', 'test');
   app.use(...middlewares);
   app.get('/', (request, response) => response.status(Number(request.get('X-Answer') ?? 200)).send('hello'));
@@ -56,20 +56,20 @@ test('granted and denied, with every header', async () => {
       assert.equal(response.status, status);
       assert.equal(response.headers.get('RateLimit-Policy'), '"default";q=2;w=60');
       const quota = response.headers.get('RateLimit');
-      const told = Number(quota.match(`^"default";r=${remaining};t=(\\d+)$`)?.[1]);
-      // What has passed since the first request is less than five seconds.
-      assert.ok(told > t - 5 && told <= t, quota);
+      const resetIn = Number(quota.match(`^"default";r=${remaining};t=(\\d+)$`)?.[1]);
+      // Less than five seconds have passed since the first request.
+      assert.ok(resetIn > t - 5 && resetIn <= t, quota);
       assert.equal(number(response, 'X-RateLimit-Limit'), 2);
       assert.equal(number(response, 'X-RateLimit-Remaining'), remaining);
       const seconds = number(response, 'X-RateLimit-Reset') - asked;
       assert.ok(seconds > reset - 5 && seconds < reset + 5, `${seconds}`);
-      assert.equal(response.headers.get('Retry-After'), status === 429 ? String(told) : null);
+      assert.equal(response.headers.get('Retry-After'), status === 429 ? String(resetIn) : null);
     }
     assert.equal((await get('bob')).status, 200);
   });
 });
 
-test('who waits for Retry-After is let in', async () => {
+test('a retry after Retry-After is granted', async () => {
   const limit = rateLimit(redis, { algorithm: 'SLIDE', limit: 1, period: 0.3 * 3, key: byUser });
   await serving([limit], async (get) => {
     assert.equal((await get('ada')).status, 200);
@@ -99,7 +99,7 @@ test('a cost, an option, and two limits of one route', async () => {
   });
 });
 
-test('two limits of one site with the same key are counted apart, by name', async () => {
+test('two limits of one site with the same key count separately, by name', async () => {
   const policy = { algorithm: 'FIXED', period: 3600, key: byUser };
   const stack = [rateLimit(redis, { ...policy, limit: 3 }), rateLimit(redis, { ...policy, limit: 2, name: 'login' })];
   await serving(stack, async (get) => {
@@ -108,7 +108,7 @@ test('two limits of one site with the same key are counted apart, by name', asyn
   });
 });
 
-test('what key or cost throws is an error, and not Redis being down', async (context) => {
+test('an error that key or cost throws does not count as Redis being down', async (context) => {
   const warnings = context.mock.method(console, 'warn', () => {});
   const policy = { algorithm: 'FIXED', limit: 1, period: 3600, key: byUser, onDown: 'open' };
   const fail = () => {
@@ -137,7 +137,7 @@ test('a period is a number', () => {
   }
 });
 
-test('many at once get no more than the limit', async () => {
+test('many requests at once get no more than the limit', async () => {
   const limit = rateLimit(redis, { algorithm: 'FIXED', limit: 20, period: 3600, key: byUser });
   await serving([limit], async (get) => {
     const responses = await Promise.all(Array.from({ length: 60 }, () => get('ada')));
@@ -160,7 +160,7 @@ test('express-rate-limit on the store', async () => {
       assert.equal(number(response, 'X-RateLimit-Remaining'), remaining);
       if (status === 429) assert.match(response.headers.get('Retry-After'), /^(5\d|60)$/);
     }
-    // Failed requests are given back, denied ones too: they had been counted.
+    // Failed requests are given back, also denied ones, because they had been counted.
     assert.equal((await get('bob', { 'X-Answer': '500' })).status, 500);
     for (const key of ['ada', 'bob']) {
       const hits = key === 'ada' ? 2 : 0;
@@ -174,7 +174,7 @@ test('express-rate-limit on the store', async () => {
   });
 });
 
-test('stores of different windows, and of different prefixes, are counted apart', async (context) => {
+test('stores with different windows, or with different prefixes, count separately', async (context) => {
   const errors = context.mock.fn();
   const logger = { error: errors, warn: errors };
   const limit = { limit: 1, keyGenerator: byUser, logger };
@@ -194,7 +194,7 @@ test('stores of different windows, and of different prefixes, are counted apart'
 
 test('when Redis is down: closed or open', async (context) => {
   const other = await startServer();
-  // Long enough for a server that answers on a busy machine.
+  // Long enough for a reply on a busy machine.
   const options = { commandTimeout: 1000, autoResendUnfulfilledCommands: false };
   const client = new Redis({ path: other.path, ...options });
   client.on('error', () => {});
@@ -204,7 +204,7 @@ test('when Redis is down: closed or open', async (context) => {
   const stored = (onDown) =>
     expressRateLimit({ limit: 1, keyGenerator: byUser, store: new RedisRlStore(client), logger, ...onDown });
   try {
-    // First it hangs, then it is gone.
+    // First the server hangs, then it is killed.
     for (const fail of [() => other.child.kill('SIGSTOP'), () => other.kill()]) {
       await client.flushall();
       await serving([rateLimit(client, policy)], async (get) => assert.equal((await get('ada')).status, 200));
@@ -216,7 +216,7 @@ test('when Redis is down: closed or open', async (context) => {
         [stored({ passOnStoreError: true }), 200],
       ]) {
         await serving([middleware], async (get) => {
-          // A request waits for the command timeout only: without one, it would wait for ever.
+          // A request waits only for the command time-out. Without one it would wait for ever.
           assert.equal((await get('ada')).status, status);
         });
       }

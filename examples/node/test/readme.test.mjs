@@ -1,5 +1,5 @@
-// The programs in the README of the recipes run as they stand there, but for where the server is, how long they wait for it,
-// and where they listen.
+// Runs the programs in the README of the recipes. Only the server's address, the client's time-out and the port that the
+// program listens on are replaced.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
@@ -17,11 +17,11 @@ after(() => server?.stop());
 const readme = await readFile(join(RECIPES, '../README.md'), 'utf8');
 const [middleware, store, wait] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
 
-/** Runs a program, and tells what it has to export. */
+/** Runs a program, and returns its exports. `last` is replaced by `exported`. */
 async function run(program, last, exported) {
   const changes = [
     ['new Redis({', `new Redis({ path: ${JSON.stringify(server.path)},`],
-    // On a busy machine an answer may take longer.
+    // On a busy machine a reply may take longer.
     ['commandTimeout: 200', 'commandTimeout: 20_000'],
     [last, exported],
     ...['rate-limit', 'store', 'wait'].map((name) => {
@@ -30,7 +30,7 @@ async function run(program, last, exported) {
   ];
   for (const [here, there] of changes) program = program.replace(here, there);
   assert.match(program, /path: .*20_000.*\nexport /s);
-  // Within the project, where its packages are found.
+  // Inside the project, because Node.js looks for packages there.
   const folder = await mkdtemp(join(RECIPES, 'node_modules/.readme-'));
   try {
     const file = join(folder, 'program.mjs');
@@ -41,7 +41,7 @@ async function run(program, last, exported) {
   }
 }
 
-/** Runs a program that serves, asks for these paths, one after the other, and tells the statuses. */
+/** Runs a program that serves HTTP, requests these paths one after the other, and returns the statuses. */
 async function serve(program, paths) {
   const exported = "export const http = app.listen(0, '127.0.0.1');\nexport { redis };";
   const { http, redis } = await run(program, 'app.listen(3000);', exported);
@@ -58,7 +58,7 @@ async function serve(program, paths) {
 }
 
 test('the middleware', async () => {
-  // Nothing is served there: what is let through is not found.
+  // The program has no routes, so a request that is let through gets 404.
   assert.deepEqual(await serve(middleware, Array(6).fill('/login')), [...Array(5).fill(404), 429]);
   assert.deepEqual(await serve(middleware, Array(5).fill('/')), [...Array(4).fill(404), 429]);
 });

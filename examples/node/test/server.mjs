@@ -1,4 +1,4 @@
-// Servers with the module, each in a folder of its own, and what tests ask them.
+// Servers with the module, each in a private folder, and queries for the tests.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, existsSync, openSync } from 'node:fs';
@@ -13,14 +13,14 @@ import { Redis } from 'ioredis';
 const BUILT = fileURLToPath(new URL('../../../target/release/libredis_rl.so', import.meta.url));
 const DEADLINE_MS = 20_000;
 
-/** A module that is there. */
+/** The path of the module; fails if the file is missing. */
 function built() {
   const module = resolve(process.env.REDIS_RL_MODULE ?? BUILT);
   if (!existsSync(module)) throw new Error(`${module} is missing: run \`make build\``);
   return module;
 }
 
-/** Starts a server in a folder of its own; `address` is where a client finds it. */
+/** Starts a server in a private folder. `address` is the address for a client. */
 async function start(options, address) {
   const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));
   const where = address(folder);
@@ -58,7 +58,7 @@ async function start(options, address) {
   }
 }
 
-/** On a socket: the `path` for a client. */
+/** Starts a server on a socket. Its `path` is the address for a client. */
 export function startServer() {
   const path = (folder) => join(folder, 'server.sock');
   return start((folder) => ['--port', '0', '--unixsocket', path(folder)], (folder) => ({ path: path(folder) }));
@@ -68,7 +68,7 @@ export function startServer() {
 const SHARES = [[0, 5460], [5461, 10922], [10923, 16383]];
 const HOST = '127.0.0.1';
 
-/** A cluster of three primaries: the `nodes` for a cluster client, and a client of each, `each`. */
+/** Starts a cluster of three primaries: `nodes` for a cluster client, and `each`, a client of each node. */
 export async function startCluster() {
   const ports = await freePorts(2 * SHARES.length);
   const nodes = ports.slice(0, SHARES.length).map((port) => ({ host: HOST, port }));
@@ -78,7 +78,7 @@ export async function startCluster() {
   const cluster = {
     nodes,
     each,
-    /** How many calls the nodes have sent elsewhere. */
+    /** The number of calls that the nodes have redirected. */
     async moved() {
       const errors = await Promise.all(each.map((node) => node.info('errorstats')));
       return errors.reduce((sum, text) => sum + Number(text.match(/errorstat_MOVED:count=(\d+)/)?.[1] ?? 0), 0);
@@ -98,7 +98,7 @@ export async function startCluster() {
       await node.call('CLUSTER', 'ADDSLOTSRANGE', ...SHARES[index]);
       await node.call('CLUSTER', 'MEET', HOST, nodes[0].port, buses[0]);
     }
-    // Each knows of all slots, or a client that asks it would miss some.
+    // Waits until each node knows all slots: a client that asked it earlier would miss some.
     const ready = (info) => /cluster_state:ok/.test(info) && /cluster_slots_ok:16384/.test(info);
     await eventually(async () => (await Promise.all(each.map((node) => node.cluster('INFO')))).every(ready));
     return cluster;

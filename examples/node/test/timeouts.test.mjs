@@ -1,4 +1,4 @@
-// BLOCK and the time-outs of clients: docs/clients.md has what is tried here.
+// Tests what docs/clients.md says about BLOCK and the time-outs of clients.
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -19,7 +19,7 @@ after(async () => {
   await server?.stop();
 });
 
-// Long enough for any command but one that waits.
+// Long enough for any command that does not wait.
 const HURRY_MS = 1000;
 
 /** Takes all units of a key for an hour. Returns a call that waits for one. */
@@ -29,10 +29,10 @@ async function exhaust(key) {
   return [...call, 'BLOCK', '2h'];
 }
 
-/** Forgets what was taken: the first in line is let in. */
+/** Deletes the key, so that the first waiter is granted. */
 const letIn = (key) => admin.del(key);
 
-/** The ids of the clients of this name that the server has in line. */
+/** The ids of the waiting clients with this name. */
 async function inLine(name) {
   const clients = (await admin.client('LIST')).split('\n');
   const waiting = clients.filter((client) => client.includes(` name=${name} `) && / flags=\w*b/.test(client));
@@ -41,13 +41,13 @@ async function inLine(name) {
 
 const has = (name, waiting) => eventually(async () => (await inLine(name)).length === waiting);
 
-/** Units in use: what was charged since the key was let go. */
+/** Units in use: the units charged since the key was deleted. */
 async function used(key) {
   const facts = await admin.call('RL.INSPECT', key);
   return facts ? facts[facts.indexOf('used') + 1] : 0;
 }
 
-/** A client of ioredis with these options while `use` runs. */
+/** Runs `use` with a client of ioredis with these options. */
 async function ioredis(connectionName, options, use) {
   const redis = new Redis({ path: server.path, connectionName, ...options });
   redis.on('error', () => {});
@@ -70,7 +70,7 @@ async function nodeRedis(name, options, use) {
   }
 }
 
-/** Has a client wait for longer than one in a hurry would. */
+/** Lets a client wait for longer than a client with a short time-out would. */
 async function waits(name, send) {
   const reply = send(await exhaust(name));
   await has(name, 1);
@@ -89,7 +89,7 @@ describe('clients that wait', { concurrency: true }, () => {
       ioredis(name, options, (redis) => waits(name, (call) => redis.call(...call))));
   }
 
-  test('a commandTimeout of ioredis leaves a waiter that is charged, and nobody reads its reply', () =>
+  test('after a commandTimeout of ioredis the waiter stays and is charged, and no program reads its reply', () =>
     ioredis('timeout', { commandTimeout: HURRY_MS }, async (redis) => {
       await assert.rejects(redis.call(...(await exhaust('timeout'))), /Command timed out/);
       await has('timeout', 1);
@@ -103,7 +103,7 @@ describe('clients that wait', { concurrency: true }, () => {
     ['close', (redis) => redis.disconnect()],
     ['unblock', (_, id) => admin.client('UNBLOCK', id)],
   ]) {
-    test(`who closes the connection, or unblocks the client, is charged nothing: ${way}`, () =>
+    test(`a waiter whose connection is closed or unblocked is charged nothing: ${way}`, () =>
       ioredis(way, { commandTimeout: HURRY_MS }, async (redis) => {
         await assert.rejects(redis.call(...(await exhaust(way))), /Command timed out/);
         const [id] = await inLine(way);
@@ -114,12 +114,12 @@ describe('clients that wait', { concurrency: true }, () => {
       }));
   }
 
-  test('a socketTimeout of ioredis sends the call again, to the end of the line', () =>
+  test('after a socketTimeout ioredis sends the call again, to the end of the queue', () =>
     ioredis('socket', { socketTimeout: HURRY_MS }, async (redis) => {
       const reply = redis.call(...(await exhaust('socket')));
       await has('socket', 1);
       const [first] = await inLine('socket');
-      // On another connection, as one that has just come.
+      // It waits on another connection, as a new caller.
       await eventually(async () => ![undefined, first].includes((await inLine('socket'))[0]));
       await letIn('socket');
       assert.equal((await reply)[0], 1);
@@ -131,11 +131,11 @@ describe('clients that wait', { concurrency: true }, () => {
     ['node-redis-1-s', { commandOptions: { timeout: HURRY_MS } }],
     ['node-redis-35-s', { socket: { socketTimeout: 35_000 } }],
   ]) {
-    test(`${name} waits, and is charged once: its time-out ends when the command is sent`, () =>
+    test(`${name} waits, and is charged once: its time-out covers only the sending of the command`, () =>
       nodeRedis(name, options, (client) => waits(name, (call) => client.sendCommand(call))));
   }
 
-  test('a socketTimeout of node-redis leaves the line, and the client is closed', () =>
+  test('after a socketTimeout of node-redis the waiter leaves the queue, and the client is closed', () =>
     nodeRedis('idle', { socket: { socketTimeout: HURRY_MS } }, async (client) => {
       await assert.rejects(client.sendCommand(await exhaust('idle')), /Socket timeout/);
       await has('idle', 0);
@@ -144,7 +144,7 @@ describe('clients that wait', { concurrency: true }, () => {
       assert.ok(!client.isOpen);
     }));
 
-  test('on a connection that others use, a waiter holds them up', () =>
+  test('on a shared connection a waiter delays other commands', () =>
     nodeRedis('shared', {}, async (client) => {
       const answers = [];
       const answer = (name, reply) => reply.then(() => answers.push(name));
@@ -174,7 +174,7 @@ describe('wait.mjs', { concurrency: true }, () => {
   const wait = 7200;
   const exhaustBy = (redis, key) => waitInLine(redis, limit, { key, cost: 10, wait });
 
-  test('waits on a connection of its own, and is charged once', () =>
+  test('waits on a separate connection, and is charged once', () =>
     ioredis('own', hurried, async (redis) => {
       const free = await exhaustBy(redis, 'own');
       assert.deepEqual([free.granted, free.limit, free.remaining, free.waitMs], [10, 10, 0, 0]);
@@ -189,21 +189,21 @@ describe('wait.mjs', { concurrency: true }, () => {
       await eventually(async () => (await admin.client('LIST')).split(' name=own ').length === 2);
     }));
 
-  test('is denied when the time is over, or at once when it would be', () =>
+  test('is denied when the time is over, or at once if it could not be granted in time', () =>
     ioredis('denied', hurried, async (redis) => {
       await exhaustBy(redis, 'denied');
       const denied = await waitInLine(redis, limit, { key: 'denied', wait: 30 });
       assert.equal(denied.granted, 0);
       assert.ok(denied.waitMs > 3_000_000);
       assert.equal((await waitInLine(redis, limit, { key: 'denied', cost: 11, wait })).waitMs, -1);
-      // The same answer as when the time is over.
+      // The reply is the same as when the time is over.
       const waiter = waitInLine(redis, limit, { key: 'denied', wait });
       await has('denied', 1);
       await admin.client('UNBLOCK', (await inLine('denied'))[0]);
       assert.equal((await waiter).granted, 0);
     }));
 
-  test('who aborts leaves the line, and the next moves up', () =>
+  test('an aborted call leaves the queue, and the next one moves up', () =>
     ioredis('abort', hurried, async (redis) => {
       await exhaustBy(redis, 'abort');
       const leaver = new AbortController();
@@ -220,13 +220,13 @@ describe('wait.mjs', { concurrency: true }, () => {
       assert.equal(await used('abort'), 1);
     }));
 
-  test('a wait that a failover ends is asked for again', () =>
+  test('a wait that a failover ends is called again', () =>
     ioredis('failover', hurried, async (redis) => {
       await exhaustBy(redis, 'failover');
       const waiter = waitInLine(redis, limit, { key: 'failover', wait });
       await has('failover', 1);
       const [id] = await inLine('failover');
-      // The same answer as on a failover.
+      // The reply is the same as on a failover.
       await admin.client('UNBLOCK', id, 'ERROR');
       await eventually(async () => ![undefined, id].includes((await inLine('failover'))[0]));
       await letIn('failover');
@@ -234,7 +234,7 @@ describe('wait.mjs', { concurrency: true }, () => {
       assert.equal(await used('failover'), 1);
     }));
 
-  test('a server that goes away ends the wait with an error', async () => {
+  test('when the server stops, the wait ends with an error', async () => {
     const other = await startServer();
     const redis = new Redis({ path: other.path, ...hurried });
     redis.on('error', () => {});

@@ -1,4 +1,4 @@
-//! The program of the README: a test compares them.
+//! The program in the README of the recipes; a test compares the two.
 
 #[allow(dead_code)]
 #[path = "../src/lib.rs"]

@@ -1,4 +1,4 @@
-//! A tower layer for axum and its like: each request asks the server once, and the response tells what is left.
+//! A tower layer for axum and other frameworks: one call to Redis per request, and headers with the remaining units.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -15,10 +15,10 @@
 //! # }
 //! ```
 //!
-//! The key in Redis is `limit:`, the policy's name, a colon and the request's key: layers of different names are counted apart,
-//! those of the same name together.
+//! The key in Redis is `limit:`, the policy's name, a colon and the request's key. Layers with different names count separately,
+//! and layers with the same name count together.
 //!
-//! All requests share the connection, so none of them may wait in the server: `BLOCK` needs a connection of its own.
+//! All requests share one connection, so the layer does not use `BLOCK`: a waiting call needs its own connection.
 
 use std::future::Future;
 use std::mem;
@@ -32,12 +32,12 @@ use redis::{Cmd, RedisResult};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// What becomes of a request when Redis gives no decision: it is down, slow, loading, full.
+/// How a request is answered when Redis gives no decision, because it is down, slow, loading or full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDown {
-    /// It goes through, uncounted and without headers, with a warning in the log.
+    /// The request goes through, uncounted and without headers, and a warning is logged.
     Open,
-    /// It is answered with 503, and an error in the log.
+    /// The request is answered with 503, and an error is logged.
     Closed,
 }
 
@@ -57,10 +57,10 @@ impl Policy {
         Self { name: "default", algorithm, limit, period, options: Vec::new() }
     }
 
-    /// What it is called in its keys and in the headers, without this `default`.
+    /// The policy's name in its keys and in the headers; it is `default` if this is not called.
     ///
     /// # Panics
-    /// If it is not of letters, digits, `-` and `_`.
+    /// If the name contains anything but letters, digits, `-` and `_`.
     pub fn name(mut self, name: &'static str) -> Self {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         assert!(name.bytes().all(plain), "a name is of letters, digits, - and _: {name:?}");
@@ -68,7 +68,7 @@ impl Policy {
         self
     }
 
-    /// One of the algorithm's options, as in `option("BURST", 5)`.
+    /// Adds an option of the algorithm, as in `option("BURST", 5)`.
     pub fn option(mut self, name: &'static str, value: impl ToString) -> Self {
         self.options.push((name, value.to_string()));
         self
@@ -84,7 +84,7 @@ impl Policy {
     }
 }
 
-/// Limits requests, each by the key that a function finds for it.
+/// Limits requests. A function returns the key of each request.
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer<C, K> {
     connection: C,
@@ -94,7 +94,7 @@ pub struct RateLimitLayer<C, K> {
 }
 
 impl<C, K> RateLimitLayer<C, K> {
-    /// The connection is a `ConnectionManager`, or whatever else is cheap to clone.
+    /// `connection` is a `ConnectionManager`, or another connection that is cheap to clone.
     pub fn new(connection: C, policy: Policy, key: K, on_down: OnDown) -> Self {
         Self { connection, policy, key, on_down }
     }
@@ -133,7 +133,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready, and not its clone.
+        // `poll_ready` was called on `self.inner`, not on its clone: call the original, and keep the clone.
         let inner = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, inner);
         let command = self.layer.policy.command(&(self.layer.key)(&request));
@@ -157,7 +157,7 @@ where
                 0 => refusal(StatusCode::TOO_MANY_REQUESTS, "Too many requests"),
                 _ => inner.call(request).await?,
             };
-            tell(response.headers_mut(), reply, name, limit, period);
+            set_headers(response.headers_mut(), reply, name, limit, period);
             Ok(response)
         })
     }
@@ -172,27 +172,27 @@ fn refusal<R: From<&'static str>>(status: StatusCode, text: &'static str) -> Res
     response
 }
 
-fn tell(headers: &mut HeaderMap, reply: Reply, name: &str, limit: u64, period: Duration) {
+fn set_headers(headers: &mut HeaderMap, reply: Reply, name: &str, limit: u64, period: Duration) {
     let (granted, capacity, remaining, wait_ms, reset_ms) = reply;
     let value = |text: String| HeaderValue::from_str(&text).expect("digits, signs and a name");
     let window_s = period.as_millis().div_ceil(1000);
-    // A cost above the capacity is never granted: no time to tell.
+    // `wait_ms` is -1 if the call is never granted: then there is no time to report.
     let wait_s = u64::try_from(wait_ms).ok().map(|wait_ms| wait_ms.div_ceil(1000));
     let t = if granted > 0 { Some(reset_ms.div_ceil(1000)) } else { wait_s };
     let t = t.map(|t| format!(";t={t}")).unwrap_or_default();
-    // One item for each layer.
+    // `append`, because each layer adds its own item.
     headers.append("ratelimit-policy", value(format!("\"{name}\";q={limit};w={window_s}")));
     headers.append("ratelimit", value(format!("\"{name}\";r={remaining}{t}")));
-    // A layer further in has decided later: what it told stays.
-    let mut tell = |name: &'static str, number: u64| {
+    // An inner layer decided after this one: its values stay.
+    let mut set = |name: &'static str, number: u64| {
         headers.entry(name).or_insert_with(|| value(number.to_string()));
     };
-    tell("x-ratelimit-limit", capacity);
-    tell("x-ratelimit-remaining", remaining);
+    set("x-ratelimit-limit", capacity);
+    set("x-ratelimit-remaining", remaining);
     let reset = SystemTime::now() + Duration::from_millis(reset_ms);
     let reset_s = reset.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().div_ceil(1000));
-    tell("x-ratelimit-reset", u64::try_from(reset_s).unwrap_or(u64::MAX));
+    set("x-ratelimit-reset", u64::try_from(reset_s).unwrap_or(u64::MAX));
     if let (0, Some(wait_s)) = (granted, wait_s) {
-        tell("retry-after", wait_s);
+        set("retry-after", wait_s);
     }
 }

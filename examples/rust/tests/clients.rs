@@ -1,4 +1,4 @@
-//! The crate `redis` waits, and finds its node in a cluster: what docs/clients.md says of it is tried here.
+//! Tests what docs/clients.md says about the crate `redis`: how it waits, and how it finds the node of a key in a cluster.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn command(words: &str) -> Cmd {
     command
 }
 
-/// A key whose only unit is taken for an hour, and who looks at it.
+/// A key whose only unit is taken for an hour, and a connection that reads its state.
 struct Line {
     admin: MultiplexedConnection,
 }
@@ -53,7 +53,7 @@ impl Line {
         eventually(async || self.info("blocked_clients").await == waiting).await;
     }
 
-    /// Lets the first in line in; how many were charged.
+    /// Frees the unit for the first waiter, and returns the number of charged units.
     async fn let_in(&mut self) -> u64 {
         let before = self.info("rl_fixed_granted").await;
         let () = self.ask("DEL line").await;
@@ -62,13 +62,13 @@ impl Line {
     }
 }
 
-/// Waits until a task on this connection has come in line, lets it in, and tells the reply and how many were charged.
+/// Waits until a task on this connection is in the queue, frees a unit, and returns the reply and the number of charged units.
 async fn waits(line: &mut Line, mut connection: impl ConnectionLike + Send + 'static) -> (i64, u64) {
     let _ = command("DEL line").query_async::<()>(&mut line.admin).await;
     let _ = line.ask::<Value>(TAKE).await;
     let reply = tokio::spawn(async move { command(WAIT).query_async::<Vec<i64>>(&mut connection).await });
     line.has(1).await;
-    // Longer than by default.
+    // Longer than the default time-out.
     tokio::time::sleep(Duration::from_millis(700)).await;
     let charged = line.let_in().await;
     (reply.await.expect("no panic").expect("a reply")[0], charged)
@@ -84,7 +84,7 @@ async fn with_a_longer_response_timeout_it_waits_and_is_charged_once() {
     assert_eq!(waits(&mut line, connection).await, (1, 1));
 }
 
-/// Gives up a wait in each way that there is to end it.
+/// Gives up a wait, and ends it on the server in each possible way.
 async fn gives_up<C: ConnectionLike, F: Future<Output = RedisResult<C>>>(server: &Server, connect: impl Fn() -> F) {
     let mut line = Line::new(server).await;
     for end in ["close", "unblock", "neither"] {
@@ -93,14 +93,14 @@ async fn gives_up<C: ConnectionLike, F: Future<Output = RedisResult<C>>>(server:
         let lost: RedisResult<Value> = command(WAIT).query_async(&mut connection).await;
         assert!(lost.expect_err("no reply").is_timeout());
         line.has(1).await;
-        // It holds up what comes behind it.
+        // It delays the commands behind it.
         let behind: RedisResult<Value> = command("PING").query_async(&mut connection).await;
         assert!(behind.expect_err("no reply").is_timeout());
         match end {
             "close" => drop(connection),
             "unblock" => line.ask(&format!("CLIENT UNBLOCK {id}")).await,
             _ => {
-                assert_eq!(line.let_in().await, 1, "charged, and nobody reads it");
+                assert_eq!(line.let_in().await, 1, "the waiter is charged although no program reads its reply");
                 continue;
             }
         }
@@ -108,7 +108,7 @@ async fn gives_up<C: ConnectionLike, F: Future<Output = RedisResult<C>>>(server:
         line.has(0).await;
         let () = line.ask("DEL line").await;
         let () = line.ask(TAKE).await;
-        assert_eq!(line.info("rl_fixed_granted").await, before + 1, "{end}: charged is only who took it now");
+        assert_eq!(line.info("rl_fixed_granted").await, before + 1, "{end}: only the new call is charged");
     }
     let () = line.ask("DEL line").await;
 }
@@ -173,7 +173,7 @@ async fn in_a_cluster_it_takes_the_first_argument_for_the_key_unless_it_is_given
         }
     }
 
-    // The layer in front of a service: the key is its command's first argument.
+    // The layer of the recipe: the key is the first argument of its command.
     let before = cluster.moved().await;
     let policy = Policy::new("GCRA", 1, Duration::from_secs(3600));
     let key = |request: &Request<Body>| request.headers()["x-user"].to_str().expect("text").to_string();
@@ -187,7 +187,7 @@ async fn in_a_cluster_it_takes_the_first_argument_for_the_key_unless_it_is_given
     }
     assert_eq!(cluster.moved().await, before);
 
-    // A wait there: with a time-out that is longer, on a connection of its own.
+    // A wait in the cluster: with a longer time-out, on a separate connection.
     let client = ClusterClient::builder(cluster.nodes.iter().map(Server::url).collect::<Vec<_>>())
         .response_timeout(Duration::from_secs(7205))
         .build()
@@ -195,6 +195,6 @@ async fn in_a_cluster_it_takes_the_first_argument_for_the_key_unless_it_is_given
     let slot = command("CLUSTER KEYSLOT line").query_async(&mut connection).await.expect("a slot");
     let mut line = Line::new(cluster.owner(slot)).await;
     assert_eq!(waits(&mut line, client.get_async_connection().await.expect("a connection")).await, (1, 1));
-    // By default it waits, too.
+    // With the default settings it waits, too.
     assert_eq!(waits(&mut line, connection).await, (1, 1));
 }

@@ -1,4 +1,4 @@
-//! Real HTTP requests to axum, with a server of the test's own.
+//! Tests with real HTTP requests to axum, on a private server.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn by_user(request: &Request<Body>) -> String {
     request.headers()["x-user"].to_str().expect("text").into()
 }
 
-/// Serves "hello" behind the layer, and tells where.
+/// Serves "hello" behind the layer, and returns the URL.
 async fn serve(connection: ConnectionManager, policy: Policy, on_down: OnDown) -> String {
     let layer = RateLimitLayer::new(connection, policy, by_user, on_down);
     listen(Router::new().route("/", get(|| async { "hello" })).layer(layer)).await
@@ -58,12 +58,12 @@ async fn granted_and_denied_with_every_header() {
         assert_eq!(header(&response, "ratelimit-policy"), Some("\"default\";q=2;w=60"));
         let quota = header(&response, "ratelimit").expect("a quota");
         assert!(quota.starts_with(&format!("\"default\";r={remaining};t=")), "{quota}");
-        // What has passed since the first request is less than five seconds.
+        // Less than five seconds have passed since the first request.
         assert!((t - 5..=t).contains(&number(&response, "ratelimit")), "{:?}", response.headers);
         assert_eq!(number(&response, "x-ratelimit-limit"), 2);
         assert_eq!(number(&response, "x-ratelimit-remaining"), remaining);
-        let told = number(&response, "x-ratelimit-reset");
-        assert!((asked_s + reset - 5..=now_s() + reset + 1).contains(&told), "{told} at {asked_s}");
+        let reset_at = number(&response, "x-ratelimit-reset");
+        assert!((asked_s + reset - 5..=now_s() + reset + 1).contains(&reset_at), "{reset_at} at {asked_s}");
         match status {
             200 => assert!(header(&response, "retry-after").is_none()),
             _ => assert_eq!(number(&response, "retry-after"), number(&response, "ratelimit")),
@@ -73,7 +73,7 @@ async fn granted_and_denied_with_every_header() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_retry_after_is_let_in() {
+async fn a_retry_after_retry_after_is_granted() {
     let (_server, connection) = Server::start().await;
     let policy = Policy::new("GCRA", 2, Duration::from_millis(1800)).option("BURST", 1);
     let url = serve(connection, policy, OnDown::Closed).await;
@@ -86,7 +86,7 @@ async fn who_waits_for_retry_after_is_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_at_once_get_no_more_than_the_limit() {
+async fn many_requests_at_once_get_no_more_than_the_limit() {
     let (_server, connection) = Server::start().await;
     let url = serve(connection, Policy::new("SLIDE", 20, Duration::from_secs(3600)), OnDown::Closed).await;
     let mut requests = tokio::task::JoinSet::new();
@@ -100,7 +100,7 @@ async fn many_at_once_get_no_more_than_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_layers_with_the_same_key_are_counted_apart_by_name() {
+async fn two_layers_with_the_same_key_count_separately_by_name() {
     let (_server, mut connection) = Server::start().await;
     let hour = Duration::from_secs(3600);
     let layer = |policy| RateLimitLayer::new(connection.clone(), policy, by_user, OnDown::Closed);
@@ -110,7 +110,7 @@ async fn two_layers_with_the_same_key_are_counted_apart_by_name() {
     for (status, remaining) in [(200, 1), (200, 0), (429, 0)] {
         let response = ask(&url, "ada").await;
         assert_eq!(response.status_code, status);
-        // What is told is the inner layer's, which has decided last.
+        // These headers are those of the inner layer, which decided last.
         assert_eq!((number(&response, "x-ratelimit-limit"), number(&response, "x-ratelimit-remaining")), (2, remaining));
         let policies: Vec<&str> = response.headers("RateLimit-Policy").collect();
         assert_eq!(policies, ["\"login\";q=2;w=3600", "\"default\";q=4;w=3600"]);
@@ -120,7 +120,7 @@ async fn two_layers_with_the_same_key_are_counted_apart_by_name() {
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.expect("the keys");
     keys.sort();
     assert_eq!(keys, ["limit:default:ada", "limit:login:ada"]);
-    // The fourth is the outer's last, the fifth is denied by it: the inner layer is not asked.
+    // The fourth request is the outer layer's last grant. The outer layer denies the fifth without calling the inner one.
     for (status, limit) in [(429, 2), (429, 4)] {
         let response = ask(&url, "ada").await;
         assert_eq!((response.status_code, number(&response, "x-ratelimit-limit")), (status, limit));
@@ -134,7 +134,7 @@ fn a_name_that_is_no_header_is_refused_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_of_nothing_has_no_time_to_tell() {
+async fn a_limit_of_zero_has_no_retry_time() {
     let (_server, connection) = Server::start().await;
     let url = serve(connection, Policy::new("FIXED", 0, Duration::from_secs(60)), OnDown::Open).await;
     let denied = ask(&url, "ada").await;
@@ -151,7 +151,7 @@ async fn when_redis_is_down_closed_or_open() {
     assert_eq!(ask(&closed, "ada").await.status_code, 200);
     assert_eq!(ask(&open, "ada").await.status_code, 429);
     let refuses_or_goes_on = || async {
-        // A request waits for the response timeout only: without one, it would wait for ever.
+        // A request waits only for the response time-out. Without one it would wait for ever.
         let (refused, let_through) = (ask(&closed, "ada").await, ask(&open, "ada").await);
         assert_eq!((refused.status_code, let_through.status_code), (503, 200));
         assert!(header(&let_through, "ratelimit").is_none());

@@ -1,4 +1,4 @@
-//! The program in the README of the recipes is the example that is built here, but for where the layer is.
+//! Compares the program in the README of the recipes with the example that is built here; only the path of the layer differs.
 
 #[test]
 fn the_program_of_the_readme_is_the_example() {

@@ -1,6 +1,6 @@
-//! Servers of the tests' own.
+//! Servers for the tests.
 
-// Each file of tests uses a part of it.
+// Each test file uses only a part of it.
 #![allow(dead_code)]
 
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A server with the module, in a folder of its own, gone when dropped.
+/// A server with the module, in a private folder. It stops when dropped.
 pub struct Server {
     child: Child,
     folder: TempDir,
@@ -23,7 +23,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// On a socket, and a connection that gives up after a second: long enough for a server that answers on a busy machine.
+    /// Starts a server on a socket, and a connection that gives up after a second, which is long enough on a busy machine.
     pub async fn start() -> (Self, ConnectionManager) {
         let server = Self::listening(&["--port", "0", "--unixsocket", "server.sock"], None).await;
         let config =
@@ -32,7 +32,7 @@ impl Server {
         (server, manager)
     }
 
-    /// With these options; without a `url` on the socket `server.sock`.
+    /// Starts a server with these options. Without a `url` it listens on the socket `server.sock`.
     async fn listening(options: &[&str], url: Option<String>) -> Self {
         let module = std::env::var_os("REDIS_RL_MODULE")
             .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/libredis_rl.so"), Into::into);
@@ -69,7 +69,7 @@ impl Server {
         Client::open(self.url()).expect("an address")
     }
 
-    /// A connection that waits for as long as it takes.
+    /// A connection without a time-out.
     pub async fn patient(&self) -> MultiplexedConnection {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         self.client().get_multiplexed_async_connection_with_config(&config).await.expect("a connection")
@@ -96,7 +96,7 @@ impl Drop for Server {
 /// The slots of each of three primaries.
 const SHARES: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
 
-/// Three primaries on loopback, gone when dropped.
+/// Three primaries on loopback. They stop when dropped.
 pub struct Cluster {
     pub nodes: Vec<Server>,
 }
@@ -123,7 +123,7 @@ impl Cluster {
             let () = redis::cmd("CLUSTER").arg(&meet[..]).query_async(&mut node).await.expect("a meeting");
         }
         let cluster = Self { nodes };
-        // Each knows of all slots, or a client that asks it would miss some.
+        // Waits until each node knows all slots: a client that asked it earlier would miss some.
         let knows_all = |info: &String| info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384");
         eventually(async || cluster.ask_all(&["CLUSTER", "INFO"]).await.iter().all(knows_all)).await;
         cluster
@@ -143,7 +143,7 @@ impl Cluster {
         answers
     }
 
-    /// How many calls the nodes have sent elsewhere.
+    /// The number of calls that the nodes have redirected.
     pub async fn moved(&self) -> u64 {
         let errors = self.ask_all(&["INFO", "errorstats"]).await;
         let count = |line: &str| line.strip_prefix("errorstat_MOVED:count=")?.trim().parse::<u64>().ok();

@@ -40,8 +40,8 @@ impl Machine {
 
     pub fn report(&self) -> String {
         format!(
-            "# Benchmarks\n\nMeasured on {} by `make bench`, which repeats it; `make bench-report` writes this page and the \
-             charts anew from [benchmarks.json](benchmarks.json), which has every round.\n\n\
+            "# Benchmarks\n\nMeasured on {} by `make bench`; run it to repeat the measurement. `make bench-report` writes this page \
+             and the charts again from [benchmarks.json](benchmarks.json), which contains every round.\n\n\
              | | |\n|---|---|\n| CPU | {}, {} cores |\n| memory | {} GB |\n| system | {}, Linux {} |\n\
              | redis-rl | {}, built by {} |\n",
             self.date, self.cpu, self.cores, self.memory_gb, self.system, self.kernel, self.module, self.rustc

@@ -214,9 +214,9 @@ pub fn report(section: &Section) -> String {
         out.push('\n');
     }
     out += &format!(
-        "\nWhat `used_memory` grows by, per key, with names of 16 bytes and a deadline, on {}: the key itself and its part of the \
-         hash tables are in it. Counters are half used, logs hold as many grants as the limit allows; SLIDE has at most 65 536 ticks to a period, and an entry \
-         for each tick in which there was a grant.\n",
+        "\nThe figures are the growth of `used_memory` per key, with names of 16 bytes and a deadline, on {}. They include the key itself \
+         and its share of the hash tables. Counters are half used; logs hold as many grants as the limit allows. SLIDE has at most \
+         65 536 ticks in a period, and an entry for each tick with a grant.\n",
         section.allocator
     );
     let (slide, set, cell) = (section.row(SLIDE), section.row(TIMESTAMPS), section.row(CELL));
@@ -226,18 +226,18 @@ pub fn report(section: &Section) -> String {
         out += &match worst {
             w if w > 0.5 => format!("{name} takes up to {worst:.0} bytes more than redis-cell. "),
             w if w < -0.5 => format!("{name} takes at least {:.0} bytes less than redis-cell. ", -worst),
-            _ => format!("{name} takes what redis-cell takes. "),
+            _ => format!("{name} takes as much as redis-cell. "),
         };
     }
     let parts: Vec<String> = section
         .limits
         .iter()
         .zip(slide.cells.iter().zip(&set.cells))
-        .map(|(&limit, (slide, set))| format!("1/{:.1} at {}", set.bytes / slide.bytes, grouped(limit as f64)))
+        .map(|(&limit, (slide, set))| format!("1/{:.1} at a limit of {}", set.bytes / slide.bytes, grouped(limit as f64)))
         .collect();
-    out += &format!("SLIDE takes {} of the sorted set of timestamps", parts.join(", "));
+    out += &format!("The memory of SLIDE, relative to the sorted set of timestamps, is {}", parts.join(", "));
     let longest = slide.cells.iter().filter_map(|cell| cell.entries).max().unwrap_or(0);
-    out += &format!(" (its longest log here: {} entries).\n", grouped(longest as f64));
+    out += &format!(" (its longest log here has {} entries).\n", grouped(longest as f64));
     out
 }
 

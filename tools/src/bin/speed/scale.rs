@@ -299,10 +299,10 @@ pub fn report(section: &Section) -> String {
     }
     if let [first, .., last] = &section.keys[..] {
         out += &format!(
-            "\nRandom keys, {PIPELINE} calls in a pipeline. From {} to {} keys a call of RL.GCRA takes {:.2} times the CPU, and one of SET \
-             {:.2} times: what grows is the server's search for a key that is in no cache.\n",
-            grouped(first.keys as f64),
+            "\nThe keys are random, with {PIPELINE} calls in a pipeline. With {} keys instead of {}, a call of RL.GCRA takes {:.2} times the CPU \
+             time, and a SET {:.2} times. The additional time is the server's look-up of keys that are not in the processor's caches.\n",
             grouped(last.keys as f64),
+            grouped(first.keys as f64),
             last.gcra.cpu_ns / first.gcra.cpu_ns,
             last.set.cpu_ns / first.set.cpu_ns,
         );
@@ -313,10 +313,10 @@ pub fn report(section: &Section) -> String {
     }
     if let [first, .., last] = &section.logs[..] {
         out += &format!(
-            "\n{LOGS} keys in turn; grants as entries die as fast as new ones come, so that the rewriting of logs has its share. From {} \
-             to {} entries a grant takes {:.2} times the CPU, a denial {:.2} times.\n",
-            grouped(first.entries as f64),
+            "\nThe calls use {LOGS} keys in turn. During the grants, entries expire as fast as new ones are added, so the times include the \
+             rewriting of logs. With {} entries instead of {}, a grant takes {:.2} times the CPU time, and a denial {:.2} times.\n",
             grouped(last.entries as f64),
+            grouped(first.entries as f64),
             last.granted_ns / first.granted_ns,
             last.denied_ns / first.denied_ns,
         );
@@ -329,8 +329,8 @@ pub fn report(section: &Section) -> String {
     }
     if let Some(Stall { calls, entries: Some(entries), .. }) = section.stalls.first() {
         out += &format!(
-            "\nOne call after the other, {} in a round, on a key that starts empty: SLIDE's log grows, to {} entries here, and is then \
-             rewritten as entries die. What the longest of the others take is the machine's own.\n",
+            "\nEach round makes {} calls in sequence, on a key that starts empty. SLIDE's log grows, here to {} entries, and is then rewritten \
+             as entries expire. The longest times of the other commands are the machine's own noise.\n",
             grouped(*calls as f64),
             grouped(*entries as f64),
         );

@@ -28,9 +28,12 @@ const SHORT: [&[&str]; 11] = [
 /// Draws all cases. Each has a bar for random keys and below it one for the hot key.
 pub fn long(section: &Section, path: &Path) {
     let names = CASES.iter().map(|case| case.name).filter(|name| ![SET, SET_OWN].contains(name));
-    draw(section, path, "above: # random keys; below, fainter: one hot key; thin lines: quartiles", |random, hot| {
-        names.filter_map(|name| Some((name, vec![random.case(name)?, hot.case(name)?]))).collect()
-    });
+    draw(
+        section,
+        path,
+        "upper bar: # random keys; lower, fainter bar: one hot key; thin lines: quartiles",
+        |random, hot| names.filter_map(|name| Some((name, vec![random.case(name)?, hot.case(name)?]))).collect(),
+    );
 }
 
 /// Draws a few cases on random keys, in less than the height of a screen.
@@ -70,7 +73,7 @@ fn draw<'s>(
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, bottom as u32 + 10)).into_drawing_area();
-        let title = format!("Calls a second, of those of {SET} (= 1) · {}, pipeline {}", random.server, random.pipeline);
+        let title = format!("Calls a second, relative to {SET} (= 1) · {}, pipeline {}", random.server, random.pipeline);
         root.draw(&Text::new(title, (10, 14), text(16, HPos::Left))).expect("text");
         let legend = legend.replace('#', &grouped(random.keys as f64));
         root.draw(&Text::new(legend, (10, 38), text(13, HPos::Left))).expect("text");

@@ -36,24 +36,24 @@ const fn speed(what: &'static str, of: &'static [&'static str], base: &'static [
 }
 
 const BARS: [Bar; 6] = [
-    speed("the slowest of FIXED, GCRA and BUCKET, granted, of SET..EX", &METERS, &[SET], 1.0),
-    speed("the slowest denial, of SET..EX", &DENIALS, &[SET], 1.2),
-    speed("GCRA, granted, of redis-cell", &["RL.GCRA, granted"], &["redis-cell, granted"], 1.8),
-    speed("GCRA, granted, of the same in Lua", &["RL.GCRA, granted"], &["throttled-py, GCRA (Lua)"], 5.0),
-    speed("SLIDE, granted, of SET..EX", &[SLIDE], &[SET], 0.8),
-    speed("SLIDE, granted, of the fastest sliding window in Lua", &[SLIDE], &SLIDING_SCRIPTS, 4.0),
+    speed("the slowest grant of FIXED, GCRA and BUCKET, relative to SET..EX", &METERS, &[SET], 1.0),
+    speed("the slowest denial, relative to SET..EX", &DENIALS, &[SET], 1.2),
+    speed("a grant of GCRA, relative to redis-cell", &["RL.GCRA, granted"], &["redis-cell, granted"], 1.8),
+    speed("a grant of GCRA, relative to GCRA in Lua", &["RL.GCRA, granted"], &["throttled-py, GCRA (Lua)"], 5.0),
+    speed("a grant of SLIDE, relative to SET..EX", &[SLIDE], &[SET], 0.8),
+    speed("a grant of SLIDE, relative to the fastest sliding window in Lua", &[SLIDE], &SLIDING_SCRIPTS, 4.0),
 ];
-const LOGGED: Bar = speed("the slowest grant, of SET..EX", &GRANTS, &[SET], 0.9);
+const LOGGED: Bar = speed("the slowest grant, relative to SET..EX", &GRANTS, &[SET], 0.9);
 const TIMES: [Bar; 2] = [
     Bar {
-        what: "the longest p50 of a grant, of SET..EX",
+        what: "the longest p50 of a grant, relative to SET..EX",
         figure: |r| r.p50_ms.unwrap_or(f64::NAN),
         time: true,
         bar: 1.05,
         ..LOGGED
     },
     Bar {
-        what: "the longest p99 of a grant, of SET..EX",
+        what: "the longest p99 of a grant, relative to SET..EX",
         figure: |r| r.p99_ms.unwrap_or(f64::NAN),
         time: true,
         bar: 1.05,
@@ -113,21 +113,22 @@ pub fn report(section: &Section) -> String {
 fn introduction(section: &Section, text: &mut String) {
     write!(
         text,
-        "## Speed\n\n![Calls a second, of those of {SET}](benchmarks-speed.svg)\n\n\
-         In each of {} rounds each case has a server of its own, all with the same options, and its keys exist before the load comes: \
-         `redis-benchmark` with {} connections, over a Unix socket, for about {} seconds. The \
-         order is rotated from round to round, with `{SET}` and a value of 28 bytes at the beginning, in the middle and \
-         at the end, of which the median counts. (Where its memory happens to lie makes a server faster or slower for as long as it \
-         runs: hence so many servers.) A ratio is one of calls a second in the same round; tables have medians over the \
-         rounds, and from quartile to quartile in brackets. The time is the CPU time of the server's main thread for a call, which \
-         tells also where the load generator is the slower one; its ratio is one of calls in the same CPU time, so in all ratios \
-         more is faster. That calls are granted, or denied, is seen in replies and in the number of changes that the server \
-         counts over each load.\n\n\
-         `SET` and `INCR` run in a server without the module. Peers: {}; redis-cell is what the crate registry has, built in release mode: \
-         it neither replicates nor logs what it writes, so its figures beside a replica or a log are of less work. The \
-         scripts are called by `EVALSHA` with the arguments that their packages pass. redis-benchmark can't call `MULTI`: a loop of \
-         our own does, and it has a `SET` of its own to be compared with.\n\n\
-         What was aimed at, and where it is missed, is at the [end of the page](#bars).\n",
+        "## Speed\n\n![Calls a second, relative to {SET}](benchmarks-speed.svg)\n\n\
+         In each of {} rounds every case runs on a server of its own. All servers have the same options, and the keys exist before \
+         the load starts. The load is `redis-benchmark` with {} connections over a Unix socket, for about {} seconds. The order of \
+         the cases rotates from round to round. `{SET}`, with a value of 28 bytes, runs at the beginning, in the middle and at the \
+         end of a round; the median of these three counts. (A server's memory layout makes it faster or slower for as long as it \
+         runs, so each measurement uses a new server.)\n\n\
+         A ratio compares calls a second in the same round. Tables show the median over the rounds, with the quartiles in brackets. \
+         The CPU time is that of the server's main thread for one call; it is comparable even where the load generator is the \
+         bottleneck. Its ratio compares calls in the same CPU time, so in all ratios a larger number is faster. The replies, and the \
+         number of changes that the server counts during each load, confirm that the calls are granted or denied as intended.\n\n\
+         `SET` and `INCR` run on a server without the module. Other rate limiters: {}. redis-cell comes from the crate registry, \
+         and is built in release mode. It neither replicates its writes nor logs them to the append-only file, so its figures \
+         with a replica or with that file are for less work. The scripts are called by `EVALSHA` with the arguments that their \
+         packages pass. redis-benchmark can't call `MULTI`, so a loop of our own does; its figures are compared with a `SET` by the \
+         same loop.\n\n\
+         The goals, and which of them are missed, are at the [end of the page](#bars).\n",
         section.rounds,
         section.connections,
         section.seconds,
@@ -136,7 +137,7 @@ fn introduction(section: &Section, text: &mut String) {
     .expect("a string");
 }
 
-/// The text for the README.
+/// The paragraph for the README.
 pub fn summary(section: &Section) -> String {
     let scene = |hot: bool| section.scenes.iter().find(|scene| (scene.keys == HOT) == hot).expect("a scene");
     let (random, hot) = (scene(false), scene(true));
@@ -151,10 +152,11 @@ pub fn summary(section: &Section) -> String {
     let bar = |bar: &Bar| bar.measure(random).expect("its cases").median;
     let [_, _, cell, script, slide, _] = BARS.each_ref().map(bar);
     format!(
-        "On {server} with {pipeline} calls in a pipeline, grants of `RL.FIXED`, `RL.GCRA` and `RL.BUCKET` are about as fast as\n\
-         `{SET}`: {} of its calls a second on random keys, {} on one hot key; with an append-only\n\
-         file or a replica, {}. On random keys that is {cell:.1} times redis-cell and {script:.1} times GCRA in Lua;\n\
-         `RL.SLIDE` with a limit of 1000 is at {slide:.2}, denials are at {}.\n",
+        "On {server} with {pipeline} calls in a pipeline, `RL.FIXED`, `RL.GCRA` and `RL.BUCKET` grant about as many calls a second\n\
+         as the server executes `{SET}`: {} times as many on random keys, {} times on one hot key,\n\
+         and {} times with an append-only file or a replica. With random keys, `RL.GCRA` is {cell:.1} times as fast as redis-cell\n\
+         and {script:.1} times as fast as GCRA in Lua. There, `RL.SLIDE` with a limit of 1000 reaches {slide:.2} times the calls of `SET`, and\n\
+         denials reach {} times.\n",
         ratios(&[random], &METERS),
         ratios(&[hot], &METERS),
         ratios(&logged, &METERS),
@@ -166,8 +168,8 @@ pub fn summary(section: &Section) -> String {
 
 pub fn bars(section: &Section) -> String {
     let mut text = String::from(
-        "## Bars\n\nBars are goals that were set before anything was measured; the worst of the calls that a bar names has to meet it, \
-         by its median.\n\n| load | what | bar | measured | met |\n|---|---|---:|---:|---|\n",
+        "## Bars\n\nA bar is a goal that was set before anything was measured. If a bar covers several calls, the worst of them has to \
+         meet it, by its median.\n\n| load | what | bar | measured | met |\n|---|---|---:|---:|---|\n",
     );
     let first = section.scenes.first().map_or("", |scene| &scene.server);
     for scene in section.scenes.iter().filter(|scene| scene.server == first) {
@@ -201,7 +203,7 @@ fn table(scene: &Scene, text: &mut String) {
     let line = if unpipelined { "---:|---:|" } else { "" };
     write!(
         text,
-        "\n### {}, {}, {}\n\n| | calls a second | of SET..EX | CPU µs a call | of SET..EX |{more}\n|---|---:|---:|---:|---:|{line}\n",
+        "\n### {}, {}, {}\n\n| | calls a second | ratio to SET..EX | CPU µs a call | ratio to SET..EX |{more}\n|---|---:|---:|---:|---:|{line}\n",
         scene.server,
         setting(scene),
         keys(scene)
@@ -230,10 +232,11 @@ fn prepared(text: &mut String) {
         writeln!(text, "| {} | {before} | {} |", case.name, code(case.call)).expect("a string");
     }
     text.push_str(
-        "\n`…` is a number of 12 digits; where it comes twice, redis-benchmark draws each by itself. `%many` is 10000, and 1000000000 on \
-         the hot key, `%tenth`, `%burst` (one less), `%interval` (seconds for one) and `%rate` (a second) follow from it. `%slide` is 1000 60, and 2000 1ms on \
-         the hot key, where a millisecond has up to about 1000 calls, `%sorted_us` a minute and 10 milliseconds: so short that 1000 are never reached. `%limit` is 1000, and on the \
-         hot key a limit that is never reached: the scripts know whole seconds only.\n",
+        "\n`…` is a number of 12 digits; where it occurs twice, redis-benchmark draws both independently. `%many` is 10000, and 1000000000 \
+         on the hot key. `%tenth`, `%burst` (one less), `%interval` (seconds per unit) and `%rate` (units per second) follow from it. \
+         `%slide` is 1000 60, and 2000 1ms on the hot key, where a millisecond has up to about 1000 calls. `%sorted_us` is a minute, and \
+         10 milliseconds on the hot key: so short that 1000 calls are never reached. `%limit` is 1000, and on the hot key a limit that is \
+         never reached, because the scripts support whole seconds only.\n",
     );
 }
 

@@ -23,7 +23,7 @@ fi
 build
 programs=target/$profile
 [ $profile = tools ] || programs=target/debug
-[ -x "$programs/$name" ] || say "Building the tool; the first time takes about 2 minutes on two cores."
+[ -d "$programs" ] || say "Building the tool; the first time takes about 2 minutes on two cores."
 cargo build --quiet --profile $profile --package redis-rl-tools --bin "$name"
 
 case $name in

@@ -560,7 +560,7 @@ impl Run<'_> {
         row("granted", tally.granted);
         row("denied", tally.denied);
         row("peeks and inspections", tally.looks);
-        println!("errors, after what the client has tried itself");
+        println!("errors after the client's own retries");
         tally.errors.iter().for_each(|(kind, count)| row(kind, count));
         println!("events");
         self.events.iter().for_each(|(name, count)| row(name, count));
@@ -576,7 +576,7 @@ impl Run<'_> {
         };
         let failure: Vec<_> = self.fleet.failure().into_iter().collect();
         verdict(
-            "no process has died that was not killed, and no log tells of a crash",
+            "no process has ended that was not killed, and no log reports a crash",
             format!("{} nodes", 2 * SHARDS),
             &failure,
         );
@@ -584,13 +584,13 @@ impl Run<'_> {
         verdict("every key has a deadline on every node", format!("{} keys", step.keys), &step.endless);
         verdict("every replica equals its primary", format!("{} differ", step.differ.len()), &step.differ);
         let odd: Vec<_> = tally.errors.keys().filter(|kind| !TRANSIENT_ERRORS.contains(&kind.as_str())).cloned().collect();
-        verdict("no error but those after which a client asks again", format!("{} others", odd.len()), &odd);
-        let mut told = tally.wrong.clone();
-        told.append(&mut self.wrong);
-        verdict("no reply and no record says what can't be", format!("{} do", told.len()), &told);
+        verdict("all errors are such that a client calls again", format!("{} others", odd.len()), &odd);
+        let mut impossible = tally.wrong.clone();
+        impossible.append(&mut self.wrong);
+        verdict("every reply and every record is possible", format!("{} are not", impossible.len()), &impossible);
         let Audit { keys, spent, over, lost, halves } = self.audit(begin);
         let figures = format!("{keys} keys, of which {spent} are used up");
-        verdict("no key has granted more than its limit and what crashes took", figures, &over);
+        verdict("no key has granted more than its limit and what crashes have lost", figures, &over);
         verdict("nothing granted since a crash is missing", format!("{} keys miss some", lost.len()), &lost);
         verdict("RL.ALL has charged both keys or none", format!("{} differ", halves.len()), &halves);
         let unserved = self.unserved();

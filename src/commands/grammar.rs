@@ -153,7 +153,7 @@ fn options<A: Args + ?Sized>(
                 return Err(Box::new(Error::Twice(option.keyword)));
             }
             options_seen |= 1 << index;
-            rule.policy = rule.policy.with(option_value(option, args, period)?);
+            rule.policy.set(option_value(option, args, period)?);
         } else if let Some((_, &(keyword, of))) = find(command.amounts(), |amount| amount.0, word) {
             match amount {
                 Some((other, _)) if other == keyword => return Err(Box::new(Error::Twice(keyword))),

@@ -50,10 +50,10 @@ impl Target {
         }
     }
 
-    /// Loads the limiter.
+    /// Loads the limiter from what the key holds.
     #[inline(always)]
-    pub(super) fn view<'k>(self, key: &'k ReadKey<'_>, policy: &Policy, now: Instant) -> Result<View<'k>, Box<Error>> {
-        policy.view(self.stored(key)?, now).map_err(|error| Box::new(self.record_error(error)))
+    fn view<'k>(self, stored: Option<&'k [u8]>, policy: &'k Policy, now: Instant) -> Result<View<'k>, Box<Error>> {
+        policy.view(stored, now).map_err(|error| Box::new(self.record_error(error)))
     }
 
     /// What [`View::peek`] answers.
@@ -64,7 +64,7 @@ impl Target {
         now: Instant,
         request: Request,
     ) -> Result<Decision, Box<Error>> {
-        Ok(self.view(key, policy, now)?.peek(request)?)
+        Ok(self.view(self.stored(key)?, policy, now)?.peek(request)?)
     }
 
     /// What [`Self::charge`] would answer or refuse, without the change.
@@ -75,10 +75,10 @@ impl Target {
         now: Instant,
         request: Request,
     ) -> Result<Decision, Box<Error>> {
-        let (decision, _) = self.view(key, policy, now)?.decide(request)?;
+        let stored = self.stored(key)?;
+        let (decision, _) = self.view(stored, policy, now)?.decide(request)?;
         // A change makes a value longer by less than this.
-        let len = self.stored(key)?.map_or(0, <[u8]>::len) + Bytes::SHORT;
-        if WriteKey::fits(len) {
+        if WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
             Ok(decision)
         } else {
             Err(Overflow.into())
@@ -96,7 +96,7 @@ impl Target {
         request: Request,
         accept: impl FnOnce(&Decision) -> bool,
     ) -> Result<Option<(Decision, bool)>, Box<Error>> {
-        let view = self.view(key, policy, now)?;
+        let view = self.view(self.stored(key)?, policy, now)?;
         let (decision, next) = view.decide(request)?;
         if !accept(&decision) {
             return Ok(None);
@@ -126,6 +126,7 @@ fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), 
 }
 
 /// The deadlines that a key may have, in milliseconds since the Unix epoch.
+#[inline(always)]
 fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
     expires.as_ms_ceil()..=expires.saturating_add(slack).as_ms_ceil()
 }

@@ -25,8 +25,8 @@ pub(super) const fn meter(quota: Quota) -> Meter {
 }
 
 /// Adds what only BUCKET shows.
-pub(super) fn inspect(view: &View, inspection: &mut Inspection) {
-    let meter = &view.meter;
+pub(super) fn inspect(view: &View<'_>, inspection: &mut Inspection) {
+    let meter = view.meter;
     let tokens = i128::from(meter.capacity) - i128::try_from(view.used()).unwrap_or(i128::MAX);
     let next_step = view.step().map_or(Fact::Nothing, |(_, end)| Fact::Number(end.as_ms_ceil()));
     inspection.extend([

@@ -76,6 +76,7 @@ impl Bytes {
     }
 
     /// The bytes.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.long {
             Some(bytes) => bytes,

@@ -21,7 +21,7 @@ pub(super) const fn meter(quota: Quota) -> Meter {
 }
 
 /// Adds what only FIXED shows.
-pub(super) fn inspect(view: &View, inspection: &mut Inspection) {
+pub(super) fn inspect(view: &View<'_>, inspection: &mut Inspection) {
     let ms =
         |instant: Option<_>| instant.map_or(Fact::Nothing, |instant: super::Instant| Fact::Number(instant.as_ms_ceil()));
     let (start, end) = view.step().unzip();

@@ -25,7 +25,7 @@ pub(super) const fn meter(quota: Quota) -> Meter {
 }
 
 /// Adds what only GCRA shows.
-pub(super) fn inspect(view: &View, inspection: &mut Inspection) {
+pub(super) fn inspect(view: &View<'_>, inspection: &mut Inspection) {
     let tat_ms = view.drained_at().as_ms_ceil();
     inspection.extend([("burst", Fact::count(view.meter.capacity)), ("tat_ms", Fact::Number(tat_ms))]);
 }

@@ -159,14 +159,19 @@ impl Policy {
         }
     }
 
-    /// The policy with an option set. An option of another algorithm changes nothing.
-    #[must_use]
-    pub fn with(self, option: PolicyOption) -> Self {
-        match (self, option) {
-            (Self::Meter(meter), option) => Self::Meter(meter.with(option)),
-            (Self::Slide(slide), PolicyOption::Segments(segments)) => Self::Slide(slide.with_segments(segments)),
-            (policy, _) => policy,
+    /// Sets an option. An option of another algorithm changes nothing.
+    pub fn set(&mut self, option: PolicyOption) {
+        match self {
+            Self::Meter(meter) => meter.set(option),
+            Self::Slide(slide) => slide.set(option),
         }
+    }
+
+    /// The policy with an option set.
+    #[must_use]
+    pub fn with(mut self, option: PolicyOption) -> Self {
+        self.set(option);
+        self
     }
 
     /// Whether a waiting client may be charged as of the moment at which its units were due, although the grant comes a little
@@ -180,7 +185,7 @@ impl Policy {
     /// # Errors
     /// If the value is not a record of this algorithm.
     #[inline(always)]
-    pub fn view<'a>(&self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
+    pub fn view<'a>(&'a self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
         match self {
             Self::Meter(meter) => {
                 let view = meter::View::load(meter, stored, now)?;
@@ -199,7 +204,7 @@ pub enum View<'a> {
     /// The limit is 0: every call is denied, and nothing is written.
     Closed,
     /// See [`Policy::Meter`].
-    Meter(meter::View),
+    Meter(meter::View<'a>),
     /// See [`Policy::Slide`].
     Slide(slide::View<'a>),
 }
@@ -280,7 +285,8 @@ pub fn inspect(stored: &[u8], now: Instant) -> Result<Inspection, RecordError> {
     match record::kind(stored) {
         Ok(Kind::Slide) => Ok(slide::View::of_record(stored, now)?.inspect()),
         Ok(kind) => {
-            let view = meter::View::of_record(stored, kind, now)?;
+            let record = meter::Record::decode(stored, kind)?;
+            let view = meter::View::of_record(&record, now);
             let mut inspection = view.inspect();
             match kind {
                 Kind::Fixed => fixed::inspect(&view, &mut inspection),

@@ -264,7 +264,8 @@ fn settings_are_checked_and_changed_while_the_server_runs() {
     let server = Server::start();
     let mut client = server.client();
     let all: BTreeMap<String, String> = call(&mut client, "CONFIG GET rl.*");
-    let defaults = [("rl.compat", "cl.throttle"), ("rl.top-half-life", "60"), ("rl.top-keys", "128")];
+    let defaults =
+        [("rl.compat", "cl.throttle"), ("rl.shortcuts", "yes"), ("rl.top-half-life", "60"), ("rl.top-keys", "128")];
     assert_eq!(all, defaults.map(|(name, value)| (name.into(), value.into())).into());
     for (name, least, most) in [("top-keys", 0, 1024), ("top-half-life", 1, 86_400)] {
         for value in [least, most] {

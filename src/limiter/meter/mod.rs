@@ -74,14 +74,14 @@ impl Meter {
         Self { kind, limit, period_us: quota.period().as_us(), capacity: limit, drain, align_us: None }
     }
 
-    pub(super) const fn with(self, option: PolicyOption) -> Self {
+    pub(super) const fn set(&mut self, option: PolicyOption) {
         match (self.kind, option) {
-            (Kind::Fixed, PolicyOption::Align(offset_us)) => Self { align_us: Some(offset_us), ..self },
+            (Kind::Fixed, PolicyOption::Align(offset_us)) => self.align_us = Some(offset_us),
             (Kind::Gcra, PolicyOption::Burst(units)) | (Kind::Bucket, PolicyOption::Capacity(units)) => {
-                Self { capacity: units, ..self }
+                self.capacity = units
             }
-            (Kind::Bucket, PolicyOption::Step) => Self { drain: Drain::Steps, ..self },
-            _ => self,
+            (Kind::Bucket, PolicyOption::Step) => self.drain = Drain::Steps,
+            _ => {}
         }
     }
 
@@ -238,9 +238,24 @@ impl Meter {
     }
 }
 
+/// What a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// The policy that it was written under, without an alignment.
+    meter: Meter,
+    /// See [`Meter::read`].
+    level: Level,
+}
+
+impl Record {
+    pub(super) fn decode(bytes: &[u8], kind: Kind) -> Result<Self, RecordError> {
+        record::decode(bytes, kind)
+    }
+}
+
 /// A key's level under a policy, at a moment.
-pub struct View {
-    pub(super) meter: Meter,
+pub struct View<'a> {
+    pub(super) meter: &'a Meter,
     now: Instant,
     /// The level at `now`.
     level: Level,
@@ -259,22 +274,22 @@ pub struct Next {
     expires: Instant,
 }
 
-impl View {
+impl<'a> View<'a> {
     /// The level of a key that holds `stored`.
     #[inline(always)]
-    pub(super) fn load(meter: &Meter, stored: Option<&[u8]>, now: Instant) -> Result<Self, RecordError> {
+    pub(super) fn load(meter: &'a Meter, stored: Option<&[u8]>, now: Instant) -> Result<Self, RecordError> {
         let Some(bytes) = stored else {
             let level = Level { at: meter.start(now), used: 0 };
-            return Ok(Self { meter: *meter, now, level, recorded: level, matches_policy: true });
+            return Ok(Self { meter, now, level, recorded: level, matches_policy: true });
         };
         match record::decode(bytes, meter.kind) {
-            Ok((old, level)) => {
+            Ok(Record { meter: old, level }) => {
                 let (recorded, written) = old.read(level);
                 let same = meter.drains_as(&old);
                 let level =
                     if same { meter.advance_aligned(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
                 let matches_policy = same && meter.start(recorded.at) == recorded.at;
-                Ok(Self { meter: *meter, now, level, recorded, matches_policy })
+                Ok(Self { meter, now, level, recorded, matches_policy })
             }
             Err(error) => Self::load_redis_cell(meter, bytes, now).ok_or(error),
         }
@@ -283,23 +298,22 @@ impl View {
     /// The level of a key that redis-cell left: a theoretical arrival time. The value does not name the policy, so the level counts
     /// as this policy's, as in redis-cell. Rounded up, against the caller, by less than one grain.
     #[cold]
-    fn load_redis_cell(meter: &Meter, bytes: &[u8], now: Instant) -> Option<Self> {
+    fn load_redis_cell(meter: &'a Meter, bytes: &[u8], now: Instant) -> Option<Self> {
         let tat_ns = if meter.kind == Kind::Gcra { tat_ns(bytes)? } else { return None };
         let left_ns = (i128::from(tat_ns) - i128::from(now.as_us()) * 1_000).max(0).unsigned_abs();
         let level = Level { at: now, used: (left_ns * u128::from(meter.limit)).div_ceil(1_000) };
-        Some(Self { meter: *meter, now, level, recorded: level, matches_policy: true })
+        Some(Self { meter, now, level, recorded: level, matches_policy: true })
     }
 
     /// The level of a record under the policy that it was written under.
-    pub(super) fn of_record(bytes: &[u8], kind: Kind, now: Instant) -> Result<Self, RecordError> {
-        let (meter, level) = record::decode(bytes, kind)?;
-        let (recorded, _) = meter.read(level);
-        Ok(Self { meter, now, level: meter.advance(recorded, now), recorded, matches_policy: true })
+    pub(super) fn of_record(Record { meter, level }: &'a Record, now: Instant) -> Self {
+        let (recorded, _) = meter.read(*level);
+        Self { meter, now, level: meter.advance(recorded, now), recorded, matches_policy: true }
     }
 
     #[inline]
     pub(super) fn snapshot(&self) -> Snapshot {
-        let meter = &self.meter;
+        let meter = self.meter;
         Snapshot {
             remaining: meter.whole(meter.grains(meter.capacity).saturating_sub(self.level.used)),
             reset: meter.reset(self.level, self.now),
@@ -377,7 +391,7 @@ impl View {
 
     #[inline(always)]
     pub(super) fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
-        record::encode(&self.meter, next.level, bytes);
+        record::encode(self.meter, next.level, bytes);
         Change::Write { offset: 0, head: 0, expires: next.expires, slack: Span::ZERO }
     }
 
@@ -402,7 +416,7 @@ impl View {
 
     /// The facts that the three algorithms share.
     pub(super) fn inspect(&self) -> Inspection {
-        let (meter, used) = (&self.meter, self.used());
+        let (meter, used) = (self.meter, self.used());
         let debt = used.saturating_sub(meter.capacity.into());
         common_facts(meter.kind, meter.limit, meter.period_us, used, self.snapshot(), debt)
     }

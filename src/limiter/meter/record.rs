@@ -1,6 +1,6 @@
 //! The records of FIXED, GCRA and BUCKET: fields of fixed width, 28 or 41 bytes in all.
 
-use super::{Drain, Level, Meter};
+use super::{Drain, Level, Meter, Record};
 use crate::limiter::record::{self, fits, take, RecordError};
 use crate::limiter::{Bytes, Instant, Kind, Span, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
@@ -32,7 +32,7 @@ impl Layout {
     }
 
     #[inline(always)]
-    fn decode(&self, mut fields: &[u8], kind: Kind, drain: Drain) -> Option<(Meter, Level)> {
+    fn decode(&self, mut fields: &[u8], kind: Kind, drain: Drain) -> Option<Record> {
         if fields.len() != self.len() {
             return None;
         }
@@ -44,7 +44,8 @@ impl Layout {
         let valid = (1..=MAX_UNITS).contains(&limit)
             && (1..=MAX_UNITS).contains(&capacity)
             && (MIN_PERIOD..=MAX_PERIOD).contains(&Span::from_us(period_us));
-        valid.then_some((Meter { kind, limit, period_us, capacity, drain, align_us: None }, Level { at, used }))
+        let meter = Meter { kind, limit, period_us, capacity, drain, align_us: None };
+        valid.then_some(Record { meter, level: Level { at, used } })
     }
 
     /// Writes the record and returns true, unless a field does not fit.
@@ -89,9 +90,9 @@ const DRAIN_SHIFT: u32 = 3;
 /// The third byte holds the [`Layout`] from this bit on.
 const LAYOUT_SHIFT: u32 = 5;
 
-/// What a record of `kind` holds: the policy that it was written under (without an alignment), and the level.
+/// Reads a record of `kind`.
 #[inline(always)]
-pub(super) fn decode(bytes: &[u8], kind: Kind) -> Result<(Meter, Level), RecordError> {
+pub(super) fn decode(bytes: &[u8], kind: Kind) -> Result<Record, RecordError> {
     let (head, fields) = record::open(bytes, kind)?;
     let drain = Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)).filter(|drain| drain.is_of(kind));
     let &drain = drain.ok_or(RecordError::Unknown)?;
@@ -170,7 +171,7 @@ mod tests {
             prop_assert!(holds(level.used));
             let bytes = encoded(&meter, level);
             prop_assert!((MIN_RECORD..=Bytes::SHORT).contains(&bytes.as_slice().len()));
-            prop_assert_eq!(decode(bytes.as_slice(), meter.kind), Ok((meter, level)));
+            prop_assert_eq!(decode(bytes.as_slice(), meter.kind), Ok(Record { meter, level }));
         }
 
         #[test]
@@ -180,10 +181,10 @@ mod tests {
             (kind, _) in prop::sample::select(&DRAINS[..]),
         ) {
             bytes[..3].copy_from_slice(&[record::MAGIC, record::VERSION, head & !record::TAG_BITS | kind.spec().tag]);
-            if let Ok((meter, level)) = decode(&bytes, kind) {
-                let again = encoded(&meter, level);
+            if let Ok(record) = decode(&bytes, kind) {
+                let again = encoded(&record.meter, record.level);
                 prop_assert!(again.as_slice().len() <= bytes.len());
-                prop_assert_eq!(decode(again.as_slice(), kind), Ok((meter, level)));
+                prop_assert_eq!(decode(again.as_slice(), kind), Ok(record));
             }
         }
 
@@ -193,7 +194,9 @@ mod tests {
             (kind, _) in prop::sample::select(&DRAINS[..]),
             now in any::<i64>(),
         ) {
-            let _ = View::of_record(&bytes, kind, Instant::from_us(now));
+            if let Ok(record) = decode(&bytes, kind) {
+                View::of_record(&record, Instant::from_us(now)).inspect();
+            }
         }
     }
 

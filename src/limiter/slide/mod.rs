@@ -63,8 +63,10 @@ impl Slide {
         Self { quota, segments: MAX_SEGMENTS }
     }
 
-    pub(super) const fn with_segments(self, segments: u64) -> Self {
-        Self { segments, ..self }
+    pub(super) const fn set(&mut self, option: PolicyOption) {
+        if let PolicyOption::Segments(segments) = option {
+            self.segments = segments;
+        }
     }
 
     pub(super) const fn limit(&self) -> u64 {
@@ -99,6 +101,7 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     /// The log of a key that holds `stored`.
+    #[inline(always)]
     pub(super) fn load(slide: &Slide, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
         let grid = slide.grid();
         let log = match stored {
@@ -114,6 +117,7 @@ impl<'a> View<'a> {
         Ok(Self::new(log, log.limit.into(), log.grid, now))
     }
 
+    #[inline(always)]
     fn new(log: Log<'a>, limit: u64, grid: Grid, now: Instant) -> Self {
         let mut view = Self { log, limit, grid, now, shift: 0, live: 0, kept: 0 };
         let Some(last) = log.entries.len().checked_sub(1) else { return view };

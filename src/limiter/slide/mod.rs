@@ -360,7 +360,8 @@ mod tests {
             let mut bytes = log.header().to_vec();
             bytes.extend(entries.as_flattened());
             let quota = Quota::new(limit.into(), Span::from_us(period_us)).expect("in range");
-            let view = Policy::Slide(Slide::new(quota)).view(Some(&bytes), Instant::from_us(now)).expect("a record");
+            let policy = Policy::Slide(Slide::new(quota));
+            let view = policy.view(Some(&bytes), Instant::from_us(now)).expect("a record");
             for amount in [Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)] {
                 if let Ok((_, next)) = view.decide(Request { amount, ahead: Span::from_us(ahead) }) {
                     view.store(&next, &mut Bytes::new());

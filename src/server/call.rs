@@ -34,7 +34,7 @@ impl<'a> Call<'a> {
     /// `argv` must point to `argc` valid strings that nobody changes or frees during `'a`, and `server` must be in the call that
     /// they belong to.
     #[inline(always)]
-    unsafe fn new(server: Server<'a>, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+    pub(super) unsafe fn new(server: Server<'a>, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
         // SAFETY: the caller vouches for the pointer and the number.
         let arguments = unsafe { std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) };
         Self { server, arguments, is_blocked: Cell::new(false) }

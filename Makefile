@@ -56,8 +56,8 @@ TEXTS ?= yes
 differential: ## Compare all that the module does with the build of commit BASE, in CALLS=1000000 random calls by SEED, on SERVER
 	@scripts/differential.sh "$(BASE)" --calls "$(CALLS)" --seed "$(SEED)" $(if $(filter no,$(TEXTS)),--without-texts)
 
-instructions: ## Count the instructions that a call of each command takes
-	@scripts/tool.sh instructions
+instructions: ## Count the instructions that a call of each command takes; BASE=<commit>: beside those of that commit
+	@scripts/tool.sh instructions $(if $(BASE),--base "$(BASE)")
 
 core: ## Time the decisions of the pure core in nanoseconds, without a server
 	@scripts/tool.sh core

@@ -159,4 +159,24 @@ build() {
   cargo build --release
 }
 
+# Builds the module of an older commit, once, and sets `base_module` to its path.
+build_base() {
+  local commit folder=$root/target/differential
+  [ -n "${1:-}" ] || die "Name the commit to compare with: BASE=<commit>"
+  commit=$(git rev-parse --verify --quiet "$1^{commit}") || die "BASE=$1: there is no such commit."
+  base_module=$folder/$commit.so
+  [ ! -e "$base_module" ] || return 0
+  say "Building the module of $commit; the first time takes about a minute on two cores."
+  rm -rf "$folder/source"
+  mkdir -p "$folder/source"
+  git archive "$commit" | tar -x -C "$folder/source"
+  # A package in a folder of a workspace must be a member of it, or a workspace of its own.
+  grep -q '^\[workspace\]' "$folder/source/Cargo.toml" || printf '\n[workspace]\n' >>"$folder/source/Cargo.toml"
+  # The times of the files are those of the commit, and may be older than the last build of another one.
+  find "$folder/source" -name '*.rs' -exec touch {} +
+  (cd "$folder/source" && CARGO_TARGET_DIR=$folder/build cargo build --release --lib)
+  mv "$folder/build/release/libredis_rl.so" "$base_module"
+  rm -rf "$folder/source"
+}
+
 asan_runtime() { compgen -G "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan-$machine.so" | sort -V | tail -n 1; }

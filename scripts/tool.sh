@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Builds the module and a tool of tools/, and runs the tool: tool.sh NAME [ARGUMENT]...
+# The argument `--base COMMIT` becomes the module of that commit.
 # The name `core` runs the benchmark of benches/ instead, which needs no server.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -21,6 +22,10 @@ if [ "$name" = core ]; then
   exec cargo bench --target-dir "$root/target/bench" --bench core -- "$@"
 fi
 build
+if [ "${1:-}" = --base ]; then
+  build_base "${2:-}"
+  set -- --base "$base_module" "${@:3}"
+fi
 programs=target/$profile
 [ $profile = tools ] || programs=target/debug
 [ -d "$programs" ] || say "Building the tool; the first time takes about 2 minutes on two cores."

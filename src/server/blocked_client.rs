@@ -124,20 +124,19 @@ unsafe extern "C" fn reply_callback<H: ReplyHandler>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: the server passes the context and the arguments of the client's call, which are live during this call.
-    let call = unsafe { Call::new(Server::new(ctx), argv, argc) };
-    call.guard(|| {
+    let reply = |call: &Call<'_>| {
         // SAFETY: the pointer is null or comes from `unblock` with the same `H`, and `free_data` gets it only afterwards. Nobody
         // else has it.
         let data = unsafe { api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<PrivateData<H>>().as_mut() };
         match data.map(Option::take) {
-            Some(Some(answer)) => H::reply(&call, answer),
+            Some(Some(answer)) => H::reply(call, answer),
             Some(None) => call.reply_internal_error(),
             // `BlockedClient::end`: the client has its reply, or is gone.
             None => {}
         }
-    });
-    raw::REDISMODULE_OK as c_int
+    };
+    // SAFETY: only the server calls this function, with the client's call.
+    unsafe { Call::handle(ctx, argv, argc, reply) }
 }
 
 /// Ends the block of a client before the module unblocks it.
@@ -150,17 +149,16 @@ unsafe extern "C" fn timeout_callback<H: ReplyHandler>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: the server passes the context and the arguments of the client's call, which are live during this call.
-    let call = unsafe { Call::new(Server::new(ctx), argv, argc) };
-    call.guard(|| {
+    let end = |call: &Call<'_>| {
         // SAFETY: the context is that of a blocked client.
         let client = unsafe { api!(RedisModule_GetBlockedClientHandle(ctx)) };
         // The server leaves it to the module to unblock the client, and would keep its memory, and the module, for ever.
-        if let Some(client) = H::on_timeout(&call, ClientId::of(client)) {
+        if let Some(client) = H::on_timeout(call, ClientId::of(client)) {
             client.end();
         }
-    });
-    raw::REDISMODULE_OK as c_int
+    };
+    // SAFETY: only the server calls this function, with the client's call.
+    unsafe { Call::handle(ctx, argv, argc, end) }
 }
 
 /// Handles the end of a blocked client's connection.

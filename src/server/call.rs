@@ -136,14 +136,26 @@ impl<'a> Call<'a> {
         self.is_blocked.set(true);
     }
 
-    /// Runs the body of a callback that replies to this call. A panic ends here, in an error reply, because one that unwinds into
-    /// the server's C code aborts the server.
-    pub(super) fn guard(&self, work: impl FnOnce()) {
+    /// Runs the body of a callback that replies to a call, and returns what the callback must return. A panic ends here, in an
+    /// error reply, because one that unwinds into the server's C code aborts the server.
+    ///
+    /// # Safety
+    /// The arguments must be those that the server has passed to the callback.
+    #[inline(always)]
+    pub(super) unsafe fn handle(
+        ctx: *mut raw::RedisModuleCtx,
+        argv: *mut *mut raw::RedisModuleString,
+        argc: c_int,
+        work: impl FnOnce(&Call<'_>),
+    ) -> c_int {
+        // SAFETY: the server passes the context and the arguments of a call, which are live during the callback.
+        let call = unsafe { Call::new(Server::new(ctx), argv, argc) };
         // There is no reply yet, since no command replies before its work is done. A client that was blocked gets its reply by
         // its `BlockedClient`.
-        if catch_unwind(AssertUnwindSafe(work)).is_err() && !self.is_blocked.get() {
-            let _ = catch_unwind(AssertUnwindSafe(|| self.reply_internal_error()));
+        if catch_unwind(AssertUnwindSafe(|| work(&call))).is_err() && !call.is_blocked.get() {
+            let _ = catch_unwind(AssertUnwindSafe(|| call.reply_internal_error()));
         }
+        raw::REDISMODULE_OK as c_int
     }
 }
 
@@ -162,8 +174,6 @@ pub unsafe extern "C" fn run_command<H: CommandHandler>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: the server passes the context and the arguments of a call, which are live during this call.
-    let call = unsafe { Call::new(Server::new(ctx), argv, argc) };
-    call.guard(|| H::run(&call));
-    raw::REDISMODULE_OK as c_int
+    // SAFETY: only the server calls this function.
+    unsafe { Call::handle(ctx, argv, argc, H::run) }
 }

@@ -1,14 +1,16 @@
 //! Counts the instructions that the server executes for a call. Unlike times, these counts do not vary from run to run.
-//! `make instructions`
+//! `make instructions`, or `make instructions BASE=<commit>` to compare with another commit.
 //!
 //! The server runs in callgrind, which counts between two dumps. A count includes all that the server does for a call, from
 //! the socket to the reply, with sixteen calls in a pipeline. The difference to `SET key value EX 60` and `INCR` is what the
 //! module adds.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::Parser;
 use redis::{Connection, ConnectionLike};
-use support::{call, command, info, Server};
+use support::{call, command, info, server_program, Server};
 
 const CALLS: u64 = 4_000;
 const PIPELINE: u64 = 16;
@@ -43,13 +45,44 @@ const ROWS: [(&str, &str, &str); 25] = [
     ("an unknown option", "", "RL.GCRA gcra:# 1000 1d BRUST 5"),
 ];
 
+/// Counts the instructions of a call. With another build of the module, compares the two.
+#[derive(Parser)]
+struct Arguments {
+    /// Another build of the module.
+    #[arg(long)]
+    base: Option<PathBuf>,
+}
+
 fn main() {
-    let server = Server::start();
+    let Arguments { base } = Arguments::parse();
+    // The least of a few rounds: a round can include a little of the server's periodic work.
+    let rounds = if base.is_some() { 3 } else { 1 };
+    let least = |module: &Path| {
+        let rounds = (0..rounds).map(|_| count(module));
+        rounds.reduce(|one, other| one.iter().zip(other).map(|(one, other)| *one.min(&other)).collect()).expect("a round")
+    };
+    let counts = least(&support::module());
+    let row = |name: &str| ROWS.iter().position(|row| row.0 == name).map_or(1, |index| counts[index]);
+    let (set, incr) = (row("SET .. EX"), row("INCR"));
+    let base = base.map(|base| least(&base));
+    let more = if base.is_some() { format!("{:>10} {:>10}", "base", "change") } else { String::new() };
+    println!("{:<34} {:>14} {:>10} {:>10} {more}", "", "instructions", "of SET..EX", "of INCR");
+    for (index, ((name, ..), &count)) in ROWS.iter().zip(&counts).enumerate() {
+        let ratio = |to: u64| count as f64 / to as f64;
+        let base = base.as_ref().map(|base| base[index]);
+        let more = base.map_or_else(String::new, |base| format!("{base:>10} {:>+9.1}%", 100.0 * (ratio(base) - 1.0)));
+        println!("{name:<34} {count:>14} {:>10.2} {:>10.2} {more}", ratio(set), ratio(incr));
+    }
+}
+
+/// The instructions of a call of each row.
+fn count(module: &Path) -> Vec<u64> {
+    let module = module.to_str().expect("a path");
+    // The server's periodic work, once a second, would vary with the time that callgrind takes.
+    let server = Server::of(&server_program(), false, &["--loadmodule", module, "--hz", "1", "--dynamic-hz", "no"]);
     let mut client = server.client();
     let process = info(&mut client, "server", "process_id").to_string();
-    let mut counted = Vec::new();
-    println!("{:<34} {:>14} {:>10} {:>10}", "", "instructions", "of SET..EX", "of INCR");
-    for (name, before, words) in ROWS {
+    let counted = ROWS.iter().map(|(_, before, words)| {
         call::<()>(&mut client, "FLUSHALL");
         if !before.is_empty() {
             make(&mut client, before, 1_000);
@@ -59,13 +92,9 @@ fn main() {
         control(&server, &["-z", &process]);
         make(&mut client, words, CALLS);
         control(&server, &["-d", &process]);
-        counted.push((name, newest_dump(&server) / CALLS));
-    }
-    let of = |other: &str| counted.iter().find(|(name, _)| *name == other).map_or(1, |&(_, count)| count);
-    let (set, incr) = (of("SET .. EX"), of("INCR"));
-    for (name, count) in &counted {
-        println!("{name:<34} {count:>14} {:>10.2} {:>10.2}", *count as f64 / set as f64, *count as f64 / incr as f64);
-    }
+        newest_dump(&server) / CALLS
+    });
+    counted.collect()
 }
 
 fn make(client: &mut Connection, words: &str, calls: u64) {

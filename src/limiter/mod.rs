@@ -260,8 +260,10 @@ impl View<'_> {
             (_, Next::Remove) => Change::Remove,
             (Self::Meter(view), Next::Meter(next)) => view.store(next, bytes),
             (Self::Slide(view), Next::Slide(next)) => view.store(next, bytes),
-            // Next::Keep, or a next state of another view, which no caller has.
-            _ => Change::Keep,
+            // The last three are next states of another kind of view, which no caller has.
+            (_, Next::Keep) | (Self::Closed, _) | (Self::Meter(_), Next::Slide(_)) | (Self::Slide(_), Next::Meter(_)) => {
+                Change::Keep
+            }
         }
     }
 

@@ -3,7 +3,9 @@
 
 use crate::steps::{Change, Outcome, Steps};
 use proptest::prelude::*;
-use redis_rl::limiter::{inspect, Amount, Decision, Fact, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait};
+use redis_rl::limiter::{
+    inspect, Amount, Decision, Fact, Instant, Kind, OptionValue, Policy, PolicyOption, Quota, Request, Span, Wait,
+};
 
 fn policy(kind: Kind) -> impl Strategy<Value = Policy> {
     let limit = prop_oneof![1..20_u64, 1..1_000_000_u64];
@@ -344,4 +346,25 @@ fn a_refund_on_other_ticks_tells_what_counts_again() {
     let after = policy.peek(key.as_deref(), now, Request::now(one)).expect("a decision");
     assert_eq!((decision.remaining, decision.reset), (after.remaining, after.reset));
     assert_eq!((decision.remaining, decision.reset), (0, Span::from_us(1_180)));
+}
+
+#[test]
+fn every_option_changes_the_policy_of_its_algorithm_only() {
+    let quota = Quota::new(10, Span::from_us(60_000_000)).expect("in range");
+    let options: Vec<(Kind, PolicyOption)> = Kind::ALL
+        .iter()
+        .flat_map(|&kind| kind.options().iter().map(move |option| (kind, option.value)))
+        .map(|(kind, value)| match value {
+            OptionValue::Flag(option) => (kind, option),
+            OptionValue::Count { max, option, .. } => (kind, option(max - 1)),
+            OptionValue::Offset(option) => (kind, option(1)),
+        })
+        .collect();
+    for &kind in Kind::ALL {
+        let policy = kind.policy(quota).expect("a policy");
+        assert_eq!(policy.kind(), kind);
+        for &(of, option) in &options {
+            assert_eq!(policy.with(option) != policy, of == kind, "{kind:?} {option:?}");
+        }
+    }
 }

@@ -37,10 +37,12 @@ impl Drain {
 
     /// Whether levels of this algorithm may drain this way.
     const fn is_of(self, kind: Kind) -> bool {
-        matches!(
-            (kind, self),
-            (Kind::Fixed, Self::Windows) | (Kind::Gcra | Kind::Bucket, Self::Smooth) | (Kind::Bucket, Self::Steps)
-        )
+        match kind {
+            Kind::Fixed => matches!(self, Self::Windows),
+            Kind::Gcra => matches!(self, Self::Smooth),
+            Kind::Bucket => matches!(self, Self::Smooth | Self::Steps),
+            Kind::Slide => false,
+        }
     }
 }
 

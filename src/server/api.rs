@@ -7,93 +7,37 @@ use redis_module::raw;
 
 use super::Server;
 
+/// A function of the module API that the module calls.
+pub(super) struct Function {
+    pub(super) name: &'static str,
+    pub(super) is_there: fn() -> bool,
+}
+
+/// Every function that [`api!`] calls, since the macro adds each to this list.
+#[linkme::distributed_slice]
+pub(super) static API_FUNCTIONS: [Function];
+
 /// Calls a function of the module API. [`missing`] has checked at load time that the server has it.
 macro_rules! api {
-    ($function:ident($($argument:expr),* $(,)?)) => {
+    ($function:ident($($argument:expr),* $(,)?)) => {{
+        #[linkme::distributed_slice($crate::server::api::API_FUNCTIONS)]
+        static FUNCTION: $crate::server::api::Function = $crate::server::api::Function {
+            name: stringify!($function),
+            // SAFETY: the server's loader writes the pointer before any code of the module runs; afterwards it is only read.
+            is_there: || unsafe { let pointer = raw::$function; pointer.is_some() },
+        };
         match raw::$function {
             Some(function) => function($($argument),*),
             // The module does not load on a server without this function.
             None => unreachable!(concat!(stringify!($function), " is missing")),
         }
-    };
+    }};
 }
 pub(super) use api;
 
-macro_rules! required {
-    ($($function:ident,)*) => {
-        /// Returns the name of a function that the module needs and this server lacks; `None` if the server has all of them.
-        pub(super) fn missing() -> Option<&'static str> {
-            // SAFETY: the server's loader writes these pointers before any code of the module runs; afterwards they are only read.
-            unsafe { [$((stringify!($function), { let pointer = raw::$function; pointer.is_some() }),)*] }
-                .into_iter()
-                .find_map(|(name, found)| (!found).then_some(name))
-        }
-    };
-}
-
-required! {
-    RedisModule_CreateCommand,
-    RedisModule_GetCommand,
-    RedisModule_SetCommandInfo,
-    RedisModule_SetModuleOptions,
-    RedisModule_StringPtrLen,
-    RedisModule_OpenKey,
-    RedisModule_KeyExists,
-    RedisModule_CloseKey,
-    RedisModule_KeyType,
-    RedisModule_ValueLength,
-    RedisModule_StringDMA,
-    RedisModule_StringTruncate,
-    RedisModule_SetAbsExpire,
-    RedisModule_DeleteKey,
-    RedisModule_SignalModifiedKey,
-    RedisModule_Replicate,
-    RedisModule_ReplicateVerbatim,
-    RedisModule_RegisterCommandFilter,
-    RedisModule_UnregisterCommandFilter,
-    RedisModule_CommandFilterArgGet,
-    RedisModule_GetServerInfo,
-    RedisModule_ServerInfoGetFieldC,
-    RedisModule_FreeServerInfo,
-    RedisModule_IsKeysPositionRequest,
-    RedisModule_KeyAtPos,
-    RedisModule_ReplyWithArray,
-    RedisModule_ReplyWithMap,
-    RedisModule_ReplyWithStringBuffer,
-    RedisModule_ReplyWithSimpleString,
-    RedisModule_ReplyWithNull,
-    RedisModule_ReplyWithLongLong,
-    RedisModule_ReplyWithError,
-    RedisModule_GetAbsExpire,
-    RedisModule_CreateString,
-    RedisModule_FreeString,
-    RedisModule_GetSelectedDb,
-    RedisModule_SelectDb,
-    RedisModule_GetContextFlags,
-    RedisModule_AvoidReplicaTraffic,
-    RedisModule_Call,
-    RedisModule_RegisterNumericConfig,
-    RedisModule_RegisterEnumConfig,
-    RedisModule_LoadConfigs,
-    RedisModule_GetNotifyKeyspaceEvents,
-    RedisModule_NotifyKeyspaceEvent,
-    RedisModule_FreeCallReply,
-    RedisModule_CallReplyType,
-    RedisModule_CallReplyStringPtr,
-    RedisModule_CallReplyArrayElement,
-    RedisModule_CallReplyProto,
-    RedisModule_ReplyWithCallReply,
-    RedisModule_GetThreadSafeContext,
-    RedisModule_FreeThreadSafeContext,
-    RedisModule_BlockClient,
-    RedisModule_UnblockClient,
-    RedisModule_SetDisconnectCallback,
-    RedisModule_GetBlockedClientPrivateData,
-    RedisModule_GetBlockedClientHandle,
-    RedisModule_CreateTimer,
-    RedisModule_StopTimer,
-    RedisModule_SubscribeToKeyspaceEvents,
-    RedisModule_SubscribeToServerEvent,
+/// Returns the name of a function that the module needs and this server lacks; `None` if the server has all of them.
+pub(super) fn missing() -> Option<&'static str> {
+    API_FUNCTIONS.iter().find(|function| !(function.is_there)()).map(|function| function.name)
 }
 
 /// Returns the bytes of a string that the server owns.

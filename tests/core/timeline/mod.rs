@@ -8,6 +8,7 @@ mod bucket;
 mod codec;
 mod fixed;
 mod gcra;
+mod inspection;
 mod shared;
 mod slide;
 

@@ -9,6 +9,7 @@ mod codec;
 mod fixed;
 mod gcra;
 mod inspection;
+mod log;
 mod shared;
 mod slide;
 

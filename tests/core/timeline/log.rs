@@ -1,6 +1,8 @@
 //! The bytes of SLIDE's log: what each call writes, and what the mark in the header means.
 
-use redis_rl::limiter::{Amount, Decision, Instant, Request, Span, Wait};
+use std::collections::BTreeMap;
+
+use redis_rl::limiter::{Amount, Decision, Instant, Policy, Request, Span, Wait};
 
 use super::{request, rule, span, time};
 use crate::steps::{Change, Steps};
@@ -217,4 +219,52 @@ fn a_booked_entry_of_the_present_tick_keeps_its_time_on_finer_ticks() {
     charge(&mut value, "500ms", "SLIDE 1 60s SEGMENTS 60", "COST 1 RESERVE 70s");
     let (decision, _) = charge(&mut value, "60200ms", "SLIDE 1 60s SEGMENTS 600", "FORCE 1");
     assert_eq!(decision.reset, span("60800ms-1us"));
+}
+
+#[test]
+fn a_long_shared_log_keeps_its_newest_entries_and_one_in_each_65536th_of_its_period() {
+    const NEWEST: usize = 65_537;
+    // A unit each millisecond, in a window of a second, on a log of an hour. The log has ticks of 16 us.
+    let (hour, second) = (rule("SLIDE 4000000000 1h").policy(), rule("SLIDE 2000 1s").policy());
+    let mut value = Vec::new();
+    charge(&mut value, "0", "SLIDE 4000000000 1h", "COST 1");
+    let ticks = |value: &[u8]| -> Vec<i64> {
+        let base = i64::from_le_bytes(*value[24..].first_chunk().expect("a base"));
+        let tick = |entry: &[u8; 8]| base + i64::from(u32::from_le_bytes(*entry.first_chunk().expect("a tick")));
+        value[40..].as_chunks().0.iter().map(tick).collect()
+    };
+    let one = Request::now(Amount::Cost(1));
+    let mut calls = 0;
+    let mut call = |value: &mut Vec<u8>| {
+        calls += 1;
+        let outcome = second.decide(Some(value), Instant::from_us(1_000 * calls), one).expect("a decision");
+        let Change::Write { offset, head, bytes, .. } = outcome.change else { panic!("{outcome:?}") };
+        crate::model::write(value, offset, head, bytes.as_slice());
+        calls
+    };
+    while value.len() < 40 + 8 * 3 * NEWEST {
+        let calls = call(&mut value);
+        assert_eq!(value.len() as i64, 40 + 8 * calls, "an entry for each call");
+    }
+    assert_eq!(layout(&value[..48]), "4000000000 3600000000 16 62 0 shared(1,0): 0/2");
+    let before = value.clone();
+    let calls = call(&mut value);
+    let (before, after) = (ticks(&before), ticks(&value));
+    // The newest entries, and the one of this call, are as they were.
+    assert_eq!(after[after.len() - 1 - NEWEST..after.len() - 1], before[before.len() - NEWEST..]);
+    // Of the older ones, the last in each 65536th of an hour: in 3434 ticks of 16 us. One more may stay beside the newest.
+    let older: BTreeMap<i64, i64> = before.iter().map(|&tick| (tick / 3_434, tick)).collect();
+    let older: Vec<i64> = older.into_values().filter(|&tick| tick < before[before.len() - NEWEST]).collect();
+    let stayed = &after[..after.len() - 1 - NEWEST];
+    assert!(
+        older.iter().all(|tick| stayed.contains(tick)) && stayed.len() <= older.len() + 1,
+        "{} of {}",
+        stayed.len(),
+        older.len()
+    );
+    // Both callers count what they counted before.
+    let remaining =
+        |policy: &Policy| policy.peek(Some(&value), Instant::from_us(1_000 * calls), one).expect("a decision").remaining;
+    assert_eq!(remaining(&hour), 4_000_000_000 - 1 - calls as u64);
+    assert!((1_000..=1_001).contains(&(2_000 - remaining(&second))), "{}", remaining(&second));
 }

@@ -8,7 +8,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes matrix servers sanitize fuzz chaos differential instructions core waiters bench bench-report demo plots build deps lint fmt clean
+.PHONY: help run test busy bare recipes matrix servers sanitize fuzz mutants chaos differential instructions core waiters bench bench-report demo plots build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,13 @@ sanitize: ## Run the tests with AddressSanitizer in the module
 SECONDS ?= 600
 fuzz: ## Fuzz the pure parts: replay all kept inputs, then look for new ones, SECONDS=600 for each of four targets
 	@SECONDS_EACH="$(SECONDS)" scripts/fuzz.sh
+
+# FILE='src/queue/**': the sources. ONLY: a pattern for the changes. SHARD=0/8: an eighth of them.
+FILE ?=
+ONLY ?=
+SHARD ?=
+mutants: ## Change the pure core in one place at a time, and list the changes that no test notices (FILE=, ONLY=, SHARD=0/8)
+	@FILE="$(FILE)" ONLY="$(ONLY)" SHARD="$(SHARD)" scripts/mutants.sh
 
 CHAOS ?= 120
 SEED ?= $(shell date +%s)

@@ -104,3 +104,21 @@ impl PartialEq for Bytes {
 }
 
 impl Eq for Bytes {}
+
+#[cfg(test)]
+mod tests {
+    use super::Bytes;
+
+    #[test]
+    fn bytes_that_outgrow_their_place_stay_in_order() {
+        for room in [0, Bytes::SHORT, Bytes::SHORT + 1, 1_000] {
+            let (mut bytes, mut expected) = (Bytes::with_capacity(room), Vec::new());
+            for part in 0..40_u8 {
+                bytes.extend(&[part; 5]);
+                expected.extend([part; 5]);
+                assert_eq!(bytes.as_slice(), expected);
+                assert_eq!(bytes.as_mut_slice(), expected);
+            }
+        }
+    }
+}

@@ -144,6 +144,21 @@ fn entries_that_come_back_to_life_do_not_make_the_counts_come_full_circle() {
     // The policies with finer and with coarser ticks have less than this left. Coarser ticks may count more, but never less.
     assert_eq!(decide(&slide(60), &key, 62_000_000, 589_934_583).0, 0);
     assert_eq!(decide(&slide(6), &key, 62_000_000, 589_934_583).0, 0);
+    // For a longer period the first call counts again, or is forgotten. It does not make room.
+    let quota = Quota::new(u32::MAX.into(), Span::from_us(120_000_000)).expect("in range");
+    let longer = Kind::Slide.policy(quota).expect("in range").with(PolicyOption::Segments(120));
+    assert_eq!(decide(&longer, &key, 62_000_000, 294_967_288).0, 0);
+}
+
+#[test]
+fn a_long_period_and_fine_ticks_share_a_log_of_entries_that_fit() {
+    let (decade, moment) = (slide(10, 315_360_000, 65_536), slide(10, 1, 65_536));
+    let mut key = None;
+    charge(&decade, &mut key, 0, Amount::Cost(1));
+    charge(&moment, &mut key, 1_000_000, Amount::Cost(1));
+    // Ten years in 2^28 ticks, so that a booking's tick fits 32 bits.
+    assert_eq!(fact(&key, 1_000_000, "tick_us"), Fact::Number(315_360_000_000_000_u64.div_ceil(1 << 28) as i64));
+    assert_eq!(fact(&key, 1_000_000, "used"), Fact::Number(2));
 }
 
 /// A SLIDE limiter with a period of so many seconds.

@@ -10,6 +10,8 @@ use redis_rl::limiter::{
 };
 use redis_rl::queue::{KeyState, Queues, Waiter};
 
+mod examples;
+
 const MS: u64 = 1_000;
 /// The most by which a grant may be late without delaying those after it.
 const MAX_LATENESS: u64 = 100 * MS;

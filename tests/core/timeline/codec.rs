@@ -1,7 +1,7 @@
 //! The codec: bytes that are no record are foreign, and no damage to a record makes it panic.
 
 use crate::steps::{DecideError, Steps};
-use redis_rl::limiter::{Amount, Instant, Kind, RecordError, Request, MAX_UNITS};
+use redis_rl::limiter::{Amount, Instant, Kind, RecordError, Request, MAX_PERIOD, MAX_UNITS};
 
 use super::{rule, BOOKING};
 use crate::model::{survives, Key};
@@ -77,7 +77,62 @@ fn what_is_no_record_is_foreign() {
             assert!(is_foreign(policy, value), "{policy} reads {value:02x?}");
         }
         assert_eq!(refusal(policy, b"hello", Amount::Cost(1)), Some(DecideError::Record(RecordError::Unknown)));
+        assert_eq!(refusal(policy, &other_version, Amount::Cost(1)), Some(DecideError::Record(RecordError::Version(2))));
     }
+}
+
+#[test]
+fn a_record_that_drains_as_no_limiter_of_its_algorithm_is_foreign() {
+    // Bits 3 and 4 of the third byte: 0 continuously, 1 in steps, 2 in windows.
+    for (policy, drains) in [
+        ("FIXED 10 60s", &[2][..]),
+        ("GCRA 10 60s", &[0]),
+        ("BUCKET 10 60s", &[0, 1]),
+        ("BUCKET 10 60s STEP", &[0, 1]),
+        ("SLIDE 10 60s", &[0]),
+    ] {
+        for drain in 0..4 {
+            let mut record = record(policy);
+            record[2] = record[2] & !0b11_000 | drain << 3;
+            assert_eq!(is_foreign(policy, &record), !drains.contains(&drain), "{policy} with {drain}");
+        }
+    }
+}
+
+#[test]
+fn a_record_with_a_field_out_of_range_is_foreign() {
+    let number = |number: u64, width: usize| number.to_le_bytes()[..width].to_vec();
+    let (units, period) = (MAX_UNITS, MAX_PERIOD.as_us());
+    // The policy of the record, the offset of the field, and its width; what is in range, and what is not.
+    for (policy, offset, width, valid, invalid) in [
+        ("FIXED 10 60s", 3, 4, &[1, u32::MAX.into()][..], &[0][..]),
+        ("FIXED 10 60s", 7, 6, &[1_000], &[0, 999]),
+        ("GCRA 3 1s BURST 7", 7, 4, &[1, u32::MAX.into()], &[0]),
+        ("GCRA 3 1s BURST 7", 11, 4, &[1, u32::MAX.into()], &[0]),
+        ("GCRA 1000000000000 3650d BURST 1", 3, 5, &[1, units], &[0, units + 1]),
+        ("GCRA 1000000000000 3650d BURST 1", 8, 5, &[1, units], &[0, units + 1]),
+        ("GCRA 1000000000000 3650d BURST 1", 13, 7, &[1_000, period], &[0, 999, period + 1]),
+        // The upper bits of the third byte, and the fourth byte, have no meaning.
+        ("SLIDE 10 60s", 2, 1, &[2], &[2 | 1 << 3, 2 | 1 << 7]),
+        ("SLIDE 10 60s", 3, 1, &[0], &[1]),
+        ("SLIDE 10 60s", 4, 4, &[1, u32::MAX.into()], &[0]),
+        ("SLIDE 10 60s", 8, 8, &[60_000_000, period], &[0, 915, period + 1, u64::MAX]),
+        ("SLIDE 10 60s", 16, 8, &[1, 60_000_000], &[0, 60_000_001, u64::MAX]),
+    ] {
+        for (values, foreign) in [(valid, false), (invalid, true)] {
+            for &value in values {
+                let mut record = record(policy);
+                record[offset..offset + width].copy_from_slice(&number(value, width));
+                assert_eq!(is_foreign(policy, &record), foreign, "{policy} with {value} at {offset}");
+            }
+        }
+    }
+    // A period in range, but shorter than the least, with a tick that it holds; and a log without an entry.
+    let mut record = record("SLIDE 10 60s");
+    record[8..16].copy_from_slice(&number(999, 8));
+    record[16..24].copy_from_slice(&number(1, 8));
+    assert!(is_foreign("SLIDE 10 60s", &record));
+    assert!(is_foreign("SLIDE 10 60s", &self::record("SLIDE 10 60s")[..40]));
 }
 
 #[test]

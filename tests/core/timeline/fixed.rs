@@ -204,6 +204,7 @@ fn fixed_align() {
     timeline("an offset shifts the grid", "65s | FIXED 10 60s ALIGN 10s  | COST 1 | 1 10 9 0 5s");
     timeline("a negative one shifts it back", "65s | FIXED 10 60s ALIGN -10s | COST 1 | 1 10 9 0 45s");
     timeline("a window may begin before the epoch", "0   | FIXED 10 60s ALIGN 10s  | COST 1 | 1 10 9 0 10s");
+    timeline("and so may a call", "-40m | FIXED 10 60m ALIGN 30m | COST 1 | 1 10 9 0 10m");
     timeline(
         "midnight in UTC+8",
         "15h       | FIXED 1000 1d ALIGN -8h | COST 1000 | 1000 1000 0 0 1h

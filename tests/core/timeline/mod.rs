@@ -8,6 +8,8 @@ mod bucket;
 mod codec;
 mod fixed;
 mod gcra;
+mod inspection;
+mod log;
 mod shared;
 mod slide;
 

@@ -1,9 +1,9 @@
 //! What all algorithms have in common.
 
 use crate::steps::{Change, DecideError, Steps};
-use redis_rl::limiter::{Amount, Instant, Request, Wait, MAX_PERIOD, MAX_UNITS};
+use redis_rl::limiter::{Amount, Decision, Instant, Kind, Quota, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
-use super::{rule, timeline, BOOKING};
+use super::{decision, request, rule, timeline, BOOKING};
 use crate::model::Key;
 
 #[test]
@@ -99,4 +99,76 @@ fn only_cost_is_booked() {
             assert_eq!((decision.granted, decision.wait), (granted, Wait::NONE), "{policy}");
         }
     }
+}
+
+#[test]
+fn giving_all_back_removes_the_key_unless_a_window_runs() {
+    for policy in [
+        "SLIDE 10 60s",
+        "GCRA 10 60s BURST 5",
+        "BUCKET 10 60s",
+        "BUCKET 10 60s STEP",
+        "FIXED 10 60s",
+        "FIXED 10 60s ALIGN 1s",
+    ] {
+        let mut key = Key::default();
+        key.call(&rule(policy), 1_000_000, request("COST 3")).expect("a grant");
+        let back = rule(policy).policy().decide(key.value.as_deref(), Instant::from_us(5_000_000), request("REFUND 3"));
+        let change = back.expect("a decision").change;
+        if policy.starts_with("FIXED") {
+            // Until the window's end: the next one begins with a call.
+            let Change::Write { expires, .. } = change else { panic!("{policy}: {change:?}") };
+            assert_eq!(expires, Instant::from_us(61_000_000), "{policy}");
+        } else {
+            assert_eq!(change, Change::Remove, "{policy}");
+        }
+    }
+}
+
+#[test]
+fn a_peek_shows_what_is_left_without_the_call() {
+    for (policy, left) in [
+        ("FIXED 10 60s", "7 60s"),
+        ("SLIDE 10 60s SEGMENTS 60", "7 61s-1us"),
+        ("GCRA 10 60s", "7 18s"),
+        ("BUCKET 10 60s STEP", "7 60s"),
+        ("BUCKET 10 60s", "7 18s"),
+    ] {
+        let mut key = Key::default();
+        key.call(&rule(policy), 0, request("COST 3")).expect("a grant");
+        for (asked, granted) in [("COST 2", 2), ("UPTO 9", 7)] {
+            let peeked = rule(policy).policy().peek(key.value.as_deref(), Instant::from_us(0), request(asked));
+            let [remaining, reset] = left.split(' ').collect::<Vec<_>>()[..] else { panic!("{left}") };
+            let expected: Decision = decision(&format!("{granted} 10 {remaining} 0 {reset}"));
+            assert_eq!(peeked, Ok(expected), "{policy}: {asked}");
+        }
+    }
+}
+
+#[test]
+fn a_record_matches_the_policy_that_wrote_it_and_no_other() {
+    for (written, others) in [
+        ("FIXED 10 60s", &["FIXED 11 60s", "FIXED 10 61s", "FIXED 10 60s ALIGN 1s"][..]),
+        ("GCRA 10 60s BURST 5", &["GCRA 11 60s BURST 5", "GCRA 10 61s BURST 5", "GCRA 10 60s BURST 6"]),
+        ("BUCKET 10 60s CAPACITY 5", &["BUCKET 10 60s", "BUCKET 11 60s CAPACITY 5", "BUCKET 10 60s CAPACITY 5 STEP"]),
+    ] {
+        let mut key = Key::default();
+        key.call(&rule(written), 10_000_000, request("COST 1")).expect("a grant");
+        let value = key.value.expect("a record");
+        assert!(rule(written).policy().wrote(&value), "{written}");
+        for other in others {
+            assert!(!rule(other).policy().wrote(&value), "{other} of {written}");
+        }
+    }
+}
+
+#[test]
+fn quotas_have_these_bounds() {
+    let valid = |limit, period_us| Quota::new(limit, Span::from_us(period_us)).is_some();
+    let (shortest, longest) = (MIN_PERIOD.as_us(), MAX_PERIOD.as_us());
+    assert!(valid(0, shortest) && valid(MAX_UNITS, longest));
+    assert!(!valid(MAX_UNITS + 1, longest) && !valid(1, longest + 1) && !valid(1, shortest - 1));
+    let quota = |limit| Quota::new(limit, MIN_PERIOD).expect("in range");
+    assert!(Kind::Slide.policy(quota(u32::MAX.into())).is_some() && Kind::Slide.policy(quota(1 << 32)).is_none());
+    assert!(Kind::Fixed.policy(quota(MAX_UNITS)).is_some());
 }

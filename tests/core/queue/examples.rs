@@ -1,0 +1,263 @@
+//! Examples of what one look at a queue does, with the exact moment of each charge and of the next look.
+
+use super::*;
+use redis_rl::queue::{denied, first_grant};
+
+fn at_us(us: i64) -> Instant {
+    Instant::from_us(us)
+}
+
+fn at(ms: i64) -> Instant {
+    at_us(ms * 1_000)
+}
+
+fn span(ms: u64) -> Span {
+    Span::from_us(ms * MS)
+}
+
+/// GCRA with one unit per 50 ms, and no burst.
+fn spaced() -> Policy {
+    with_capacity(policy(Kind::Gcra, 1, 50), 1)
+}
+
+/// Looks at the queue that is due, and returns which clients were granted how many units.
+fn look(queues: &mut Queues<u32>, key: &mut Key, now: Instant) -> Vec<(u32, u64)> {
+    let (id, ..) = queues.due(now).expect("a queue");
+    let answers = queues.serve(id, key.at(now), now, true, 100);
+    answers.into_iter().map(|(waiter, answer)| (waiter.client, answer.expect("a decision").granted)).collect()
+}
+
+/// How long one unit has to wait.
+fn wait(key: &Key, policy: &Policy, now: Instant) -> Wait {
+    key.peek(policy, now, Request::now(Amount::Cost(1))).expect("a decision").wait
+}
+
+#[test]
+fn a_denial_names_the_wait_after_which_the_same_call_would_succeed() {
+    let decision = |granted, wait| Decision { granted, limit: 10, remaining: 3, wait, reset: span(9_000) };
+    for (granted, wait, expected) in [
+        (0, Wait::For(span(5_000)), Wait::For(span(3_000))),
+        (0, Wait::For(span(2_000)), Wait::For(span(1))),
+        (0, Wait::For(span(500)), Wait::For(span(1))),
+        (0, Wait::Never, Wait::Never),
+        // The units are free, or could be booked, but other clients wait.
+        (3, Wait::NONE, Wait::For(span(1))),
+        (3, Wait::For(span(5_000)), Wait::For(span(1))),
+    ] {
+        assert_eq!(denied(decision(granted, wait), span(2_000)), decision(0, expected), "{granted} granted, {wait:?}");
+    }
+}
+
+#[test]
+fn a_client_whose_time_is_over_gets_the_rest_of_its_wait() {
+    let policy = policy(Kind::Gcra, 1, 1_000);
+    let mut key = used(&policy, EPOCH);
+    let mut queues = Queues::default();
+    // The unit is due after 1 s.
+    queues.join(0, b"key", waiter(policy, 1, EPOCH, at(300)), &key, at(1_000));
+    assert_eq!(queues.next_look(), Some(at(300)));
+    let (id, ..) = queues.due(at(300)).expect("a queue");
+    let answers = queues.serve(id, key.at(at(300)), at(300), true, 10);
+    let [(waiter, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!((waiter.client, waiter.timeout(), decision.granted), (1, span(300), 0));
+    // 700 ms are left; the same call waits 300 ms of them.
+    assert_eq!(decision.wait, Wait::For(span(400)));
+}
+
+#[test]
+fn a_turn_that_came_too_late_gets_the_rest_of_its_wait() {
+    let policy = spaced();
+    let mut key = used(&policy, EPOCH);
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
+    queues.join(0, b"key", waiter(policy, 2, at(40), at(60)), &key, at(50));
+    // The timer is late: the second client's units are due at 100 ms, after its time.
+    let (id, ..) = queues.due(at(110)).expect("a queue");
+    let answers = queues.serve(id, key.at(at(110)), at(110), true, 10);
+    let [(_, Ok(first)), (_, Ok(second))] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!((first.granted, second.granted), (1, 0));
+    assert_eq!(second.wait, Wait::For(span(1)), "the units are free by now");
+}
+
+#[test]
+fn the_moment_of_the_first_grant_is_exact_under_the_same_policy() {
+    let ask = Request::now(Amount::Cost(1));
+    let own = policy(Kind::Gcra, 10, 60_000);
+    let key = used(&with_capacity(own, 1), EPOCH);
+    let due = at_us(6_000_000);
+    assert_eq!(first_grant(&key, &with_capacity(own, 1), ask, EPOCH, due), Ok(due));
+}
+
+#[test]
+fn a_look_after_a_change_of_policy_does_not_put_the_next_one_off() {
+    // Ten units are used at ten per second. At ten per minute the denial names six seconds. But a unit is free after a tenth
+    // of a second, since what is used drains at the former rate until then.
+    let (written, own) = (policy(Kind::Gcra, 10, 1_000), policy(Kind::Gcra, 10, 60_000));
+    let mut key = Key::default();
+    key.apply(&written.decide(None, EPOCH, Request::now(Amount::Cost(10))).expect("a decision").change, EPOCH);
+    assert_eq!(wait(&key, &own, EPOCH), Wait::For(span(6_000)));
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(own, 1, EPOCH, Instant::MAX), &key, at(6_000));
+    for now in [at(20), at(40), at(99)] {
+        assert!((at(100)..=at(101)).contains(&queues.next_look().expect("a time")), "{queues:?}");
+        queues.wake(0, b"key", now);
+        assert_eq!(look(&mut queues, &mut key, now), []);
+    }
+    let due = queues.next_look().expect("a time");
+    assert!((at(100)..=at(101)).contains(&due), "{due:?}");
+    assert_eq!(look(&mut queues, &mut key, due), [(1, 1)]);
+}
+
+#[test]
+fn a_call_that_can_never_be_granted_waits_for_its_deadline() {
+    let policy = spaced();
+    let mut key = used(&policy, EPOCH);
+    let mut queues = Queues::default();
+    let two = Waiter { request: Request::now(Amount::Cost(2)), ..waiter(policy, 1, EPOCH, at(9_000)) };
+    queues.join(0, b"key", two, &key, at(10));
+    key.expires = None;
+    assert_eq!(look(&mut queues, &mut key, at(10)), []);
+    assert_eq!(queues.next_look(), Some(at(9_000)));
+}
+
+#[test]
+fn a_key_that_expires_first_is_looked_at_then() {
+    let policy = policy(Kind::Gcra, 1, 1_000);
+    let mut key = used(&policy, EPOCH);
+    key.expires = Some(at(400));
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(1_000));
+    assert_eq!(queues.next_look(), Some(at(400)));
+    assert_eq!(look(&mut queues, &mut key, at(400)), [(1, 1)]);
+}
+
+#[test]
+fn the_next_client_moves_up_when_the_first_leaves() {
+    let policy = policy(Kind::Gcra, 10, 10_000);
+    let mut key = Key::default();
+    key.apply(&policy.decide(None, EPOCH, Request::now(Amount::Cost(9))).expect("a decision").change, EPOCH);
+    let mut queues = Queues::default();
+    let five = Waiter { request: Request::now(Amount::Cost(5)), ..waiter(policy, 1, EPOCH, Instant::MAX) };
+    queues.join(0, b"key", five, &key, at(4_000));
+    queues.join(0, b"key", waiter(policy, 2, EPOCH, Instant::MAX), &key, EPOCH);
+    queues.join(0, b"key", waiter(policy, 3, EPOCH, Instant::MAX), &key, EPOCH);
+    assert_eq!((queues.len(), queues.waiting(0, b"key"), queues.next_look()), (3, 3, Some(at(4_000))));
+    // A client that leaves from behind changes nothing for the first.
+    queues.leave(3, at(100)).expect("it waits");
+    assert_eq!((queues.waiting(0, b"key"), queues.next_look()), (2, Some(at(4_000))));
+    queues.leave(1, at(200)).expect("it waits");
+    assert_eq!((queues.waiting(0, b"key"), queues.next_look()), (1, Some(at(200))));
+    assert_eq!(look(&mut queues, &mut key, at(200)), [(2, 1)]);
+    assert_eq!((queues.waiting(0, b"key"), queues.next_look()), (0, None));
+}
+
+#[test]
+fn a_queue_that_ends_forgets_its_clients() {
+    let policy = spaced();
+    let key = Key { expires: None, ..used(&policy, EPOCH) };
+    let mut queues = Queues::default();
+    for client in 1..=3 {
+        queues.join(0, b"key", waiter(policy, client, EPOCH, Instant::MAX), &key, at(50));
+    }
+    queues.join(1, b"key", waiter(policy, 4, EPOCH, Instant::MAX), &key, at(60));
+    let (id, ..) = queues.due(at(50)).expect("a queue");
+    assert_eq!(queues.dismiss(id), [1, 2, 3]);
+    assert!(!queues.holds(0, b"key") && queues.holds(1, b"key"));
+    assert_eq!((queues.len(), queues.next_look()), (1, Some(at(60))));
+    assert!(queues.leave(1, EPOCH).is_none());
+    assert_eq!(queues.dismiss(id), Vec::<u32>::new());
+}
+
+#[test]
+fn a_client_waits_as_long_as_it_would_have_when_the_clock_steps() {
+    let policy = spaced();
+    for step in [-30_000_000, 30_000_000_i64] {
+        let key = used(&policy, EPOCH);
+        let mut queues = Queues::default();
+        queues.join(0, b"key", waiter(policy, 1, at(10), at(500)), &key, at(50));
+        queues.join(0, b"key", waiter(policy, 2, at(20), Instant::MAX), &key, at(50));
+        let now = at_us(30_000 + step);
+        queues.clock_stepped(step, now);
+        assert_eq!(queues.next_look(), Some(now));
+        let first = queues.leave(1, now).expect("it waits");
+        assert_eq!((first.joined, first.deadline), (at_us(10_000 + step), at_us(500_000 + step)));
+        assert_eq!(first.timeout(), span(490));
+        // The end of time stays the end of time.
+        let second = queues.leave(2, now).expect("it waits");
+        assert_eq!(second.deadline, at_us(i64::MAX.saturating_add(step)));
+    }
+}
+
+#[test]
+fn a_late_timer_grants_what_the_last_tenth_of_a_second_brought() {
+    let policy = spaced();
+    let mut key = used(&policy, EPOCH);
+    let mut queues = Queues::default();
+    for client in 0..20 {
+        queues.join(0, b"key", waiter(policy, client, EPOCH, Instant::MAX), &key, at(50));
+    }
+    // The server stood still for a second. The charges are as of 900, 950 and 1000 ms, and the next unit is due at 1050 ms.
+    assert_eq!(look(&mut queues, &mut key, at(1_000)), [(0, 1), (1, 1), (2, 1)]);
+    assert_eq!(queues.next_look(), Some(at(1_050)));
+}
+
+#[test]
+fn what_flows_in_while_the_server_refuses_writes_is_not_owed() {
+    let policy = spaced();
+    let mut key = used(&policy, EPOCH);
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
+    let (id, ..) = queues.due(at(60)).expect("a queue");
+    assert!(queues.serve(id, key.at(at(60)), at(60), false, 10).is_empty());
+    assert_eq!(queues.next_look(), Some(at(80)));
+    let answers = queues.serve(id, key.at(at(80)), at(80), true, 10);
+    let [(_, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
+    // The charge is as of 60 ms, when the server last refused. The reply comes at 80 ms.
+    assert_eq!((decision.granted, decision.reset), (1, span(30)));
+    assert_eq!(wait(&key, &policy, at(80)), Wait::For(span(30)));
+}
+
+#[test]
+fn a_late_grant_after_a_change_of_the_key_is_charged_when_it_was_due() {
+    let policy = spaced();
+    let mut key = used(&policy, EPOCH);
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
+    // The key was replaced: its unit is due at 60 ms now.
+    key = used(&policy, at(10));
+    queues.wake(0, b"key", at(10));
+    assert_eq!(look(&mut queues, &mut key, at(10)), []);
+    assert_eq!(queues.next_look(), Some(at(60)));
+    assert_eq!(look(&mut queues, &mut key, at(72)), [(1, 1)]);
+    assert_eq!(wait(&key, &policy, at(72)), Wait::For(span(38)), "the charge is as of 60 ms");
+}
+
+#[test]
+fn a_deleted_key_is_charged_from_nothing() {
+    let policy = with_capacity(policy(Kind::Gcra, 1, 50), 5);
+    let mut key = Key::default();
+    key.apply(&policy.decide(None, EPOCH, Request::now(Amount::Cost(5))).expect("a decision").change, EPOCH);
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
+    // The first unit is due at 50 ms, and the timer is late. At 55 ms the key is deleted.
+    key = Key::default();
+    queues.wake(0, b"key", at(55));
+    assert_eq!(look(&mut queues, &mut key, at(60)), [(1, 1)]);
+    assert_eq!(key.value, used(&policy, at(60)).value);
+}
+
+#[test]
+fn clients_after_the_first_of_a_deleted_key_wait_from_its_grant_on() {
+    let policy = spaced();
+    let mut key = used(&policy, EPOCH);
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
+    queues.join(0, b"key", waiter(policy, 2, EPOCH, Instant::MAX), &key, at(50));
+    key = Key::default();
+    queues.wake(0, b"key", at(30));
+    let (id, ..) = queues.due(at(30)).expect("a queue");
+    let answers = queues.serve(id, &mut key, at(30), true, 10);
+    let [(_, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!((decision.granted, decision.reset), (1, span(50)));
+    assert_eq!(queues.next_look(), Some(at(80)));
+}

@@ -233,7 +233,8 @@ fn prepared(text: &mut String) {
     }
     text.push_str(
         "\n`…` is a number of 12 digits; where it occurs twice, redis-benchmark draws both independently. `%many` is 10000, and 1000000000 \
-         on the hot key. `%tenth`, `%burst` (one less), `%interval` (seconds per unit) and `%rate` (units per second) follow from it. \
+         on the hot key. `%tenth` is a tenth of it, and `%burst` is one less than it; `%interval` (seconds per unit) and `%rate` \
+         (units per second) follow from it. \
          `%slide` is 1000 60, and 2000 1ms on the hot key, where a millisecond has up to about 1000 calls. `%sorted_us` is a minute, and \
          10 milliseconds on the hot key: so short that 1000 calls are never reached. `%limit` is 1000, and on the hot key a limit that is \
          never reached, because the scripts support whole seconds only.\n",

@@ -41,7 +41,8 @@ impl Machine {
     pub fn report(&self) -> String {
         format!(
             "# Benchmarks\n\nMeasured on {} by `make bench`; run it to repeat the measurement. `make bench-report` writes this page \
-             and the charts again from [benchmarks.json](benchmarks.json), which contains every round.\n\n\
+             and the charts again from [benchmarks.json](benchmarks.json), which contains every round. `make waiters` measures \
+             waiting clients; its figures are in [commands](commands.md#block).\n\n\
              | | |\n|---|---|\n| CPU | {}, {} cores |\n| memory | {} GB |\n| system | {}, Linux {} |\n\
              | redis-rl | {}, built by {} |\n",
             self.date, self.cpu, self.cores, self.memory_gb, self.system, self.kernel, self.module, self.rustc

@@ -330,7 +330,8 @@ pub fn report(section: &Section) -> String {
     if let Some(Stall { calls, entries: Some(entries), .. }) = section.stalls.first() {
         out += &format!(
             "\nEach round makes {} calls in sequence, on a key that starts empty. SLIDE's log grows, here to {} entries, and is then rewritten \
-             as entries expire. The longest times of the other commands are the machine's own noise.\n",
+             as entries expire. The last two columns are the server's own measurement. The longest times of the other commands are \
+             caused by the machine, not by the commands.\n",
             grouped(*calls as f64),
             grouped(*entries as f64),
         );

@@ -117,18 +117,18 @@ fn introduction(section: &Section, text: &mut String) {
          In each of {} rounds every case runs on a server of its own. All servers have the same options, and the keys exist before \
          the load starts. The load is `redis-benchmark` with {} connections over a Unix socket, for about {} seconds. The order of \
          the cases rotates from round to round. `{SET}`, with a value of 28 bytes, runs at the beginning, in the middle and at the \
-         end of a round; the median of these three counts. (A server's memory layout makes it faster or slower for as long as it \
-         runs, so each measurement uses a new server.)\n\n\
+         end of a round; the ratios use the median of these three. (A server's memory layout makes it faster or slower for as long \
+         as it runs, so each measurement uses a new server.) With \"the hot key\", all calls use the same key.\n\n\
          A ratio compares calls a second in the same round. Tables show the median over the rounds, with the quartiles in brackets. \
          The CPU time is that of the server's main thread for one call; it is comparable even where the load generator is the \
          bottleneck. Its ratio compares calls in the same CPU time, so in all ratios a larger number is faster. The replies, and the \
          number of changes that the server counts during each load, confirm that the calls are granted or denied as intended.\n\n\
          `SET` and `INCR` run on a server without the module. Other rate limiters: {}. redis-cell comes from the crate registry, \
-         and is built in release mode. It neither replicates its writes nor logs them to the append-only file, so its figures \
-         with a replica or with that file are for less work. The scripts are called by `EVALSHA` with the arguments that their \
-         packages pass. redis-benchmark can't call `MULTI`, so a loop of our own does; its figures are compared with a `SET` by the \
-         same loop.\n\n\
-         The goals, and which of them are missed, are at the [end of the page](#bars).\n",
+         and is built in release mode. It neither replicates its writes nor logs them to the append-only file, so with a \
+         replica or with that file it does less work than the others. The scripts are called by `EVALSHA` with the arguments that their \
+         packages pass. redis-benchmark can't send `MULTI`, so a loop of our own sends these calls; they are compared with a `SET` \
+         that the same loop sends.\n\n\
+         The [end of the page](#bars) lists the goals, and which of them are missed.\n",
         section.rounds,
         section.connections,
         section.seconds,
@@ -168,8 +168,8 @@ pub fn summary(section: &Section) -> String {
 
 pub fn bars(section: &Section) -> String {
     let mut text = String::from(
-        "## Bars\n\nA bar is a goal that was set before anything was measured. If a bar covers several calls, the worst of them has to \
-         meet it, by its median.\n\n| load | what | bar | measured | met |\n|---|---|---:|---:|---|\n",
+        "## Bars\n\nA bar is a goal that was set before anything was measured. If a bar applies to several calls, the median of \
+         the worst of them has to meet it.\n\n| load | what | bar | measured | met |\n|---|---|---:|---:|---|\n",
     );
     let first = section.scenes.first().map_or("", |scene| &scene.server);
     for scene in section.scenes.iter().filter(|scene| scene.server == first) {
@@ -233,7 +233,8 @@ fn prepared(text: &mut String) {
     }
     text.push_str(
         "\n`…` is a number of 12 digits; where it occurs twice, redis-benchmark draws both independently. `%many` is 10000, and 1000000000 \
-         on the hot key. `%tenth`, `%burst` (one less), `%interval` (seconds per unit) and `%rate` (units per second) follow from it. \
+         on the hot key. `%tenth` is a tenth of it, and `%burst` is one less than it; `%interval` (seconds per unit) and `%rate` \
+         (units per second) follow from it. \
          `%slide` is 1000 60, and 2000 1ms on the hot key, where a millisecond has up to about 1000 calls. `%sorted_us` is a minute, and \
          10 milliseconds on the hot key: so short that 1000 calls are never reached. `%limit` is 1000, and on the hot key a limit that is \
          never reached, because the scripts support whole seconds only.\n",

@@ -1,12 +1,12 @@
 //! Exact, native rate limiting for Redis and Valkey: docs/commands.md says what the commands do.
 //!
-//! Layers, each of which uses only those to its right: `commands` (parse, run, reply) → `server` (the interface to the server,
-//! with all `unsafe` code), [`queue`] (which client waits for which key: pure), [`sketch`] (which keys are denied most: pure) →
-//! [`limiter`] (the decisions: pure, and nothing but integers).
+//! The layers are listed from left to right, and each uses only layers to its right: `commands` (parse, run, reply) → `server`
+//! (the interface to the server, with all `unsafe` code), [`queue`] (the clients that wait for a key: pure), [`sketch`] (the
+//! keys that are denied most: pure) → [`limiter`] (the decisions: pure, on integers only).
 
 #![deny(unsafe_code)]
-// Nothing that a client sends or a key holds may end in a panic. Indices and arithmetic, which the compiler can't check, are
-// fuzzed.
+// No input from a client and no value of a key may cause a panic. Clippy refuses the macros and functions below. It does not check
+// indices and arithmetic; these are fuzzed.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo, clippy::unimplemented)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -28,8 +28,8 @@ mod module {
     redis_module! {
         name: "rl",
         version: 1_00,
-        // Not the server's allocator: persistent state is in keys, so the module's own heap is tiny, and it must work in tests
-        // without a server.
+        // The system's allocator, not the server's: persistent state is in keys, so the module's own heap is tiny, and it must
+        // work in tests without a server.
         allocator: (std::alloc::System, std::alloc::System),
         data_types: [],
         init: load,

@@ -1,43 +1,45 @@
-//! The keys that are denied most: counted in a table of fixed size, however many keys there are.
+//! Counts the denials of the most denied keys in a table of fixed size, which does not grow with the number of keys.
 //!
-//! Space-Saving (Metwally, Agrawal, El Abbadi: "Efficient Computation of Frequent and Top-k Elements in Data Streams", 2005): a
-//! key that is not in a full table takes the place, and the count, of the key with the lowest count. In a table for n keys, no
-//! count is too low, no count is too high by more than an n-th of all denials, and every key with more denials than that is in the
-//! table. Counts halve each half-life, so that they reflect recent denials. A key whose count fades below one is forgotten, so a
-//! count may lack up to two.
+//! The algorithm is Space-Saving (Metwally, Agrawal, El Abbadi: "Efficient Computation of Frequent and Top-k Elements in Data
+//! Streams", 2005). If the table is full, a new key replaces the key with the lowest count, and starts with its count. In a
+//! table for n keys, no count is too low, no count is too high by more than an n-th of all denials, and every key with more
+//! denials than that is in the table. All counts are halved after each half-life, so that they reflect recent denials. A key is
+//! removed when its count falls below one, so a count may be too low by up to two.
 //!
-//! As pure as [`limiter`](crate::limiter): time is an argument, and all numbers are integers.
+//! Pure, as [`limiter`](crate::limiter): time is an argument, and all numbers are integers.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
 
 use crate::limiter::{Instant, Span};
 
-/// One denial, in the units of the counts. Halving leaves fractions of a denial.
+/// One denial, in the units of the counts. The units are smaller than a denial because halving makes fractions.
 const ONE: u64 = 1 << 16;
 
-/// The table keeps names up to this length, in bytes. Names that differ only after it count as one.
+/// The table stores this many bytes of a name at most. Names that differ only after them count as one.
 pub const LONGEST_NAME: usize = 512;
 
 /// The table.
 #[derive(Debug)]
 pub struct Sketch {
-    /// The hash table (open addressing): the place of an entry in `entries`, plus 1; 0 for a free slot. There are four times as many
-    /// slots as entries.
+    /// The hash table (open addressing). A slot holds the index of an entry in `entries`, plus 1; a free slot holds 0. There are at
+    /// least four times as many slots as entries.
     slots: Box<[u16]>,
     entries: Vec<Entry>,
     /// The counts of the entries, in the same order. A count is never too low.
     counts: Vec<u64>,
-    most: usize,
+    /// The most entries.
+    capacity: usize,
     half_life: Span,
     seed: [u64; 2],
-    /// When all counts halve the next time.
-    fades: Instant,
-    /// The place of the entry that was found last. It is likely to be wanted again.
+    /// When all counts are halved the next time.
+    fades_at: Instant,
+    /// The place of the entry that was counted last. The next call is likely to count it again.
     last: usize,
-    /// Once the table is full, no count is lower, and the entries before `next` have higher ones.
+    /// Once the table is full: no count is lower than this.
     least: u64,
-    next: usize,
+    /// Once the table is full: the entries before this place have counts above `least`.
+    scan_from: usize,
 }
 
 #[derive(Debug, Default)]
@@ -63,39 +65,39 @@ pub struct Top<'s> {
 }
 
 impl Sketch {
-    /// An empty table for so many keys (at most 8192), in which counts halve after each `half_life`, which is not 0. The `seed`
-    /// should be secret: it takes longer to count names that were chosen to collide.
-    pub fn new(most: usize, half_life: Span, seed: [u64; 2], now: Instant) -> Self {
-        let fades = now.saturating_add(half_life);
-        let slots = vec![0; (4 * most).next_power_of_two()].into();
+    /// An empty table for `capacity` keys (at most 8192), in which counts are halved after each `half_life`, which must not be
+    /// 0. The `seed` should be secret, since it would allow a caller to choose names that collide, which take longer to count.
+    pub fn new(capacity: usize, half_life: Span, seed: [u64; 2], now: Instant) -> Self {
+        let fades_at = now.saturating_add(half_life);
+        let slots = vec![0; (4 * capacity).next_power_of_two()].into();
         let (entries, counts) = (Vec::new(), Vec::new());
-        Self { slots, entries, counts, most, half_life, seed, fades, last: 0, least: 0, next: 0 }
+        Self { slots, entries, counts, capacity, half_life, seed, fades_at, last: 0, least: 0, scan_from: 0 }
     }
 
-    /// Whether it is a table for so many keys, with such a half-life.
+    /// Whether the table has this capacity and this half-life.
     #[inline]
-    pub fn is_for(&self, most: usize, half_life: Span) -> bool {
-        (self.most, self.half_life) == (most, half_life)
+    pub fn is_for(&self, capacity: usize, half_life: Span) -> bool {
+        (self.capacity, self.half_life) == (capacity, half_life)
     }
 
-    /// Counts a key.
+    /// Counts one denial of a key.
     pub fn count(&mut self, db: i32, name: &[u8], now: Instant) {
         self.fade(now);
-        if self.most == 0 {
+        if self.capacity == 0 {
             return;
         }
         let name = &name[..name.len().min(LONGEST_NAME)];
         let hash = hash(self.seed, db, name);
         let found = self.find(hash, db, name).unwrap_or_else(|| {
-            if self.entries.len() < self.most {
+            if self.entries.len() < self.capacity {
                 self.entries.push(Entry::default());
                 self.counts.push(0);
-                (self.least, self.next) = (0, 0);
-                self.name(self.entries.len() - 1, hash, db, name)
+                (self.least, self.scan_from) = (0, 0);
+                self.assign(self.entries.len() - 1, hash, db, name)
             } else {
                 let place = self.place_of_least();
                 self.unlink(place);
-                self.name(place, hash, db, name)
+                self.assign(place, hash, db, name)
             }
         });
         self.last = found;
@@ -104,7 +106,7 @@ impl Sketch {
         entry.certain = entry.certain.saturating_add(ONE);
     }
 
-    /// The keys with the highest counts, at most `most`, the highest first.
+    /// The keys with the highest counts, at most `most` of them, sorted from the highest count down.
     pub fn top(&mut self, most: usize, now: Instant) -> Vec<Top<'_>> {
         self.fade(now);
         let mut top: Vec<_> = self.counts.iter().zip(&self.entries).collect();
@@ -127,13 +129,13 @@ impl Sketch {
 
     /// Halves the counts once for each half-life that has passed.
     fn fade(&mut self, now: Instant) {
-        if now < self.fades {
-            // If the clock was set back by far, the fading must not stop for as long.
-            self.fades = self.fades.min(now.saturating_add(self.half_life));
+        if now < self.fades_at {
+            // If the clock was set back, counts must not wait for it to catch up before they are halved again.
+            self.fades_at = self.fades_at.min(now.saturating_add(self.half_life));
             return;
         }
-        let passed = now.since(self.fades).as_us() / self.half_life.as_us() + 1;
-        self.fades = self.fades.saturating_add(Span::from_us(passed.saturating_mul(self.half_life.as_us())));
+        let passed = now.since(self.fades_at).as_us() / self.half_life.as_us() + 1;
+        self.fades_at = self.fades_at.saturating_add(Span::from_us(passed.saturating_mul(self.half_life.as_us())));
         let times = u32::try_from(passed).unwrap_or(u32::MAX).min(63);
         self.counts.iter_mut().for_each(|count| *count = count.div_ceil(1 << times));
         self.entries.iter_mut().for_each(|entry| entry.certain >>= times);
@@ -142,7 +144,7 @@ impl Sketch {
         self.counts.retain(|&count| count >= ONE);
         self.slots.fill(0);
         (0..self.entries.len()).for_each(|place| self.link(place));
-        (self.last, self.least, self.next) = (0, 0, 0);
+        (self.last, self.least, self.scan_from) = (0, 0, 0);
     }
 
     fn find(&self, hash: u32, db: i32, name: &[u8]) -> Option<usize> {
@@ -154,14 +156,14 @@ impl Sketch {
         places.map(|place| usize::from(place) - 1).find(|&place| is(&self.entries[place]))
     }
 
-    /// The slots where an entry with this hash may be: it is in the first one that was free.
+    /// The slots that may hold an entry with this hash, in the order of the search. The entry was put into the first free one.
     fn slots_from(&self, hash: u32) -> impl Iterator<Item = usize> {
         let (first, len) = (hash as usize, self.slots.len());
         (0..len).map(move |index| (first + index) & (len - 1))
     }
 
-    /// Gives the entry at `place`, which has no slot, to a key.
-    fn name(&mut self, place: usize, hash: u32, db: i32, name: &[u8]) -> usize {
+    /// Assigns the entry at `place`, which has no slot, to a key.
+    fn assign(&mut self, place: usize, hash: u32, db: i32, name: &[u8]) -> usize {
         let entry = &mut self.entries[place];
         (entry.hash, entry.db, entry.certain) = (hash, db, 0);
         entry.name.clear();
@@ -170,7 +172,7 @@ impl Sketch {
         place
     }
 
-    /// Gives the entry at `place` a slot.
+    /// Puts the entry at `place` into a free slot.
     fn link(&mut self, place: usize) {
         let free = self.slots_from(self.entries[place].hash).find(|&slot| self.slots[slot] == 0);
         if let Some(slot) = free {
@@ -178,7 +180,7 @@ impl Sketch {
         }
     }
 
-    /// Frees the slot of the entry at `place`. Entries in the slots behind it move up, so that no search ends before them.
+    /// Frees the slot of the entry at `place`. Entries in the slots after it move up, because a search ends at a free slot.
     fn unlink(&mut self, place: usize) {
         let own = self.slots_from(self.entries[place].hash).find(|&slot| usize::from(self.slots[slot]) == place + 1);
         let (Some(mut free), mask) = (own, self.slots.len() - 1) else { return };
@@ -196,17 +198,18 @@ impl Sketch {
         self.slots[free] = 0;
     }
 
-    /// The place of an entry with the lowest count, in a full table. One of `most` calls has to look at all entries.
+    /// The place of an entry with the lowest count, in a full table. If `least` is still the lowest count, the search goes on from
+    /// `scan_from`, so that it does not look at all entries in each call.
     fn place_of_least(&mut self) -> usize {
-        let ahead = self.counts[self.next..].iter().position(|&count| count <= self.least);
-        let place = ahead.map_or_else(
+        let found = self.counts[self.scan_from..].iter().position(|&count| count <= self.least);
+        let place = found.map_or_else(
             || {
                 self.least = self.counts.iter().copied().fold(u64::MAX, u64::min);
                 self.counts.iter().position(|&count| count == self.least).unwrap_or(0)
             },
-            |ahead| self.next + ahead,
+            |found| self.scan_from + found,
         );
-        self.next = place + 1;
+        self.scan_from = place + 1;
         place
     }
 }

@@ -167,7 +167,7 @@ impl World {
     fn call(&mut self, at: usize, rule: usize, amount: Amount, patience: Span) {
         let (now, number, (db, name)) = (self.now, self.next, NAMES[at]);
         let (policy, request) = (self.rules[rule % self.rules.len()].policy(), Request::now(amount));
-        let queued = self.queues.holds(db, name);
+        let queued = self.queues.has_waiters(db, name);
         let place = self.place(at);
         assert_eq!(queued, !place.waiting.is_empty());
         let Ok(decision) = place.peek(&policy, now, request) else { return };
@@ -185,7 +185,7 @@ impl World {
         self.next += 1;
         let waiter = Waiter { client: number, policy, request, joined: now, deadline };
         self.queues.join(db, name, waiter, &self.places[at], now.saturating_add(need));
-        assert!(self.queues.next_look().is_some_and(|wakes| wakes <= deadline));
+        assert!(self.queues.next_wake().is_some_and(|wakes| wakes <= deadline));
     }
 
     fn act(&mut self, at: usize, rule: usize, amount: Amount) {
@@ -201,7 +201,7 @@ impl World {
     /// Lets time pass: the timer fires whenever it is set for.
     fn pass(&mut self, us: u64, may_grant: bool) {
         let to = self.now.saturating_add(Span::from_us(us));
-        while let Some(wakes) = self.queues.next_look().filter(|&wakes| wakes <= to) {
+        while let Some(wakes) = self.queues.next_wake().filter(|&wakes| wakes <= to) {
             self.now = self.now.max(wakes);
             self.fire(may_grant);
         }
@@ -222,9 +222,9 @@ impl World {
 
     fn fire(&mut self, may_grant: bool) {
         let (now, most) = (self.now, self.most);
-        let late = self.queues.next_look().map_or(Span::ZERO, |wakes| now.since(wakes));
+        let late = self.queues.next_wake().map_or(Span::ZERO, |wakes| now.since(wakes));
         for round in 0.. {
-            let Some((id, db, name)) = self.queues.due(now) else { break };
+            let Some((id, db, name)) = self.queues.next_queue(now) else { break };
             assert!(round < 1_000, "the timer never rests");
             let at = NAMES.iter().position(|&known| known == (db, &*name)).expect("a key that somebody waits for");
             self.place(at);
@@ -257,7 +257,7 @@ impl World {
     /// Right after the timer: the first can't be granted, nobody's time is over, and the timer is set for what is next.
     fn nobody_is_forgotten(&mut self, at: usize, late: Span) {
         let exact = self.rules.len() == 1 && self.now.since(self.paused) > PAUSE;
-        let (now, wakes) = (self.now, self.queues.next_look());
+        let (now, wakes) = (self.now, self.queues.next_wake());
         let place = self.place(at);
         let Some(&first) = place.waiting.first() else { return };
         let deadline = place.waiting.iter().map(|client| client.deadline).min().expect("somebody");
@@ -330,7 +330,7 @@ fuzz_target!(|play: Play| {
             Event::Pass(us) => world.pass(us, true),
             Event::Pause(us) => world.pass(us, false),
             Event::Timer(late) => {
-                if let Some(wakes) = world.queues.next_look() {
+                if let Some(wakes) = world.queues.next_wake() {
                     world.now = world.now.max(wakes).saturating_add(Span::from_us(late));
                     world.fire(true);
                 }
@@ -352,11 +352,11 @@ fuzz_target!(|play: Play| {
             Event::StirAll => world.queues.wake_all(world.now),
             Event::Step(us) => world.step(us),
             Event::Dismiss => {
-                if let Some((id, db, name)) = world.queues.due(world.now) {
+                if let Some((id, db, name)) = world.queues.next_queue(world.now) {
                     let at = NAMES.iter().position(|&known| known == (db, &*name)).expect("a known key");
                     let waiting = world.places[at].waiting.drain(..).map(|client| client.number);
                     assert_eq!(world.queues.dismiss(id), waiting.collect::<Vec<_>>());
-                    assert!(!world.queues.holds(db, &name));
+                    assert!(!world.queues.has_waiters(db, &name));
                 }
             }
         }
@@ -367,10 +367,10 @@ fuzz_target!(|play: Play| {
         }
     }
     // In the end each is answered, and nothing is left of the queues.
-    while let Some(wakes) = world.queues.next_look() {
+    while let Some(wakes) = world.queues.next_wake() {
         world.now = world.now.max(wakes);
         world.fire(true);
     }
     assert!(world.queues.is_empty() && world.places.iter().all(|place| place.waiting.is_empty()));
-    assert!(!NAMES.iter().any(|(db, name)| world.queues.holds(*db, name)));
+    assert!(!NAMES.iter().any(|(db, name)| world.queues.has_waiters(*db, name)));
 });

@@ -5,7 +5,7 @@
 //! rule = <FIXED|SLIDE|GCRA|BUCKET> limit period [algorithm options] [COST n]      one for each key
 //! ```
 //!
-//! Charges every rule or none. Replies whether it did (1 or 0), wait_ms, and a row of five integers for each rule.
+//! Charges all rules or none. Replies with 1 or 0 (charged or not), with wait_ms, and with a row of five integers for each rule.
 
 use super::error::{CommandName, Error};
 use super::grammar::{self, Args, Cursor, Rule};
@@ -23,8 +23,8 @@ pub(super) const COMMAND: Command = Command {
     arity: -6,
     flags: c"write deny-oom fast getkeys-api",
     keys: KeySpec::CountedReadWrite(1),
-    summary: c"Takes units from several limiters, from all of them or from none.",
-    complexity: c"O(N) with N the number of keys, and as each rule's own command for each",
+    summary: c"Takes units from several limiters: from all of them or from none.",
+    complexity: c"O(N) with N the number of keys, plus the complexity of each rule's own command",
     arguments,
 };
 
@@ -38,7 +38,7 @@ fn arguments() -> Vec<Argument> {
 
 /// The index of the first key.
 const FIRST_KEY: usize = 2;
-/// The most keys of a call.
+/// The highest number of keys in a call.
 const MAX_KEYS: u64 = 1024;
 
 /// Parses the number of keys.
@@ -53,7 +53,7 @@ pub fn parse_numkeys<A: Args + ?Sized>(args: &A) -> Result<usize, Error> {
 /// Parses the rules, one for each of `keys` keys.
 ///
 /// # Errors
-/// The first argument that is malformed, or the number of rules.
+/// If an argument is malformed, or the number of rules differs from the number of keys.
 pub fn parse_rules<A: Args + ?Sized>(args: &A, keys: usize) -> Result<Vec<Rule>, Box<Error>> {
     let mut args = Cursor::new(args, FIRST_KEY + keys);
     let mut rules = Vec::with_capacity(keys);
@@ -72,7 +72,7 @@ pub fn parse_rules<A: Args + ?Sized>(args: &A, keys: usize) -> Result<Vec<Rule>,
 
 struct All;
 
-struct Answer {
+struct AllReply {
     granted: bool,
     wait: Wait,
     rows: Vec<Decision>,
@@ -81,14 +81,14 @@ struct Answer {
 impl CommandHandler for All {
     fn run(call: &Call<'_>) {
         if call.asks_for_keys() {
-            // A malformed number of keys means none here. The call itself will reply the error.
+            // A malformed number of keys counts as none here. The call itself will reply with the error.
             let keys = parse_numkeys(call).unwrap_or(0);
             (FIRST_KEY..FIRST_KEY + keys)
                 .take_while(|&index| call.argument(index).is_some())
                 .for_each(|index| call.key_at(index));
             return;
         }
-        reply(call, run(call), |Answer { granted, wait, rows }| {
+        reply(call, run(call), |AllReply { granted, wait, rows }| {
             call.reply_array(3);
             call.reply_integer(granted.into());
             call.reply_integer(wait_ms(wait));
@@ -98,18 +98,18 @@ impl CommandHandler for All {
     }
 }
 
-fn run(call: &Call<'_>) -> Result<Answer, Error> {
-    let keys = parse_numkeys(call)?;
-    let rules = parse_rules(call, keys)?;
-    check_distinct(call, keys)?;
-    // Expired keys are deleted now, not while other keys are open: subscribers to the notification may modify those.
-    (FIRST_KEY + 1..FIRST_KEY + keys).for_each(|index| call.expire_if_due(index));
-    let mut keys = (FIRST_KEY..FIRST_KEY + keys)
+fn run(call: &Call<'_>) -> Result<AllReply, Error> {
+    let numkeys = parse_numkeys(call)?;
+    let rules = parse_rules(call, numkeys)?;
+    check_distinct(call, numkeys)?;
+    // Expired keys are deleted before any key is open, because subscribers to the notifications may modify the other keys.
+    (FIRST_KEY + 1..FIRST_KEY + numkeys).for_each(|index| call.delete_if_expired(index));
+    let mut keys = (FIRST_KEY..FIRST_KEY + numkeys)
         .map(|index| WriteKey::open(call, index))
         .collect::<Option<Vec<_>>>()
         .ok_or(Error::Arity(CommandName::All))?;
     let now = now(call);
-    // First all rules are decided, which copies no record, so a denial costs no more than that.
+    // All rules are decided before any is charged. To decide copies no record, so a denied call costs no more than the decisions.
     let mut rows = Vec::with_capacity(rules.len());
     for (index, (key, rule)) in keys.iter().zip(&rules).enumerate() {
         let target = target(index, rule);
@@ -120,35 +120,35 @@ fn run(call: &Call<'_>) -> Result<Answer, Error> {
         });
     }
 
-    // The longest of the waits; never, if any wait is never.
+    // The longest of the waits. `Wait::Never` is greater than any span.
     let wait = rows.iter().map(|decision| decision.wait).max().unwrap_or(Wait::NONE);
     let granted = rows.iter().all(|decision| decision.granted > 0);
     for (index, (row, (key, rule))) in rows.iter_mut().zip(keys.iter_mut().zip(&rules)).enumerate() {
         let target = target(index, rule);
         if granted {
-            // One record at a time, so that memory holds only one besides those in the keys. The decision is the same again.
+            // One record at a time is encoded and stored, so that only one new record is in memory. The decision is the same again.
             target.charge(key, &rule.policy, now, rule.request, |_| true)?;
         } else if row.granted > 0 {
-            // Nothing is taken, so a rule that would have granted is shown as it stands.
+            // The call takes nothing, so the row of a rule that would have granted shows the rule's present state.
             *row = target.peek(key, &rule.policy, now, rule.request)?;
         }
     }
     drop(keys);
     for (index, (rule, row)) in rules.iter().zip(&rows).enumerate() {
-        // A rule that would have granted in a denied call is neither charged nor denied.
+        // In a denied call, a rule that would have granted counts neither as granted nor as denied.
         if granted || row.granted == 0 {
             record_outcome(call, || call.key(FIRST_KEY + index), rule.policy.kind(), rule.request.amount, granted, now);
         }
     }
-    Ok(Answer { granted, wait, rows })
+    Ok(AllReply { granted, wait, rows })
 }
 
-/// What the command expects of the key that belongs to `rule`, the one at `index`.
+/// The key of the rule at `index`, which should hold a limiter of the rule's algorithm.
 const fn target(index: usize, rule: &Rule) -> Target {
     Target::at(index + 1, rule.policy.kind())
 }
 
-/// Refuses a call that names a key twice: each of its rules would overwrite what the other charges.
+/// Refuses a call that names a key twice, because each of the two rules would overwrite the other's charge.
 fn check_distinct(call: &Call<'_>, keys: usize) -> Result<(), Error> {
     let mut names: Vec<_> = (0..keys).map(|index| (call.argument(FIRST_KEY + index), index + 1)).collect();
     names.sort_unstable();

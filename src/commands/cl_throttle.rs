@@ -4,9 +4,9 @@
 //! CL.THROTTLE key max_burst count_per_period period [quantity]
 //! ```
 //!
-//! `max_burst` does not count the unit that always fits, so `CL.THROTTLE key 4 10 60` and `RL.GCRA key 10 60 BURST 5` share a key. A
-//! negative quantity gives back; a quantity of 0 only looks. Replies five integers: limited (0 or 1), limit, remaining, retry_after,
-//! reset_after; the last two in seconds.
+//! `max_burst` is the burst less one unit, so `CL.THROTTLE key 4 10 60` and `RL.GCRA key 10 60 BURST 5` have the same policy
+//! and can share a key. A negative quantity gives units back. A quantity of 0 takes none, as `RL.PEEK`. Replies with five
+//! integers: limited (0 or 1), limit, remaining, retry_after, reset_after; the last two are in seconds.
 
 use super::error::{CommandName, Error};
 use super::grammar::{self, Args, Rule};
@@ -34,19 +34,19 @@ fn arguments() -> Vec<Argument> {
     [grammar::key_argument()].into_iter().chain(numbers).chain([quantity]).collect()
 }
 
-/// What a call of `CL.THROTTLE` or `GCRA` asks for.
+/// The parsed arguments of `CL.THROTTLE` or `GCRA`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleArgs {
-    /// The limit.
+    /// The policy.
     pub policy: Policy,
-    /// How many units; `None`: the call only looks.
+    /// How many units to take or give back; `None`: only report the state.
     pub amount: Option<Amount>,
 }
 
 /// Parses the arguments.
 ///
 /// # Errors
-/// The first argument that is malformed.
+/// If an argument is malformed. The error is about the first such argument.
 pub fn parse<A: Args + ?Sized>(args: &A) -> Result<ThrottleArgs, Error> {
     const MAX_SECONDS: u64 = MAX_PERIOD.as_us() / 1_000_000;
     let word = |index| args.arg(index).ok_or(Error::Arity(CommandName::ClThrottle));
@@ -94,14 +94,15 @@ fn decide(call: &Call<'_>, command: CommandName, ThrottleArgs { policy, amount }
         return Ok(row(true, &Target::only(Kind::Gcra).peek(&key, &policy, now(call), one)?));
     };
     let rule = Rule { policy, request: Request::now(amount), block: None };
-    let decision = limit::take(call, command, Kind::Gcra, rule)?;
+    let decision = limit::decide(call, command, Kind::Gcra, rule)?;
     // A call without BLOCK never waits.
     let decision = decision.ok_or(Error::Unblocked)?;
-    // A refund that finds nothing to give back is no denial.
+    // A refund is never a denial, even if there is nothing to give back.
     Ok(row(decision.granted > 0 || matches!(amount, Amount::Refund(_)), &decision))
 }
 
-/// The decision as redis-cell replies it. Seconds are rounded up, so that a caller which waits for them has waited long enough.
+/// The integers with which redis-cell replies to a call with this decision. Seconds are rounded up, so that a caller that waits for
+/// them has waited long enough.
 fn row(allowed: bool, decision: &Decision) -> [i64; 5] {
     let seconds = |span: Span| integer(span.as_us().div_ceil(1_000_000));
     let retry_after = match decision.wait {

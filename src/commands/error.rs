@@ -1,4 +1,4 @@
-//! Every error text, made from the name of the bad argument and its range.
+//! The errors of all commands, and their texts, which name the bad argument and its range.
 
 use std::fmt;
 
@@ -38,16 +38,16 @@ impl fmt::Display for CommandName {
     }
 }
 
-/// What a key holds instead of the wanted limiter.
+/// The value that a key holds instead of the wanted limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// A value of this type.
     Type(&'static str),
-    /// A string that is no such record.
+    /// A string that is not a record of the wanted limiter.
     String(RecordError),
 }
 
-/// Why a command is refused. It has changed nothing.
+/// The reason for which a command is refused. A refused command changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// Too few arguments, or too many.
@@ -78,7 +78,7 @@ pub enum Error {
     Seconds(&'static str),
     /// As [`Self::MissingValue`], in the words of the server's own `GCRA`.
     Missing(&'static str),
-    /// The argument is not a signed whole number, or is too large in size.
+    /// The argument is not a signed whole number, or its absolute value is too large.
     Signed {
         /// The argument.
         name: &'static str,
@@ -92,14 +92,14 @@ pub enum Error {
         /// The range, in words.
         range: &'static str,
     },
-    /// The word is no keyword of the command.
+    /// The word is not a keyword of the command.
     UnknownOption {
         /// The word, in printable form.
         word: String,
         /// The command.
         command: CommandName,
     },
-    /// The word, in printable form, is no algorithm's name.
+    /// The word, in printable form, is not the name of an algorithm.
     UnknownAlgorithm(String),
     /// The keyword has no value.
     MissingValue(&'static str),
@@ -109,32 +109,32 @@ pub enum Error {
     Conflict(&'static str, &'static str),
     /// Two keys of a call are the same: their positions, from 1 on.
     SameKey(usize, usize),
-    /// There is not one rule for each key.
+    /// The number of rules differs from the number of keys.
     Unpaired {
-        /// How many keys.
+        /// The number of keys.
         keys: usize,
-        /// How many rules, at least.
+        /// The number of rules. If there are too many, the rest was not counted.
         rules: usize,
     },
     /// The key does not hold the wanted limiter.
     WrongType {
-        /// The key's position, from 1 on, if the command takes several.
+        /// The key's position, from 1 on, if the command takes several keys.
         position: Option<usize>,
-        /// What it holds.
+        /// The value that it holds.
         holds: Holds,
         /// The wanted algorithm; `None`: any.
         wanted: Option<Kind>,
     },
     /// The result would not fit a record.
     Overflow,
-    /// The key's slot has moved to another node while the client waited. Cluster clients know the error code: they call again, and
-    /// the server redirects them.
+    /// The key's slot has moved to another node while the client waited. Cluster clients repeat the call when they get this
+    /// error code, and the server then redirects them.
     Moved,
-    /// The server ends the wait of a client that waits no more.
+    /// The server unblocks a client that is in no queue any more.
     Unblocked,
 }
 
-/// Functions on the way to a grant return boxed errors, since an [`Error`] is large and a small result is faster.
+/// The functions that a granted call runs return boxed errors: an [`Error`] is large, and a small result type is faster.
 impl From<Box<Error>> for Error {
     fn from(error: Box<Error>) -> Self {
         *error

@@ -1,10 +1,10 @@
-//! `GCRA`: `RL.GCRA` with the arguments and the reply of the command that milestones of Redis 8.8 had.
+//! `GCRA`: `RL.GCRA` with the arguments and the reply of the `GCRA` command in the milestone releases of Redis 8.8.
 //!
 //! ```text
 //! GCRA key max_burst tokens_per_period period [TOKENS n]
 //! ```
 //!
-//! Replies as [`cl_throttle`]. What it refuses, and in which words, follows the tests of the server's own command.
+//! The reply is that of [`cl_throttle`]. The errors and their texts follow the tests of the server's own command.
 
 use super::cl_throttle::{self, policy, ThrottleArgs};
 use super::error::{CommandName, Error};
@@ -19,7 +19,7 @@ pub(super) const COMMAND: Command = Command {
     arity: -5,
     flags: c"write deny-oom fast",
     keys: KeySpec::ReadWrite(1),
-    summary: c"Takes tokens by the generic cell rate algorithm, as the milestones of Redis 8.8 did.",
+    summary: c"Takes tokens by the generic cell rate algorithm, as GCRA of the Redis 8.8 milestones does.",
     complexity: c"O(1)",
     arguments,
 };
@@ -44,7 +44,7 @@ impl CommandHandler for Gcra {
 /// Parses the arguments.
 ///
 /// # Errors
-/// The first argument that is malformed.
+/// If an argument is malformed. The error is about the first such argument.
 pub fn parse<A: Args + ?Sized>(args: &A) -> Result<ThrottleArgs, Error> {
     let word = |index| args.arg(index).ok_or(Error::Arity(CommandName::Gcra));
     let integer = |word: &[u8], name, min, max| {
@@ -68,8 +68,8 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<ThrottleArgs, Error> {
     Ok(ThrottleArgs { policy: policy(limit, period, capacity)?, amount: Some(Amount::Cost(tokens.unwrap_or(1))) })
 }
 
-/// Parses a period as clients write a floating-point number of seconds (`0.5`, `3.3333333333333335`, `1e3`), rounded to the
-/// microsecond; or one that `RL.GCRA` takes.
+/// Parses a period: one that `RL.GCRA` takes, or a floating-point number of seconds as clients write it (`0.5`,
+/// `3.3333333333333335`, `1e3`), which is rounded to the microsecond.
 fn seconds(word: &[u8]) -> Result<Span, Error> {
     if let Some(period) = numbers::period(word) {
         return Ok(period);
@@ -83,8 +83,8 @@ fn seconds(word: &[u8]) -> Result<Span, Error> {
     Ok(period)
 }
 
-/// Parses a number of seconds into microseconds, to the nearest: digits, of which a point may stand anywhere between, and
-/// optionally an exponent. A number that is too large becomes the largest.
+/// Parses a number of seconds into microseconds, rounded to the nearest: digits, with an optional point before, between or
+/// after them, and an optional exponent. A number that is too large becomes [`u64::MAX`].
 fn decimal_us(word: &[u8]) -> Option<u64> {
     let exponent_at = word.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e'));
     let (number, exponent) = match exponent_at {
@@ -98,7 +98,7 @@ fn decimal_us(word: &[u8]) -> Option<u64> {
     let point = number.iter().position(|&byte| byte == b'.').unwrap_or(number.len());
     let mut any = false;
     let mut us = 0_u128;
-    // The next digit counts so many powers of ten of a second, and six more of a microsecond.
+    // The value of the next digit is digit × 10^power seconds, which is digit × 10^(power + 6) microseconds.
     let mut power = i64::try_from(point).ok()? - 1 + exponent;
     for (index, byte) in number.iter().enumerate() {
         if index == point {
@@ -110,7 +110,7 @@ fn decimal_us(word: &[u8]) -> Option<u64> {
         }
         any = true;
         us = match u32::try_from(power + 6) {
-            // Longer than any period can be. The power of ten itself would overflow soon after.
+            // Such a number exceeds any period. From 10^39 on the power of ten would overflow.
             Ok(power) if power > 25 && digit > 0 => u128::from(u64::MAX),
             Ok(power) if power > 25 => us,
             Ok(power) => us.saturating_add(u128::from(digit) * 10_u128.pow(power)),

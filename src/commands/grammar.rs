@@ -1,7 +1,7 @@
 //! The grammar that the commands share: a rule, `limit period [algorithm options] [amount] [wait]`.
 //!
-//! Arguments are bytes, in no encoding. Keywords come in any order and any letter case, each at most once. `COMMAND DOCS` shows
-//! the same tables that the parser reads.
+//! Arguments are arbitrary bytes. Keywords come in any order and any letter case, each at most once. `COMMAND DOCS` is
+//! generated from the same tables that the parser reads.
 
 use super::error::{CommandName, Error};
 use super::numbers::{self, count, printable, BAD_PERIOD};
@@ -10,7 +10,7 @@ use crate::server::{Argument, ArgumentKind};
 
 /// The arguments of a call.
 pub trait Args {
-    /// Argument `index`, the command's name being 0; `None` past the last.
+    /// Argument `index`, where 0 is the command's name; `None` after the last argument.
     fn arg(&self, index: usize) -> Option<&[u8]>;
 }
 
@@ -20,18 +20,18 @@ impl Args for [&[u8]] {
     }
 }
 
-/// A limit, and what is asked of it.
+/// A policy and a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The limit, with the algorithm's options.
+    /// The limit, the period and the algorithm's options.
     pub policy: Policy,
-    /// The amount, and how far ahead it may be booked.
+    /// The amount, and how far in the future it may be booked.
     pub request: Request,
-    /// How long the server may block the client until the units are free; `None`: not at all.
+    /// The longest time for which the client may be blocked until the units are free; `None`: it must not be blocked.
     pub block: Option<Span>,
 }
 
-/// Reads one argument after the other.
+/// Reads the arguments of a call one by one.
 pub(super) struct Cursor<'a, A: ?Sized> {
     args: &'a A,
     next: usize,
@@ -64,9 +64,10 @@ type AmountOf = fn(u64) -> Amount;
 const AMOUNTS: [(&str, AmountOf); 4] =
     [("COST", Amount::Cost), ("UPTO", Amount::UpTo), ("FORCE", Amount::Force), ("REFUND", Amount::Refund)];
 
-/// A keyword for the wait, with the amounts that it goes with.
+/// A keyword for the wait.
 struct WaitClause {
     keyword: &'static str,
+    /// The keywords for the amount that it can be combined with.
     amounts: &'static [&'static str],
     set: fn(&mut Rule, Span),
 }
@@ -99,10 +100,10 @@ impl CommandName {
 
 /// Parses the name of an algorithm.
 pub(super) fn algorithm(word: &[u8]) -> Result<Kind, Error> {
-    named(word).ok_or_else(|| Error::UnknownAlgorithm(printable(word)))
+    algorithm_named(word).ok_or_else(|| Error::UnknownAlgorithm(printable(word)))
 }
 
-fn named(word: &[u8]) -> Option<Kind> {
+fn algorithm_named(word: &[u8]) -> Option<Kind> {
     find(Kind::ALL, |kind| kind.name(), word).map(|(_, &kind)| kind)
 }
 
@@ -124,7 +125,7 @@ pub(super) fn rule<A: Args + ?Sized>(
     let quota = Quota::new(limit, period).ok_or(BAD_PERIOD)?;
     let policy = kind.policy(quota).ok_or(BAD_PERIOD)?;
     let rule = Rule { policy, request: Request::now(Amount::Cost(1)), block: None };
-    // Most calls have no options and need not pay for the loop.
+    // Most calls have no options, and so skip the loop.
     if args.peek().is_none() {
         return Ok(rule);
     }
@@ -144,7 +145,7 @@ fn options<A: Args + ?Sized>(
     let mut amount: Option<(&'static str, Amount)> = None;
     let mut wait: Option<(&'static WaitClause, Span)> = None;
     while let Some(word) = args.peek() {
-        if command == CommandName::All && named(word).is_some() {
+        if command == CommandName::All && algorithm_named(word).is_some() {
             break;
         }
         args.next += 1;
@@ -215,7 +216,7 @@ pub(super) fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> 
     arguments
 }
 
-/// A choice between arguments; a single one stands for itself.
+/// A choice between arguments. A single argument is returned as it is; without arguments there is no choice.
 pub(super) fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argument> {
     if arguments.len() > 1 {
         return Some(Argument::new(name, ArgumentKind::OneOf(arguments)));
@@ -223,7 +224,7 @@ pub(super) fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argumen
     arguments.pop()
 }
 
-/// A choice between the algorithms: for each its name, followed by the arguments that `rest` returns.
+/// A choice between the algorithms. Each alternative is the algorithm's name, followed by the arguments that `rest` returns for it.
 pub(super) fn algorithm_arguments(name: &str, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
     let block = |&kind: &Kind| {
         let name = kind.name().to_lowercase();

@@ -1,6 +1,6 @@
 //! `RL.HELP`: the commands, for a person at redis-cli.
 //!
-//! Replies two lines for each command, its syntax and what it does, much as `HELP` of the server's own container commands.
+//! Replies with two lines for each command, its syntax and its summary, similar to `HELP` of the server's own container commands.
 
 use crate::server::{run_command, Call, Command, CommandHandler, KeySpec};
 
@@ -10,7 +10,7 @@ pub(super) const COMMAND: Command = Command {
     arity: 1,
     flags: c"fast allow-loading allow-stale",
     keys: KeySpec::None,
-    summary: c"Tells the commands, with their arguments.",
+    summary: c"Lists the commands with their arguments.",
     complexity: c"O(1)",
     arguments: Vec::new,
 };
@@ -22,7 +22,7 @@ impl CommandHandler for Help {
         let lines: Vec<String> = super::COMMANDS
             .iter()
             .chain(super::compat_commands())
-            // Another module, or the server, may provide a compat command.
+            // If the name of a compat command was taken, another module or the server provides that command.
             .filter(|command| call.provides(command))
             .flat_map(|command| [command.syntax(), format!("    {}", command.summary.to_string_lossy())])
             .collect();

@@ -1,10 +1,10 @@
-//! `RL.INSPECT`: what a key holds, for a person at redis-cli.
+//! `RL.INSPECT`: the state of the limiter in a key, for a person at redis-cli.
 //!
 //! ```text
 //! RL.INSPECT key
 //! ```
 //!
-//! Replies a map of names and values, or nil for a missing key.
+//! Replies with a map of names and values, or with nil if the key does not exist.
 
 use super::error::{CommandName, Error};
 use super::grammar;
@@ -20,7 +20,7 @@ pub(super) const COMMAND: Command = Command {
     arity: 2,
     flags: c"readonly fast",
     keys: KeySpec::ReadOnly(1),
-    summary: c"Tells what a limiter's key holds.",
+    summary: c"Returns the state of the limiter that a key holds.",
     complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
     arguments,
 };
@@ -51,7 +51,7 @@ impl CommandHandler for Inspect {
     }
 }
 
-/// Replies an integer, or a decimal number if the span is no whole number of milliseconds.
+/// Replies with an integer, or with a decimal number if the span is not a whole number of milliseconds.
 fn reply_milliseconds(call: &Call<'_>, span: Span) {
     let (whole, us) = (span.as_us() / 1_000, span.as_us() % 1_000);
     if us == 0 {

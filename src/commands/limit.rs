@@ -1,10 +1,10 @@
-//! `RL.FIXED`, `RL.SLIDE`, `RL.GCRA` and `RL.BUCKET`: one handler for all.
+//! `RL.FIXED`, `RL.SLIDE`, `RL.GCRA` and `RL.BUCKET`, which share their code.
 //!
 //! ```text
 //! RL.<algorithm> key limit period [algorithm options] [COST n | UPTO n | FORCE n | REFUND n] [RESERVE d | BLOCK d]
 //! ```
 //!
-//! Replies five integers: granted, limit, remaining, wait_ms, reset_ms. With BLOCK the reply may come later.
+//! Replies with five integers: granted, limit, remaining, wait_ms, reset_ms. With BLOCK the reply may come later.
 
 use std::ffi::CStr;
 
@@ -19,22 +19,22 @@ use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpe
 pub(super) const FIXED: Command = command::<{ Kind::Fixed as usize }>(
     c"rl.fixed",
     c"Takes units from a fixed window.",
-    c"O(1); with BLOCK, O(log(N)) with N the clients that wait",
+    c"O(1); with BLOCK, O(log(N)) with N the waiting clients",
 );
 pub(super) const SLIDE: Command = command::<{ Kind::Slide as usize }>(
     c"rl.slide",
     c"Takes units from a sliding window.",
-    c"O(log(N)) with N the grants in the window, amortized; O(N) for the first grant after a change of policy; with BLOCK, N counts the clients that wait, too",
+    c"O(log(N)) with N the grants in the window, amortized; O(N) for the first grant after a change of policy; with BLOCK, N also counts the waiting clients",
 );
 pub(super) const GCRA: Command = command::<{ Kind::Gcra as usize }>(
     c"rl.gcra",
     c"Takes units by the generic cell rate algorithm: evenly spaced, after a burst.",
-    c"O(1); with BLOCK, O(log(N)) with N the clients that wait",
+    c"O(1); with BLOCK, O(log(N)) with N the waiting clients",
 );
 pub(super) const BUCKET: Command = command::<{ Kind::Bucket as usize }>(
     c"rl.bucket",
-    c"Takes tokens from a bucket that fills up with time.",
-    c"O(1); with BLOCK, O(log(N)) with N the clients that wait",
+    c"Takes tokens from a bucket that refills with time.",
+    c"O(1); with BLOCK, O(log(N)) with N the waiting clients",
 );
 
 const fn command<const KIND: usize>(name: &'static CStr, summary: &'static CStr, complexity: &'static CStr) -> Command {
@@ -56,13 +56,13 @@ fn arguments(kind: Kind) -> Vec<Argument> {
     arguments
 }
 
-/// The handler for `Kind::ALL[KIND]`: the server calls a function without data, so there is one for each algorithm.
+/// The handler for `Kind::ALL[KIND]`. Each algorithm needs its own callback, because the server passes no data to callbacks.
 struct Limit<const KIND: usize>;
 
 impl<const KIND: usize> CommandHandler for Limit<KIND> {
     fn run(call: &Call<'_>) {
         match run(call, Kind::ALL[KIND]) {
-            // The client waits. It gets its reply when its turn has come.
+            // The client is blocked. `waiting` replies to it later.
             Ok(None) => {}
             Ok(Some(decision)) => reply(call, Ok(decision), |decision| call.reply_integers(&row(&decision))),
             Err(error) => reply(call, Err(*error), |()| {}),
@@ -72,26 +72,26 @@ impl<const KIND: usize> CommandHandler for Limit<KIND> {
 
 #[inline(always)]
 fn run(call: &Call<'_>, kind: Kind) -> Result<Option<Decision>, Box<Error>> {
-    take(call, CommandName::Limit(kind), kind, parse(kind, call)?)
+    decide(call, CommandName::Limit(kind), kind, parse(kind, call)?)
 }
 
 /// Parses the arguments.
 ///
 /// # Errors
-/// The first argument that is malformed.
+/// If an argument is malformed. The error is about the first such argument.
 #[inline(always)]
 pub fn parse<A: Args + ?Sized>(kind: Kind, args: &A) -> Result<Rule, Box<Error>> {
     grammar::rule(kind, CommandName::Limit(kind), &mut Cursor::new(args, 2))
 }
 
-/// Decides `rule`, which is one of `kind`, for the key that argument 1 names; `None` if the client waits.
+/// Decides `rule`, whose algorithm is `kind`, for the key that argument 1 names; `None` if the client was blocked.
 #[inline(always)]
-pub(super) fn take(call: &Call<'_>, command: CommandName, kind: Kind, rule: Rule) -> Result<Option<Decision>, Box<Error>> {
+pub(super) fn decide(call: &Call<'_>, command: CommandName, kind: Kind, rule: Rule) -> Result<Option<Decision>, Box<Error>> {
     let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(command))?;
     let amount = rule.request.amount;
     let now = now(call);
-    let queued = waiting::has_waiters(call, 1);
-    let decided = if queued && amount.takes_free_units() {
+    let has_waiters = waiting::has_waiters(call, 1);
+    let decided = if has_waiters && amount.takes_free_units() {
         None
     } else {
         let accept = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
@@ -105,7 +105,7 @@ pub(super) fn take(call: &Call<'_>, command: CommandName, kind: Kind, rule: Rule
         },
     };
     drop(key);
-    if queued && !amount.takes_free_units() {
+    if has_waiters && !amount.takes_free_units() {
         waiting::wake(call, 1);
     }
     record_outcome(call, || call.key(1), kind, amount, changed, now);

@@ -1,7 +1,7 @@
-//! The commands. Each is one file: its syntax, its row in the table, its arguments, its parser and its handler.
+//! The commands. Each has one file with its syntax, its row in the table, its arguments, its parser and its handler.
 //!
-//! A handler takes the same steps everywhere: parse all arguments, open the key, read the clock once, decide by a [`target`],
-//! close the key, record the [`outcome`], reply.
+//! All handlers take the same steps: parse all arguments, open the key, read the clock once, decide with a [`target`], close
+//! the key, record the [`outcome`], reply.
 
 mod all;
 mod cl_throttle;
@@ -38,7 +38,7 @@ const COMMANDS: &[Command] = &[
     help::COMMAND,
 ];
 
-/// The commands of other rate limiters, for clients written for those; each with its bit in [`parameters::COMPAT`].
+/// The commands of other rate limiters, for clients that were written for them; each with its bit in [`parameters::COMPAT`].
 const COMPAT: &[(i32, Command)] = &[(parameters::CL_THROTTLE, cl_throttle::COMMAND), (parameters::GCRA, gcra::COMMAND)];
 
 /// The commands of [`COMPAT`] that the configuration enables at the time of the iteration.
@@ -58,7 +58,7 @@ pub mod parsers {
     pub use super::top::{parse as parse_top, TopArgs};
 }
 
-/// Registers the configuration parameters and the commands, and resets all state: the module is being loaded.
+/// Loads the module: registers the configuration parameters and the commands, and resets all state.
 pub(crate) fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
     let status = server::register(ctx, arguments, parameters::PARAMETERS, COMMANDS, compat_commands());
     if matches!(status, Status::Ok) {
@@ -70,7 +70,7 @@ pub(crate) fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
     status
 }
 
-/// Frees what the module holds: it is being unloaded.
+/// Unloads the module: frees all memory that it has allocated.
 pub(crate) fn unload() {
     top::free();
     server::unregister();
@@ -82,7 +82,7 @@ pub(crate) fn info_fields() -> Vec<(String, u64)> {
 }
 
 impl Call<'_> {
-    /// The key that argument `index` names, with its database.
+    /// The database and the name of the key that argument `index` names.
     fn key(&self, index: usize) -> (i32, &[u8]) {
         (self.db(), self.argument(index).unwrap_or_default())
     }

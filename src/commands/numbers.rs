@@ -3,18 +3,18 @@
 use super::error::Error;
 use crate::limiter::{Span, MAX_PERIOD, MIN_PERIOD};
 
-/// The longest wait that a call can ask for: a day.
+/// The longest duration after RESERVE or BLOCK: a day.
 const MAX_WAIT_US: u64 = 86_400_000_000;
 
 /// The error for a period that is malformed or out of range.
 pub(super) const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
 
-/// Parses a whole number of `min ..= max`.
+/// Parses a whole number from `min` to `max`.
 pub(super) fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Error> {
     digits(word).filter(|number| (min..=max).contains(number)).ok_or(Error::Count { name, min, max })
 }
 
-/// Parses one digit or more, and nothing else; `None` also if the number takes more than 64 bits.
+/// Parses a word that consists of digits; `None` if it contains anything else or is empty, or if the number exceeds 64 bits.
 pub(super) fn digits(word: &[u8]) -> Option<u64> {
     match leading_digits(word)? {
         (number, []) => Some(number),
@@ -22,7 +22,7 @@ pub(super) fn digits(word: &[u8]) -> Option<u64> {
     }
 }
 
-/// Splits off a sign: returns whether it is a minus, and what follows.
+/// Splits an optional sign off. Returns whether it is a minus, and the rest of the word.
 pub(super) fn sign(word: &[u8]) -> (bool, &[u8]) {
     match word.split_first() {
         Some((b'-', size)) => (true, size),
@@ -31,11 +31,11 @@ pub(super) fn sign(word: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// Parses the digits at the front, at least one, and returns the number and what follows; `None` also if the number takes more
-/// than 64 bits.
+/// Parses the digits at the front of a word. Returns the number and the rest of the word; `None` if there is no digit, or if the
+/// number exceeds 64 bits.
 fn leading_digits(word: &[u8]) -> Option<(u64, &[u8])> {
-    // So many digits always fit.
-    const SURE: usize = 19;
+    // A number with this many digits always fits 64 bits.
+    const SAFE: usize = 19;
     let mut number = 0_u64;
     for (index, byte) in word.iter().enumerate() {
         let digit = byte.wrapping_sub(b'0');
@@ -43,7 +43,7 @@ fn leading_digits(word: &[u8]) -> Option<(u64, &[u8])> {
             return (index > 0).then(|| (number, &word[index..]));
         }
         number =
-            if index < SURE { number * 10 + u64::from(digit) } else { number.checked_mul(10)?.checked_add(digit.into())? };
+            if index < SAFE { number * 10 + u64::from(digit) } else { number.checked_mul(10)?.checked_add(digit.into())? };
     }
     (!word.is_empty()).then_some((number, &[]))
 }
@@ -59,7 +59,7 @@ pub(super) fn wait(word: &[u8], name: &'static str) -> Result<Span, Error> {
     span.ok_or(Error::Duration { name, range: "above 0, at most 1d" })
 }
 
-/// Parses a signed duration, in size less than `period`, into microseconds.
+/// Parses a signed duration, whose absolute value must be less than `period`, into microseconds.
 pub(super) fn offset_us(word: &[u8], name: &'static str, period: Span) -> Result<i64, Error> {
     let (negative, size) = sign(word);
     let size_us = duration_us(size).filter(|&us| us < period.as_us()).and_then(|us| i64::try_from(us).ok());
@@ -67,7 +67,7 @@ pub(super) fn offset_us(word: &[u8], name: &'static str, period: Span) -> Result
     Ok(if negative { -size_us } else { size_us })
 }
 
-/// A unit of time: its suffix, its microseconds, and how many decimals always give whole microseconds.
+/// A unit of time: its suffix, its length in microseconds, and the most decimals with which every number gives whole microseconds.
 struct Unit(&'static [u8], u64, usize);
 
 const SECONDS: Unit = Unit(b"s", 1_000_000, 6);
@@ -83,32 +83,32 @@ const UNITS: [Unit; 6] = [
 /// Parses a duration into microseconds: digits, optionally a point and digits, and a unit; without a unit, seconds.
 fn duration_us(word: &[u8]) -> Option<u64> {
     let (whole, rest) = leading_digits(word)?;
-    let (decimals, part, suffix) = match rest.strip_prefix(b".") {
+    let (decimals, fraction, suffix) = match rest.strip_prefix(b".") {
         None => (0, 0, rest),
         Some(rest) => {
-            let (part, suffix) = leading_digits(rest)?;
-            (rest.len() - suffix.len(), part, suffix)
+            let (fraction, suffix) = leading_digits(rest)?;
+            (rest.len() - suffix.len(), fraction, suffix)
         }
     };
-    let Unit(_, unit_us, exact) = match suffix {
+    let Unit(_, unit_us, max_decimals) = match suffix {
         [] => &SECONDS,
         _ => UNITS.iter().find(|unit| unit.0.eq_ignore_ascii_case(suffix))?,
     };
     if decimals == 0 {
         return whole.checked_mul(*unit_us);
     }
-    if decimals > *exact {
+    if decimals > *max_decimals {
         return None;
     }
-    let part_us = unit_us / 10_u64.pow(decimals as u32);
-    whole.checked_mul(*unit_us)?.checked_add(part.checked_mul(part_us)?)
+    let fraction_us = unit_us / 10_u64.pow(decimals as u32);
+    whole.checked_mul(*unit_us)?.checked_add(fraction.checked_mul(fraction_us)?)
 }
 
-/// A caller's word as an error can show it: printable ASCII, and not too much of it.
+/// A caller's word for use in an error text: escaped to printable ASCII, and shortened if it is long.
 pub(super) fn printable(word: &[u8]) -> String {
-    const MOST: usize = 32;
-    let end = if word.len() > MOST { "..." } else { "" };
-    format!("{}{end}", word[..word.len().min(MOST)].escape_ascii())
+    const MAX_LEN: usize = 32;
+    let end = if word.len() > MAX_LEN { "..." } else { "" };
+    format!("{}{end}", word[..word.len().min(MAX_LEN)].escape_ascii())
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! What follows a decision: the reply, the statistics, and keyspace notifications.
+//! The reply to a call, the statistics, and keyspace notifications.
 
 use super::error::Error;
 use super::{stats, top};
 use crate::limiter::{Amount, Decision, Instant, Kind, Wait};
 use crate::server::{Call, Server};
 
-/// Updates the statistics, `RL.TOP` and keyspace notifications after a call that asked a limiter of this `kind` for an `amount`.
-/// The key must be closed: subscribers may modify it.
+/// Updates the statistics and `RL.TOP`, and publishes a keyspace notification, after a limiter of this `kind` has decided a request
+/// for `amount`. `changed` is whether the request changed the key. The key must be closed, because subscribers may modify it.
 ///
-/// `key` returns the database and the name; it is called only if they are needed.
+/// `key` returns the database and the name of the key. It is called only if they are needed.
 #[inline(always)]
 pub(super) fn record_outcome<'k>(
     server: &Server<'_>,
@@ -18,7 +18,7 @@ pub(super) fn record_outcome<'k>(
     changed: bool,
     now: Instant,
 ) {
-    // A grant changes the key. A refund may find nothing to give back, but that is no denial.
+    // A grant always changes the key. A refund changes nothing if there is nothing to give back, but it is not a denial.
     let denied = !changed && !matches!(amount, Amount::Refund(_));
     stats::count_call(kind, denied);
     let notifies = server.notifications_enabled();
@@ -34,12 +34,12 @@ pub(super) fn record_outcome<'k>(
     }
 }
 
-/// The time of a call: it is read once for all that the call decides.
+/// Reads the clock. A call does so once, and uses the result for all its decisions.
 pub(super) fn now(server: &Server<'_>) -> Instant {
     Instant::from_us(server.now_us())
 }
 
-/// A count as a reply's integer.
+/// Converts a count to an integer of a reply.
 pub(super) fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -55,7 +55,7 @@ pub(super) fn row(decision: &Decision) -> [i64; 5] {
     ]
 }
 
-/// Milliseconds, rounded up; -1 for never.
+/// A wait in milliseconds, rounded up; -1 for [`Wait::Never`].
 pub(super) fn wait_ms(wait: Wait) -> i64 {
     match wait {
         Wait::For(span) => integer(span.as_ms_ceil()),
@@ -63,7 +63,7 @@ pub(super) fn wait_ms(wait: Wait) -> i64 {
     }
 }
 
-/// Replies the result of a command: a value by `success`, an error by its text.
+/// Replies with the result of a command: calls `success` with a value, or replies with the text of an error.
 pub(super) fn reply<T>(call: &Call<'_>, result: Result<T, Error>, success: impl FnOnce(T)) {
     match result {
         Ok(value) => success(value),

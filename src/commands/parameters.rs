@@ -22,8 +22,8 @@ pub(super) static COMPAT: WordsParameter =
 /// The most keys that `RL.TOP` can count.
 pub const MAX_TOP_KEYS: u64 = 1024;
 
-/// How many keys `RL.TOP` counts; 0 switches it off.
+/// How many keys `RL.TOP` counts; 0 switches the counting off.
 pub(super) static TOP_KEYS: NumberParameter = NumberParameter::new(c"top-keys", 128, 0..=MAX_TOP_KEYS as i64);
 
-/// After so many seconds a denial counts half in `RL.TOP`.
+/// The half-life of the counts in `RL.TOP`, in seconds.
 pub(super) static TOP_HALF_LIFE: NumberParameter = NumberParameter::new(c"top-half-life", 60, 1..=86_400);

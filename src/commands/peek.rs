@@ -1,10 +1,11 @@
-//! `RL.PEEK`: what a limiter would answer.
+//! `RL.PEEK`: the reply that a limiter would give, without taking units.
 //!
 //! ```text
 //! RL.PEEK <FIXED|SLIDE|GCRA|BUCKET> key limit period [algorithm options] [COST n | UPTO n]
 //! ```
 //!
-//! Replies as the limiter's own command would, but with remaining and reset_ms as they stand: nothing is taken.
+//! Replies with the integers of the limiter's own command, except that remaining and reset_ms show the present state, because
+//! no units are taken.
 
 use super::error::{CommandName, Error};
 use super::grammar::{self, Args, Cursor, Rule};
@@ -21,7 +22,7 @@ pub(super) const COMMAND: Command = Command {
     arity: -5,
     flags: c"readonly fast",
     keys: KeySpec::ReadOnly(2),
-    summary: c"Tells what a limiter would answer, and takes nothing.",
+    summary: c"Returns the reply that a limiter would give, without taking units.",
     complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
     arguments,
 };
@@ -45,7 +46,7 @@ impl CommandHandler for Peek {
 /// Parses the arguments.
 ///
 /// # Errors
-/// The first argument that is malformed.
+/// If an argument is malformed. The error is about the first such argument.
 pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule, Box<Error>> {
     let kind = grammar::algorithm(args.arg(1).ok_or(Error::Arity(CommandName::Peek))?)?;
     grammar::rule(kind, CommandName::Peek, &mut Cursor::new(args, 3))

@@ -1,4 +1,4 @@
-//! The counters that `INFO rl` shows. Only the server's main thread counts; any thread may read.
+//! The counters that `INFO rl` shows. Only the server's main thread changes them. Any thread may read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ impl Count {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds one. Only one thread counts, which saves each call a locked instruction.
+    /// Adds one. Because only one thread changes the counters, this needs no atomic addition, which takes longer.
     #[inline]
     pub(super) fn increment(&self) {
         self.0.store(self.get().wrapping_add(1), Ordering::Relaxed);
@@ -36,12 +36,12 @@ struct Calls {
 /// In the order of [`Kind::ALL`].
 static CALLS: [Calls; Kind::ALL.len()] = [const { Calls { granted: Count::new(), denied: Count::new() } }; Kind::ALL.len()];
 
-/// The clients that have waited.
+/// The waits that have begun.
 pub(super) static WAITS: Count = Count::new();
-/// Of these, the ones whose deadline passed before their turn came.
+/// The waits that ended with a denial: the deadline had passed, or `CLIENT UNBLOCK` ended the wait.
 pub(super) static TIMEOUTS: Count = Count::new();
 
-/// Of these, the ones whose wait ended without a decision: the client disconnected, or the key moved to another node.
+/// The waits that ended without a decision: the client disconnected, or got an error, for example because the key had moved.
 pub(super) static ABANDONED: Count = Count::new();
 
 /// Resets all counters: the module is being loaded.
@@ -53,7 +53,7 @@ pub(super) fn reset() {
         .for_each(Count::reset);
 }
 
-/// Counts a call.
+/// Counts a call of an algorithm as granted or denied.
 #[inline]
 pub(super) fn count_call(kind: Kind, denied: bool) {
     if let Some(calls) = CALLS.get(kind as usize) {

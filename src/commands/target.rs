@@ -1,4 +1,4 @@
-//! A command's key, and the limiter that it should hold: the three steps of a decision, with errors that name the key.
+//! A command's key, and the limiter that it should hold. Decides requests for this key, with errors that name the key.
 
 use std::ops::RangeInclusive;
 
@@ -7,10 +7,10 @@ use crate::limiter::{Bytes, Change, Decision, Instant, Kind, Overflow, Policy, R
 use crate::queue::KeyState;
 use crate::server::{ReadKey, Value, WriteKey};
 
-/// What a command expects of one of its keys.
+/// A key of a command: its position, and the algorithm of the limiter that it should hold.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
-    /// The key's position, from 1 on, if the command takes several.
+    /// The key's position, from 1 on, if the command takes several keys.
     position: Option<usize>,
     /// The algorithm; `None`: any.
     kind: Option<Kind>,
@@ -34,12 +34,12 @@ impl Target {
         Error::WrongType { position: self.position, holds, wanted: self.kind }
     }
 
-    /// The error for a string that is no record of the wanted algorithm.
+    /// The error for a string that is not a record of the wanted algorithm.
     pub(super) fn record_error(self, error: RecordError) -> Error {
         self.wrong_type(Holds::String(error))
     }
 
-    /// The bytes that the key holds, if it exists.
+    /// The value of the key; `None` if the key does not exist.
     #[inline]
     pub(super) fn stored<'k>(self, key: &'k ReadKey<'_>) -> Result<Option<&'k [u8]>, Box<Error>> {
         match key.value(self.kind.map_or(MIN_LEN, Kind::min_len)) {
@@ -50,13 +50,13 @@ impl Target {
         }
     }
 
-    /// Loads the limiter from what the key holds.
+    /// Loads the limiter from the value of the key.
     #[inline(always)]
     fn view<'k>(self, stored: Option<&'k [u8]>, policy: &'k Policy, now: Instant) -> Result<View<'k>, Box<Error>> {
         policy.view(stored, now).map_err(|error| Box::new(self.record_error(error)))
     }
 
-    /// What [`View::peek`] answers.
+    /// The decision of [`View::peek`].
     pub(super) fn peek(
         self,
         key: &ReadKey<'_>,
@@ -67,7 +67,7 @@ impl Target {
         Ok(self.view(self.stored(key)?, policy, now)?.peek(request)?)
     }
 
-    /// What [`Self::charge`] would answer or refuse, without the change.
+    /// Returns the decision or the error that [`Self::charge`] would return, but changes nothing.
     pub(super) fn decide(
         self,
         key: &ReadKey<'_>,
@@ -77,7 +77,7 @@ impl Target {
     ) -> Result<Decision, Box<Error>> {
         let stored = self.stored(key)?;
         let (decision, _) = self.view(stored, policy, now)?.decide(request)?;
-        // A change makes a value longer by less than this.
+        // A change lengthens a value by less than this.
         if WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
             Ok(decision)
         } else {
@@ -85,8 +85,8 @@ impl Target {
         }
     }
 
-    /// Decides, and carries the decision out if `accept` agrees to it. Returns the decision and whether the key changed; `None`
-    /// if `accept` refused.
+    /// Decides a request, and changes the key accordingly if `accept` returns true for the decision. Returns the decision and
+    /// whether the key changed; `None` if `accept` returned false.
     #[inline(always)]
     pub(super) fn charge(
         self,
@@ -108,7 +108,10 @@ impl Target {
     }
 }
 
-/// Carries a change out, unless the server can't store a value as long.
+/// Changes the key.
+///
+/// # Errors
+/// If the new value would be too long for the server. The key is not changed then.
 #[inline(always)]
 fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), Overflow> {
     match *change {
@@ -125,13 +128,13 @@ fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), 
     Ok(())
 }
 
-/// The deadlines that a key may have, in milliseconds since the Unix epoch.
+/// The range that a key's deadline must be in, in milliseconds since the Unix epoch.
 #[inline(always)]
 fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
     expires.as_ms_ceil()..=expires.saturating_add(slack).as_ms_ceil()
 }
 
-/// A key with waiting clients is always the only key of its command.
+/// Clients wait only in commands with one key, so errors show no position.
 impl KeyState for WriteKey<'_> {
     type Error = Error;
 
@@ -148,7 +151,7 @@ impl KeyState for WriteKey<'_> {
     }
 
     fn commit(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> Result<(), Error> {
-        // The charge may count from a past moment, and what it leaves may have expired since; a key's deadline must lie ahead.
+        // A client may be charged as of a past moment, so the record may have expired by now. A deadline must not lie in the past.
         let change = match *change {
             Change::Write { offset, head, expires, slack } => {
                 Change::Write { offset, head, expires: expires.max(now), slack }

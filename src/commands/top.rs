@@ -1,10 +1,11 @@
-//! `RL.TOP`: which keys are denied most.
+//! `RL.TOP`: the keys that were denied most often recently.
 //!
 //! ```text
 //! RL.TOP [n | RESET]
 //! ```
 //!
-//! Replies the `n` keys (10) with the most recent denials, each as a map: key, db, denials, overcount. RESET forgets all.
+//! Replies with the `n` keys (10 by default) that have the highest counts of recent denials, each as a map: key, db, denials,
+//! overcount. RESET removes all keys from the table.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -27,8 +28,8 @@ pub(super) const COMMAND: Command = Command {
     arity: -1,
     flags: c"admin allow-loading allow-stale",
     keys: KeySpec::None,
-    summary: c"Tells which keys were denied most of late.",
-    complexity: c"O(N*log(N)) with N the keys that are kept count of, at most 1024",
+    summary: c"Lists the keys that were denied most often recently.",
+    complexity: c"O(N*log(N)) with N the number of keys that are counted, at most 1024",
     arguments,
 };
 
@@ -38,12 +39,12 @@ fn arguments() -> Vec<Argument> {
     grammar::one_of("what", vec![n, reset]).map(Argument::optional).into_iter().collect()
 }
 
-/// What a call asks for.
+/// The parsed arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopArgs {
-    /// So many keys.
+    /// List this many keys.
     List(usize),
-    /// To forget all.
+    /// Remove all keys from the table.
     Reset,
 }
 
@@ -72,7 +73,7 @@ fn empty() -> Sketch {
     Sketch::new(0, Span::ZERO, [0, 0], Instant::from_us(0))
 }
 
-/// The table of denials. If its size or its half-life was configured anew, it starts empty.
+/// The table of denials. If its configured size or half-life has changed, it is replaced by an empty one.
 fn denials(now: Instant) -> MutexGuard<'static, Sketch> {
     let mut sketch = DENIALS.lock().unwrap_or_else(PoisonError::into_inner);
     let most = usize::try_from(TOP_KEYS.get()).unwrap_or(0);
@@ -85,12 +86,12 @@ fn denials(now: Instant) -> MutexGuard<'static, Sketch> {
     sketch
 }
 
-/// Resets the table: the module is being loaded.
+/// Empties the table, when the module is loaded.
 pub(super) fn reset(server: &Server<'_>) {
     denials(now(server)).reset();
 }
 
-/// Frees the table: the module is being unloaded.
+/// Frees the table, when the module is unloaded.
 pub(super) fn free() {
     *DENIALS.lock().unwrap_or_else(PoisonError::into_inner) = empty();
 }

@@ -1,8 +1,8 @@
-//! `BLOCK`: calls that wait for their units. The server withholds their replies, and the [queues](crate::queue) hold the waiters.
+//! `BLOCK`: the server blocks the client of a call whose units are not free, and the client waits in a [queue](crate::queue).
 //!
-//! Everything happens on the server's main thread. A call joins a queue. The timer is set for the first moment at which a queue
-//! needs attention, and grants or denies then. Events make the timer fire early. Only the timer grants waiters their units, so
-//! that no other call takes longer because of them.
+//! All of this runs on the server's main thread. A timer is set for the earliest wake time of a queue. When it fires, it serves
+//! the queues: it grants units to clients or denies them. Events make the timer fire at once. Only the timer grants units to waiting
+//! clients, so that no other call takes longer because of them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -18,19 +18,19 @@ use crate::limiter::{Decision, Instant, Span, Wait};
 use crate::queue::{self, denied, first_grant, Queues, Waiter};
 use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey, ReplyHandler, Server, Timer, WriteKey};
 
-/// A client that waits in a queue.
+/// A waiting client, as the queues hold it.
 type WaitingClient = BlockedClient<WaitQueues>;
 
-/// The timer answers at most so many clients, and serves at most so many queues, before other clients have their turn.
+/// The most clients that the timer answers, and the most queues that it serves, before the server goes on with other work.
 const BATCH: usize = 500;
 
-/// A timer that is later than this is taken to have stopped: see [`WaitQueues::on_cron`].
+/// If the timer is later than this, it is replaced: see [`WaitQueues::on_cron`].
 const MAX_TIMER_DELAY: Span = Span::from_us(50_000);
 
-/// The wall clock counts as set if it differs from the monotonic clock by so many microseconds. If a clock is slewed, both are.
+/// If the wall clock differs from the monotonic clock by this many microseconds or more, it was set. Slewing changes both clocks.
 const MIN_CLOCK_STEP_US: i64 = 5_000;
 
-/// The queues, and what is needed to serve them in time.
+/// The queues and their timer.
 #[derive(Default)]
 struct WaitQueues {
     queues: Queues<WaitingClient>,
@@ -38,8 +38,8 @@ struct WaitQueues {
     timer: Option<(Timer, Instant)>,
     /// Whether the module has subscribed to key events. It does so at the first wait.
     subscribed: bool,
-    /// The time by the wall clock and by the monotonic clock, in microseconds, at the same moment. The monotonic clock measures
-    /// how long a client has waited.
+    /// A time by the wall clock, and the same time by the monotonic clock, in microseconds. Waits are measured by the monotonic
+    /// clock.
     clocks: Option<(Instant, i64)>,
 }
 
@@ -47,14 +47,14 @@ lazy_static! {
     static ref WAIT_QUEUES: Mutex<WaitQueues> = Mutex::default();
 }
 
-/// The number of waiters, for calls to find out without the lock that nobody waits.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The number of waiting clients. If it is 0, calls need not lock the queues.
+static WAITER_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn lock() -> MutexGuard<'static, WaitQueues> {
     WAIT_QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the queues; `None` while a queue is being served, during which the server can call the module again.
+/// Locks the queues; `None` while a queue is being served, because the server may call the module during that.
 fn try_lock() -> Option<MutexGuard<'static, WaitQueues>> {
     match WAIT_QUEUES.try_lock() {
         Ok(queues) => Some(queues),
@@ -66,43 +66,43 @@ fn try_lock() -> Option<MutexGuard<'static, WaitQueues>> {
 /// Resets the queues and subscribes to the server's events, when the module is loaded.
 pub(super) fn start(server: &Server<'_>) {
     *lock() = WaitQueues::default();
-    COUNT.store(0, Ordering::Relaxed);
+    WAITER_COUNT.store(0, Ordering::Relaxed);
     server.subscribe_to_server_events::<WaitQueues>();
 }
 
 /// Returns the number of clients that wait for any key.
 pub(super) fn waiting_clients() -> u64 {
-    COUNT.load(Ordering::Relaxed) as u64
+    WAITER_COUNT.load(Ordering::Relaxed) as u64
 }
 
 /// Whether clients wait for the key that argument `index` names.
 pub(super) fn has_waiters(call: &Call<'_>, index: usize) -> bool {
-    if COUNT.load(Ordering::Relaxed) == 0 {
+    if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
         return false;
     }
     let Some(name) = call.argument(index) else { return false };
-    // While a queue is being served, only another module can cause a call, and that must not overtake the waiters.
-    try_lock().is_none_or(|waiting| waiting.queues.holds(call.db(), name))
+    // While a queue is being served, only another module can cause a call, and this must not overtake the waiting clients.
+    try_lock().is_none_or(|waiting| waiting.queues.has_waiters(call.db(), name))
 }
 
 /// Returns the number of clients that wait for the key that argument `index` names.
 pub(super) fn count_waiters(call: &Call<'_>, index: usize) -> usize {
-    if COUNT.load(Ordering::Relaxed) == 0 {
+    if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
         return 0;
     }
     let name = call.argument(index).unwrap_or_default();
-    try_lock().map_or(0, |waiting| waiting.queues.waiting(call.db(), name))
+    try_lock().map_or(0, |waiting| waiting.queues.count_waiters(call.db(), name))
 }
 
-/// Has the timer serve the queue of the key that argument `index` names, because the call has changed the key.
+/// Sets the timer to serve the queue of the key that argument `index` names now, because the call has changed the key.
 pub(super) fn wake(call: &Call<'_>, index: usize) {
     if let Some(name) = call.argument(index) {
         WaitQueues::wake_with(call, |queues, now| queues.wake(call.db(), name, now));
     }
 }
 
-/// Blocks the client of a call that takes units and cannot have them now, and returns `None`. Returns the denial instead if the
-/// call did not ask to wait, would wait in vain, or must not be blocked.
+/// Blocks the client of a call that takes units which are not free, and returns `None`. Returns the denial instead if the call
+/// has no BLOCK option, if the units are not due before its timeout, or if the server forbids to block the client.
 ///
 /// # Errors
 /// If the key does not hold a record of the rule's algorithm.
@@ -127,7 +127,7 @@ pub(super) fn block_or_deny(
     if need > timeout {
         return Ok(Some(denied(decision, timeout)));
     }
-    // The server does not block this client: answer as without BLOCK.
+    // The server has refused to block this client: answer as without BLOCK.
     let Some(client) = WaitingClient::block(call) else { return Ok(Some(without_block)) };
     WAITS.increment();
     let (Rule { policy, request, .. }, deadline) = (*rule, now.saturating_add(timeout));
@@ -152,8 +152,9 @@ impl queue::Client for WaitingClient {
 }
 
 impl WaitQueues {
-    /// Moves all deadlines along if the wall clock was set, since that does not change how long the clients have waited. It also
-    /// stops the timer, which the server has set by the wall clock; [`Self::rearm_timer`] must be called afterwards.
+    /// If the wall clock was set, moves all deadlines along, since that does not change how long the clients have waited. Then
+    /// it also stops the timer, because the server's timers follow the wall clock. [`Self::rearm_timer`] must be called
+    /// afterwards.
     fn adjust_to_clock(&mut self, server: &Server<'_>) {
         let monotonic_us = server.monotonic_us();
         let wall = now(server);
@@ -180,10 +181,10 @@ impl WaitQueues {
         }
     }
 
-    /// Sets the timer for the first moment at which a queue needs attention, after any change of the queues.
+    /// Sets the timer for the earliest wake time. Must be called after each change of the queues.
     fn rearm_timer(&mut self, server: &Server<'_>, now: Instant) {
-        COUNT.store(self.queues.len(), Ordering::Relaxed);
-        let next = self.queues.next_look();
+        WAITER_COUNT.store(self.queues.len(), Ordering::Relaxed);
+        let next = self.queues.next_wake();
         // A timer that fires too early does no harm.
         if self.timer.is_some_and(|(_, at)| next.is_some_and(|next| at <= next)) {
             return;
@@ -195,16 +196,16 @@ impl WaitQueues {
         }
     }
 
-    /// Has the timer serve the queues that `mark` marks. It does nothing while a queue is being served, since the timer then causes
-    /// the change itself.
-    fn wake_with(server: &Server<'_>, mark: impl FnOnce(&mut Queues<WaitingClient>, Instant)) {
-        if COUNT.load(Ordering::Relaxed) == 0 {
+    /// Calls `wake`, which sets the wake times of queues to now, and sets the timer accordingly. Does nothing while a queue is being
+    /// served, because the timer itself then causes the change.
+    fn wake_with(server: &Server<'_>, wake: impl FnOnce(&mut Queues<WaitingClient>, Instant)) {
+        if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
             return;
         }
         let Some(mut waiting) = try_lock() else { return };
         waiting.adjust_to_clock(server);
         let now = now(server);
-        mark(&mut waiting.queues, now);
+        wake(&mut waiting.queues, now);
         waiting.rearm_timer(server, now);
     }
 }
@@ -221,8 +222,8 @@ impl EventHandler for WaitQueues {
         let mut answers = Vec::new();
         let mut decided = Vec::new();
         for _ in 0..BATCH {
-            let due = lock().queues.due(now);
-            let Some((id, db, name)) = due else { break };
+            let next = lock().queues.next_queue(now);
+            let Some((id, db, name)) = next else { break };
             // The lock is not held here: if the key has expired, opening it notifies other modules, which may call this one.
             match WriteKey::open_named(server, db, &name) {
                 Ok(mut key) => {
@@ -251,7 +252,7 @@ impl EventHandler for WaitQueues {
             }
             record_outcome(server, || (db, &name), kind, amount, granted > 0, now);
         }
-        // The server sends the replies of clients that are unblocked together in reverse order.
+        // If several clients are unblocked in one callback, the server sends their replies in reverse order.
         for (client, answer) in answers.into_iter().rev() {
             if answer.is_err() {
                 ABANDONED.increment();
@@ -269,13 +270,13 @@ impl EventHandler for WaitQueues {
     }
 
     fn on_cron(server: &Server<'_>) {
-        if COUNT.load(Ordering::Relaxed) == 0 {
+        if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
             return;
         }
         let Some(mut waiting) = try_lock() else { return };
         waiting.adjust_to_clock(server);
         let now = now(server);
-        // The server's timers do not fire for a while after the wall clock was set back: replace one that is overdue.
+        // After the wall clock was set back, the server's timers do not fire for a while. So a timer that is too late is replaced.
         if waiting.timer.is_some_and(|(_, at)| now.since(at) > MAX_TIMER_DELAY) {
             waiting.stop_timer(server);
         }
@@ -304,7 +305,7 @@ impl ReplyHandler for WaitQueues {
     }
 }
 
-/// Returns the denial of a waiter whose wait has ended without a grant. `call` is the waiter's call.
+/// Returns the denial of a waiter that the server unblocks. `call` is the waiter's call.
 fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>) -> Result<Decision, Error> {
     let (kind, now) = (waiter.policy.kind(), now(call));
     // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
@@ -316,7 +317,7 @@ fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>) -> Result<De
     Ok(decision)
 }
 
-/// Takes a client out of its queue.
+/// Removes a client from its queue, if it is in one.
 fn leave(server: &Server<'_>, client: ClientId) -> Option<Waiter<WaitingClient>> {
     let mut waiting = lock();
     waiting.adjust_to_clock(server);

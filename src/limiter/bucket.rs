@@ -24,10 +24,10 @@ pub(super) const fn meter(quota: Quota) -> Meter {
     Meter::new(Kind::Bucket, quota, Drain::Smooth)
 }
 
-/// Adds what only BUCKET shows.
+/// Adds the facts that only BUCKET shows.
 pub(super) fn inspect(view: &View<'_>, inspection: &mut Inspection) {
     let meter = view.meter;
-    let tokens = i128::from(meter.capacity) - i128::try_from(view.used()).unwrap_or(i128::MAX);
+    let tokens = i128::from(meter.capacity) - i128::try_from(view.used_units()).unwrap_or(i128::MAX);
     let next_step = view.step().map_or(Fact::Nothing, |(_, end)| Fact::Number(end.as_ms_ceil()));
     inspection.extend([
         ("capacity", Fact::count(meter.capacity)),

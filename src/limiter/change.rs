@@ -1,29 +1,30 @@
-//! What a decision does to the stored value.
+//! The change that a decision makes to the stored value.
 
 use super::{Instant, Span};
 
-/// What a decision does to the stored value. The bytes of a write are kept apart, in a [`Bytes`].
+/// The change that a decision makes to the stored value. The bytes of a [`Self::Write`] are returned separately, in a
+/// [`Bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The key stays as it is.
     Keep,
-    /// The value becomes its own first `offset` bytes, followed by the new bytes. Except: the first `head` of the new bytes
-    /// replace the beginning of the value.
+    /// The new bytes are split at `head`. The first `head` of them overwrite the beginning of the value. The others are
+    /// written at `offset`, and the value ends after them.
     Write {
-        /// How many bytes of the old value stay; 0 if there was none.
+        /// The length of the old value's part that is kept; 0 if there was no value.
         offset: usize,
-        /// How many of the new bytes replace the beginning of what stays; at most `offset`, and usually 0.
+        /// How many of the new bytes overwrite the beginning of the value; at most `offset`, and usually 0.
         head: usize,
-        /// From this moment on the value means nothing.
+        /// From this moment on the value affects no decision.
         expires: Instant,
-        /// How much longer the key may live, if that saves moving its deadline.
+        /// How long after `expires` the key's deadline may be, if it then need not be moved.
         slack: Span,
     },
-    /// The key goes, since its value means nothing any more.
+    /// The key is deleted, because its value affects no decision any more.
     Remove,
 }
 
-/// Bytes to be stored. Short ones, which are the usual case, need no allocation.
+/// Bytes to be stored. Up to [`Bytes::SHORT`] bytes, the usual case, need no allocation.
 #[derive(Clone)]
 pub struct Bytes {
     short: [u8; Bytes::SHORT],
@@ -34,7 +35,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Up to this length the bytes are kept in place. No record of fixed length is longer.
+    /// Up to this length the bytes need no allocation. No record of fixed length is longer.
     pub const SHORT: usize = 64;
 
     /// No bytes.
@@ -42,12 +43,13 @@ impl Bytes {
         Self { short: [0; Self::SHORT], len: 0, long: None }
     }
 
-    /// No bytes, with room for so many.
+    /// No bytes, with room for `len` bytes.
     pub(super) fn with_capacity(len: usize) -> Self {
         Self { long: (len > Self::SHORT).then(|| Vec::with_capacity(len)), ..Self::new() }
     }
 
-    /// Drops the bytes and makes room for `len` others, at most [`Self::SHORT`].
+    /// Replaces the bytes by `len` others, at most [`Self::SHORT`], which the caller writes to the front of the returned
+    /// array.
     #[inline(always)]
     pub(super) fn room(&mut self, len: usize) -> &mut [u8; Self::SHORT] {
         self.long = None;

@@ -1,4 +1,4 @@
-//! What a caller asks of a limiter, and what the limiter answers.
+//! A request to a limiter, and the limiter's decision.
 
 use super::{Span, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
@@ -10,7 +10,8 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// At most `limit` units (0 ..= [`MAX_UNITS`]) per `period` ([`MIN_PERIOD`] ..= [`MAX_PERIOD`]); `None` outside of these.
+    /// At most `limit` units (0 ..= [`MAX_UNITS`]) per `period` ([`MIN_PERIOD`] ..= [`MAX_PERIOD`]); `None` outside of
+    /// these.
     pub fn new(limit: u64, period: Span) -> Option<Self> {
         (limit <= MAX_UNITS && (MIN_PERIOD..=MAX_PERIOD).contains(&period)).then_some(Self { limit, period })
     }
@@ -31,33 +32,34 @@ impl Quota {
 pub enum Amount {
     /// Take all of them or none.
     Cost(u64),
-    /// Take as many as fit.
+    /// Take as many of them as are free.
     UpTo(u64),
-    /// Take all of them, whatever the state: the overshoot is a debt.
+    /// Take all of them, even if they are not free: what exceeds the capacity is a debt.
     Force(u64),
-    /// Give back so many of those in use, or all if fewer are.
+    /// Give back this many of the used units, or all used units if they are fewer.
     Refund(u64),
 }
 
 impl Amount {
-    /// Whether units are taken only if they are free. Such a call is denied, or queues, while other clients wait for the key.
+    /// Whether the call takes units only if they are free. While other clients wait for the key, such a call is denied or
+    /// joins the queue.
     pub const fn takes_free_units(self) -> bool {
         matches!(self, Self::Cost(_) | Self::UpTo(_))
     }
 }
 
-/// What a call asks of a limiter.
+/// A request to a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How many units.
+    /// How many units to take or give back.
     pub amount: Amount,
-    /// How far ahead [`Amount::Cost`] may be booked if the units are not free now; zero: no booking. The other amounts are
-    /// never booked.
+    /// How far in the future the units of [`Amount::Cost`] may be booked if they are not free now; zero: no booking. The
+    /// other amounts are never booked.
     pub ahead: Span,
 }
 
 impl Request {
-    /// A request that is decided by what is free now.
+    /// A request without booking.
     pub const fn now(amount: Amount) -> Self {
         Self { amount, ahead: Span::ZERO }
     }
@@ -77,7 +79,7 @@ impl Wait {
     pub const NONE: Self = Self::For(Span::ZERO);
 }
 
-/// The answer to a request.
+/// A limiter's decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Units granted, or given back; 0 is a denial.
@@ -86,27 +88,27 @@ pub struct Decision {
     pub limit: u64,
     /// Whole units that could be taken right now, 0 ..= limit, rounded down.
     pub remaining: u64,
-    /// Granted: how long to wait before acting; zero unless the units are booked. Denied: how long until this same call, alone,
-    /// would be granted.
+    /// Granted: how long the caller must wait before it acts; zero unless the units are booked. Denied: how long until the
+    /// same call would be granted if no other call came in between.
     pub wait: Wait,
-    /// Until no unit is used any more, rounded up to a microsecond.
+    /// How long until no unit is used any more, rounded up to a microsecond.
     pub reset: Span,
 }
 
 impl Decision {
-    /// The answer to every call under a limit of 0.
+    /// The decision on every request under a limit of 0.
     pub(super) const CLOSED: Self = Self { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO };
 }
 
-/// How a limiter stands when nothing is asked of it.
+/// The state of a limiter, whatever the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Whole units that could be taken right now, rounded down.
     pub remaining: u64,
-    /// Until no unit is used any more, rounded up to a microsecond.
+    /// How long until no unit is used any more, rounded up to a microsecond.
     pub reset: Span,
 }
 
-/// The next state does not fit a record: a debt or a booking beyond all reason. Nothing changes.
+/// The next state does not fit a record, because the debt or the booking is too large. The key is not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow;

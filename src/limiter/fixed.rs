@@ -1,7 +1,8 @@
 //! FIXED: a window that starts with its first call, or on a grid, and grants `limit` units.
 //!
-//! The window is a [`Meter`] whose capacity is the limit and which drains by the limit at each window's end. So a count above
-//! the limit (a debt) is paid from the next windows, a limit each. Only then does a new window start with its first call.
+//! The window is a [`Meter`] whose capacity is the limit and which drains by the limit at each window's end. So a level
+//! above the limit (a debt) is paid by the next windows, `limit` units by each. After that, the next call starts a new
+//! window.
 
 use super::meter::{Drain, Meter, View};
 use super::{Fact, Inspection, Kind, OptionSpec, OptionValue, PolicyOption, Quota, Spec, MAX_UNITS, MIN_RECORD};
@@ -20,7 +21,7 @@ pub(super) const fn meter(quota: Quota) -> Meter {
     Meter::new(Kind::Fixed, quota, Drain::Windows)
 }
 
-/// Adds what only FIXED shows.
+/// Adds the facts that only FIXED shows.
 pub(super) fn inspect(view: &View<'_>, inspection: &mut Inspection) {
     let ms =
         |instant: Option<_>| instant.map_or(Fact::Nothing, |instant: super::Instant| Fact::Number(instant.as_ms_ceil()));

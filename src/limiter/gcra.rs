@@ -1,7 +1,8 @@
 //! GCRA, the generic cell rate algorithm: units one emission interval apart, and a burst of them at once.
 //!
-//! ITU-T I.371 annex A. The [`Meter`] is the algorithm's continuous-state leaky bucket; its documentation says why. Besides its
-//! own records, GCRA reads what redis-cell stored, so that a key of that module keeps its state.
+//! The algorithm is that of ITU-T I.371, annex A. The [`Meter`] is its continuous-state leaky bucket; the documentation of
+//! its module says why. Besides its own records, GCRA reads the values that redis-cell stored, so that a key of that module
+//! keeps its state.
 
 use super::meter::{Drain, Meter, View};
 use super::record::{tat_ns, TAT_DIGITS};
@@ -15,7 +16,7 @@ pub(super) const SPEC: Spec = Spec {
         keyword: "BURST",
         value: OptionValue::Count { min: 1, max: MAX_UNITS, option: PolicyOption::Burst },
     }],
-    // What redis-cell stored is shorter than a record.
+    // The values that redis-cell stored are shorter than a record.
     min_len: TAT_DIGITS,
     charges_when_due: true,
 };
@@ -24,13 +25,14 @@ pub(super) const fn meter(quota: Quota) -> Meter {
     Meter::new(Kind::Gcra, quota, Drain::Smooth)
 }
 
-/// Adds what only GCRA shows.
+/// Adds the facts that only GCRA shows.
 pub(super) fn inspect(view: &View<'_>, inspection: &mut Inspection) {
     let tat_ms = view.drained_at().as_ms_ceil();
     inspection.extend([("burst", Fact::count(view.meter.capacity)), ("tat_ms", Fact::Number(tat_ms))]);
 }
 
-/// What a theoretical arrival time of redis-cell says; `None` if `stored` is none. redis-cell does not store the policy.
+/// The facts in a theoretical arrival time that redis-cell stored; `None` if `stored` is not one. redis-cell does not store
+/// the policy, so most facts are unknown.
 pub(super) fn inspect_redis_cell(stored: &[u8], now: Instant) -> Option<Inspection> {
     let tat_ns = tat_ns(stored)?;
     let tat = Instant::from_us(tat_ns.div_euclid(1_000) + i64::from(tat_ns % 1_000 != 0));

@@ -1,8 +1,8 @@
-//! What `RL.INSPECT` shows of a record.
+//! The facts in a record that `RL.INSPECT` shows.
 
 use super::{Kind, Snapshot, Span};
 
-/// What a record says, as pairs of a name and a value, for a person to read.
+/// The facts in a record, as pairs of a name and a value, for a person to read.
 pub type Inspection = Vec<(&'static str, Fact)>;
 
 /// A value in an [`Inspection`].
@@ -14,12 +14,12 @@ pub enum Fact {
     Word(&'static str),
     /// A whole number.
     Number(i64),
-    /// A length of time, shown in milliseconds, exactly.
+    /// A length of time, shown in milliseconds without rounding.
     Milliseconds(Span),
 }
 
 impl Fact {
-    /// A count, or the largest number if it is larger.
+    /// A count, or the largest number if the count is larger.
     pub(super) fn count(count: impl TryInto<i64>) -> Self {
         Self::Number(count.try_into().unwrap_or(i64::MAX))
     }

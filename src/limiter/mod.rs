@@ -1,19 +1,20 @@
-//! The pure core: what each algorithm decides, to the unit and the microsecond.
+//! The pure core: the decisions of each algorithm, exact to the unit and the microsecond.
 //!
-//! Nothing here reads a clock, touches a key or knows Redis. Time is an argument, a stored value is a slice of bytes, and all
-//! arithmetic is on integers: a decision is the one that rational numbers would give.
+//! This module reads no clock, opens no key and does not depend on Redis. Time is an argument, a stored value is a slice of
+//! bytes, and all arithmetic is on integers, with the same decisions as in rational numbers.
 //!
-//! Each call takes three steps, and all commands take the same ones:
+//! Every command takes the same three steps:
 //!
 //! ```text
-//! let view = policy.view(stored, now)?;           // load: decode the record and bring it up to now
-//! let (decision, next) = view.decide(request)?;   // decide: the answer, and the key's next state
+//! let view = policy.view(stored, now)?;           // load: decode the record, and compute the state at `now`
+//! let (decision, next) = view.decide(request)?;   // decide: the decision, and the key's next state
 //! let change = view.store(&next, &mut bytes);     // store: encode the next state
 //! ```
 //!
-//! Only `store` produces bytes. A caller that drops `next` has changed nothing.
+//! Only `store` produces bytes, so a caller that drops `next` changes nothing.
 //!
-//! A new algorithm is one file with a [`Spec`], a variant of [`Kind`], and an arm in the functions that match on it here.
+//! A new algorithm needs one file with a [`Spec`], a variant of [`Kind`], and an arm in each function here that matches on
+//! [`Kind`].
 #![forbid(unsafe_code)]
 
 mod bucket;
@@ -38,7 +39,7 @@ pub use time::{Instant, Span};
 use meter::Meter;
 use slide::Slide;
 
-/// The most units that a limit, a capacity or an amount can name.
+/// The highest limit, capacity or amount, in units.
 pub const MAX_UNITS: u64 = 1_000_000_000_000;
 /// The shortest period.
 pub const MIN_PERIOD: Span = Span::from_us(1_000);
@@ -50,7 +51,7 @@ pub const MIN_RECORD: usize = 28;
 /// The length of the shortest value that any algorithm reads, in bytes.
 pub const MIN_LEN: usize = record::TAT_DIGITS;
 
-/// Which algorithm.
+/// An algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Fixed window.
@@ -130,7 +131,7 @@ impl Kind {
 pub enum Policy {
     /// FIXED, GCRA or BUCKET: a level of used units that drains with time.
     Meter(Meter),
-    /// SLIDE: a log of what was granted when.
+    /// SLIDE: a log of how many units were granted at which time.
     Slide(Slide),
 }
 
@@ -174,13 +175,14 @@ impl Policy {
         self
     }
 
-    /// Whether a waiting client may be charged as of the moment at which its units were due, although the grant comes a little
-    /// later: what flows in meanwhile is then not lost. Otherwise the charge counts from the moment of the grant.
+    /// Whether a waiting client is charged as of the moment at which its units were due, even if it is granted them a little
+    /// later. Then the units that flow in between these two moments are not lost. If false, it is charged as of the moment
+    /// of the grant.
     pub const fn charges_when_due(&self) -> bool {
         self.kind().spec().charges_when_due
     }
 
-    /// Loads what a key holds (`None`: there is no such key) as it counts under this policy at `now`.
+    /// Decodes the value of a key (`None`: the key does not exist), and computes the key's state under this policy at `now`.
     ///
     /// # Errors
     /// If the value is not a record of this algorithm.
@@ -199,7 +201,7 @@ impl Policy {
     }
 }
 
-/// A key's state under a policy, at a moment: what [`Policy::view`] loads.
+/// A key's state under a policy at a moment, as [`Policy::view`] returns it.
 pub enum View<'a> {
     /// The limit is 0: every call is denied, and nothing is written.
     Closed,
@@ -214,16 +216,16 @@ pub enum View<'a> {
 pub enum Next {
     /// The key stays as it is.
     Keep,
-    /// The key goes, since its state means nothing any more.
+    /// The key is deleted, because its state affects no decision any more.
     Remove,
     /// A level of used units.
     Meter(meter::Next),
-    /// A log with one entry more, or with fewer units.
+    /// A log with added or removed units.
     Slide(slide::Next),
 }
 
 impl View<'_> {
-    /// Decides a request: the answer, and the state that the key has afterwards.
+    /// Decides a request. Returns the decision, and the state that the key has afterwards.
     ///
     /// # Errors
     /// If the next state would not fit a record.
@@ -236,7 +238,8 @@ impl View<'_> {
         }
     }
 
-    /// What [`Self::decide`] answers, but with `remaining` and `reset` as they stand: nothing is taken.
+    /// Returns the decision of [`Self::decide`], but with `remaining` and `reset` of the present state, as no units are
+    /// taken.
     ///
     /// # Errors
     /// As [`Self::decide`].
@@ -253,7 +256,7 @@ impl View<'_> {
         Ok(Decision { remaining, reset, ..decision })
     }
 
-    /// Encodes the next state that [`Self::decide`] returned: the bytes go to `bytes`, and the change says where they belong.
+    /// Encodes the next state that [`Self::decide`] returned: writes the bytes to `bytes`, and returns where they belong.
     #[inline(always)]
     pub fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
         match (self, next) {
@@ -267,19 +270,19 @@ impl View<'_> {
         }
     }
 
-    /// Whether the record was written under the view's policy, as far as the record can show it. Waits are then exact; otherwise
-    /// they are upper bounds.
+    /// Whether the record was written under the view's policy, as far as the record shows it. If true, the waits in
+    /// decisions are exact; otherwise they are upper bounds.
     pub const fn matches_policy(&self) -> bool {
         match self {
             Self::Closed => true,
             Self::Meter(view) => view.matches_policy,
-            // The log holds when units were granted, whatever the policy was.
+            // The log holds the times of the grants, so waits are exact under any policy.
             Self::Slide(_) => true,
         }
     }
 }
 
-/// What a record says at `now`, whichever algorithm wrote it, under the policy that it was written under.
+/// Returns the facts in a record of any algorithm at `now`, under the policy that the record was written under.
 ///
 /// # Errors
 /// If `stored` is not a limiter's record.

@@ -3,7 +3,7 @@
 /// An option of a policy, with its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyOption {
-    /// FIXED: windows begin at each multiple of the period since the Unix epoch, shifted by so many microseconds.
+    /// FIXED: windows begin at each multiple of the period since the Unix epoch, shifted by this many microseconds.
     Align(i64),
     /// SLIDE: ticks in a period.
     Segments(u64),
@@ -15,29 +15,29 @@ pub enum PolicyOption {
     Step,
 }
 
-/// How an option is written.
+/// The syntax of an option.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionSpec {
     /// The keyword, in capitals.
     pub keyword: &'static str,
-    /// What follows the keyword.
+    /// The value after the keyword.
     pub value: OptionValue,
 }
 
-/// What follows the keyword of an option.
+/// The value after the keyword of an option.
 #[derive(Clone, Copy, Debug)]
 pub enum OptionValue {
     /// Nothing: the keyword alone sets the option.
     Flag(PolicyOption),
-    /// A whole number of this range, both ends included.
+    /// A whole number from `min` to `max`.
     Count {
         /// The least value.
         min: u64,
         /// The greatest value.
         max: u64,
-        /// The option with such a value.
+        /// Makes the option from the number.
         option: fn(u64) -> PolicyOption,
     },
-    /// A signed duration, in size less than the period, in microseconds.
+    /// A signed duration in microseconds, whose absolute value is less than the period.
     Offset(fn(i64) -> PolicyOption),
 }

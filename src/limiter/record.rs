@@ -1,11 +1,11 @@
-//! What all records share: the first three bytes, and how numbers of any width are read.
+//! The part that all records share: the first three bytes, and the encoding of numbers of any width.
 //!
 //! | byte | what it is |
 //! |---|---|
-//! | 0 | [`MAGIC`]: no text begins with it, since it is not UTF-8 |
+//! | 0 | [`MAGIC`]: no UTF-8 text begins with this byte |
 //! | 1 | [`VERSION`] of the format |
-//! | 2 | the algorithm's number in the low three bits; the others are the algorithm's own |
-//! | 3.. | its fields, little-endian |
+//! | 2 | low three bits: the algorithm's number; other bits: defined by the algorithm |
+//! | 3.. | the algorithm's fields, little-endian |
 
 use super::Kind;
 
@@ -13,14 +13,15 @@ use super::Kind;
 pub(super) const MAGIC: u8 = 0xfa;
 /// The version of the format.
 pub(super) const VERSION: u8 = 1;
-/// The bits of the third byte that number the algorithm.
+/// The bits of the third byte that hold the algorithm's number.
 pub(super) const TAG_BITS: u8 = 0b111;
 
-/// redis-cell stores a theoretical arrival time as the whole value of a key, in nanoseconds since the Unix epoch. That number has
-/// so many digits from 2001 until its range ends in 2262. A shorter number is no such time.
+/// The digits of a theoretical arrival time of redis-cell. redis-cell stores this time as the whole value of a key, as a
+/// decimal number of nanoseconds since the Unix epoch, which has 19 digits from 2001 until the end of its range in 2262. A
+/// number of another length is not taken for such a time.
 pub(super) const TAT_DIGITS: usize = 19;
 
-/// A theoretical arrival time that redis-cell stored, in nanoseconds since the Unix epoch.
+/// Parses a theoretical arrival time that redis-cell stored, in nanoseconds since the Unix epoch.
 pub(super) fn tat_ns(bytes: &[u8]) -> Option<i64> {
     let number = bytes.len() == TAT_DIGITS && bytes[0] != b'0' && bytes.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(bytes).ok().filter(|_| number)?.parse().ok()
@@ -37,7 +38,7 @@ pub enum RecordError {
     Unknown,
 }
 
-/// The algorithm that the first bytes name.
+/// The algorithm that wrote a record.
 pub(super) fn kind(bytes: &[u8]) -> Result<Kind, RecordError> {
     match *bytes {
         [MAGIC, VERSION, head, ..] => {
@@ -62,11 +63,12 @@ fn not_of_the_wanted_algorithm(bytes: &[u8]) -> RecordError {
     kind(bytes).map_or_else(|error| error, RecordError::OtherAlgorithm)
 }
 
-/// Takes an unsigned number of `width` bytes, at most 16, off the front; 0 if there are fewer bytes.
+/// Splits an unsigned number of `width` bytes, at most 16, off the front of `fields`; 0 if there are fewer bytes.
 #[inline(always)]
 pub(super) fn take(fields: &mut &[u8], width: usize) -> u128 {
     let Some((number, rest)) = fields.split_at_checked(width) else { return 0 };
-    // One load, if eight bytes are left: a number that is put together byte by byte and then read as a whole stalls the processor.
+    // If eight bytes are left, they are read by one load. A number that is written to memory byte by byte and then loaded as
+    // a whole stalls the processor.
     let taken = match fields.first_chunk() {
         Some(&eight) if width <= 8 => (u64::from_le_bytes(eight) & (u64::MAX >> (64 - 8 * width.clamp(1, 8)))).into(),
         _ => number.iter().rev().fold(0, |number, &byte| number << 8 | u128::from(byte)),
@@ -79,7 +81,7 @@ pub(super) fn take(fields: &mut &[u8], width: usize) -> u128 {
     }
 }
 
-/// Whether `width` bytes, at most 16, hold `number`.
+/// Whether `number` fits in `width` bytes, at most 16.
 #[inline(always)]
 pub(super) fn fits(number: u128, width: usize) -> bool {
     width == 16 || number >> (8 * width) == 0

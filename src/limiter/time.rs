@@ -29,12 +29,12 @@ impl Instant {
         self.0.div_euclid(1_000)
     }
 
-    /// Milliseconds since the Unix epoch, rounded up: a deadline is never early.
+    /// Milliseconds since the Unix epoch, rounded up, so that a deadline is never too early.
     pub const fn as_ms_ceil(self) -> i64 {
         self.0.div_euclid(1_000) + (self.0.rem_euclid(1_000) != 0) as i64
     }
 
-    /// The time since `earlier`; zero if that lies ahead.
+    /// The time since `earlier`; zero if `earlier` is in fact later.
     pub const fn since(self, earlier: Self) -> Span {
         // The difference of two `i64` always fits a `u64`, and wrapping subtraction yields it.
         if self.0 <= earlier.0 {
@@ -62,7 +62,7 @@ impl Instant {
         Self(self.0.saturating_sub_unsigned(span.0))
     }
 
-    /// The moment at `us`, or the end of the range on its side.
+    /// `us` microseconds after the Unix epoch, or the nearest moment that can be represented.
     pub(crate) const fn saturating(us: i128) -> Self {
         if us > i64::MAX as i128 {
             Self(i64::MAX)
@@ -88,7 +88,7 @@ impl Span {
         self.0
     }
 
-    /// Milliseconds, rounded up: a wait of so many is long enough.
+    /// Milliseconds, rounded up, so that a client that waits for them has waited long enough.
     pub const fn as_ms_ceil(self) -> u64 {
         self.0.div_ceil(1_000)
     }

@@ -1,9 +1,10 @@
-//! Which client waits for which key: first come, first served, and charged only when its turn has come.
+//! The queues of waiting clients, one for each key. Clients are served in the order of arrival, and charged only when they are
+//! granted their units.
 //!
-//! As pure as [`limiter`](crate::limiter): time is an argument, and a key is a [`KeyState`]. A queue keeps its clients in order
-//! and knows when to look at its key again: when the units of the first client are due, when a deadline passes, or when the key
-//! expires. A caller that changes the key reports it with [`Queues::wake`]. A look costs O(log n), and a client a few hundred
-//! bytes while it waits.
+//! Pure, as [`limiter`](crate::limiter): time is an argument, and a key is a [`KeyState`]. A queue must be served when the
+//! units of its first client are due, when a client's deadline passes, or when the key expires. This moment is its wake time.
+//! The agenda holds the wake times of all queues. If a call changes the key, [`Queues::wake`] sets the wake time to now. To
+//! serve a queue once costs O(log n), and a waiting client takes a few hundred bytes.
 #![forbid(unsafe_code)]
 
 mod turn;
@@ -15,39 +16,39 @@ use std::sync::Arc;
 use crate::limiter::{Bytes, Change, Decision, Instant, Overflow, Policy, RecordError, Request, Span, Wait};
 use turn::Queue;
 
-/// A client that is denied because others wait gets at least this wait, although the units may be free.
+/// The least wait in the reply to a client that is denied because other clients wait. The units themselves may be free.
 const MIN_WAIT: Span = Span::from_us(1_000);
 
-/// How exactly [`first_grant`] finds the moment.
+/// How exactly [`first_grant`] finds the moment of the grant.
 const PRECISION: Span = Span::from_us(1_000);
 
-/// The state of a key, as its queue needs it.
+/// A key, as far as its queue needs it.
 pub trait KeyState {
-    /// Why there is no decision.
+    /// The error that a client gets instead of a decision.
     type Error: From<Overflow>;
 
-    /// What the key holds; an error if that can't be a record of the policy's algorithm.
+    /// The value of the key; an error if it can't be a record of the policy's algorithm.
     fn stored(&self, policy: &Policy) -> Result<Option<&[u8]>, Self::Error>;
 
     /// When the key expires; `None` if it never does, or is missing.
     fn expires(&self) -> Option<Instant>;
 
-    /// The error for a value that is no record of the policy's algorithm.
+    /// The error for a value that is not a record of the policy's algorithm.
     fn record_error(policy: &Policy, error: RecordError) -> Self::Error;
 
-    /// Carries out a change. `bytes` are the new bytes of [`Change::Write`].
+    /// Changes the key. `bytes` are the new bytes of [`Change::Write`].
     ///
     /// # Errors
-    /// If the value would be too long for the server. The key is then as before.
+    /// If the value would be too long for the server. The key is not changed then.
     fn commit(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> Result<(), Self::Error>;
 }
 
-/// A client that waits. It need not be `Copy`, so that each client gets at most one answer.
+/// A waiting client. The trait does not require `Copy`: a queue hands each client out once, so that it is answered at most once.
 pub trait Client {
-    /// What a client is looked up by.
+    /// Identifies a client.
     type Id: Copy + Eq + Hash;
 
-    /// The id.
+    /// The client's id.
     fn id(&self) -> Self::Id;
 }
 
@@ -65,31 +66,32 @@ impl Client for u32 {
 pub struct Waiter<C> {
     /// The client.
     pub client: C,
-    /// The limit.
+    /// The policy of the call.
     pub policy: Policy,
-    /// How many units.
+    /// The request of the call.
     pub request: Request,
-    /// Since when it waits.
+    /// When the client began to wait.
     pub joined: Instant,
-    /// Until when it waits; a turn at this very moment is still in time.
+    /// When the wait ends. Units that are due at this very moment are still granted.
     pub deadline: Instant,
 }
 
 impl<C> Waiter<C> {
-    /// How long it waits at the most.
+    /// The longest time that the client waits.
     pub fn timeout(&self) -> Span {
         self.deadline.since(self.joined)
     }
 }
 
-/// A client that waited, and the answer to its call.
+/// A client that has waited, and the answer to its call: a decision or an error.
 pub type Answer<C, E> = (Waiter<C>, Result<Decision, E>);
 
-/// The number of a queue. A key gets a new one when its queue was empty in between.
+/// Identifies a queue. An empty queue is dropped, so the next queue of the same key has another id.
 pub type QueueId = u64;
 
-/// `decision` for a client that is denied because others wait, or because its `timeout` has passed: its wait becomes the one after
-/// which the same call would succeed if no other client waited.
+/// Turns `decision` into the denial of a client, either because other clients wait (`timeout` is then zero), or because its
+/// `timeout` passes. The wait in the result is how long after the timeout the same call would be granted if no other client
+/// waited.
 pub fn denied(decision: Decision, timeout: Span) -> Decision {
     let wait = match decision.wait {
         Wait::Never => Wait::Never,
@@ -99,7 +101,7 @@ pub fn denied(decision: Decision, timeout: Span) -> Decision {
     Decision { granted: 0, wait, ..decision }
 }
 
-/// When a request that was decided at `at` would be granted.
+/// When the units are due of a request that was decided at `at`.
 fn due(decision: &Decision, at: Instant) -> Instant {
     match decision.wait {
         Wait::For(wait) => at.saturating_add(wait),
@@ -107,18 +109,18 @@ fn due(decision: &Decision, at: Instant) -> Instant {
     }
 }
 
-/// What the key answers, with the limiter as it stands.
+/// The decision of [`View::peek`](crate::limiter::View::peek) for a key.
 fn peek<K: KeyState>(key: &K, policy: &Policy, now: Instant, request: Request) -> Result<Decision, K::Error> {
     let view = policy.view(key.stored(policy)?, now).map_err(|error| K::record_error(policy, error))?;
     Ok(view.peek(request)?)
 }
 
-/// When `request`, which is denied `now`, would first be granted if nothing else changes the key, at most a millisecond late.
-/// `latest` is the moment that the denial names.
+/// Finds the first moment at which `request`, which is denied `now`, would be granted if nothing else changes the key. The result
+/// is at most a millisecond late. `latest` is the moment at which the wait in the denial ends.
 ///
-/// That moment is exact if the record was written under the same policy. After a change of policy the grant may come sooner:
-/// what is used counts as the least of several counts, one of which drains at the former rate. Each of them only falls with time,
-/// so bisection finds the moment.
+/// `latest` is exact if the record was written under the same policy. If the policy has changed since, the grant may come
+/// sooner: the level is then the lowest of several levels, one of which drains at the former rate. Each of them only falls with
+/// time, so bisection finds the moment.
 ///
 /// # Errors
 /// If the key holds no record of the policy's algorithm.
@@ -134,14 +136,14 @@ pub fn first_grant<K: KeyState>(
     if view(now)?.matches_policy() {
         return Ok(latest);
     }
-    let (mut denied, mut granted) = (now, latest);
-    while granted.since(denied) > PRECISION {
-        let middle = denied.saturating_add(Span::from_us(granted.since(denied).as_us() / 2));
+    let (mut too_early, mut granted) = (now, latest);
+    while granted.since(too_early) > PRECISION {
+        let middle = too_early.saturating_add(Span::from_us(granted.since(too_early).as_us() / 2));
         let (decision, _) = view(middle)?.decide(request)?;
         if decision.granted > 0 {
             granted = middle;
         } else {
-            denied = middle;
+            too_early = middle;
         }
     }
     Ok(granted)
@@ -150,19 +152,20 @@ pub fn first_grant<K: KeyState>(
 /// All queues.
 #[derive(Debug)]
 pub struct Queues<C: Client> {
-    /// By database and key.
+    /// The id of each key's queue, by database and key.
     ids: BTreeMap<i32, HashMap<Arc<[u8]>, QueueId>>,
     queues: HashMap<QueueId, Queue<C>>,
-    /// The queue that each client waits in, and its number there.
+    /// The queue of each client, and the client's number in it.
     clients: HashMap<C::Id, (QueueId, u64)>,
-    /// When to look at which queue: each queue is in it once.
+    /// The wake time of each queue.
     agenda: BTreeSet<(Instant, QueueId)>,
-    next: u64,
+    /// The number of the next client. The id of a queue is the number of the client that it was made for.
+    next_id: u64,
 }
 
 impl<C: Client> Default for Queues<C> {
     fn default() -> Self {
-        Self { ids: BTreeMap::new(), queues: HashMap::new(), clients: HashMap::new(), agenda: BTreeSet::new(), next: 0 }
+        Self { ids: BTreeMap::new(), queues: HashMap::new(), clients: HashMap::new(), agenda: BTreeSet::new(), next_id: 0 }
     }
 }
 
@@ -178,12 +181,12 @@ impl<C: Client> Queues<C> {
     }
 
     /// Whether a client waits for this key.
-    pub fn holds(&self, db: i32, key: &[u8]) -> bool {
+    pub fn has_waiters(&self, db: i32, key: &[u8]) -> bool {
         self.id(db, key).is_some()
     }
 
     /// How many clients wait for this key.
-    pub fn waiting(&self, db: i32, key: &[u8]) -> usize {
+    pub fn count_waiters(&self, db: i32, key: &[u8]) -> usize {
         self.id(db, key).and_then(|id| self.queues.get(&id)).map_or(0, |queue| queue.waiters.len())
     }
 
@@ -191,11 +194,11 @@ impl<C: Client> Queues<C> {
         self.ids.get(&db)?.get(key).copied()
     }
 
-    /// Puts `waiter` at the end of the key's queue. `state` is the key as it is now; alone, the waiter would be granted its units
-    /// at `due` at the latest.
+    /// Puts `waiter` at the end of the key's queue. `state` is the key's present state. `due` is the latest moment at which the
+    /// waiter would be granted its units if no other client waited.
     pub fn join<K: KeyState>(&mut self, db: i32, key: &[u8], waiter: Waiter<C>, state: &K, due: Instant) {
-        let number = self.next;
-        self.next += 1;
+        let number = self.next_id;
+        self.next_id += 1;
         let id = self.id(db, key).unwrap_or_else(|| {
             let key: Arc<[u8]> = key.into();
             self.ids.entry(db).or_default().insert(key.clone(), number);
@@ -209,31 +212,31 @@ impl<C: Client> Queues<C> {
         let wake = queue.wake.min(waiter.deadline);
         queue.deadlines.insert((waiter.deadline, number));
         queue.waiters.insert(number, waiter);
-        self.look_by(id, wake);
+        self.wake_by(id, wake);
     }
 
-    /// Removes a client from its queue, if it waits in one. The clients behind it move up.
+    /// Removes a client from its queue, if it is in one. If it was the first, the queue's wake time becomes `now`.
     pub fn leave(&mut self, client: C::Id, now: Instant) -> Option<Waiter<C>> {
         let (id, number) = self.clients.remove(&client)?;
         let queue = self.queues.get_mut(&id)?;
         let first = queue.waiters.first_key_value().is_some_and(|(&first, _)| first == number);
-        let waiter = queue.take(number)?;
+        let waiter = queue.remove(number)?;
         if queue.waiters.is_empty() {
             self.drop_queue(id);
         } else if first {
-            self.look_by(id, now);
+            self.wake_by(id, now);
         }
         Some(waiter)
     }
 
-    /// Has the queue of a key looked at now, since the key may have changed.
+    /// Sets the wake time of a key's queue to now, because the key may have changed.
     pub fn wake(&mut self, db: i32, key: &[u8], now: Instant) {
         if let Some(id) = self.id(db, key) {
-            self.look_by(id, now);
+            self.wake_by(id, now);
         }
     }
 
-    /// Has every queue looked at now, since any key may have changed.
+    /// Sets the wake times of all queues to now, because any key may have changed.
     pub fn wake_all(&mut self, now: Instant) {
         let agenda = self.queues.iter_mut().map(|(&id, queue)| {
             queue.wake = queue.wake.min(now);
@@ -242,8 +245,8 @@ impl<C: Client> Queues<C> {
         self.agenda = agenda.collect();
     }
 
-    /// Follows a step of the clock by so many microseconds. Every client waits on for as long as it would have, and every queue is
-    /// looked at now.
+    /// Adjusts the queues to a clock that was set forward by `by_us` microseconds, or back if that is negative. Deadlines move
+    /// along, so that each client waits for as long as it would have otherwise, and all wake times become `now`.
     pub fn clock_stepped(&mut self, by_us: i64, now: Instant) {
         let moved = |at: Instant| Instant::saturating(i128::from(at.as_us()) + i128::from(by_us));
         for queue in self.queues.values_mut() {
@@ -256,21 +259,21 @@ impl<C: Client> Queues<C> {
         self.agenda = self.queues.keys().map(|&id| (now, id)).collect();
     }
 
-    /// When to look at a queue next; `None` if no client waits.
-    pub fn next_look(&self) -> Option<Instant> {
+    /// The earliest wake time; `None` if no client waits.
+    pub fn next_wake(&self) -> Option<Instant> {
         self.agenda.first().map(|&(wake, _)| wake)
     }
 
-    /// The queue to look at by `now`, with its database and key.
-    pub fn due(&self, now: Instant) -> Option<(QueueId, i32, Arc<[u8]>)> {
+    /// The queue to serve next, with its database and key, if its wake time is not after `now`.
+    pub fn next_queue(&self, now: Instant) -> Option<(QueueId, i32, Arc<[u8]>)> {
         let &(_, id) = self.agenda.first().filter(|&&(wake, _)| wake <= now)?;
         let queue = self.queues.get(&id)?;
         Some((id, queue.db, queue.key.clone()))
     }
 
-    /// Looks at a queue: grants the first clients their units as far as these are due, if the server may write (`may_grant`), and
-    /// denies the clients whose deadline has passed. Answers at most `most` clients; if there may be more, the queue is due at
-    /// once.
+    /// Serves a queue: if the server may write (`may_grant`), grants units to the first clients, up to the first whose units
+    /// are not due; and denies the clients whose deadline has passed. Answers at most `most` clients; if there may be more, the
+    /// queue's wake time is not after `now`.
     pub fn serve<K: KeyState>(
         &mut self,
         id: QueueId,
@@ -289,12 +292,12 @@ impl<C: Client> Queues<C> {
         if empty {
             self.drop_queue(id);
         } else {
-            self.look_at(id, wake);
+            self.wake_at(id, wake);
         }
         answers
     }
 
-    /// Ends a queue. Returns its clients, in their order.
+    /// Drops a queue. Returns its clients in the order of arrival, for the caller to answer.
     pub fn dismiss(&mut self, id: QueueId) -> Vec<C> {
         let waiters = self.drop_queue(id).map(|queue| queue.waiters).unwrap_or_default();
         let clients: Vec<C> = waiters.into_values().map(|waiter| waiter.client).collect();
@@ -304,15 +307,15 @@ impl<C: Client> Queues<C> {
         clients
     }
 
-    /// Has the queue looked at by `wake`, or before.
-    fn look_by(&mut self, id: QueueId, wake: Instant) {
+    /// Sets the queue's wake time to `wake`, unless it is earlier already.
+    fn wake_by(&mut self, id: QueueId, wake: Instant) {
         if self.queues.get(&id).is_some_and(|queue| wake < queue.wake) {
-            self.look_at(id, wake);
+            self.wake_at(id, wake);
         }
     }
 
-    /// Has the queue looked at next at `wake`.
-    fn look_at(&mut self, id: QueueId, wake: Instant) {
+    /// Sets the queue's wake time to `wake`.
+    fn wake_at(&mut self, id: QueueId, wake: Instant) {
         if let Some(queue) = self.queues.get_mut(&id) {
             self.agenda.remove(&(queue.wake, id));
             self.agenda.insert((wake, id));

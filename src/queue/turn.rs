@@ -1,4 +1,4 @@
-//! How one queue is served: grants in the order of arrival, denials at the deadlines.
+//! Serves one queue: grants units in the order of arrival, and denies clients at their deadlines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,14 +6,15 @@ use std::sync::Arc;
 use super::{denied, due, first_grant, peek, Answer, KeyState, Waiter};
 use crate::limiter::{Bytes, Change, Decision, Instant, Policy, Span};
 
-/// A grant may come so late without costing its client the time. Timers are late by a millisecond or two. After a longer
-/// standstill of the server the units of the whole standstill must not all be granted at once.
+/// A client may be charged as of a moment that is at most this long ago. Timers are late by a millisecond or two, and units
+/// that flow in meanwhile must not be lost. But after a longer standstill of the server, the units of the whole standstill must
+/// not all be granted at once.
 const MAX_LATENESS: Span = Span::from_us(100_000);
 
-/// While the server refuses writes, a queue whose first client is due is looked at again after this span.
+/// While the server refuses writes, a queue is served again after this span.
 const PAUSED_RETRY: Span = Span::from_us(20_000);
 
-/// Values up to this length, in bytes, are cached to see whether they have changed.
+/// Values up to this length, in bytes, are cached, to detect whether they have changed.
 const MAX_CACHED_LEN: usize = 64;
 
 /// The clients that wait for one key.
@@ -21,15 +22,16 @@ const MAX_CACHED_LEN: usize = 64;
 pub(super) struct Queue<C> {
     pub(super) db: i32,
     pub(super) key: Arc<[u8]>,
-    /// By number, in the order of arrival.
+    /// The clients by their numbers, in the order of arrival.
     pub(super) waiters: BTreeMap<u64, Waiter<C>>,
     pub(super) deadlines: BTreeSet<(Instant, u64)>,
-    /// When to look at the queue again: its place in the agenda.
+    /// The wake time: when to serve the queue next.
     pub(super) wake: Instant,
-    /// When the units of the first client are due, as far as is known.
+    /// When the units of the first client are due, as last computed; while the server refuses writes, when to serve the queue again.
     due: Instant,
-    /// What the key held as of [`Self::as_of`]; `None`: not known, or too long to be cached.
+    /// The state of the key at [`Self::as_of`]; `None`: not known, or too long to be cached.
     cached: Option<CachedState>,
+    /// No client is charged as of an earlier moment.
     as_of: Instant,
 }
 
@@ -47,36 +49,35 @@ impl CachedState {
     }
 }
 
-/// What a look at the first client of a queue comes to.
+/// The result of [`Queue::turn`], which serves the first client.
 enum Turn {
-    /// It waits on: its units are due then.
+    /// The client continues to wait. Its units are due at this moment.
     Wait(Instant),
-    /// Its units are due, but after its deadline.
+    /// The client's units have become due, but after its deadline.
     Late,
-    /// It is granted its units. The bytes of the change are in the buffer of the look.
+    /// The client is granted its units. The bytes of the change are in the buffer that was passed to [`Queue::turn`].
     Granted(Decision, Change),
 }
 
 impl<C> Queue<C> {
-    /// An empty queue for `key`, whose first client is `waiter`. Alone, it would be granted its units at `due` at the latest.
+    /// An empty queue for `key`, which `waiter` is about to join. The waiter's units are due at `due` at the latest.
     pub(super) fn new<K: KeyState>(db: i32, key: Arc<[u8]>, waiter: &Waiter<C>, state: &K, due: Instant) -> Self {
         let (policy, joined) = (&waiter.policy, waiter.joined);
         let due = first_grant(state, policy, waiter.request, joined, due).unwrap_or(due);
         let cached = CachedState::of(state, policy);
         let (waiters, deadlines) = (BTreeMap::new(), BTreeSet::new());
         let mut queue = Self { db, key, waiters, deadlines, wake: due, due, cached, as_of: joined };
-        queue.wake = queue.next_look(state);
+        queue.wake = queue.next_wake(state);
         queue
     }
 
-    pub(super) fn take(&mut self, number: u64) -> Option<Waiter<C>> {
+    pub(super) fn remove(&mut self, number: u64) -> Option<Waiter<C>> {
         let waiter = self.waiters.remove(&number)?;
         self.deadlines.remove(&(waiter.deadline, number));
         Some(waiter)
     }
 
-    /// Answers the clients whose units are due, if the server may write (`may_grant`), and those whose deadline has passed.
-    /// Returns when to look again.
+    /// See [`Queues::serve`](super::Queues::serve). Appends to `answers`, and returns the next wake time.
     pub(super) fn serve<K: KeyState>(
         &mut self,
         key: &mut K,
@@ -86,7 +87,7 @@ impl<C> Queue<C> {
         answers: &mut Vec<Answer<C, K::Error>>,
     ) -> Instant {
         if !may_grant {
-            // Units that flow in while the server refuses writes are not owed to the waiting clients.
+            // The waiting clients do not get the units that flow in while the server refuses writes.
             self.as_of = now;
         }
         loop {
@@ -96,15 +97,16 @@ impl<C> Queue<C> {
             }
         }
         let deadline = self.deadlines.first().map_or(Instant::MAX, |&(deadline, _)| deadline);
-        deadline.min(if may_grant { self.next_look(key) } else { self.due })
+        deadline.min(if may_grant { self.next_wake(key) } else { self.due })
     }
 
     /// When the first client may be granted next: when its units are due, or when the key expires.
-    fn next_look<K: KeyState>(&self, key: &K) -> Instant {
+    fn next_wake<K: KeyState>(&self, key: &K) -> Instant {
         self.due.min(key.expires().unwrap_or(Instant::MAX))
     }
 
-    /// Grants in the order of arrival, up to the first client whose units are not due. Returns when they are.
+    /// Grants units in the order of arrival, up to the first client whose units are not due. Returns when that client's units
+    /// are due.
     fn grant<K: KeyState>(
         &mut self,
         key: &mut K,
@@ -123,28 +125,29 @@ impl<C> Queue<C> {
                 Ok(Turn::Late) => peek(key, &policy, now, request).map(|decision| denied(decision, timeout)),
                 Ok(Turn::Granted(decision, change)) => key.commit(&change, &bytes, now).map(|()| {
                     self.cached = CachedState::of(key, &policy);
-                    // The decision is as of the moment of the charge, and the answer comes now.
+                    // `reset` counts from the moment as of which the client is charged, but the answer is sent now.
                     let reset = decision.reset.saturating_sub(now.since(self.as_of));
                     Decision { reset, ..decision }
                 }),
                 Err(error) => Err(error),
             };
-            if let Some(head) = self.take(number) {
+            if let Some(head) = self.remove(number) {
                 answers.push((head, answer));
             }
         }
         Instant::MAX
     }
 
-    /// Looks at the first client, whose number is `number`. If it is granted, [`Self::as_of`] becomes the moment of the charge.
+    /// Serves the first client, whose number is `number`. If it is granted its units, [`Self::as_of`] becomes the moment as of
+    /// which it is charged.
     fn turn<K: KeyState>(&mut self, number: u64, key: &K, now: Instant, bytes: &mut Bytes) -> Result<Turn, K::Error> {
         let Some(head) = self.waiters.get(&number) else { return Ok(Turn::Wait(Instant::MAX)) };
         let (policy, request, joined, deadline) = (head.policy, head.request, head.joined, head.deadline);
         let record_error = |error| K::record_error(&policy, error);
         let stored = key.stored(&policy)?;
-        // A client that may be charged as of a past moment is judged by what the key held then, though the key may have expired
-        // since. For a record of another policy the moment at which the units were due is not exact: then the charge counts from
-        // now.
+        // A client may be charged as of a past moment. The decision then depends on the key's value at that moment, even if the
+        // key has expired since. If the record was written under another policy, it does not show exactly when the units were
+        // due, and the client is charged as of now instead.
         let cached = self.cached.as_ref().map(|cached| (cached.value.as_deref(), cached.expires));
         let cached = cached.filter(|&(value, expires)| {
             value == stored || stored.is_none() && policy.charges_when_due() && expires.is_some_and(|expires| expires <= now)
@@ -187,19 +190,19 @@ impl<C> Queue<C> {
         Ok(Turn::Granted(decision, view.store(&next, bytes)))
     }
 
-    /// Denies the clients whose deadline has passed. Returns whether the first client was among them, so that another is the first.
+    /// Denies the clients whose deadline has passed. Returns whether the queue has a new first client because of that.
     fn time_out<K: KeyState>(&mut self, key: &K, now: Instant, most: usize, answers: &mut Vec<Answer<C, K::Error>>) -> bool {
         let first = self.waiters.first_key_value().map(|(&number, _)| number);
-        let mut moved = false;
+        let mut first_left = false;
         while let Some(&(_, number)) =
             self.deadlines.first().filter(|&&(deadline, _)| deadline <= now && answers.len() < most)
         {
-            let Some(waiter) = self.take(number) else { break };
+            let Some(waiter) = self.remove(number) else { break };
             let decision = peek(key, &waiter.policy, now, waiter.request);
             let timeout = waiter.timeout();
             answers.push((waiter, decision.map(|decision| denied(decision, timeout))));
-            moved |= Some(number) == first;
+            first_left |= Some(number) == first;
         }
-        moved && !self.waiters.is_empty()
+        first_left && !self.waiters.is_empty()
     }
 }

@@ -1,4 +1,4 @@
-//! The functions of the module API: calling them, checking that the server has them, and what every callback needs.
+//! The functions of the module API: calls them, and checks that the server has them. Also helpers that all callbacks use.
 
 use std::ffi::{CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};

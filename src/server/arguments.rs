@@ -1,4 +1,4 @@
-//! The arguments of a command, as `COMMAND DOCS` and `RL.HELP` show them.
+//! The description of a command's arguments, for `COMMAND DOCS` and `RL.HELP`.
 
 use std::ffi::{c_char, c_int, CString};
 use std::fmt;
@@ -16,9 +16,9 @@ pub enum ArgumentKind {
     Integer,
     /// A keyword that has no value: [`Argument::token`] sets it.
     Token,
-    /// One of these.
+    /// One of these arguments.
     OneOf(Vec<Argument>),
-    /// All of these, in this order.
+    /// All of these arguments, in this order.
     Block(Vec<Argument>),
 }
 
@@ -37,7 +37,7 @@ impl Argument {
         Self { name: name.into(), kind, token: None, optional: false, multiple: false }
     }
 
-    /// Sets the keyword that precedes the argument, or is the argument.
+    /// Sets the keyword that precedes the argument, or that is the argument ([`ArgumentKind::Token`]).
     pub fn token(self, token: &str) -> Self {
         Self { token: Some(token.into()), ..self }
     }

@@ -10,11 +10,11 @@ use redis_module::raw;
 use super::api::{api, contain_panic};
 use super::{Call, Server};
 
-/// A client that is blocked, to be unblocked exactly once: by [`Self::reply_with`], or by a callback of `H` that returns the
-/// handle. Dropping the handle replies an internal error, so that no client waits for ever.
+/// The handle of a blocked client, which must be unblocked exactly once: by [`Self::reply_with`], or by a callback of `H` that
+/// returns the handle. Dropping the handle replies with an internal error, so that no client waits for ever.
 ///
-/// `H` replies to the client. It fixes the type of the answer: to unblock a client twice, or with another handler's answer, does
-/// not compile.
+/// `H` replies to the client, and determines the type of the answer. Code that unblocks a client twice, or with an answer for
+/// another handler, does not compile.
 pub struct BlockedClient<H: ReplyHandler> {
     raw: *mut raw::RedisModuleBlockedClient,
     handler: PhantomData<fn(H)>,
@@ -30,29 +30,29 @@ pub struct ClientId(usize);
 
 /// Replies to blocked clients.
 pub trait ReplyHandler: Sized {
-    /// What a client is unblocked with.
+    /// The answer to a call: what the client is unblocked with, and [`Self::reply`] replies with.
     type Answer;
 
     /// Replies to the call of a client that was unblocked with `answer`.
     fn reply(call: &Call<'_>, answer: Self::Answer);
 
-    /// The server unblocks a client (`CLIENT UNBLOCK`). Replies to the client's call, and returns the client's handle; `None` if
-    /// the handle has been used.
+    /// Called when the server unblocks a client (`CLIENT UNBLOCK`). Replies to the client's call, and returns the client's handle;
+    /// `None` if the handle has been used.
     fn on_timeout(call: &Call<'_>, client: ClientId) -> Option<BlockedClient<Self>>;
 
-    /// A client has disconnected. Returns its handle; `None` if the handle has been used.
+    /// Called when a client has disconnected. Returns its handle; `None` if the handle has been used.
     fn on_disconnect(server: &Server<'_>, client: ClientId) -> Option<BlockedClient<Self>>;
 }
 
-/// What the server keeps from the unblocking of a client to its reply: the answer; `None` if the handle was dropped.
+/// The data that the server keeps between the unblocking of a client and its reply: the answer; `None` if the handle was dropped.
 type PrivateData<H> = Option<<H as ReplyHandler>::Answer>;
 
 impl<H: ReplyHandler> BlockedClient<H> {
     /// Blocks the client of a call, to which nothing may have been replied yet. `None` if the server refuses; then nothing has
     /// been replied either.
     ///
-    /// Valkey from 9.1 on refuses clients to which it may have to send something else meanwhile, such as those with a
-    /// subscription. The other servers refuse only where [`Server::forbids_blocking`] says so.
+    /// Valkey 9.1 and newer refuse a client to which they may have to send other data meanwhile, such as a client with a
+    /// subscription. The other servers refuse only where [`Server::forbids_blocking`] is true.
     pub fn block(call: &Call<'_>) -> Option<Self> {
         let (reply, timeout, free) =
             (Some(reply_callback::<H> as _), Some(timeout_callback::<H> as _), Some(free_data::<H> as _));
@@ -68,7 +68,7 @@ impl<H: ReplyHandler> BlockedClient<H> {
         Some(Self { raw, handler: PhantomData })
     }
 
-    /// Returns the client's identity, which the callbacks get.
+    /// Returns the client's id, which the callbacks get, too.
     pub fn id(&self) -> ClientId {
         ClientId::of(self.raw)
     }
@@ -125,8 +125,8 @@ unsafe extern "C" fn reply_callback<H: ReplyHandler>(
     argc: c_int,
 ) -> c_int {
     let reply = |call: &Call<'_>| {
-        // SAFETY: the pointer is null or comes from `unblock` with the same `H`, and `free_data` gets it only afterwards. Nobody
-        // else has it.
+        // SAFETY: the pointer is null or comes from `unblock` with the same `H`, and `free_data` gets it only afterwards. Nothing
+        // else refers to it.
         let data = unsafe { api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<PrivateData<H>>().as_mut() };
         match data.map(Option::take) {
             Some(Some(answer)) => H::reply(call, answer),
@@ -152,7 +152,8 @@ unsafe extern "C" fn timeout_callback<H: ReplyHandler>(
     let end = |call: &Call<'_>| {
         // SAFETY: the context is that of a blocked client.
         let client = unsafe { api!(RedisModule_GetBlockedClientHandle(ctx)) };
-        // The server leaves it to the module to unblock the client, and would keep its memory, and the module, for ever.
+        // The server does not unblock the client itself. If the module did not, the server would never free the client's memory, and
+        // never unload the module.
         if let Some(client) = H::on_timeout(call, ClientId::of(client)) {
             client.end();
         }

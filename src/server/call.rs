@@ -28,7 +28,7 @@ impl<'a> Deref for Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The call for which the server passed these arguments.
+    /// A call with the arguments that the server has passed.
     ///
     /// # Safety
     /// `argv` must point to `argc` valid strings that nobody changes or frees during `'a`, and `server` must be in the call that
@@ -46,21 +46,21 @@ impl<'a> Call<'a> {
         self.arguments.get(index).map(|&string| unsafe { string_bytes(string) })
     }
 
-    /// Whether the server only asks for the positions of the keys, of a command with the flag `getkeys-api`. The command must
-    /// then answer with [`Self::key_at`], and do nothing else.
+    /// Whether the server calls a command with the flag `getkeys-api` only to get the positions of its keys. The command must
+    /// then call [`Self::key_at`] for each key, and do nothing else.
     pub fn asks_for_keys(&self) -> bool {
         // SAFETY: `self.ctx` is live.
         unsafe { api!(RedisModule_IsKeysPositionRequest(self.ctx)) != 0 }
     }
 
-    /// Answers that argument `index` is a key.
+    /// Reports that argument `index` is a key: see [`Self::asks_for_keys`].
     pub fn key_at(&self, index: usize) {
         // SAFETY: `self.ctx` is live.
         unsafe { api!(RedisModule_KeyAtPos(self.ctx, index as c_int)) }
     }
 
-    /// Deletes the key that argument `index` names if it has expired, with the notification that this causes.
-    pub fn expire_if_due(&self, index: usize) {
+    /// Deletes the key that argument `index` names if it has expired. This publishes the notification for the expiry.
+    pub fn delete_if_expired(&self, index: usize) {
         if let Some(&name) = self.arguments.get(index) {
             // The server deletes an expired key when it looks it up.
             // SAFETY: `self.ctx` is live, and the name is an argument of the call.
@@ -74,7 +74,7 @@ impl<'a> Call<'a> {
         !unsafe { api!(RedisModule_GetCommand(self.ctx, command.name.as_ptr())) }.is_null()
     }
 
-    /// Replies an array of five integers.
+    /// Replies with an array of five integers.
     pub fn reply_integers(&self, integers: &[i64; 5]) {
         shortcuts::reply::integers(self, integers);
     }
@@ -91,36 +91,36 @@ impl<'a> Call<'a> {
         unsafe { api!(RedisModule_ReplyWithMap(self.ctx, len as _)) };
     }
 
-    /// Replies an integer.
+    /// Replies with an integer.
     pub fn reply_integer(&self, integer: i64) {
         // SAFETY: `self.ctx` is live.
         unsafe { api!(RedisModule_ReplyWithLongLong(self.ctx, integer)) };
     }
 
-    /// Replies a string.
+    /// Replies with a string.
     pub fn reply_string(&self, text: &str) {
         self.reply_bytes(text.as_bytes());
     }
 
-    /// Replies a string of arbitrary bytes.
+    /// Replies with a string of arbitrary bytes.
     pub fn reply_bytes(&self, bytes: &[u8]) {
         // SAFETY: `self.ctx` is live, and the server copies the bytes.
         unsafe { api!(RedisModule_ReplyWithStringBuffer(self.ctx, bytes.as_ptr().cast(), bytes.len())) };
     }
 
-    /// Replies a simple string, such as `OK`.
+    /// Replies with a simple string, such as `OK`.
     pub fn reply_status(&self, status: &CStr) {
         // SAFETY: `self.ctx` is live, and the server copies the text.
         unsafe { api!(RedisModule_ReplyWithSimpleString(self.ctx, status.as_ptr())) };
     }
 
-    /// Replies nil.
+    /// Replies with nil.
     pub fn reply_nil(&self) {
         // SAFETY: `self.ctx` is live.
         unsafe { api!(RedisModule_ReplyWithNull(self.ctx)) };
     }
 
-    /// Replies an error. `text` must begin with the error's code and must not contain control characters.
+    /// Replies with an error. `text` must begin with the error's code and must not contain control characters.
     pub fn reply_error(&self, text: &str) {
         let text = CString::new(text).unwrap_or_else(|_| c"ERR".into());
         // SAFETY: `self.ctx` is live. The server copies the text and does not interpret it as a format.
@@ -165,7 +165,7 @@ pub trait CommandHandler {
     fn run(call: &Call<'_>);
 }
 
-/// The callback that the server calls for a command: it calls the handler `H`.
+/// The callback of a command, which calls the handler `H`.
 ///
 /// # Safety
 /// Only the server may call it: `ctx` and the `argc` arguments in `argv` must be live during the call.

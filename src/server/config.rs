@@ -29,9 +29,9 @@ pub struct NumberParameter {
 /// A parameter whose value is one or more of a few words.
 pub struct WordsParameter {
     name: &'static CStr,
-    /// The words, each with its bit. The first has none.
+    /// The words, each with its bit. The first word has 0 instead of a bit.
     words: &'static [(&'static CStr, c_int)],
-    /// Whether the value can be more than one word.
+    /// Whether the value can consist of several words.
     several: bool,
     default: c_int,
     value: AtomicI32,
@@ -57,7 +57,7 @@ impl NumberParameter {
     /// Registers the parameter. Its default is the value that the module's arguments give, if they do.
     ///
     /// # Errors
-    /// What is wrong with the value given.
+    /// Why the given value is invalid.
     fn register(&'static self, server: &Server<'_>, given: Option<&str>) -> Result<c_int, String> {
         let default = given.map_or(Ok(self.default), |word| self.parse(word))?;
         self.value.store(default, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl WordsParameter {
         Self { name, words, several: false, default, value: AtomicI32::new(default) }
     }
 
-    /// A parameter that accepts any of `words`, or several. The first must have the bit 0. `default` is a sum of bits.
+    /// A parameter that accepts one or several of `words`. The first must have the bit 0. `default` is a sum of bits.
     pub const fn any_of(name: &'static CStr, words: &'static [(&'static CStr, c_int)], default: c_int) -> Self {
         Self { several: true, ..Self::one_of(name, words, default) }
     }
@@ -109,7 +109,7 @@ impl WordsParameter {
     /// Registers the parameter. Its default is the value that the module's arguments give, if they do.
     ///
     /// # Errors
-    /// What is wrong with the value given.
+    /// Why the given value is invalid.
     fn register(&'static self, server: &Server<'_>, given: Option<&str>) -> Result<c_int, String> {
         let default = given.map_or(Ok(self.default), |words| self.parse(words))?;
         self.value.store(default, Ordering::Relaxed);
@@ -137,8 +137,8 @@ impl Parameter {
     }
 }
 
-/// Registers the parameters. The values come from the module's `arguments` (names, each with its value), and outweighing these,
-/// from the server's configuration file.
+/// Registers the parameters. Their values come from the module's `arguments` (names, each with its value). The server's
+/// configuration file overrides them.
 ///
 /// # Errors
 /// Why the module must not be loaded.
@@ -170,7 +170,7 @@ fn values(parameters: &[Parameter], arguments: &[&[u8]]) -> Result<Vec<Option<St
     for argument in arguments {
         let named = |parameter: &Parameter| argument.eq_ignore_ascii_case(parameter.name().to_bytes());
         if let Some(index) = parameters.iter().position(named) {
-            // If a name is given twice, the last one counts, as in the server's configuration file.
+            // If a name is given twice, the last value counts, as in the server's configuration file.
             (values[index], current) = (Some(String::new()), Some(index));
         } else if let Some(value) = current.and_then(|index: usize| values[index].as_mut()) {
             // A value of several words: `CONFIG REWRITE` writes the arguments without the quotes around such a value.
@@ -184,8 +184,8 @@ fn values(parameters: &[Parameter], arguments: &[&[u8]]) -> Result<Vec<Option<St
     Ok(values)
 }
 
-/// Registers the parameters with [`register`], and has the server set them from its configuration file. Returns whether the
-/// module may be loaded; otherwise the reason is logged.
+/// Registers the parameters with [`register`], and makes the server set them from its configuration file. Returns whether the module
+/// may be loaded; if it may not, logs the reason.
 pub(super) fn configure(server: &Server<'_>, parameters: &'static [Parameter], arguments: &[&[u8]]) -> bool {
     if let Err(error) = register(server, parameters, arguments) {
         log_warning(server, &format!("redis-rl: {error}"));

@@ -1,4 +1,4 @@
-//! The server, as the module sees it while the server calls the module.
+//! The server during one call of the module: its clocks, its state and its notifications.
 
 use std::ffi::{c_int, CString};
 use std::marker::PhantomData;
@@ -35,8 +35,8 @@ impl<'a> Server<'a> {
 
     /// Returns the wall clock's time, in microseconds since the Unix epoch; 0 before that.
     ///
-    /// The server's own reading (`RedisModule_CachedMicroseconds`, from Redis 7.2 on) would not do: it does not advance during
-    /// a transaction or a script.
+    /// The server's own reading (`RedisModule_CachedMicroseconds`, from Redis 7.2 on) is not used, because it does not advance
+    /// during a transaction or a script.
     pub fn now_us(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
@@ -78,7 +78,7 @@ impl<'a> Server<'a> {
         let read_only = self.flags() & raw::REDISMODULE_CTX_FLAGS_READONLY != 0;
         // SAFETY: the function has no requirements.
         let paused = unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
-        !read_only && !paused && !write_refusals::apply(self)
+        !read_only && !paused && !write_refusals::refuses_writes(self)
     }
 
     /// Whether the server is a node of a cluster.

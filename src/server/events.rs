@@ -9,19 +9,19 @@ use super::api::{api, contain_panic, string_bytes};
 use super::shortcuts::propagation;
 use super::{write_refusals, Server};
 
-/// Handles what the server calls the module for besides commands. A panic ends in the callback that calls the handler.
+/// Handles the timer and the server's events. A panic ends in the callback that calls the handler.
 pub trait EventHandler {
-    /// The timer has fired.
+    /// Called when the timer has fired.
     fn on_timer(server: &Server<'_>);
 
-    /// A key of the selected database has changed: see [`Server::subscribe_to_key_events`].
+    /// Called when a key of the selected database has changed: see [`Server::subscribe_to_key_events`].
     fn on_key_event(server: &Server<'_>, name: &[u8]);
 
-    /// A database was flushed or swapped, or the server has become a primary or a replica.
+    /// Called when a database was flushed or swapped, or the server has become a primary or a replica.
     fn on_database_event(server: &Server<'_>);
 
-    /// The server does its periodic work, ten times a second unless `hz` says otherwise. Unlike timers, it keeps this pace when
-    /// the wall clock is set.
+    /// Called by the server's periodic work, ten times a second unless `hz` says otherwise. Unlike timers, it keeps this pace
+    /// when the wall clock is set.
     fn on_cron(server: &Server<'_>);
 }
 
@@ -30,13 +30,13 @@ pub trait EventHandler {
 pub struct Timer(raw::RedisModuleTimerID);
 
 impl Server<'_> {
-    /// Starts a timer, which calls [`EventHandler::on_timer`] once, in so many milliseconds.
+    /// Starts a timer, which calls [`EventHandler::on_timer`] once, after `in_ms` milliseconds.
     pub fn start_timer<H: EventHandler>(&self, in_ms: i64) -> Timer {
         // SAFETY: `self.ctx` is live, and the callback uses no data.
         Timer(unsafe { api!(RedisModule_CreateTimer(self.ctx, in_ms, Some(timer_fired::<H>), ptr::null_mut())) })
     }
 
-    /// Stops a timer. One that has fired meanwhile is no error.
+    /// Stops a timer. Does nothing if the timer has already fired.
     pub fn stop_timer(&self, Timer(id): Timer) {
         // SAFETY: `self.ctx` is live. The server looks timers up by number and ignores unknown ones.
         unsafe { api!(RedisModule_StopTimer(self.ctx, id, ptr::null_mut())) };

@@ -1,4 +1,4 @@
-//! Sections of `INFO`, which the module reads where the module API has no function for a fact.
+//! Sections of `INFO`, from which the module reads facts that no function of the module API returns.
 
 use std::ffi::CStr;
 

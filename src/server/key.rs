@@ -14,8 +14,8 @@ use super::{Call, Server};
 /// The longest string that the server stores.
 const MAX_LEN: usize = 512 * 1024 * 1024;
 
-/// A value of this length or more, to whose end a change appends and whose deadline moves, is replicated as the appended bytes
-/// and the deadline: two effects are then cheaper than one with the whole value.
+/// If a change appends to a value and moves its deadline, and the new value has this length or more, it is replicated as two
+/// effects, with the appended bytes and with the deadline. These are then cheaper than one effect with the whole value.
 const LONG: usize = 256;
 
 /// The value of a key.
@@ -34,9 +34,9 @@ pub enum Value<'k> {
 pub struct ReadKey<'c> {
     server: &'c Server<'c>,
     name: *mut raw::RedisModuleString,
-    /// Null if the key does not exist, except where the key is open for writing.
+    /// Null if the key is open only for reading and does not exist.
     handle: *mut raw::RedisModuleKey,
-    /// The mode for access to the bytes of the value: [`WRITE`] if they may be changed in place.
+    /// The mode in which the bytes of the value are accessed: [`WRITE`] if they may be changed in place.
     access: c_int,
     /// The bytes of the value and their number, if [`Self::value`] has looked them up since the last change.
     known: Cell<Option<(*mut u8, usize)>>,
@@ -62,11 +62,10 @@ struct OwnedName<'c> {
 const WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
 
 impl<'c> ReadKey<'c> {
-    /// Opens the key that argument `index` names, without any trace: the server does not mark the key as used. `None` if the
-    /// call has no such argument.
+    /// Opens the key that argument `index` names. The server does not mark the key as used. `None` if the call has no such argument.
     pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
-        // An expired key reads as missing, but reading does not delete it. Redis 7.0 does not know this flag and treats the key
-        // as for any command that reads.
+        // With this flag, an expired key reads as missing, but is not deleted. Redis 7.0 does not know the flag, and treats the
+        // key as in any command that reads.
         const NOEXPIRE: u32 = 1 << 19;
         const MODE: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH | NOEXPIRE;
         let &name = call.arguments.get(index)?;
@@ -99,8 +98,8 @@ impl<'c> ReadKey<'c> {
         (ms >= 0).then_some(ms)
     }
 
-    /// Returns the value. Of a string with fewer than `min_len` bytes the bytes are not accessed, since that would change how
-    /// the server stores the string.
+    /// Returns the value. If a string has fewer than `min_len` bytes, this does not access the bytes, because that would change
+    /// how the server stores the string.
     pub fn value(&self, min_len: usize) -> Value<'_> {
         // SAFETY: `handle` is an open key or null; both functions accept both.
         let (kind, len) = unsafe { (api!(RedisModule_KeyType(self.handle)), api!(RedisModule_ValueLength(self.handle))) };
@@ -137,7 +136,7 @@ impl<'c> WriteKey<'c> {
         Some(Self { key, own_name: None })
     }
 
-    /// Opens a key of database `db` by its name, outside of a command: a timer does.
+    /// Opens a key of database `db` by its name, in a timer's callback.
     ///
     /// # Errors
     /// [`Moved`] if this node of the cluster would redirect a client that asks for the key.
@@ -164,7 +163,7 @@ impl<'c> WriteKey<'c> {
         Ok(Self { key, own_name: Some(owned) })
     }
 
-    /// Whether a string of so many bytes can be stored.
+    /// Whether the server can store a string of `len` bytes.
     pub const fn fits(len: usize) -> bool {
         len <= MAX_LEN
     }
@@ -187,8 +186,8 @@ impl<'c> WriteKey<'c> {
 
         let appends = offset > 0 && new_len >= old_len;
         let (moves_deadline, deadline_ms) = if appends {
-            // To move the deadline of a log takes an effect of its own, or one with the whole log, which costs more than the check
-            // here. So it is moved only when it must be, and then as far as it may be.
+            // A moved deadline needs an effect of its own, or one with the whole log, either of which costs more than this
+            // check. So the deadline is moved only if it must be, and then as far as possible.
             // SAFETY: the key is open and holds a string.
             (!deadlines.contains(&unsafe { api!(RedisModule_GetAbsExpire(handle)) }), *deadlines.end())
         } else {
@@ -214,8 +213,8 @@ impl<'c> WriteKey<'c> {
         }
     }
 
-    /// Makes the value a string of `new_len` bytes, of which those that it had before stay. Returns a pointer to them and the
-    /// former length; `None` if the server refuses.
+    /// Truncates or extends the value to `new_len` bytes. Returns a pointer to them and the former length; `None` if the server
+    /// refuses.
     #[inline(always)]
     fn resize(&mut self, new_len: usize) -> Option<(*mut u8, usize)> {
         let ReadKey { handle, access, .. } = self.key;
@@ -257,7 +256,7 @@ impl<'c> WriteKey<'c> {
             // SAFETY: the context belongs to the running call or timer, and the name lives as long as `self`.
             effects(unsafe { Effects::new(server.ctx, name) });
         } else {
-            // Nothing would receive an effect. This only makes the server count the change, which `save` points go by.
+            // No effect would have a receiver. This call only makes the server count the change, for its `save` points.
             // SAFETY: the context belongs to the running call.
             unsafe { api!(RedisModule_ReplicateVerbatim(server.ctx)) };
         }
@@ -266,7 +265,7 @@ impl<'c> WriteKey<'c> {
     }
 }
 
-/// What a key open for reading can do, a key open for writing can do as well.
+/// A key that is open for writing can be read, too.
 impl<'c> Deref for WriteKey<'c> {
     type Target = ReadKey<'c>;
 

@@ -27,13 +27,13 @@ pub enum KeySpec {
     None,
 }
 
-/// A row in the table of commands: everything that the server has to know of a command.
+/// A row in the table of commands: the description of a command for the server.
 pub struct Command {
     /// The name, in lower case.
     pub name: &'static CStr,
     /// The function that the server calls: [`run_command`](super::run_command) of the command's handler.
     pub callback: unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int,
-    /// The number of arguments including the name. A negative number means at least so many.
+    /// The number of arguments including the name. A negative number -n means at least n.
     pub arity: c_int,
     /// The command flags, as `RedisModule_CreateCommand` takes them.
     pub flags: &'static CStr,
@@ -58,8 +58,8 @@ impl Command {
 /// The ACL category of all commands of the module, on servers where modules can add categories (Redis 7.4, Valkey 8).
 const CATEGORY: &CStr = c"ratelimit";
 
-/// Registers the configuration parameters, then `commands`, then those of `compat` whose names are free. `compat` is evaluated
-/// after the parameters have got their values. If this fails, the reason is logged, and the server does not load the module.
+/// Registers the configuration parameters, then `commands`, then those of `compat` whose names are free. `compat` is iterated after
+/// the parameters have got their values. If this fails, it logs the reason, and the server does not load the module.
 pub fn register<'c>(
     ctx: &Context,
     arguments: &[RedisString],
@@ -75,7 +75,7 @@ pub fn register<'c>(
     }
     if let Some(command) = effects::COMMANDS.iter().find(|command| !knows(server, command)) {
         let needs = format!("redis-rl needs the command {}", command.to_string_lossy());
-        let reason = "redis-rl replicates its changes to replicas and the append-only file by this command";
+        let reason = "redis-rl uses this command to replicate its changes to replicas and the append-only file";
         log_warning(server, &format!("{needs}, which this server has renamed or disabled: {reason}"));
         return Status::Err;
     }
@@ -116,14 +116,14 @@ fn could_not_register(server: &Server<'_>, command: &Command) -> Status {
     Status::Err
 }
 
-/// The module option of Valkey 9 by which a module accepts that whole slots move (`CLUSTER MIGRATESLOTS`). This module does: all
-/// its persistent state is in strings, and blocked clients are sent to the new node when their queue is next served. Redis may
-/// give the bit another meaning.
+/// The module option of Valkey 9 by which a module declares that whole slots may be moved (`CLUSTER MIGRATESLOTS`). That is
+/// safe for this module: all its persistent state is in strings, and blocked clients are sent to the new node when their queue
+/// is next served. In Redis the bit may have another meaning.
 const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
 
 fn set_options(server: &Server<'_>) {
-    // The module opens a key for writing before it knows whether it will write. So the server must not take the opening for a
-    // change: `WriteKey` reports changes itself.
+    // The module opens a key for writing before it is known whether the key will change. So the server must not treat the
+    // opening as a change: `WriteKey` reports changes itself.
     let mut options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int;
     if moves_whole_slots(server) {
         options |= HANDLE_ATOMIC_SLOT_MIGRATION;
@@ -167,8 +167,8 @@ fn add_category(server: &Server<'_>) {
     }
 }
 
-/// Adds a command to the ACL categories that follow from its flags, as the server does for its own commands, and to [`CATEGORY`]
-/// if that exists. Servers before 7.2 have no categories for commands of modules.
+/// Adds a command to the ACL categories that follow from its flags, as the server does for its own commands, and to
+/// [`CATEGORY`] if that exists. Servers before 7.2 have no ACL categories for module commands.
 fn set_categories(handle: *mut raw::RedisModuleCommand, command: &Command) -> bool {
     const OF_FLAGS: [(&[u8], &str); 4] =
         [(b"write", "write"), (b"readonly", "read"), (b"fast", "fast"), (b"admin", "admin dangerous")];

@@ -1,7 +1,7 @@
 //! Whether the server refuses commands that write: with `OOM`, `NOREPLICAS` or `MISCONF`.
 //!
-//! The server checks this for clients' commands, but not for what a module's timer writes. Redis 7.0 has no function by which a
-//! module could ask, so the module derives it from `INFO` and the configuration, in the same way as the server does.
+//! The server checks this for clients' commands, but not when a module's timer writes. The module API of Redis 7.0 has no
+//! function for this check, so the module makes it itself, from `INFO` and the configuration, in the same way as the server.
 
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -55,7 +55,8 @@ fn configuration(server: &Server<'_>) -> Configuration {
 }
 
 impl Configuration {
-    /// What to assume if `CONFIG` is renamed: the server's defaults, and one replica. `INFO` shows whether any are required.
+    /// The assumption if `CONFIG` is renamed: the server's defaults, except that one replica is required. Whether any is
+    /// required shows in `INFO`: see [`lacks_replicas`].
     const UNKNOWN: Self = Self { min_replicas: 1, needs_snapshots: true, eviction: Eviction::None, databases: 16 };
 
     fn read(server: &Server<'_>) -> Self {
@@ -111,7 +112,7 @@ fn number(value: &[u8]) -> i64 {
 }
 
 /// Whether the server, which is a primary, would now refuse a client's command that writes and takes memory.
-pub(super) fn apply(server: &Server<'_>) -> bool {
+pub(super) fn refuses_writes(server: &Server<'_>) -> bool {
     let (configuration, flags) = (configuration(server), server.flags());
     is_out_of_memory(server, configuration, flags)
         || lacks_replicas(server, configuration)
@@ -138,7 +139,7 @@ fn is_out_of_memory(server: &Server<'_>, configuration: Configuration, flags: u3
     !(0..configuration.databases).any(has_candidates)
 }
 
-/// `NOREPLICAS`: fewer replicas are in step than `min-replicas-to-write` requires. `INFO` has the field only if it requires any.
+/// `NOREPLICAS`: fewer replicas are good than `min-replicas-to-write` requires. `INFO` has the field only if it requires any.
 fn lacks_replicas(server: &Server<'_>, configuration: Configuration) -> bool {
     configuration.min_replicas > 0
         && Info::section(server, c"replication")

@@ -143,7 +143,7 @@ impl World {
         let (now, request) = (self.now, Request::now(amount));
         self.key.at(now);
         let decision = self.key.peek(&self.policy, now, request).expect("a decision");
-        let queued = self.queues.holds(0, b"key");
+        let queued = self.queues.has_waiters(0, b"key");
         assert_eq!(queued, !self.waiting.is_empty());
         let need = match decision.wait {
             Wait::Never => return,
@@ -165,7 +165,7 @@ impl World {
         self.queues.join(0, b"key", waiter, &self.key, now.saturating_add(need));
         self.waiting.push(client);
         self.tell(format!("{client:?} waits"));
-        assert!(self.queues.next_look().is_some_and(|wakes| wakes <= deadline), "{}", self.story());
+        assert!(self.queues.next_wake().is_some_and(|wakes| wakes <= deadline), "{}", self.story());
     }
 
     /// Makes a call that does not wait.
@@ -182,8 +182,8 @@ impl World {
     /// Fires the timer.
     fn fire(&mut self, may_grant: bool, most: usize) {
         let now = self.now;
-        let late = self.queues.next_look().map_or(Span::ZERO, |wakes| now.since(wakes));
-        while let Some((id, ..)) = self.queues.due(now) {
+        let late = self.queues.next_wake().map_or(Span::ZERO, |wakes| now.since(wakes));
+        while let Some((id, ..)) = self.queues.next_queue(now) {
             let answers = self.queues.serve(id, self.key.at(now), now, may_grant, most);
             let more = answers.len() == most;
             self.told.push(format!("{now:?}: the timer answers {answers:?}"));
@@ -216,11 +216,11 @@ impl World {
     /// is set for the next event.
     fn nobody_is_forgotten(&self) {
         assert_eq!(self.queues.len(), self.waiting.len());
-        let Some(first) = self.waiting.first() else { return assert_eq!(self.queues.next_look(), None) };
+        let Some(first) = self.waiting.first() else { return assert_eq!(self.queues.next_wake(), None) };
         let decision = self.key.peek(&self.policy, self.now, Request::now(first.amount)).expect("a decision");
         assert_eq!(decision.granted, 0, "{first:?} could be granted at {:?}\n{}", self.now, self.story());
         let Wait::For(wait) = decision.wait else { panic!("never") };
-        let wakes = self.queues.next_look().expect("a time");
+        let wakes = self.queues.next_wake().expect("a time");
         let deadline = self.waiting.iter().map(|client| client.deadline).min().expect("somebody");
         assert!(self.now < deadline && wakes <= deadline, "{}", self.story());
         let due = self.now.saturating_add(wait).min(self.key.expires.unwrap_or(Instant::MAX));
@@ -323,14 +323,14 @@ proptest! {
                 Event::Pass(us) => {
                     // Time does not pass beyond the timer: it fires when it is due.
                     let to = world.now.saturating_add(Span::from_us(us));
-                    while let Some(wakes) = world.queues.next_look().filter(|&wakes| wakes <= to) {
+                    while let Some(wakes) = world.queues.next_wake().filter(|&wakes| wakes <= to) {
                         world.now = world.now.max(wakes);
                         world.fire(true, most);
                     }
                     world.now = to;
                 }
                 Event::Timer(late) => {
-                    if let Some(wakes) = world.queues.next_look() {
+                    if let Some(wakes) = world.queues.next_wake() {
                         world.now = world.now.max(wakes).saturating_add(Span::from_us(late));
                         world.fire(true, most);
                     }
@@ -363,7 +363,7 @@ proptest! {
                 Event::Pause(us) => {
                     world.tell("a pause".into());
                     let to = world.now.saturating_add(Span::from_us(us));
-                    while let Some(wakes) = world.queues.next_look().filter(|&wakes| wakes <= to) {
+                    while let Some(wakes) = world.queues.next_wake().filter(|&wakes| wakes <= to) {
                         world.now = world.now.max(wakes);
                         world.fire(false, most);
                     }
@@ -375,11 +375,11 @@ proptest! {
             world.nothing_is_granted_twice();
         }
         // In the end each client is answered, and nothing is left in the queue.
-        while let Some(wakes) = world.queues.next_look() {
+        while let Some(wakes) = world.queues.next_wake() {
             world.now = world.now.max(wakes);
             world.fire(true, most);
         }
-        prop_assert!(world.waiting.is_empty() && world.queues.is_empty() && !world.queues.holds(0, b"key"));
+        prop_assert!(world.waiting.is_empty() && world.queues.is_empty() && !world.queues.has_waiters(0, b"key"));
     }
 
     #[test]
@@ -394,7 +394,7 @@ proptest! {
             world.call(Amount::Cost(1), Span::from_us(86_400_000 * MS));
         }
         for late in late.iter().cycle() {
-            let Some(wakes) = world.queues.next_look() else { break };
+            let Some(wakes) = world.queues.next_wake() else { break };
             world.now = world.now.max(wakes).saturating_add(Span::from_us(*late));
             world.fire(true, 1_000);
         }
@@ -444,7 +444,7 @@ fn a_turn_in_time_is_granted_though_the_timer_is_late() {
             for (deadline, granted) in [(due, 1), (Instant::from_us(due.as_us() - 1), 0)] {
                 let (mut queues, mut key) = (Queues::default(), Key { value: key.value.clone(), expires: key.expires });
                 queues.join(0, b"key", waiter(policy, 1, EPOCH, deadline), &key, due);
-                let (id, ..) = queues.due(late).expect("a queue");
+                let (id, ..) = queues.next_queue(late).expect("a queue");
                 let answers = queues.serve(id, key.at(late), late, true, 10);
                 assert!(
                     matches!(&answers[..], [(Waiter { client: 1, .. }, Ok(row))] if row.granted == granted),
@@ -466,7 +466,7 @@ fn nobody_is_charged_for_a_moment_before_it_came() {
     // The timer is late. In the meantime another client has come, and the first has left.
     queues.join(0, b"key", waiter(burst_one, 2, at(60), Instant::MAX), &key, at(60));
     queues.leave(1, at(61));
-    let (id, ..) = queues.due(at(70)).expect("a queue");
+    let (id, ..) = queues.next_queue(at(70)).expect("a queue");
     assert_eq!(queues.serve(id, key.at(at(70)), at(70), true, 10).len(), 1);
     let next = key.peek(&burst_one, at(70), Request::now(Amount::Cost(1))).expect("a decision");
     assert_eq!(next.wait, Wait::For(Span::from_us(40 * MS)), "it is charged as of its coming, at 60 ms");
@@ -484,7 +484,7 @@ fn a_log_that_has_expired_is_begun_anew() {
     queues.join(0, b"key", waiter(policy, 2, EPOCH, Instant::MAX), &key, EPOCH);
     let late = Instant::from_us(500_000);
     queues.leave(1, late);
-    let (id, ..) = queues.due(late).expect("a queue");
+    let (id, ..) = queues.next_queue(late).expect("a queue");
     let answers = queues.serve(id, key.at(late), late, true, 10);
     assert!(matches!(&answers[..], [(Waiter { client: 2, .. }, Ok(decision))] if decision.granted == 1), "{answers:?}");
     assert_eq!(key.value, used(&policy, late).value);
@@ -504,13 +504,13 @@ fn queues_of_different_keys_know_nothing_of_each_other() {
     queues.wake(1, b"key", soon);
     queues.wake(1, b"other", soon);
     queues.wake(9, b"key", soon);
-    let (id, db, name) = queues.due(soon).expect("a queue");
+    let (id, db, name) = queues.next_queue(soon).expect("a queue");
     assert_eq!((db, &*name), (1, &b"key"[..]));
     let answers = queues.serve(id, &mut keys[1], soon, true, 10);
     assert!(matches!(&answers[..], [(Waiter { client: 1, .. }, Ok(decision))] if decision.granted == 1), "{answers:?}");
-    assert!(queues.due(soon).is_none() && !queues.holds(1, b"key") && queues.holds(0, b"key"));
+    assert!(queues.next_queue(soon).is_none() && !queues.has_waiters(1, b"key") && queues.has_waiters(0, b"key"));
     queues.wake_all(soon);
-    let (id, ..) = queues.due(soon).expect("a queue");
+    let (id, ..) = queues.next_queue(soon).expect("a queue");
     assert!(queues.serve(id, &mut keys[0], soon, true, 10).is_empty());
     assert_eq!(queues.len(), 2);
 }
@@ -527,8 +527,8 @@ fn looks(written: &Policy, policy: Policy) -> usize {
     let mut queues = Queues::default();
     queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, EPOCH.saturating_add(wait));
     for looks in 1.. {
-        let now = queues.next_look().expect("a time");
-        let (id, ..) = queues.due(now).expect("a queue");
+        let now = queues.next_wake().expect("a time");
+        let (id, ..) = queues.next_queue(now).expect("a queue");
         if let [(_, answer)] = &queues.serve(id, key.at(now), now, true, 10)[..] {
             assert_eq!(answer.as_ref().expect("a decision").granted, 1);
             return looks;
@@ -571,7 +571,7 @@ proptest! {
         let mut queues = Queues::default();
         let waiter = Waiter { request: asked, ..waiter(own, 1, now, Instant::MAX) };
         queues.join(0, b"key", waiter, &key, now.saturating_add(wait));
-        let due = queues.next_look().expect("a time");
+        let due = queues.next_wake().expect("a time");
         // The key may expire first, and then all units are free.
         let granted = |at: Instant| own.decide(key.value.as_deref(), at, asked).expect("a decision").decision.granted > 0;
         prop_assert!(granted(due) || key.expires == Some(due), "not at {:?}", due);

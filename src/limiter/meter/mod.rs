@@ -1,16 +1,18 @@
 //! The meter behind FIXED, GCRA and BUCKET: a level of used units that drains with time.
 //!
-//! All three record how much is used and as of when; they differ in how usage drains. GCRA is usually described by its
-//! theoretical arrival time (TAT). A meter that drains one unit per emission interval T is the same algorithm in its other
-//! form: TAT = now + used × T (ATM Forum, Traffic Management 4.1, 1999, section 4.4.2: virtual scheduling and continuous-state
-//! leaky bucket). The level is the form that is exact in integers for every rate, and the one that survives a change of policy.
+//! The record of each algorithm holds how much is used, and as of when. The algorithms differ in how usage drains. GCRA is
+//! usually described by its theoretical arrival time (TAT). A meter that drains one unit per emission interval T is the same
+//! algorithm in another form: TAT = now + used × T (ATM Forum, Traffic Management 4.1, 1999, section 4.4.2: virtual
+//! scheduling and continuous-state leaky bucket). This module uses the level because it is exact in integers for every rate,
+//! and because it can be carried over when the policy changes.
 //!
-//! Used units are counted in *grains*. Where usage drains continuously, a unit is as many grains as the period has
-//! microseconds, so that `limit` grains drain per microsecond: no rate has a remainder.
+//! Usage is counted in *grains*. Where usage drains continuously, a unit consists of as many grains as the period has
+//! microseconds. So exactly `limit` grains drain per microsecond, and no division leaves a remainder.
 //!
-//! With [`Drain::Steps`] all usage is whole units, so a record can also hold when it was written, beside its last step: the last
-//! unit lacks one grain for each microsecond between the two. [`Meter::read`] rounds up, so no decision sees this. It matters when
-//! the policy changes from steps to a continuous flow: tokens then flow from the last write on.
+//! With [`Drain::Steps`] all usage is whole units, which leaves room in the record for the time of the write, besides that
+//! of the last step: [`Meter::written`] subtracts from the usage one grain for each microsecond between the two.
+//! [`Meter::read`] rounds the usage up to whole units again, so this affects no decision under [`Drain::Steps`]. The time of
+//! the write is needed when the policy changes from steps to a continuous flow: tokens then flow from that time on.
 
 mod record;
 
@@ -28,14 +30,15 @@ pub enum Drain {
     Smooth,
     /// `limit` units at once at the end of each period.
     Steps,
-    /// As [`Self::Steps`], but the end of a period also ends the usage in it, and a period runs even if nothing is used.
+    /// As [`Self::Steps`], but a period is a window: it runs even if nothing is used in it, and its end also ends the usage in
+    /// it, debt aside.
     Windows,
 }
 
 impl Drain {
     const ALL: [Self; 3] = [Self::Smooth, Self::Steps, Self::Windows];
 
-    /// Whether levels of this algorithm may drain this way.
+    /// Whether the algorithm has a policy that drains this way.
     const fn is_of(self, kind: Kind) -> bool {
         match kind {
             Kind::Fixed => matches!(self, Self::Windows),
@@ -56,17 +59,18 @@ pub struct Meter {
     /// Units that may be in use.
     pub(super) capacity: u64,
     pub(super) drain: Drain,
-    /// [`Drain::Windows`]: windows begin at each multiple of the period since the Unix epoch, shifted by so many microseconds;
-    /// `None`: at the first call.
+    /// [`Drain::Windows`]: windows begin at each multiple of the period since the Unix epoch, shifted by this many
+    /// microseconds; `None`: a window begins at its first call.
     pub(super) align_us: Option<i64>,
 }
 
-/// What is used.
+/// A level of usage, and its date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Level {
-    /// As of when; where usage drains in steps, the last step or the window's start.
+    /// The date: with [`Drain::Smooth`] the moment as of which `used` holds, with [`Drain::Steps`] the last step, with
+    /// [`Drain::Windows`] the window's start.
     at: Instant,
-    /// Grains. Above the capacity: debt.
+    /// Usage in grains. What exceeds the capacity is debt.
     used: u128,
 }
 
@@ -87,14 +91,13 @@ impl Meter {
         }
     }
 
-    /// Whether the same usage drains alike under both policies.
+    /// Whether the same usage drains in the same way under both policies.
     fn drains_as(&self, other: &Self) -> bool {
         (self.limit, self.period_us, self.capacity, self.drain)
             == (other.limit, other.period_us, other.capacity, other.drain)
     }
 
-    /// Grains in a unit.
-    fn unit(&self) -> u64 {
+    fn grains_per_unit(&self) -> u64 {
         if self.drain == Drain::Windows {
             1
         } else {
@@ -103,10 +106,10 @@ impl Meter {
     }
 
     fn grains(&self, units: u64) -> u128 {
-        u128::from(units) * u128::from(self.unit())
+        u128::from(units) * u128::from(self.grains_per_unit())
     }
 
-    /// The date of a level that begins now.
+    /// The date of a level that begins at `now`: `now` itself, or the start of the aligned window that holds `now`.
     #[inline]
     fn start(&self, now: Instant) -> Instant {
         let Some(offset_us) = self.align_us else { return now };
@@ -120,7 +123,7 @@ impl Meter {
         Instant::from_us(now.as_us().saturating_sub(into_us))
     }
 
-    /// The level at `now`, without what has drained since its date. A level dated in the future counts as dated now.
+    /// The level at `now`: subtracts the usage that has drained since its date. A date in the future counts as `now`.
     #[inline]
     fn advance(&self, level: Level, now: Instant) -> Level {
         let since_us = now.since(level.at).as_us();
@@ -129,61 +132,66 @@ impl Meter {
         }
         let at = level.at.min(now);
         if since_us < self.period_us {
-            let over = level.used == 0 && self.drain == Drain::Steps;
-            return Level { at: if over { now } else { at }, used: level.used };
+            // A window runs even if nothing is used in it. Steps begin with usage, so without usage the date is `now`.
+            let idle = level.used == 0 && self.drain == Drain::Steps;
+            return Level { at: if idle { now } else { at }, used: level.used };
         }
         let drained = u128::from(since_us / self.period_us).saturating_mul(self.grains(self.limit));
         match level.used.saturating_sub(drained) {
             0 => Level { at: self.start(now), used: 0 },
-            // The remainder is below ten years.
+            // The last step, or the window's start: less than a period, so less than ten years, before `now`.
             used => Level { at: Instant::saturating(i128::from(now.as_us()) - i128::from(since_us % self.period_us)), used },
         }
     }
 
-    /// What is used under this policy if `used` is used under `old`. Usage is carried in units: raising the capacity frees the
-    /// difference at once, lowering it frees nothing, and debt above the old capacity is carried whole.
+    /// Converts `used` grains under the policy `old` to grains under this policy. Usage is carried over in units: raising
+    /// the capacity frees the difference at once, lowering it frees nothing, and debt above the old capacity is carried over
+    /// in full.
     #[cold]
     fn carry(&self, old: &Self, used: u128) -> u128 {
-        // Rounded up, against the caller, by less than one grain: less than a microsecond's worth.
-        let (from, to) = (u128::from(old.unit()), u128::from(self.unit()));
+        // Rounding up costs the caller less than one grain: less than what drains in a microsecond.
+        let (from, to) = (u128::from(old.grains_per_unit()), u128::from(self.grains_per_unit()));
         let used = (used / from).saturating_mul(to).saturating_add((used % from * to).div_ceil(from));
         let capacity = self.grains(old.capacity);
         let used = used.min(capacity).min(self.grains(self.capacity)).saturating_add(used.saturating_sub(capacity));
         if self.drain == Drain::Steps {
-            // In whole units: no step brings a fraction.
+            // Usage is whole units, because no step drains a fraction of one.
             used.div_ceil(to).saturating_mul(to)
         } else {
             used
         }
     }
 
-    /// The level that a record holds, in whole units where usage drains in steps; and when the record was written.
+    /// Returns the level in a record, and the time at which the record was written. With [`Drain::Steps`] this undoes
+    /// [`Self::written`]; otherwise the time is the level's date.
     #[inline]
     fn read(&self, level: Level) -> (Level, Instant) {
         if self.drain != Drain::Steps {
             return (level, level.at);
         }
-        let unit = u128::from(self.unit());
+        let unit = u128::from(self.grains_per_unit());
         let used = level.used.div_ceil(unit).saturating_mul(unit);
         (Level { at: level.at, used }, level.at.saturating_add(Span::saturating(used - level.used)))
     }
 
-    /// The level for a record that is written at `now`: the opposite of [`Self::read`].
+    /// The level that a record written at `now` holds. With [`Drain::Steps`] it includes the time of the write: see
+    /// [the module](self).
     #[inline]
     fn written(&self, level: Level, now: Instant) -> Level {
         if self.drain != Drain::Steps {
             return level;
         }
-        let late_us = now.since(level.at).as_us().min(self.period_us - 1);
-        Level { at: level.at, used: level.used.saturating_sub(late_us.into()) }
+        let since_step_us = now.since(level.at).as_us().min(self.period_us - 1);
+        Level { at: level.at, used: level.used.saturating_sub(since_step_us.into()) }
     }
 
     /// The level at `now` of a record that was written at `written` under the policy `old`.
     ///
-    /// Usage drains at the old rate until the policy changes, which is now. But a denied call writes nothing, so the record can't
-    /// show whether this call is the change or a retry long after it, for which the old rate would be wrong. So two more counts are
-    /// made: with the change right after the record was written, and with the change when the record's debt was paid. The least
-    /// of the three counts, so no caller waits longer than the new policy demands.
+    /// Usage drains at the old rate until the policy changes, and at the new rate afterwards. The record does not show when
+    /// the policy changed: this call may be the first one under the new policy, or a retry of an earlier call that was denied
+    /// under it, since a denied call writes nothing. So the level is computed for a change at each of three moments: now,
+    /// right after the record was written, and when the debt in the record was paid. The result is the lowest of the three
+    /// levels, so that no caller waits longer than the new policy demands.
     #[cold]
     fn migrate(&self, old: &Self, (level, written): (Level, Instant), now: Instant) -> Level {
         let level = Level { at: level.at.min(now), used: level.used };
@@ -191,7 +199,7 @@ impl Meter {
         let paid = if debt == 0 { written } else { level.at.checked_add(old.until(level, level.at, debt)).unwrap_or(now) };
         let changed_at = |change: Instant| {
             let Level { at, used } = old.advance(level, change);
-            // Tokens that came in steps flow from the change on, not from the last step.
+            // When steps change to a continuous flow, tokens flow from the change on, not from the last step.
             let at = if old.drain == Drain::Steps && self.drain == Drain::Smooth { change } else { at };
             self.advance_aligned(Level { at, used: self.carry(old, used) }, now)
         };
@@ -199,14 +207,14 @@ impl Meter {
         least(least(changed_at(now), changed_at(written.min(now))), changed_at(paid.min(now)))
     }
 
-    /// [`Self::advance`], with the level's date moved to the start of the aligned window that holds it.
+    /// [`Self::advance`], after moving the level's date to the start of its aligned window, if windows are aligned.
     #[inline]
     fn advance_aligned(&self, level: Level, now: Instant) -> Level {
         let at = if self.align_us.is_some() { self.start(level.at.min(now)) } else { level.at };
         self.advance(Level { at, used: level.used }, now)
     }
 
-    /// How long until `grains`, at least 1 of those in use, have drained; rounded up.
+    /// How long until `grains` of the level's usage have drained, rounded up. `grains` must be at least 1.
     #[inline]
     fn until(&self, level: Level, now: Instant, grains: u128) -> Span {
         if self.drain == Drain::Smooth {
@@ -218,10 +226,10 @@ impl Meter {
         Span::saturating(steps.saturating_mul(self.period_us.into()).saturating_sub(since_us.into()).max(1))
     }
 
-    /// Whole units in so many grains.
+    /// The number of whole units in `grains`.
     #[inline]
-    fn whole(&self, grains: u128) -> u64 {
-        let unit = self.unit().into();
+    fn whole_units(&self, grains: u128) -> u64 {
+        let unit = self.grains_per_unit().into();
         if grains < unit {
             0
         } else {
@@ -229,7 +237,7 @@ impl Meter {
         }
     }
 
-    /// How long until nothing is used any more.
+    /// How long until nothing is used any more, rounded up.
     #[inline]
     fn reset(&self, level: Level, now: Instant) -> Span {
         if level.used == 0 {
@@ -240,12 +248,12 @@ impl Meter {
     }
 }
 
-/// What a record holds.
+/// A decoded record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The policy that it was written under, without an alignment.
+    /// The policy that the record was written under, without the alignment, which records do not hold.
     meter: Meter,
-    /// See [`Meter::read`].
+    /// The level as [`Meter::written`] made it, to be read with [`Meter::read`].
     level: Level,
 }
 
@@ -261,7 +269,7 @@ pub struct View<'a> {
     now: Instant,
     /// The level at `now`.
     level: Level,
-    /// The level as the record holds it; without a record, `level`.
+    /// The level that [`Meter::read`] returned for the record; without a record, `level`.
     recorded: Level,
     /// See [`super::View::matches_policy`].
     pub(super) matches_policy: bool,
@@ -270,14 +278,14 @@ pub struct View<'a> {
 /// The level that a decision leads to.
 #[derive(Clone, Copy, Debug)]
 pub struct Next {
-    /// As the record will hold it.
+    /// The level as [`Meter::written`] makes it for the record.
     level: Level,
-    /// From this moment on the record means nothing.
+    /// From this moment on the record affects no decision.
     expires: Instant,
 }
 
 impl<'a> View<'a> {
-    /// The level of a key that holds `stored`.
+    /// Computes the level of a key that holds `stored`.
     #[inline(always)]
     pub(super) fn load(meter: &'a Meter, stored: Option<&[u8]>, now: Instant) -> Result<Self, RecordError> {
         let Some(bytes) = stored else {
@@ -297,8 +305,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The level of a key that redis-cell left: a theoretical arrival time. The value does not name the policy, so the level counts
-    /// as this policy's, as in redis-cell. Rounded up, against the caller, by less than one grain.
+    /// Computes the level of a key that holds a theoretical arrival time of redis-cell. The value does not hold the policy that
+    /// it was written under, so this policy is assumed, as in redis-cell. Rounding up costs the caller less than one grain.
     #[cold]
     fn load_redis_cell(meter: &'a Meter, bytes: &[u8], now: Instant) -> Option<Self> {
         let tat_ns = if meter.kind == Kind::Gcra { tat_ns(bytes)? } else { return None };
@@ -307,7 +315,7 @@ impl<'a> View<'a> {
         Some(Self { meter, now, level, recorded: level, matches_policy: true })
     }
 
-    /// The level of a record under the policy that it was written under.
+    /// Computes the level of a record under the policy that it was written under.
     pub(super) fn of_record(Record { meter, level }: &'a Record, now: Instant) -> Self {
         let (recorded, _) = meter.read(*level);
         Self { meter, now, level: meter.advance(recorded, now), recorded, matches_policy: true }
@@ -317,7 +325,7 @@ impl<'a> View<'a> {
     pub(super) fn snapshot(&self) -> Snapshot {
         let meter = self.meter;
         Snapshot {
-            remaining: meter.whole(meter.grains(meter.capacity).saturating_sub(self.level.used)),
+            remaining: meter.whole_units(meter.grains(meter.capacity).saturating_sub(self.level.used)),
             reset: meter.reset(self.level, self.now),
         }
     }
@@ -331,12 +339,12 @@ impl<'a> View<'a> {
         let (granted, mut used) = match amount {
             Amount::Cost(n) | Amount::Force(n) => (n, level.used.saturating_add(meter.grains(n))),
             Amount::UpTo(n) => {
-                let granted = n.min(meter.whole(free));
-                // If none fits, the denial is about the first unit.
+                let granted = n.min(meter.whole_units(free));
+                // If no unit is free, the denial shows the wait for one unit.
                 (granted, level.used.saturating_add(meter.grains(granted.max(1))))
             }
             Amount::Refund(n) => {
-                let whole = level.used / u128::from(meter.unit());
+                let whole = level.used / u128::from(meter.grains_per_unit());
                 (n.min(u64::try_from(whole).unwrap_or(u64::MAX)), level.used.saturating_sub(meter.grains(n)))
             }
         };
@@ -344,7 +352,7 @@ impl<'a> View<'a> {
         let mut wait = Span::ZERO;
         if used > capacity && amount.takes_free_units() {
             let denied = |wait| {
-                let (limit, remaining, reset) = (meter.capacity, meter.whole(free), meter.reset(level, now));
+                let (limit, remaining, reset) = (meter.capacity, meter.whole_units(free), meter.reset(level, now));
                 Ok((Decision { granted: 0, limit, remaining, wait, reset }, super::Next::Keep))
             };
             let ahead = match amount {
@@ -357,8 +365,8 @@ impl<'a> View<'a> {
                 return denied(Wait::For(wait.saturating_sub(ahead)));
             }
             if meter.drain != Drain::Smooth {
-                // A booking acts wholly in one window, so it uses up what is left of the windows before it. With steps likewise:
-                // tokens that a full bucket can't hold are lost.
+                // All units of a booking count in one window, so the booking uses up what is left of the windows before it.
+                // With steps the same holds, because tokens that a full bucket can't hold are lost.
                 let step = meter.grains(meter.limit);
                 let steps = (used - capacity).div_ceil(step);
                 used = level.used.max(steps.saturating_mul(step)).saturating_add(meter.grains(granted));
@@ -369,7 +377,7 @@ impl<'a> View<'a> {
         let decision = Decision {
             granted,
             limit: meter.capacity,
-            remaining: meter.whole(capacity.saturating_sub(used)),
+            remaining: meter.whole_units(capacity.saturating_sub(used)),
             wait: Wait::For(wait),
             reset,
         };
@@ -380,7 +388,8 @@ impl<'a> View<'a> {
         } else {
             let left = if used == 0 { meter.until(level, now, 1) } else { reset };
             let expires = now.checked_add(left).ok_or(Overflow)?;
-            // A record's date never goes back: two grids that take turns would each move a window to before the other's.
+            // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
+            // the window's start further and further back.
             let at = level.at.max(self.recorded.at.min(now));
             let level = meter.written(Level { at, used }, now);
             if !record::holds(level.used) {
@@ -397,12 +406,12 @@ impl<'a> View<'a> {
         Change::Write { offset: 0, head: 0, expires: next.expires, slack: Span::ZERO }
     }
 
-    /// Units in use, rounded up.
-    pub(super) fn used(&self) -> u128 {
-        self.level.used.div_ceil(self.meter.unit().into())
+    /// Used units, rounded up.
+    pub(super) fn used_units(&self) -> u128 {
+        self.level.used.div_ceil(self.meter.grains_per_unit().into())
     }
 
-    /// When the level as it was recorded has drained: the TAT.
+    /// The moment at which the recorded level has drained: the TAT of GCRA.
     pub(super) fn drained_at(&self) -> Instant {
         self.recorded.at.saturating_add(self.meter.reset(self.recorded, self.recorded.at))
     }
@@ -410,7 +419,8 @@ impl<'a> View<'a> {
     /// The start and the end of the step or window in force; `None` if usage drains continuously, or if nothing is used.
     pub(super) fn step(&self) -> Option<(Instant, Instant)> {
         let Self { meter, level, recorded, .. } = self;
-        // A new level is dated now. So is one whose step has just fallen, but that one leaves something in use.
+        // A level with usage always has a step or window in force. A window without usage is in force if it is the recorded
+        // one: a window that has ended was replaced by one with another date.
         let over = level.used == 0 && (meter.drain != Drain::Windows || level.at != recorded.at);
         let end = level.at.saturating_add(Span::from_us(meter.period_us));
         (meter.drain != Drain::Smooth && !over).then_some((level.at, end))
@@ -418,13 +428,13 @@ impl<'a> View<'a> {
 
     /// The facts that the three algorithms share.
     pub(super) fn inspect(&self) -> Inspection {
-        let (meter, used) = (self.meter, self.used());
+        let (meter, used) = (self.meter, self.used_units());
         let debt = used.saturating_sub(meter.capacity.into());
         common_facts(meter.kind, meter.limit, meter.period_us, used, self.snapshot(), debt)
     }
 }
 
-/// Division that is one instruction in the usual case.
+/// Division, by one instruction if both numbers fit 64 bits, which is the usual case.
 fn div(a: u128, b: u128) -> u128 {
     match (u64::try_from(a), u64::try_from(b)) {
         (Ok(a), Ok(b)) => (a / b).into(),

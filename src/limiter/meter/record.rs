@@ -6,17 +6,17 @@ use crate::limiter::{Bytes, Instant, Kind, Span, MAX_PERIOD, MAX_UNITS, MIN_PERI
 
 /// The widths in bytes of a record's fields, in their order after the first three bytes (see [`record`]).
 ///
-/// [`encode`] takes the first layout that fits. Most limiters fit 28 bytes, with which a key is as small as one that holds a
-/// decimal timestamp.
+/// [`encode`] takes the first layout whose fields fit. The records of most limiters take 28 bytes, so that their keys are as
+/// small as keys that hold a decimal timestamp.
 struct Layout {
     /// Units per period.
     limit: usize,
-    /// Units; no bytes if it is the limit.
+    /// Units; zero bytes if the capacity equals the limit.
     capacity: usize,
     period: usize,
-    /// Microseconds in the unit of the period.
+    /// The unit in which the period is stored, in microseconds.
     period_unit_us: u64,
-    /// Microseconds since the Unix epoch; signed if of eight bytes.
+    /// Microseconds since the Unix epoch; signed if it has eight bytes.
     at: usize,
     /// Grains.
     used: usize,
@@ -48,12 +48,12 @@ impl Layout {
         valid.then_some(Record { meter, level: Level { at, used } })
     }
 
-    /// Writes the record and returns true, unless a field does not fit.
+    /// Writes the record and returns true; returns false if a field does not fit.
     #[inline(always)]
     fn encode(&self, meter: &Meter, level: Level, head: u8, bytes: &mut Bytes) -> bool {
-        let implied = self.capacity == 0;
+        let capacity_is_limit = self.capacity == 0;
         let at = level.at.as_us();
-        if implied && meter.capacity != meter.limit
+        if capacity_is_limit && meter.capacity != meter.limit
             || !meter.period_us.is_multiple_of(self.period_unit_us)
             || self.at < 8 && at < 0
         {
@@ -61,7 +61,7 @@ impl Layout {
         }
         let at = at as u64;
         let fits = fits(meter.limit.into(), self.limit)
-            && (implied || fits(meter.capacity.into(), self.capacity))
+            && (capacity_is_limit || fits(meter.capacity.into(), self.capacity))
             && fits((meter.period_us / self.period_unit_us).into(), self.period)
             && fits(at.into(), self.at)
             && fits(level.used, self.used);
@@ -77,7 +77,7 @@ impl Layout {
             end += width;
         };
         put(meter.limit.into(), self.limit);
-        put(if implied { 0 } else { meter.capacity.into() }, self.capacity);
+        put(if capacity_is_limit { 0 } else { meter.capacity.into() }, self.capacity);
         put((meter.period_us / self.period_unit_us).into(), self.period);
         put(at.into(), self.at);
         put(level.used, self.used);
@@ -96,7 +96,7 @@ pub(super) fn decode(bytes: &[u8], kind: Kind) -> Result<Record, RecordError> {
     let (head, fields) = record::open(bytes, kind)?;
     let drain = Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)).filter(|drain| drain.is_of(kind));
     let &drain = drain.ok_or(RecordError::Unknown)?;
-    // Each layout is compiled on its own, with constant widths.
+    // One call for each layout, so that the compiler generates code with constant widths for each.
     let decoded = match head >> LAYOUT_SHIFT {
         0 => Layout::COMMON.decode(fields, kind, drain),
         1 => Layout::BURST.decode(fields, kind, drain),
@@ -106,12 +106,12 @@ pub(super) fn decode(bytes: &[u8], kind: Kind) -> Result<Record, RecordError> {
     decoded.ok_or(RecordError::Unknown)
 }
 
-/// Whether a record can hold a level of so many grains. The other fields always fit the widest layout.
+/// Whether a record can hold a level of `used` grains. The other fields always fit the widest layout.
 pub(super) fn holds(used: u128) -> bool {
     fits(used, Layout::WIDE.used)
 }
 
-/// Writes the record of a level that [fits](holds).
+/// Writes the record of a level whose grains [fit](holds).
 #[inline]
 pub(super) fn encode(meter: &Meter, level: Level, bytes: &mut Bytes) {
     let head = meter.kind.spec().tag | (meter.drain as u8) << DRAIN_SHIFT;

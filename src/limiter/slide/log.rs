@@ -1,4 +1,4 @@
-//! The record of SLIDE: a header and a packed log of entries, read where it lies.
+//! The record of SLIDE: a header and a packed log of entries, which is read in place.
 
 use crate::limiter::record::{self, take, RecordError};
 use crate::limiter::{Instant, Kind, Span, MAX_PERIOD, MIN_PERIOD};
@@ -8,7 +8,7 @@ pub(super) const MAX_SEGMENTS: u64 = 65_536;
 /// The most ticks in the period of a log that callers with several policies share.
 const MAX_SHARED_SEGMENTS: u64 = 1 << 28;
 
-/// The ticks of a policy or of a log, and how long an entry counts.
+/// The length of a tick, and how long an entry counts: of a policy or of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grid {
     pub(super) tick_us: u64,
@@ -16,8 +16,8 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// How many ticks cover a period and a tick.
-    pub(super) fn segments(self) -> u32 {
+    /// The most ticks that a window can overlap: the ticks of a period, and one.
+    pub(super) fn window_ticks(self) -> u32 {
         u32::try_from(self.period_us.div_ceil(self.tick_us)).unwrap_or(u32::MAX).saturating_add(1)
     }
 
@@ -26,78 +26,82 @@ impl Grid {
         instant.as_us().div_euclid(self.tick_us as i64).into()
     }
 
-    /// The moment from which a tick does not count, in microseconds since the Unix epoch: a period after its last microsecond.
+    /// The moment from which on a tick's units do not count, in microseconds since the Unix epoch: a period after the last
+    /// microsecond of the tick.
     pub(super) fn expiry_us(self, tick: i128) -> i128 {
         (tick + 1) * i128::from(self.tick_us) - 1 + i128::from(self.period_us)
     }
 
-    /// Ticks in an eighth of a period, at least one.
+    /// The number of ticks in an eighth of a period, at least one.
     pub(super) fn eighth(self) -> i128 {
         (self.period_us.div_ceil(self.tick_us) / 8).max(1).into()
     }
 
-    /// The grid of a log that serves this grid and `other`: the longer period and the finer tick, as far as the width of an entry
-    /// allows.
+    /// The grid of a log that callers with this grid and callers with `other` share: the longer period, and the finer tick,
+    /// as far as the width of an entry allows.
     pub(super) fn covering(self, other: Self) -> Self {
         let period_us = self.period_us.max(other.period_us);
         Self { tick_us: self.tick_us.min(other.tick_us).max(period_us.div_ceil(MAX_SHARED_SEGMENTS)), period_us }
     }
 
-    /// A number of 19 bits that stands for a caller with this grid. Two grids rarely have the same.
+    /// A number of 19 bits that identifies callers with this grid. Two grids rarely have the same number.
     pub(super) fn caller_tag(self) -> u32 {
         let mixed = (self.period_us.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.tick_us).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        // Not the last tag: with it a mark could be `AHEAD_ANYWHERE`.
+        // The last tag is left out, because a mark with it could equal `AHEAD_ANYWHERE`.
         (mixed >> 32) as u32 % (Shared::TAGS - 1)
     }
 }
 
-/// The latest moment at which a booking may lie: a period and a tick ahead of `now`.
+/// The latest moment for which units may be booked: a period and a tick after `now`.
 pub(super) fn booking_horizon(now: Instant, grid: Grid) -> Instant {
     now.checked_add(Span::from_us(grid.period_us + grid.tick_us)).unwrap_or(Instant::MAX)
 }
 
-/// A `mark` that names no tick: entries of a former policy may lie in the future, however far.
+/// The `mark` of a log whose entries may lie any time in the future: they were booked under a former policy.
 pub(super) const AHEAD_ANYWHERE: u32 = u32::MAX;
 
 /// The `mark` of a log that callers with several policies share.
 ///
-/// Times are in eighths of the log's period, counted from the one that holds the base.
+/// A mark holds times in eighths of the log's period, counted from the eighth that holds the base. The fields hold them in
+/// eighths counted from the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shared {
-    /// The [`Grid::caller_tag`] of a caller.
+    /// The [`Grid::caller_tag`] of one of the callers.
     pub(super) tag: u32,
-    /// Since this time, only that caller has been granted units.
+    /// Since this time only the caller with that tag has been granted units.
     pub(super) alone_since: i128,
-    /// Entries before this time may lie in the future; `None` if no entry does, [`Shared::FAR`] if an entry may lie however far.
+    /// Entries before this time may lie in the future; `None` if no entry lies there, [`Shared::FAR`] if entries may lie any
+    /// time in the future.
     pub(super) ahead: Option<i128>,
 }
 
 impl Shared {
-    /// This bit of a mark says that it is one of these. An older module reads such a mark as bookings that may lie ahead.
+    /// This bit of a mark says that the log is shared. An older version of the module reads such a mark as that of a log
+    /// whose entries may lie in the future.
     const FLAG: u32 = 1 << 31;
-    /// Bits of a time.
+    /// The number of bits that hold a time.
     const BITS: u32 = 6;
-    /// The latest time that fits.
+    /// The latest time that fits these bits.
     pub(super) const LAST: u32 = (1 << Self::BITS) - 1;
-    /// How many caller tags there are.
+    /// The number of caller tags.
     const TAGS: u32 = 1 << (31 - 2 * Self::BITS);
     pub(super) const FAR: i128 = i128::MAX;
 
-    /// The mark in a log whose base lies in the eighth `first`.
+    /// The mark of a log whose base lies in the eighth `first`.
     pub(super) fn encode(self, first: i128) -> u32 {
-        let from = |time: i128| time.saturating_sub(first).clamp(0, Self::LAST.into()) as u32;
-        let ahead = self.ahead.map_or(0, |ahead| from(ahead).max(1));
-        Self::FLAG | self.tag << (2 * Self::BITS) | from(self.alone_since) << Self::BITS | ahead
+        let bits = |time: i128| time.saturating_sub(first).clamp(0, Self::LAST.into()) as u32;
+        let ahead = self.ahead.map_or(0, |ahead| bits(ahead).max(1));
+        Self::FLAG | self.tag << (2 * Self::BITS) | bits(self.alone_since) << Self::BITS | ahead
     }
 }
 
-/// A record, in place.
+/// A record, whose entries are borrowed from the stored value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Log<'a> {
-    /// The limit that was used last, units.
+    /// The limit of the last caller whose period is the log's, in units.
     pub(super) limit: u32,
     pub(super) grid: Grid,
-    /// Entries count their ticks from this one.
+    /// The tick from which the ticks of entries are counted; itself counted from the Unix epoch.
     pub(super) base: i64,
     /// Units granted before the first entry, modulo 2^32.
     pub(super) before_first: u32,
@@ -146,7 +150,7 @@ impl<'a> Log<'a> {
         header
     }
 
-    /// The eighth of a period that holds the base.
+    /// The eighth of a period that holds the base, counted from the Unix epoch.
     pub(super) fn first_eighth(&self) -> i128 {
         i128::from(self.base).div_euclid(self.grid.eighth())
     }
@@ -167,7 +171,7 @@ impl<'a> Log<'a> {
         Some(Shared { tag, alone_since: time(self.mark >> Shared::BITS), ahead })
     }
 
-    /// Entries before this tick, from the base, may lie in the future; `None` if entries may lie however far ahead.
+    /// Entries before this tick, from the base, may lie in the future; `None` if entries may lie any time in the future.
     #[inline]
     pub(super) fn ahead_bound(&self) -> Option<u64> {
         match self.shared() {

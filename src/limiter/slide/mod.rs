@@ -1,17 +1,18 @@
-//! SLIDE: in no window (t - period, t] are more than `limit` units granted.
+//! SLIDE: any window (t - period, t] contains at most `limit` granted units.
 //!
-//! The state is one packed log of what was granted, searched where it lies. Time is cut into ticks, counted from the Unix
-//! epoch. An entry is a tick in which units were granted, and the number of units granted up to its end. So the units in a
-//! window are the difference of two entries, and every question is a binary search. An entry counts until its whole tick
-//! has left the window: at most one tick longer than the exact log would count it, never shorter.
+//! The state is one packed log of grants, which is searched in place. Time is divided into ticks, counted from the Unix
+//! epoch. An entry consists of a tick in which units were granted, and of the number of units granted up to the end of that
+//! tick. So the number of units in a window is the difference of two entries, and a binary search finds the entries. An
+//! entry counts until its whole tick has left the window: at most one tick longer than an exact log would count it, and
+//! never shorter.
 //!
-//! Callers with several periods or ticks share one log. The log keeps its own [`Grid`], through which each caller looks at its own
-//! window. A call rewrites the log only if that grid is not enough: for a longer period or a finer tick ([`Grid::covering`]). A
-//! caller that was the only one to be granted units for a whole period of the log gets a log on its own grid again
-//! ([`View::plan`]). So the end of an entry is rounded up at most once per caller and period, and no entry moves past the current
-//! tick.
+//! Callers with different periods or ticks share one log. The log has its own [`Grid`], and each caller's window is measured
+//! in the ticks of that grid. A call rewrites the log only if its policy has a longer period or a finer tick than the grid
+//! ([`Grid::covering`]). If for a whole period of the log only one caller was granted units, the next grant to that caller
+//! rewrites the log on the caller's own grid ([`View::plan`]). So the end of an entry is rounded up at most once per caller
+//! and period, and no entry moves past the current tick.
 //!
-//! After the first three bytes (see [`record`](super::record)) and one that is 0:
+//! A record begins with the three bytes that [`record`](super::record) describes, and a byte that is 0. These fields follow:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -20,10 +21,10 @@
 //! | 8 | tick, microseconds |
 //! | 8 | base: the tick from which the entries' ticks are counted, signed |
 //! | 4 | units granted before the first entry, modulo 2^32 |
-//! | 4 | mark: entries before this tick, from the base, may lie in the future; 0 if none does, 2^32 - 1 if however far; from 2^31 on it is a [`Shared`](log::Shared) |
+//! | 4 | mark: entries before this tick, from the base, may lie in the future; 0: no entry does; 2^32 - 1: entries may lie any time in the future; from 2^31 on: a [`Shared`](log::Shared) |
 //! | 4 + 4 each | entries: a tick, from the base, and the units granted up to its end, modulo 2^32; ticks ascend |
 //!
-//! Counts wrap around at 2^32, which their differences don't notice: no window holds as many.
+//! Counts wrap around at 2^32. Their differences are right all the same, because no window holds 2^32 units.
 
 mod log;
 mod write;
@@ -39,14 +40,14 @@ pub use write::Next;
 pub(super) const SPEC: Spec = Spec {
     name: "SLIDE",
     tag: 2,
-    // What an entry can count.
+    // The highest count that an entry can hold.
     max_limit: u32::MAX as u64,
     options: &[OptionSpec {
         keyword: "SEGMENTS",
         value: OptionValue::Count { min: 1, max: MAX_SEGMENTS, option: PolicyOption::Segments },
     }],
     min_len: MIN_RECORD,
-    // The promise is about the moments of the grants themselves.
+    // The limit holds for windows of the actual times of the grants.
     charges_when_due: false,
 };
 
@@ -83,24 +84,24 @@ impl Slide {
     }
 }
 
-/// A log as it counts at a moment, under a policy that need not be the one it was written under.
+/// The state of a log at a moment, under a policy that may differ from the one it was written under.
 pub struct View<'a> {
     log: Log<'a>,
-    /// The policy's limit, units.
+    /// The policy's limit, in units.
     limit: u64,
     /// The policy's grid.
     grid: Grid,
     now: Instant,
-    /// If the clock stepped back, entries count as if they were so many of the log's ticks earlier.
+    /// If the clock stepped back, entries count as if they were this many of the log's ticks earlier; otherwise 0.
     shift: i64,
     /// The index of the first entry that counts for the policy.
     live: usize,
-    /// The index of the first entry that counts for the policy or for the log's own period.
+    /// The index of the first entry that counts for the policy or for the log's own period. The entries before it are dead.
     kept: usize,
 }
 
 impl<'a> View<'a> {
-    /// The log of a key that holds `stored`.
+    /// Decodes the log of a key that holds `stored`, and computes its state.
     #[inline(always)]
     pub(super) fn load(slide: &Slide, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
         let grid = slide.grid();
@@ -111,7 +112,7 @@ impl<'a> View<'a> {
         Ok(Self::new(log, slide.limit(), grid, now))
     }
 
-    /// A log under the policy that it was written under last.
+    /// Decodes a log, and computes its state under the policy in its header.
     pub(super) fn of_record(bytes: &'a [u8], now: Instant) -> Result<Self, RecordError> {
         let log = Log::decode(bytes)?;
         Ok(Self::new(log, log.limit.into(), log.grid, now))
@@ -121,7 +122,8 @@ impl<'a> View<'a> {
     fn new(log: Log<'a>, limit: u64, grid: Grid, now: Instant) -> Self {
         let mut view = Self { log, limit, grid, now, shift: 0, live: 0, kept: 0 };
         let Some(last) = log.entries.len().checked_sub(1) else { return view };
-        // A log is dated by its last entry, unless its mark says that this entry lies ahead: as far as a booking may, or further.
+        // The furthest moment at which the last entry can lie: now, or if the mark says that it may lie in the future, the
+        // booking horizon or any moment. If the entry lies later, the clock has stepped back.
         let furthest = match log.ahead_bound() {
             None => Instant::MAX,
             Some(bound) if u64::from(log.offset(last)) < bound => booking_horizon(now, log.grid),
@@ -137,12 +139,12 @@ impl<'a> View<'a> {
     /// The index of the first entry that counts for a period.
     #[inline]
     fn first_within(&self, period_us: u64) -> usize {
-        // An entry is dead when the end of its tick is a period ago. Those from the horizon on are alive.
+        // An entry counts until the last microsecond of its tick is a period ago. `oldest` is the first tick that counts.
         let log = &self.log;
-        let gone = self.now.as_us().saturating_sub(period_us as i64).saturating_add(1).div_euclid(log.grid.tick_us as i64);
-        let horizon = i128::from(gone) + i128::from(self.shift) - i128::from(log.base);
-        let horizon = horizon.clamp(0, 1 << 32) as u64;
-        log.entries.partition_point(|entry| u64::from(offset(entry)) < horizon)
+        let oldest = self.now.as_us().saturating_sub(period_us as i64).saturating_add(1).div_euclid(log.grid.tick_us as i64);
+        let oldest = i128::from(oldest) + i128::from(self.shift) - i128::from(log.base);
+        let oldest = oldest.clamp(0, 1 << 32) as u64;
+        log.entries.partition_point(|entry| u64::from(offset(entry)) < oldest)
     }
 
     fn len(&self) -> usize {
@@ -159,22 +161,22 @@ impl<'a> View<'a> {
         self.log.grid.tick_at(self.now)
     }
 
-    /// The index of the first entry up to which `units` count.
+    /// The index of the first entry at whose end at least `units` of the units that count were granted.
     fn index_reaching(&self, units: u32) -> usize {
-        let gone = self.log.count_before(self.live);
-        self.live + self.log.entries[self.live..].partition_point(|entry| count(entry).wrapping_sub(gone) < units)
+        let before = self.log.count_before(self.live);
+        self.live + self.log.entries[self.live..].partition_point(|entry| count(entry).wrapping_sub(before) < units)
     }
 
-    /// How long until `units` of those that count have left the window.
+    /// How long until `units` of the units that count have left the window.
     fn until(&self, units: u32) -> Span {
-        // A damaged log may not reach so many.
+        // A damaged log may have no entry that reaches `units`.
         self.until_gone(self.index_reaching(units).min(self.len() - 1))
     }
 
     /// How long until entry `index` has left the window.
     fn until_gone(&self, index: usize) -> Span {
-        let seen = Grid { tick_us: self.log.grid.tick_us, period_us: self.grid.period_us };
-        let left_us = seen.expiry_us(self.tick(index)) - i128::from(self.now.as_us());
+        let grid = Grid { tick_us: self.log.grid.tick_us, period_us: self.grid.period_us };
+        let left_us = grid.expiry_us(self.tick(index)) - i128::from(self.now.as_us());
         Span::saturating(left_us.max(1).unsigned_abs())
     }
 
@@ -186,12 +188,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The units that are booked: those that count and lie ahead.
+    /// The units that are booked: those that count and lie in the future.
     fn booked(&self) -> u32 {
-        let gone = self.log.count_before(self.live);
+        let before = self.log.count_before(self.live);
         let current = self.current_tick();
         let past = (self.live..self.len()).rev().find(|&index| self.tick(index) <= current);
-        self.used().wrapping_sub(past.map_or(0, |index| self.log.count(index).wrapping_sub(gone)))
+        self.used().wrapping_sub(past.map_or(0, |index| self.log.count(index).wrapping_sub(before)))
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -214,7 +216,7 @@ impl<'a> View<'a> {
         let granted = match amount {
             Amount::Cost(n) if n > limit => return denied(Wait::Never),
             Amount::Cost(n) if n > free => {
-                // At most `used` units must go, since no more than the limit is asked for.
+                // At most `used` units must leave the window, since `n` is at most `limit`.
                 let wait = self.until((used + n - limit) as u32);
                 let horizon = booking_horizon(self.now, Grid { tick_us: plan.grid.tick_us, ..self.grid });
                 let ahead = ahead.min(horizon.since(self.now));
@@ -231,12 +233,14 @@ impl<'a> View<'a> {
         };
         let units = u32::try_from(granted).map_err(|_| Overflow)?;
         let after = self.used().checked_add(units).ok_or(Overflow)?;
-        // What counts only for callers with a longer period has to fit, too.
+        // The counts must not wrap around within the entries that the log keeps, some of which count only for callers with a
+        // longer period.
         let count = self.log.count_before(self.live).wrapping_add(after);
         count.wrapping_sub(units).wrapping_sub(self.units_dropped(&plan)).checked_add(units).ok_or(Overflow)?;
 
         let tick = plan.grid.tick_at(acts);
-        // Ticks ascend, so an entry that lies ahead also takes the units that are granted before its time. They count for longer.
+        // Ticks must ascend. So if the last entry lies in the future, it also holds the units that are granted before its
+        // tick. They count for longer than they had to.
         let tick = if self.kept == self.len() { tick } else { tick.max(self.placed(self.len() - 1, plan.grid)) };
         let expires_us = plan.grid.expiry_us(tick);
         if expires_us > i64::MAX.into() {
@@ -253,7 +257,7 @@ impl<'a> View<'a> {
         Ok((decision, super::Next::Slide(Next::grant(units, tick, count, Instant::saturating(expires_us)))))
     }
 
-    /// Gives back the newest `units`, no more than count.
+    /// Gives back the newest `units`, which must be at most [`Self::used`].
     fn refund(&self, units: u32, reset: Span, plan: &write::Plan) -> (Decision, super::Next) {
         let limit = self.limit;
         let used = self.used() - units;
@@ -271,7 +275,8 @@ impl<'a> View<'a> {
         if used == 0 && self.first_kept(plan) == self.live {
             return (decision(left, Span::ZERO), super::Next::Remove);
         }
-        // If nothing is used in this window any more, the entries before it stay, since they count for other callers.
+        // If nothing is used in this caller's window any more, the entries before the window stay, because they count for
+        // other callers.
         let index = if used == 0 { self.live - 1 } else { self.index_reaching(used).min(self.len() - 1) };
         let count = self.log.count_before(self.live).wrapping_add(used);
         let tick = self.placed(index, plan.grid);

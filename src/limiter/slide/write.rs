@@ -1,4 +1,5 @@
-//! How the log changes: one entry more, or fewer units; in place where possible, and otherwise as a whole.
+//! Changes of the log: a grant adds units, a refund removes units. The log is changed in place if possible, and otherwise
+//! rewritten.
 
 use super::log::{
     booking_horizon, count, entry, offset, Entry, Grid, Log, Shared, AHEAD_ANYWHERE, ENTRY, HEADER, MAX_SEGMENTS,
@@ -6,10 +7,11 @@ use super::log::{
 use super::View;
 use crate::limiter::{Bytes, Change, Instant, Span};
 
-/// How many of its newest entries a rewritten shared log keeps as they are. Of older ones it keeps one in each 65536th of its
-/// period. No shorter window holds more entries, since its own caller's tick is no finer than that.
+/// A rewritten shared log keeps this many of its newest entries. Of the older entries it keeps one in each 65536th of its
+/// period. A caller with a shorter period has no more entries than this in its window, since its own tick is at least a
+/// 65536th of its period.
 const NEWEST: usize = MAX_SEGMENTS as usize + 1;
-/// A log with so many entries is rewritten, whether or not any of them is dead.
+/// A log with this many entries is rewritten even if none of them is dead.
 const MAX_ENTRIES: usize = 3 * NEWEST;
 
 /// The grid and the mark that a log has after a write.
@@ -19,7 +21,7 @@ pub(super) struct Plan {
     shared: Option<Shared>,
 }
 
-/// The log that a decision leads to.
+/// The change of the log that a decision leads to.
 #[derive(Clone, Copy, Debug)]
 pub struct Next {
     edit: Edit,
@@ -27,15 +29,15 @@ pub struct Next {
     tick: i128,
     /// The units granted up to the end of that entry, modulo 2^32.
     count: u32,
-    /// From this moment on the log means nothing.
+    /// From this moment on the log affects no decision.
     expires: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Edit {
-    /// Adds so many units.
+    /// Adds this many units.
     Grant(u32),
-    /// Ends the log with this entry, with fewer units in it.
+    /// Makes the entry at this index the last one, with fewer units.
     Refund(usize),
 }
 
@@ -50,20 +52,20 @@ impl Next {
 }
 
 impl Plan {
-    /// A deadline moves eight times in a period, not with each grant.
+    /// See [`Change::Write`]. This slack makes the deadline move eight times in a period, and not with each grant.
     fn slack(&self) -> Span {
         Span::from_us(self.grid.period_us / 8)
     }
 
-    /// The `ahead` that leaves room for a booking at `tick` and for a period's further ones, so that these need not change the
-    /// header.
+    /// The [`Shared::ahead`] that covers a booking at `tick` and the bookings of a further period, so that these need not
+    /// change the header.
     fn room_ahead(&self, tick: i128) -> i128 {
-        tick.saturating_add(self.grid.segments().into()).div_euclid(self.grid.eighth()) + 1
+        tick.saturating_add(self.grid.window_ticks().into()).div_euclid(self.grid.eighth()) + 1
     }
 }
 
 impl View<'_> {
-    /// What a write under the policy makes of the log.
+    /// The grid and the mark of the log after a write under the policy.
     #[inline]
     pub(super) fn plan(&self) -> Plan {
         let own = Plan { grid: self.grid, shared: None };
@@ -73,29 +75,30 @@ impl View<'_> {
         self.plan_shared(own)
     }
 
-    /// What a write under the policy makes of a log that other callers have written, too.
+    /// [`Self::plan`] for a log that callers with other policies have written, too.
     #[cold]
     fn plan_shared(&self, own: Plan) -> Plan {
         let (grid, tag) = (self.log.grid.covering(self.grid), self.grid.caller_tag());
         let current = grid.tick_at(self.now);
-        // A caller is noted once in each eighth of a period. Until the next one begins, other callers' writes need not be noted.
+        // A grant to a caller that the mark does not name changes the mark at most once in each eighth of a period:
+        // `alone_since` then becomes the start of the next eighth, and until that begins, such grants leave the mark as it is.
         let next = current.div_euclid(grid.eighth()) + 1;
-        let noted = |ahead| Plan { grid, shared: Some(Shared { tag, alone_since: next, ahead }) };
+        let named = |ahead| Plan { grid, shared: Some(Shared { tag, alone_since: next, ahead }) };
         let shared = match self.log.shared() {
             Some(shared) if grid == self.log.grid => shared,
-            _ => return noted(self.ahead_on(grid)),
+            _ => return named(self.ahead_on(grid)),
         };
         let alone_since = shared.alone_since.min(next);
         if shared.tag != tag && alone_since < next {
-            noted(shared.ahead)
-        } else if shared.tag == tag && current - alone_since * grid.eighth() >= grid.segments().into() {
+            named(shared.ahead)
+        } else if shared.tag == tag && current - alone_since * grid.eighth() >= grid.window_ticks().into() {
             own
         } else {
             Plan { grid, shared: Some(Shared { alone_since, ..shared }) }
         }
     }
 
-    /// The `ahead` on `grid` of a log that was not shared so far.
+    /// The [`Shared::ahead`], on `grid`, of a log that was not shared so far.
     fn ahead_on(&self, grid: Grid) -> Option<i128> {
         let Some(bound) = self.log.ahead_bound() else { return Some(Shared::FAR) };
         if bound <= u64::from(self.log.offset(self.len() - 1)) {
@@ -105,8 +108,8 @@ impl View<'_> {
         Some(end_us.div_euclid(grid.tick_us.into()).div_euclid(grid.eighth()) + 1)
     }
 
-    /// The tick of entry `index` on another grid: the tick that holds the end of the entry's own one. But units of the current tick
-    /// were granted by now, so they are not placed any later.
+    /// The tick of entry `index` on another grid: the tick that holds the end of the entry's own tick. Unless
+    /// an entry of the current tick may be a booking, it is not placed later than `now`: its units have been granted already.
     pub(super) fn placed(&self, index: usize, grid: Grid) -> i128 {
         let tick = self.tick(index);
         if self.log.grid.tick_us == grid.tick_us {
@@ -122,7 +125,8 @@ impl View<'_> {
         }
     }
 
-    /// The index of the first entry that a rewritten log keeps: if other callers share it, also what counts only for them.
+    /// The index of the first entry that a rewritten log keeps. If other callers share the log, it keeps entries that count
+    /// only for them, too.
     pub(super) fn first_kept(&self, plan: &Plan) -> usize {
         if plan.shared.is_some() {
             self.kept
@@ -131,7 +135,7 @@ impl View<'_> {
         }
     }
 
-    /// The units granted before [that entry](Self::first_kept), modulo 2^32.
+    /// The units granted before the entry at [`Self::first_kept`], modulo 2^32.
     pub(super) fn units_dropped(&self, plan: &Plan) -> u32 {
         let first = self.first_kept(plan);
         if first < self.len() {
@@ -147,13 +151,13 @@ impl View<'_> {
         if plan.shared.is_none() || plan.grid.tick_us == self.log.grid.tick_us || self.live == 0 {
             return 0;
         }
-        let seen = Grid { period_us: self.grid.period_us, ..plan.grid };
-        let counts = |&index: &usize| seen.expiry_us(self.placed(index, plan.grid)) > self.now.as_us().into();
+        let grid = Grid { period_us: self.grid.period_us, ..plan.grid };
+        let counts = |&index: &usize| grid.expiry_us(self.placed(index, plan.grid)) > self.now.as_us().into();
         let first = (self.kept..self.live).rev().take_while(counts).last();
         first.map_or(0, |first| self.log.count_before(self.live).wrapping_sub(self.log.count_before(first)).into())
     }
 
-    /// Encodes a decision's log. The limit of a policy of this algorithm fits the header.
+    /// Encodes the log after `next`.
     pub(in crate::limiter) fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
         let plan = self.plan();
         let patch = match next.edit {
@@ -173,7 +177,8 @@ impl View<'_> {
         Change::Write { offset, head, expires: next.expires, slack: plan.slack() }
     }
 
-    /// The limit that the header shows: the last caller's, of those with the log's period.
+    /// The limit in the header: that of the last caller whose period is the log's. It fits, because a policy's limit is at
+    /// most [`max_limit`](crate::limiter::Kind::max_limit).
     fn header_limit(&self, plan: &Plan) -> u32 {
         if plan.grid.period_us == self.grid.period_us {
             self.limit as u32
@@ -182,7 +187,8 @@ impl View<'_> {
         }
     }
 
-    /// `None` if the log has to be rewritten. Otherwise the header, if it changes. `ahead`: the new mark's `ahead`, if it grows.
+    /// The header for a change in place: `None` if the log has to be rewritten instead, `Some(None)` if the header stays as
+    /// it is. `ahead` is the new [`Shared::ahead`], if it grows.
     #[inline]
     fn header(&self, plan: &Plan, ahead: Option<i128>) -> Option<Option<[u8; HEADER]>> {
         let log = &self.log;
@@ -205,35 +211,36 @@ impl View<'_> {
         Some(((limit, mark) != (log.limit, log.mark)).then(|| Log { limit, mark, ..*log }.header()))
     }
 
-    /// The log with `units` more in its last entry or in a new one; `None` if the log has to be rewritten.
+    /// Adds `units` to the last entry, or in a new entry; `None` if the log has to be rewritten.
     #[inline]
     fn append(&self, plan: &Plan, next: &Next, units: u32) -> Option<Patch> {
         let log = &self.log;
         let last = self.len().checked_sub(1)?;
-        // Dead entries are dropped well before they outnumber the others: at a quarter, a grant moves four entries on average.
-        let worn = self.kept > (self.len() - self.kept) / 4 || self.len() >= MAX_ENTRIES;
-        if worn {
+        // Dead entries are dropped when there is more than one for four others. A grant then moves four entries on average.
+        let must_rewrite = self.kept > (self.len() - self.kept) / 4 || self.len() >= MAX_ENTRIES;
+        if must_rewrite {
             return None;
         }
         let offset = u32::try_from(next.tick - i128::from(log.base)).ok()?;
         let further = next.tick > self.current_tick() && log.ahead_bound().is_some_and(|bound| u64::from(offset) >= bound);
         let header = self.header(plan, further.then(|| plan.room_ahead(next.tick)))?;
-        // Under another policy dead entries may count again, so with these, too, the counts must not come full circle.
+        // Dead entries may count again under another policy, so the counts must not wrap around within all entries, dead
+        // ones included.
         log.count(last).wrapping_sub(log.before_first).checked_add(units)?;
         let index = if offset == log.offset(last) { last } else { self.len() };
         Some(Patch { header, index, offset })
     }
 
-    /// The whole record as planned: the entries before `end` that count, and then `next`.
+    /// The whole record on the planned grid: the entries before `end` that the log keeps, and then the entry of `next`.
     #[cold]
     fn rewrite(&self, plan: &Plan, end: usize, next: &Next) -> Bytes {
         let (grid, first, dropped) = (plan.grid, self.first_kept(plan), self.units_dropped(plan));
         let mut base = if first < end.min(self.len()) { self.placed(first, grid).min(next.tick) } else { next.tick };
         if let Some(shared) = plan.shared {
-            // The mark counts its times from the base on.
+            // The mark holds times from the base on, so the base must not be after them.
             base = base.min(shared.alone_since * grid.eighth());
         }
-        // What counts spans two periods and a few ticks at the most; only a damaged log claims more.
+        // The entries that count span at most two periods and a few ticks, unless the log is damaged.
         let offset_of = |tick: i128| u32::try_from(tick - base).unwrap_or(u32::MAX);
         let mut header = Log {
             limit: self.header_limit(plan),
@@ -252,7 +259,8 @@ impl View<'_> {
             self.copy_entries(&mut bytes, first..end, base, dropped, added);
             return bytes;
         }
-        // Of the old entries in the same 65536th of a period, the last one counts for all.
+        // Of the old entries in the same 65536th of a period, the last one is kept: its count includes the units of the
+        // others.
         let part_ticks = i128::from(grid.period_us.div_ceil(MAX_SEGMENTS).div_ceil(grid.tick_us));
         let stays = |&index: &usize| {
             thin_before.is_none_or(|thin_before| {
@@ -262,7 +270,7 @@ impl View<'_> {
         };
         let kept = (first..end).filter(stays);
         let kept = kept.map(|index| (offset_of(self.placed(index, grid)), self.log.count(index).wrapping_sub(dropped)));
-        // Of entries that share a tick, the last one counts for all.
+        // Of entries in the same tick, the last one is kept, for the same reason.
         let mut entries = kept.chain([added]).peekable();
         while let Some((offset, count)) = entries.next() {
             if entries.peek().is_none_or(|&(next, _)| next != offset) {
@@ -276,7 +284,7 @@ impl View<'_> {
     fn new_mark(&self, plan: &Plan, tick: i128, first_eighth: i128, offset_of: impl Fn(i128) -> u32) -> u32 {
         let grid = plan.grid;
         let lies_ahead = tick > grid.tick_at(self.now);
-        // The last tick that a reader takes for a booking's.
+        // Beyond the booking horizon, [`View::new`] takes an entry for a booking only if the mark allows for any time.
         let far = tick > grid.tick_at(booking_horizon(self.now, grid));
         match plan.shared {
             Some(shared) => {
@@ -285,15 +293,15 @@ impl View<'_> {
             }
             None if !lies_ahead => 0,
             None if far => AHEAD_ANYWHERE,
-            // Room for a period's further bookings, so that they need not rewrite the log.
-            None => offset_of(tick).saturating_add(grid.segments()),
+            // Covers the bookings of a further period, so that they need not rewrite the log.
+            None => offset_of(tick).saturating_add(grid.window_ticks()),
         }
     }
 
     /// Copies entries to a log with the same tick, and adds one.
     ///
-    /// Every entry moves by the same number of ticks and units, so this is one pass over the bytes: a long log must not keep the
-    /// server busy for long. Ticks ascend, so only the last entry may share its tick with the added one.
+    /// Every entry moves by the same number of ticks and units, so one pass over the bytes is enough, and a long log does
+    /// not block the server for long. Ticks ascend, so only the last entry can share its tick with the added one.
     fn copy_entries(&self, bytes: &mut Bytes, range: std::ops::Range<usize>, base: i128, dropped: u32, added: (u32, u32)) {
         let kept = self.log.entries.get(range).unwrap_or_default();
         let moved = (base - i128::from(self.log.base) + i128::from(self.shift)) as u32;
@@ -310,16 +318,17 @@ impl View<'_> {
     }
 }
 
-/// A change in place: the log ends with an entry at `index`.
+/// A change in place, which writes the last entry of the log.
 struct Patch {
     /// The header, if it changes.
     header: Option<[u8; HEADER]>,
+    /// The index of the last entry.
     index: usize,
-    /// The entry's tick, from the base.
+    /// The tick of the last entry, from the base.
     offset: u32,
 }
 
-/// Puts the header, if it changes, and the last entry into `bytes`; returns how many bytes the header takes.
+/// Writes the header, if it changes, and the last entry to `bytes`; returns how many bytes the header takes.
 #[inline]
 fn put(bytes: &mut Bytes, header: Option<[u8; HEADER]>, last: Entry) -> usize {
     let Some(header) = header else {

@@ -1,4 +1,4 @@
-//! Every way in which a handle can end leads to exactly one reply. The tests replace the server's functions that are called.
+//! However a handle ends, the client gets exactly one reply. The tests replace the functions of the server that this calls.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::*;
 use crate::server::{run_command, CommandHandler};
 
-/// What the replaced functions were called with.
+/// The calls of the replaced functions.
 struct Calls {
     /// The data that the client was unblocked with, by address, each time that it was unblocked.
     unblocked: Vec<usize>,
@@ -23,7 +23,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// The handle that the handlers below return.
 static HELD: Mutex<Option<BlockedClient<Echo>>> = Mutex::new(None);
 
-/// The numbers that were replied.
+/// The numbers with which clients were replied to.
 static REPLIED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
@@ -62,7 +62,7 @@ unsafe extern "C" fn error(_: *mut raw::RedisModuleCtx, _: *const std::ffi::c_ch
     0
 }
 
-/// Replies the number that it gets.
+/// Replies with the answer, a number.
 struct Echo;
 
 impl ReplyHandler for Echo {
@@ -124,7 +124,7 @@ fn blocked() -> BlockedClient<Echo> {
     BlockedClient::block(&call).expect("a blocked client")
 }
 
-/// Has the server process the unblocked client. Returns what was replied: the numbers, and how many errors.
+/// Makes the server process the unblocked client. Returns the replies: the numbers, and the number of errors.
 fn replies() -> (Vec<u32>, usize) {
     call(reply_callback::<Echo>);
     let calls = lock(&CALLS);

@@ -3,8 +3,9 @@
 //! * [`propagation`] builds no effects while no replica, replication backlog or append-only file would receive them.
 //! * [`reply`] sends five integers with one call of the module API instead of six.
 //!
-//! Both were checked against the sources and by tests up to the versions below, so on any other server the module uses neither:
-//! it replicates every effect, and replies integers one by one. Replies and replicated data are the same either way.
+//! Both were checked against the servers' sources and by tests, up to the versions below. On newer versions and unknown servers
+//! the module uses neither: it replicates every effect, and sends integers one by one. Replies and replicated data are the same
+//! either way.
 
 pub(super) mod propagation;
 pub(super) mod reply;
@@ -14,7 +15,7 @@ use std::ffi::{c_int, CStr};
 use super::info::Info;
 use super::{Server, WordsParameter};
 
-/// The newest major versions whose internals are known.
+/// The newest major versions on which the shortcuts were checked.
 const NEWEST_REDIS: u32 = 8;
 const NEWEST_VALKEY: u32 = 9;
 

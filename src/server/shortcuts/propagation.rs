@@ -9,9 +9,8 @@
 //! * A backlog can also come from the file that the server loads, or from its time as a replica. Both fire events.
 //! * `CONFIG SET` turns on the append-only file. It fires an event.
 //!
-//! A second safeguard covers ways that nobody has thought of: whatever receives a stream of effects starts from a copy of all
-//! keys, and the server makes such a copy in a forked process or writes it into an RDB file (`SAVE`, `SHUTDOWN`). Both fire
-//! events, too.
+//! A second safeguard covers ways that are missing in this list: every receiver of effects starts from a copy of all keys, and the
+//! server makes such a copy in a forked process or writes it to an RDB file (`SAVE`, `SHUTDOWN`). Both fire events, too.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -23,15 +22,15 @@ use crate::server::api::{api, string_bytes};
 use crate::server::info::Info;
 use crate::server::Server;
 
-/// What is known of receivers: [`NO_RECEIVER`], [`ASK`], [`ALWAYS`], or any other number n: there is a receiver, and the module
-/// asks again after n more effects.
+/// [`NO_RECEIVER`], [`ASK`] or [`ALWAYS`]. Any other number n means that there is a receiver, and that the module asks the
+/// server again after n more effects.
 static STATE: AtomicU32 = AtomicU32::new(ALWAYS);
 
-/// Nothing receives effects.
+/// Effects have no receiver.
 const NO_RECEIVER: u32 = 0;
-/// Not known: ask the server at the next effect.
+/// It is not known whether effects have a receiver: ask the server at the next effect.
 const ASK: u32 = 1;
-/// Ask the server again after so many effects, because no event says that the last receiver has gone.
+/// After this many effects, the module asks the server again, because no event reports that the last receiver has gone.
 const ASK_AGAIN_AFTER: u32 = 10_000;
 /// The shortcut is off: replicate every effect.
 const ALWAYS: u32 = u32::MAX;
@@ -40,8 +39,8 @@ const ALWAYS: u32 = u32::MAX;
 static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(ptr::null_mut());
 
 /// Whether a replica may have sent `SYNC` or `PSYNC` without the server having executed it yet: `CLIENT PAUSE` postpones
-/// commands, and newer servers do not pass a postponed command to the filters again. While this is set, a "no" of the server is
-/// not trusted; it is reset when the server reports a replica or a backlog.
+/// commands, and newer servers do not pass a postponed command to the filters again. While this is true, the module does not trust a
+/// "no" of the server. It becomes false when the server reports a replica or a backlog.
 static SYNC_PENDING: AtomicBool = AtomicBool::new(false);
 
 /// Turns the shortcut off, until [`start`] is called.
@@ -61,7 +60,7 @@ pub(in crate::server) fn start(server: &Server<'_>) {
     }
 }
 
-/// Asks the server at the next effect whether that has a receiver.
+/// Makes the module ask the server at the next effect whether effects have a receiver.
 pub(in crate::server) fn ask_at_next_effect() {
     if STATE.load(Ordering::Relaxed) != ALWAYS {
         STATE.store(ASK, Ordering::Relaxed);

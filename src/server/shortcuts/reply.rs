@@ -5,7 +5,7 @@
 //! [`integers`] overwrites the bytes of the template with the right length and sends it. Without a template of that length it
 //! sends the integers one by one.
 //!
-//! What this relies on, and the module API does not promise: the bytes of a call reply are in memory that only the reply refers
+//! This relies on internals that the module API does not promise: the bytes of a call reply are in memory that only the reply refers
 //! to, and the server neither keeps a parsed copy of them nor checks them when it sends the reply.
 
 use std::ffi::CStr;
@@ -17,8 +17,8 @@ use redis_module::raw;
 use crate::server::api::api;
 use crate::server::{Call, Server};
 
-/// The lengths that have a template, from five integers of one digit on. Up to here a bulk string has a header of two digits, so
-/// that every length can be had.
+/// The lengths that have a template. The shortest is that of five integers of one digit. Up to the longest, the header of a
+/// bulk string has a length of two digits, so that there is a bulk string of each length.
 const SHORTEST: usize = 24;
 const LONGEST: usize = 90;
 
@@ -34,7 +34,7 @@ static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut())
 /// A call reply whose bytes are overwritten for each use.
 struct ReplyTemplate {
     reply: AtomicPtr<raw::RedisModuleCallReply>,
-    /// The bytes of `reply`, as many as the template's place in [`TEMPLATES`] says; null if there is no template.
+    /// The bytes of `reply`, whose number follows from the index in [`TEMPLATES`]; null if there is no template.
     bytes: AtomicPtr<u8>,
 }
 
@@ -91,7 +91,7 @@ pub(in crate::server) fn stop() {
     }
 }
 
-/// Replies an array of these integers.
+/// Replies with an array of these integers.
 pub(in crate::server) fn integers(call: &Call<'_>, integers: &[i64; 5]) {
     let mut buffer = [0; MAX_LEN];
     let start = encode(&mut buffer, integers);
@@ -100,9 +100,9 @@ pub(in crate::server) fn integers(call: &Call<'_>, integers: &[i64; 5]) {
     if let Some(template) = len.checked_sub(SHORTEST).and_then(|index| TEMPLATES.get(index)) {
         let bytes = template.bytes.load(Ordering::Relaxed);
         if !bytes.is_null() {
-            // SAFETY: `start` checked that the template has `len` bytes. They are on the server's heap and nobody else refers to
+            // SAFETY: `start` checked that the template has `len` bytes. They are on the server's heap and nothing else refers to
             // them: the server copies them to the client before the second call returns. Only the server's main thread executes
-            // commands, so nobody else writes here.
+            // commands, so no other thread writes here.
             unsafe {
                 ptr::copy_nonoverlapping(text.as_ptr(), bytes, len);
                 api!(RedisModule_ReplyWithCallReply(call.ctx, template.reply.load(Ordering::Relaxed)));

@@ -250,12 +250,12 @@ impl World {
             self.paused = now;
             self.places.iter_mut().for_each(|place| place.could = None);
         } else {
-            (0..NAMES.len()).for_each(|at| self.nobody_is_forgotten(at, late));
+            (0..NAMES.len()).for_each(|at| self.no_waiter_is_forgotten(at, late));
         }
     }
 
     /// Right after the timer: the first can't be granted, nobody's time is over, and the timer is set for what is next.
-    fn nobody_is_forgotten(&mut self, at: usize, late: Span) {
+    fn no_waiter_is_forgotten(&mut self, at: usize, late: Span) {
         let exact = self.rules.len() == 1 && self.now.since(self.paused) > PAUSE;
         let (now, wakes) = (self.now, self.queues.next_wake());
         let place = self.place(at);

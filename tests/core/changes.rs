@@ -66,7 +66,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn who_is_denied_under_a_new_policy_waits_no_longer_than_told(
+    fn a_denial_under_a_new_policy_lasts_no_longer_than_its_wait(
         (old, new) in kinds(),
         taken in 1..30_u64,
         forced in 1..30_u64,
@@ -271,7 +271,7 @@ fn a_shorter_period_takes_over_once_it_is_alone_for_a_longer_one() {
 }
 
 #[test]
-fn a_booking_stays_where_it_is_whoever_shares_the_log() {
+fn a_booking_stays_in_place_in_a_shared_log() {
     let (minute, moment) = (slide(10, 60, 60), slide(10, 4, 400));
     let mut key = None;
     charge(&minute, &mut key, 0, Amount::Cost(10));
@@ -293,7 +293,7 @@ fn a_booking_stays_where_it_is_whoever_shares_the_log() {
 }
 
 #[test]
-fn what_came_in_steps_flows_from_the_last_grant_on() {
+fn tokens_of_steps_flow_from_the_last_grant_on() {
     let bucket = |limit, seconds: u64, step: bool| {
         let policy = Kind::Bucket.policy(Quota::new(limit, Span::from_us(seconds * 1_000_000)).expect("ok")).expect("ok");
         if step {
@@ -322,7 +322,7 @@ fn what_came_in_steps_flows_from_the_last_grant_on() {
 /// On the ticks of the new log, a unit that had left the window may count again for a moment. The remaining units and the
 /// reset agree about it.
 #[test]
-fn a_refund_on_other_ticks_tells_what_counts_again() {
+fn a_refund_on_other_ticks_reports_the_units_that_count_again() {
     let policy = |limit, period, segments| {
         let policy = Kind::Slide.policy(Quota::new(limit, Span::from_us(period)).expect("in range")).expect("in range");
         policy.with(PolicyOption::Segments(segments))

@@ -540,7 +540,7 @@ proptest! {
     // ---- Bookings ----
 
     #[test]
-    fn no_window_holds_more_than_its_bound_if_each_caller_acts_when_it_was_told(
+    fn no_window_holds_more_than_its_bound_if_each_caller_waits_as_replied(
         rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 100),
     ) {
         // Where windows begin with a call, debt makes them go on, and no reply shows where they begin.

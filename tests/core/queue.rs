@@ -208,13 +208,13 @@ impl World {
             }
         }
         if may_grant {
-            self.nobody_is_forgotten();
+            self.no_waiter_is_forgotten();
         }
     }
 
     /// Checks the state right after the timer: the first client can't be granted, no client's timeout is over, and the timer
     /// is set for the next event.
-    fn nobody_is_forgotten(&self) {
+    fn no_waiter_is_forgotten(&self) {
         assert_eq!(self.queues.len(), self.waiting.len());
         let Some(first) = self.waiting.first() else { return assert_eq!(self.queues.next_wake(), None) };
         let decision = self.key.peek(&self.policy, self.now, Request::now(first.amount)).expect("a decision");
@@ -302,7 +302,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn nobody_is_passed_granted_early_or_forgotten(
+    fn no_waiter_is_overtaken_granted_early_or_forgotten(
         kind in prop::sample::select(Kind::ALL), limit in 1..12u64, period_ms in 1..2_000u64, capacity in 1..12u64,
         events in events(), most in prop_oneof![Just(1_000usize), 1..4usize],
     ) {
@@ -456,7 +456,7 @@ fn a_turn_in_time_is_granted_though_the_timer_is_late() {
 }
 
 #[test]
-fn nobody_is_charged_for_a_moment_before_it_came() {
+fn no_waiter_is_charged_for_a_moment_before_it_joined() {
     let policy = policy(Kind::Gcra, 1, 50);
     let at = |ms: u64| Instant::from_us((ms * MS) as i64);
     let burst_one = with_capacity(policy, 1);
@@ -491,7 +491,7 @@ fn a_log_that_has_expired_is_begun_anew() {
 }
 
 #[test]
-fn queues_of_different_keys_know_nothing_of_each_other() {
+fn queues_of_different_keys_are_independent() {
     let policy = policy(Kind::Gcra, 1, 1_000);
     let (mut queues, mut keys) = (Queues::default(), Vec::new());
     for db in 0..3 {
@@ -539,7 +539,7 @@ fn looks(written: &Policy, policy: Policy) -> usize {
 }
 
 #[test]
-fn who_waits_for_what_another_policy_left_does_not_poll() {
+fn a_waiter_on_a_record_of_another_policy_does_not_poll() {
     for kind in [Kind::Fixed, Kind::Gcra, Kind::Bucket, Kind::Slide] {
         let own = policy(kind, 1_000, 3_600_000);
         let same = looks(&own, own);
@@ -554,7 +554,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn a_queue_knows_when_what_another_policy_left_is_free(
+    fn a_queue_finds_when_units_of_another_policy_are_free(
         kind in prop::sample::select(vec![Kind::Slide, Kind::Gcra, Kind::Bucket]), limits in (1..50u64, 1..50u64),
         periods in (1..5_000u64, 1..5_000u64), used in 1..100u64, passed in 0..2_000 * MS, asked in 1..50u64,
     ) {

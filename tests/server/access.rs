@@ -166,7 +166,7 @@ fn a_full_server_refuses_or_evicts_by_its_policy() {
 }
 
 #[test]
-fn a_server_that_hides_what_effects_replicate_as_does_not_get_the_module() {
+fn the_module_does_not_load_without_the_commands_of_its_effects() {
     for hidden in ["SET", "SETRANGE", "PEXPIREAT", "DEL"] {
         let log = Server::refusing(&["--rename-command", hidden, ""]);
         let expected = format!("redis-rl needs the command {hidden}, which this server has renamed or disabled");

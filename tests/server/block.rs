@@ -160,7 +160,7 @@ fn replies_are_alike_in_both_protocols() {
 }
 
 #[test]
-fn what_is_pipelined_behind_a_wait_comes_after_it() {
+fn calls_pipelined_behind_a_wait_come_after_it() {
     let server = Server::start();
     let mut pipe = redis::pipe();
     pipe.cmd("TIME");
@@ -177,7 +177,7 @@ fn what_is_pipelined_behind_a_wait_comes_after_it() {
 // ---- Calls that do not wait ----
 
 #[test]
-fn nobody_passes_the_queue() {
+fn no_call_passes_the_queue() {
     let server = Server::start();
     let mut client = server.client();
     let policies = ["RL.FIXED key 10 12h", "RL.SLIDE key 10 12h", "RL.GCRA key 10 12h", "RL.BUCKET key 10 12h CAPACITY 10"];
@@ -258,7 +258,7 @@ fn a_crowd_of_both_kinds_gets_what_the_limit_allows() {
 }
 
 #[test]
-fn who_certainly_waits_in_vain_is_denied_at_once() {
+fn a_wait_in_vain_is_denied_at_once() {
     let server = Server::start();
     let mut client = server.client();
     for (policy, need_ms) in [
@@ -352,7 +352,7 @@ fn timeouts_come_on_time() {
 }
 
 #[test]
-fn those_who_are_gone_leave_no_gap() {
+fn clients_that_disconnect_leave_no_gap() {
     const GAP_US: i64 = 200 * MS;
     let server = Watched::start();
     let mut client = server.client();
@@ -455,7 +455,7 @@ fn a_server_that_stood_still_goes_on() {
 }
 
 #[test]
-fn the_module_stays_while_somebody_waits() {
+fn the_module_stays_loaded_while_a_client_waits() {
     let server = Server::start();
     let mut client = server.client();
     exhaust(&mut client, "RL.GCRA key 1 1d");

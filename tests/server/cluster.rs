@@ -299,7 +299,7 @@ fn a_crash_loses_what_was_not_replicated_and_no_more() {
 }
 
 #[test]
-fn what_wait_has_acknowledged_survives_a_crash() {
+fn grants_acknowledged_by_wait_survive_a_crash() {
     let _alone = alone();
     let mut fleet = Fleet::start(&[]);
     let keys = keys(&fleet.tags(0, 3));
@@ -367,7 +367,7 @@ fn a_coordinated_failover_loses_nothing() {
 // ---- Clients that wait ----
 
 #[test]
-fn who_waits_is_granted_while_slots_move_and_primaries_change() {
+fn waiters_are_granted_while_slots_move_and_primaries_change() {
     let _alone = alone();
     let mut fleet = Fleet::start(&[]);
     let tag = fleet.tags(0, 1).remove(0);
@@ -521,7 +521,7 @@ fn a_window_that_ends_as_its_first_is_due_is_granted() {
 }
 
 #[test]
-fn a_failover_ends_a_wait_of_which_nothing_else_is_heard() {
+fn a_failover_ends_waits() {
     let _alone = alone();
     let mut fleet = Fleet::start(&[]);
     let tag = fleet.tags(0, 1).remove(0);

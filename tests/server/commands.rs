@@ -6,7 +6,7 @@ use support::{call, command, error, limit, snapshot, time_us, Resp, Server};
 const LIMITERS: [&str; 4] = ["RL.FIXED", "RL.SLIDE", "RL.GCRA", "RL.BUCKET"];
 
 #[test]
-fn ten_calls_are_granted_and_the_eleventh_is_told_how_long_to_wait() {
+fn ten_calls_are_granted_and_the_eleventh_gets_its_wait() {
     let server = Server::start();
     let mut client = server.client();
     let start = time_us(&mut client);
@@ -329,7 +329,7 @@ fn the_module_is_replaced_though_its_calls_are_queued() {
 }
 
 #[test]
-fn info_tells_the_version() {
+fn info_shows_the_version() {
     let server = Server::start();
     let text: String = call(&mut server.client(), "INFO rl");
     assert!(text.contains(&format!("rl_version:{}", env!("CARGO_PKG_VERSION"))), "{text}");

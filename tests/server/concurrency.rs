@@ -52,7 +52,7 @@ fn one_key_grants_its_limit_and_not_a_unit_more() {
 }
 
 #[test]
-fn what_is_used_is_what_was_granted_less_what_was_given_back() {
+fn used_units_are_the_granted_ones_less_the_refunded_ones() {
     let server = Server::start();
     let keys: i64 = 25;
     let used: Vec<AtomicI64> = (0..keys * 4).map(|_| AtomicI64::new(0)).collect();

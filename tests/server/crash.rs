@@ -99,7 +99,7 @@ fn a_server_killed_under_load_has_every_acknowledged_grant() {
 }
 
 #[test]
-fn those_who_waited_and_were_granted_are_in_the_file() {
+fn grants_of_waiters_are_in_the_file() {
     let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     for name in LIMITERS {
         let policy = format!("RL.{name} {name} 5 {PERIOD}");

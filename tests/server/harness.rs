@@ -69,7 +69,7 @@ fn threads_that_wait_for_a_server_end_when_their_scope_fails() {
 }
 
 #[test]
-fn a_load_that_nobody_ends_fails() {
+fn a_load_without_an_end_fails() {
     let failed = fails_in_time(|| {
         let load = Load::lasting_at_most(Duration::from_millis(50));
         std::thread::scope(|scope| {

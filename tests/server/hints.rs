@@ -255,7 +255,7 @@ fn every_call_that_the_documentation_allows_is_accepted() {
 }
 
 #[test]
-fn the_server_finds_the_keys_that_the_documentation_tells_of() {
+fn the_server_finds_the_documented_keys() {
     let server = with_all_commands();
     let mut client = server.client();
     for Docs { name, arguments, .. } in all_docs(&mut client) {
@@ -323,7 +323,7 @@ fn must_be(name: &str, argument: &Argument) -> String {
 }
 
 #[test]
-fn no_keyword_is_taken_that_the_documentation_does_not_tell_of() {
+fn no_undocumented_keyword_is_accepted() {
     let server = with_all_commands();
     let mut client = server.client();
     let all = all_docs(&mut client);
@@ -348,7 +348,7 @@ fn no_keyword_is_taken_that_the_documentation_does_not_tell_of() {
 }
 
 #[test]
-fn no_algorithm_is_taken_that_the_documentation_does_not_tell_of() {
+fn no_undocumented_algorithm_is_accepted() {
     let server = with_all_commands();
     let mut client = server.client();
     let mut choices = 0;
@@ -406,7 +406,7 @@ fn nothing_may_be_left_out_and_nothing_be_too_much() {
 }
 
 #[test]
-fn every_value_is_needed_and_is_what_the_documentation_tells() {
+fn every_value_is_required_and_of_the_documented_type() {
     let server = with_all_commands();
     let mut client = server.client();
     for Docs { name, arguments, .. } in all_docs(&mut client) {

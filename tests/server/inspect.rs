@@ -83,7 +83,7 @@ fn a_map_under_resp3_and_a_flat_array_under_resp2() {
 }
 
 #[test]
-fn values_of_others_are_an_error() {
+fn foreign_values_are_an_error() {
     let server = Server::start();
     let mut client = server.client();
     for (make, text) in [

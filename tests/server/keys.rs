@@ -115,7 +115,7 @@ fn a_denied_call_invalidates_no_clients_cache_and_a_grant_does() {
 }
 
 #[test]
-fn values_of_others_are_told_apart_and_left_alone() {
+fn foreign_values_are_named_and_stay_unchanged() {
     let server = Server::start();
     let mut client = server.client();
     for (make, held) in [

@@ -112,7 +112,7 @@ fn a_replica_that_comes_by_socket_and_waits_for_others() {
 }
 
 #[test]
-fn a_replica_that_comes_while_a_snapshot_is_taken_for_somebody_else() {
+fn a_replica_that_connects_during_a_snapshot_for_another_one() {
     let primary = Server::on_port(&["--repl-diskless-sync", "no", "--rdb-key-save-delay", "200"]);
     assert_alone(&primary);
     let replica = under_load(&primary, || {
@@ -341,7 +341,7 @@ fn a_call_itself_is_in_no_stream() {
 }
 
 #[test]
-fn a_replica_that_asks_while_the_server_is_paused() {
+fn a_replica_that_syncs_while_the_server_is_paused() {
     let primary = Server::on_port(&SLOW_TO_COPY);
     assert_alone(&primary);
     let mut client = primary.client();
@@ -364,7 +364,7 @@ fn a_replica_that_asks_while_the_server_is_paused() {
 }
 
 #[test]
-fn a_replica_that_asks_by_another_name() {
+fn a_replica_that_syncs_by_a_renamed_command() {
     let primary = Server::on_port(&[&SLOW_TO_COPY[..], &["--rename-command", "SYNC", "hidden"]].concat());
     assert_alone(&primary);
     let mut client = primary.client();

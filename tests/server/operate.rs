@@ -15,7 +15,7 @@ fn counts(client: &mut Connection, name: &str) -> [i64; 3] {
 }
 
 #[test]
-fn info_counts_calls_by_what_became_of_them() {
+fn info_counts_calls_by_outcome() {
     let server = Server::start();
     let mut client = server.client();
     for name in LIMITERS {
@@ -52,7 +52,7 @@ fn rules_of_one_call_count_by_themselves() {
 }
 
 #[test]
-fn info_counts_those_who_wait() {
+fn info_counts_waiters() {
     let server = Server::start();
     let mut client = server.client();
     let waits = |client: &mut Connection| {
@@ -153,7 +153,7 @@ fn each_change_and_each_denial_is_an_event_of_the_key() {
 }
 
 #[test]
-fn who_waited_is_an_event_when_it_is_answered() {
+fn a_waiter_causes_an_event_when_it_is_answered() {
     let server = Server::start();
     let mut client = server.client();
     call::<()>(&mut client, "CONFIG SET notify-keyspace-events Kd");
@@ -181,7 +181,7 @@ fn top(client: &mut Connection, words: &str) -> Vec<(String, i64, i64, i64)> {
 }
 
 #[test]
-fn the_top_are_those_who_are_denied_most() {
+fn the_top_keys_are_those_denied_most() {
     let server = Server::start();
     for resp in [Resp::Two, Resp::Three] {
         let mut client = server.client_of(resp);

@@ -68,7 +68,7 @@ fn a_booking_beyond_what_was_offered_is_denied_and_books_nothing() {
 }
 
 #[test]
-fn nobody_gets_ahead_of_a_booking() {
+fn no_call_gets_ahead_of_a_booking() {
     let server = Server::start();
     let mut client = server.client();
     exhaust(&mut client);

@@ -171,7 +171,7 @@ fn gcra_refuses_what_the_servers_own_tests_expect_it_to() {
 }
 
 #[test]
-fn what_takes_nothing_leaves_no_trace() {
+fn calls_that_take_nothing_leave_no_trace() {
     let server = both_on_port(&["--appendonly", "yes", "--repl-ping-replica-period", "3600", "--appendfsync", "always"]);
     let replica = both_on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
     let mut client = server.client();
@@ -297,7 +297,7 @@ fn keys_of_redis_cell_are_read_in_place() {
 }
 
 #[test]
-fn values_of_others_are_an_error_and_left_alone() {
+fn foreign_values_are_an_error_and_stay_unchanged() {
     let mut server = both(&[]);
     let mut client = server.client();
     for (make, text) in [
@@ -454,7 +454,7 @@ fn it_shares_its_keys_with_rl_gcra() {
 }
 
 #[test]
-fn nobody_passes_those_who_wait() {
+fn no_call_passes_the_waiters() {
     let server = both(&[]);
     let mut client = server.client();
     limit(&mut client, "RL.GCRA key 10 1000 COST 5");
@@ -532,7 +532,7 @@ fn it_decides_as_rl_gcra_does() {
 }
 
 #[test]
-fn a_name_that_is_taken_stays_with_whoever_has_it() {
+fn a_taken_command_name_stays_with_its_owner() {
     // A command of the server takes the place of one of another module, or of one that a future server has built in.
     for (taken, free) in [("cl.throttle", "GCRA"), ("gcra", "CL.THROTTLE")] {
         let server = both(&["--rename-command", "ECHO", taken, "--loglevel", "notice"]);
@@ -551,7 +551,7 @@ fn a_name_that_is_taken_stays_with_whoever_has_it() {
 }
 
 #[test]
-fn what_is_offered_is_configured() {
+fn the_compat_commands_are_configured() {
     let offered = |options: &[&str]| -> Vec<String> {
         let server = Server::with(options);
         let mut commands: Vec<String> = call(&mut server.client(), "COMMAND LIST FILTERBY MODULE rl");

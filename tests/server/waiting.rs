@@ -25,7 +25,7 @@ fn let_pass(client: &mut Connection, ms: i64) {
 
 /// `refuse` makes the server refuse writes with the error `code`, and `allow` ends that. A client that is due meanwhile goes
 /// on waiting and is granted afterwards. A client whose timeout is over meanwhile is denied.
-fn nobody_is_granted_while(
+fn no_waiter_is_granted_while(
     server: &Server,
     code: &str,
     refuse: impl FnOnce(&mut Connection),
@@ -50,10 +50,10 @@ fn nobody_is_granted_while(
 }
 
 #[test]
-fn nobody_is_granted_while_replicas_are_missing() {
+fn no_waiter_is_granted_while_replicas_are_missing() {
     let server = Server::on_port(&[]);
     for _ in 0..2 {
-        nobody_is_granted_while(
+        no_waiter_is_granted_while(
             &server,
             "NOREPLICAS",
             |client| call(client, "CONFIG SET min-replicas-to-write 1"),
@@ -62,7 +62,7 @@ fn nobody_is_granted_while_replicas_are_missing() {
     }
     // One replica that connects is enough.
     let mut replica = None;
-    nobody_is_granted_while(
+    no_waiter_is_granted_while(
         &server,
         "NOREPLICAS",
         |client| call(client, "CONFIG SET min-replicas-to-write 1"),
@@ -71,9 +71,9 @@ fn nobody_is_granted_while_replicas_are_missing() {
 }
 
 #[test]
-fn nobody_is_granted_while_memory_is_full() {
+fn no_waiter_is_granted_while_memory_is_full() {
     let server = Server::start();
-    nobody_is_granted_while(
+    no_waiter_is_granted_while(
         &server,
         "OOM",
         |client| call(client, "CONFIG SET maxmemory 1"),
@@ -82,7 +82,7 @@ fn nobody_is_granted_while_memory_is_full() {
     // Here the server evicts this key, but not the other one, which has no deadline. Then it has nothing left to evict.
     call::<()>(&mut server.client(), "CONFIG SET maxmemory-policy volatile-ttl");
     call::<()>(&mut server.client(), "SET kept 1");
-    nobody_is_granted_while(
+    no_waiter_is_granted_while(
         &server,
         "OOM",
         |client| call(client, "CONFIG SET maxmemory 1"),
@@ -91,7 +91,7 @@ fn nobody_is_granted_while_memory_is_full() {
 }
 
 #[test]
-fn eviction_lets_those_who_wait_go_on() {
+fn eviction_lets_waiters_go_on() {
     for policy in ["allkeys-random", "volatile-ttl", "volatile-lru"] {
         let server = Server::with(&["--maxmemory-policy", policy]);
         let mut client = server.client();
@@ -108,7 +108,7 @@ fn eviction_lets_those_who_wait_go_on() {
 }
 
 #[test]
-fn nobody_is_granted_while_snapshots_fail() {
+fn no_waiter_is_granted_while_snapshots_fail() {
     let server = Server::with(&[]);
     let folder = server.dir().join("dump.rdb");
     redis::cmd("CONFIG").arg(&["SET", "save", "36000 1000000"]).exec(&mut server.client()).expect("a save point");
@@ -119,7 +119,7 @@ fn nobody_is_granted_while_snapshots_fail() {
             text.contains("rdb_bgsave_in_progress:0") && text.contains(&format!("rdb_last_bgsave_status:{status}"))
         });
     };
-    nobody_is_granted_while(
+    no_waiter_is_granted_while(
         &server,
         "MISCONF",
         |client| {

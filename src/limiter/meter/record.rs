@@ -167,7 +167,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_is_encoded_decodes_to_the_same((meter, level) in state()) {
+        fn an_encoded_record_decodes_to_the_same((meter, level) in state()) {
             prop_assert!(holds(level.used));
             let bytes = encoded(&meter, level);
             prop_assert!((MIN_RECORD..=Bytes::SHORT).contains(&bytes.as_slice().len()));
@@ -175,7 +175,7 @@ mod tests {
         }
 
         #[test]
-        fn what_decodes_is_encoded_in_no_more_bytes(
+        fn a_decoded_record_is_encoded_in_no_more_bytes(
             mut bytes in prop::collection::vec(any::<u8>(), 28..=41),
             head in any::<u8>(),
             (kind, _) in prop::sample::select(&DRAINS[..]),

@@ -343,7 +343,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_decodes_to_the_same(log in header(), entries in prop::collection::vec(any::<(u32, u32)>(), 1..20)) {
+        fn an_encoded_record_decodes_to_the_same(log in header(), entries in prop::collection::vec(any::<(u32, u32)>(), 1..20)) {
             let mut bytes = log.header().to_vec();
             entries.iter().for_each(|&(offset, count)| bytes.extend(entry(offset, count)));
             let decoded = Log::decode(&bytes).expect("a record");

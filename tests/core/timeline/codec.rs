@@ -68,7 +68,7 @@ fn a_record_of_another_algorithm_is_foreign() {
 }
 
 #[test]
-fn what_is_no_record_is_foreign() {
+fn a_value_that_is_no_record_is_foreign() {
     for policy in POLICIES {
         let record = record(policy);
         let other_version = [&record[..1], &[record[1].wrapping_add(1)], &record[2..]].concat();

@@ -44,7 +44,7 @@ fn refund_on_a_missing_key_does_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn a_state_that_fits_no_record_is_refused() {
     let refused = |policy: &str, now, amount| {
         let mut key = Key::default();
         assert_eq!(key.call(&rule(policy), now, Request::now(amount)), Err(DecideError::Overflow), "{policy} {amount:?}");

@@ -7,7 +7,7 @@
 need_rust
 need compiler libclang
 if ! cargo mutants --version >/dev/null 2>&1; then
-  say "Building cargo-mutants (about three minutes)"
+  say "Building cargo-mutants (a few minutes)"
   cargo install --quiet --locked cargo-mutants
 fi
 # cargo-mutants changes a copy of the sources. All its builds share a folder, so libraries are compiled once.

@@ -143,7 +143,7 @@ fn moves_whole_slots(server: &Server<'_>) -> bool {
 
 /// Whether the server knows a command by this name.
 fn knows(server: &Server<'_>, command: &CStr) -> bool {
-    // SAFETY: the context is live. Without arguments the call fails and changes nothing; the error number tells whether the
+    // SAFETY: the context is live. Without arguments the call fails and changes nothing; the error number shows whether the
     // server knows the command. A reply is freed once.
     unsafe {
         let reply = api!(RedisModule_Call(server.ctx, command.as_ptr(), c"".as_ptr()));

@@ -257,12 +257,6 @@ pub(super) struct Record {
     level: Level,
 }
 
-impl Record {
-    pub(super) fn decode(bytes: &[u8], kind: Kind) -> Result<Self, RecordError> {
-        record::decode(bytes, kind)
-    }
-}
-
 /// A key's level under a policy, at a moment.
 pub struct View<'a> {
     pub(super) meter: &'a Meter,
@@ -292,7 +286,7 @@ impl<'a> View<'a> {
             let level = Level { at: meter.start(now), used: 0 };
             return Ok(Self { meter, now, level, recorded: level, matches_policy: true });
         };
-        match record::decode(bytes, meter.kind) {
+        match Record::decode(bytes, meter.kind) {
             Ok(Record { meter: old, level }) => {
                 let (recorded, written) = old.read(level);
                 let same = meter.drains_as(&old);

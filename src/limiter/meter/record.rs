@@ -90,20 +90,22 @@ const DRAIN_SHIFT: u32 = 3;
 /// The third byte holds the [`Layout`] from this bit on.
 const LAYOUT_SHIFT: u32 = 5;
 
-/// Reads a record of `kind`.
-#[inline(always)]
-pub(super) fn decode(bytes: &[u8], kind: Kind) -> Result<Record, RecordError> {
-    let (head, fields) = record::open(bytes, kind)?;
-    let drain = Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)).filter(|drain| drain.is_of(kind));
-    let &drain = drain.ok_or(RecordError::Unknown)?;
-    // One call for each layout, so that the compiler generates code with constant widths for each.
-    let decoded = match head >> LAYOUT_SHIFT {
-        0 => Layout::COMMON.decode(fields, kind, drain),
-        1 => Layout::BURST.decode(fields, kind, drain),
-        2 => Layout::WIDE.decode(fields, kind, drain),
-        _ => None,
-    };
-    decoded.ok_or(RecordError::Unknown)
+impl Record {
+    /// Reads a record of `kind`.
+    #[inline(always)]
+    pub(in crate::limiter) fn decode(bytes: &[u8], kind: Kind) -> Result<Self, RecordError> {
+        let (head, fields) = record::open(bytes, kind)?;
+        let drain = Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)).filter(|drain| drain.is_of(kind));
+        let &drain = drain.ok_or(RecordError::Unknown)?;
+        // One call for each layout, so that the compiler generates code with constant widths for each.
+        let decoded = match head >> LAYOUT_SHIFT {
+            0 => Layout::COMMON.decode(fields, kind, drain),
+            1 => Layout::BURST.decode(fields, kind, drain),
+            2 => Layout::WIDE.decode(fields, kind, drain),
+            _ => None,
+        };
+        decoded.ok_or(RecordError::Unknown)
+    }
 }
 
 /// Whether a record can hold a level of `used` grains. The other fields always fit the widest layout.
@@ -171,7 +173,7 @@ mod tests {
             prop_assert!(holds(level.used));
             let bytes = encoded(&meter, level);
             prop_assert!((MIN_RECORD..=Bytes::SHORT).contains(&bytes.as_slice().len()));
-            prop_assert_eq!(decode(bytes.as_slice(), meter.kind), Ok(Record { meter, level }));
+            prop_assert_eq!(Record::decode(bytes.as_slice(), meter.kind), Ok(Record { meter, level }));
         }
 
         #[test]
@@ -181,10 +183,10 @@ mod tests {
             (kind, _) in prop::sample::select(&DRAINS[..]),
         ) {
             bytes[..3].copy_from_slice(&[record::MAGIC, record::VERSION, head & !record::TAG_BITS | kind.spec().tag]);
-            if let Ok(record) = decode(&bytes, kind) {
+            if let Ok(record) = Record::decode(&bytes, kind) {
                 let again = encoded(&record.meter, record.level);
                 prop_assert!(again.as_slice().len() <= bytes.len());
-                prop_assert_eq!(decode(again.as_slice(), kind), Ok(record));
+                prop_assert_eq!(Record::decode(again.as_slice(), kind), Ok(record));
             }
         }
 
@@ -194,7 +196,7 @@ mod tests {
             (kind, _) in prop::sample::select(&DRAINS[..]),
             now in any::<i64>(),
         ) {
-            if let Ok(record) = decode(&bytes, kind) {
+            if let Ok(record) = Record::decode(&bytes, kind) {
                 View::of_record(&record, Instant::from_us(now)).inspect();
             }
         }

@@ -22,7 +22,7 @@ fn spaced() -> Policy {
 
 /// Looks at the queue that is due, and returns which clients were granted how many units.
 fn look(queues: &mut Queues<u32>, key: &mut Key, now: Instant) -> Vec<(u32, u64)> {
-    let (id, ..) = queues.due(now).expect("a queue");
+    let (id, ..) = queues.next_queue(now).expect("a queue");
     let answers = queues.serve(id, key.at(now), now, true, 100);
     answers.into_iter().map(|(waiter, answer)| (waiter.client, answer.expect("a decision").granted)).collect()
 }
@@ -55,8 +55,8 @@ fn a_client_whose_time_is_over_gets_the_rest_of_its_wait() {
     let mut queues = Queues::default();
     // The unit is due after 1 s.
     queues.join(0, b"key", waiter(policy, 1, EPOCH, at(300)), &key, at(1_000));
-    assert_eq!(queues.next_look(), Some(at(300)));
-    let (id, ..) = queues.due(at(300)).expect("a queue");
+    assert_eq!(queues.next_wake(), Some(at(300)));
+    let (id, ..) = queues.next_queue(at(300)).expect("a queue");
     let answers = queues.serve(id, key.at(at(300)), at(300), true, 10);
     let [(waiter, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((waiter.client, waiter.timeout(), decision.granted), (1, span(300), 0));
@@ -72,7 +72,7 @@ fn a_turn_that_came_too_late_gets_the_rest_of_its_wait() {
     queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
     queues.join(0, b"key", waiter(policy, 2, at(40), at(60)), &key, at(50));
     // The timer is late: the second client's units are due at 100 ms, after its time.
-    let (id, ..) = queues.due(at(110)).expect("a queue");
+    let (id, ..) = queues.next_queue(at(110)).expect("a queue");
     let answers = queues.serve(id, key.at(at(110)), at(110), true, 10);
     let [(_, Ok(first)), (_, Ok(second))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((first.granted, second.granted), (1, 0));
@@ -99,11 +99,11 @@ fn a_look_after_a_change_of_policy_does_not_put_the_next_one_off() {
     let mut queues = Queues::default();
     queues.join(0, b"key", waiter(own, 1, EPOCH, Instant::MAX), &key, at(6_000));
     for now in [at(20), at(40), at(99)] {
-        assert!((at(100)..=at(101)).contains(&queues.next_look().expect("a time")), "{queues:?}");
+        assert!((at(100)..=at(101)).contains(&queues.next_wake().expect("a time")), "{queues:?}");
         queues.wake(0, b"key", now);
         assert_eq!(look(&mut queues, &mut key, now), []);
     }
-    let due = queues.next_look().expect("a time");
+    let due = queues.next_wake().expect("a time");
     assert!((at(100)..=at(101)).contains(&due), "{due:?}");
     assert_eq!(look(&mut queues, &mut key, due), [(1, 1)]);
 }
@@ -117,7 +117,7 @@ fn a_call_that_can_never_be_granted_waits_for_its_deadline() {
     queues.join(0, b"key", two, &key, at(10));
     key.expires = None;
     assert_eq!(look(&mut queues, &mut key, at(10)), []);
-    assert_eq!(queues.next_look(), Some(at(9_000)));
+    assert_eq!(queues.next_wake(), Some(at(9_000)));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_key_that_expires_first_is_looked_at_then() {
     key.expires = Some(at(400));
     let mut queues = Queues::default();
     queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(1_000));
-    assert_eq!(queues.next_look(), Some(at(400)));
+    assert_eq!(queues.next_wake(), Some(at(400)));
     assert_eq!(look(&mut queues, &mut key, at(400)), [(1, 1)]);
 }
 
@@ -141,14 +141,14 @@ fn the_next_client_moves_up_when_the_first_leaves() {
     queues.join(0, b"key", five, &key, at(4_000));
     queues.join(0, b"key", waiter(policy, 2, EPOCH, Instant::MAX), &key, EPOCH);
     queues.join(0, b"key", waiter(policy, 3, EPOCH, Instant::MAX), &key, EPOCH);
-    assert_eq!((queues.len(), queues.waiting(0, b"key"), queues.next_look()), (3, 3, Some(at(4_000))));
+    assert_eq!((queues.len(), queues.count_waiters(0, b"key"), queues.next_wake()), (3, 3, Some(at(4_000))));
     // A client that leaves from behind changes nothing for the first.
     queues.leave(3, at(100)).expect("it waits");
-    assert_eq!((queues.waiting(0, b"key"), queues.next_look()), (2, Some(at(4_000))));
+    assert_eq!((queues.count_waiters(0, b"key"), queues.next_wake()), (2, Some(at(4_000))));
     queues.leave(1, at(200)).expect("it waits");
-    assert_eq!((queues.waiting(0, b"key"), queues.next_look()), (1, Some(at(200))));
+    assert_eq!((queues.count_waiters(0, b"key"), queues.next_wake()), (1, Some(at(200))));
     assert_eq!(look(&mut queues, &mut key, at(200)), [(2, 1)]);
-    assert_eq!((queues.waiting(0, b"key"), queues.next_look()), (0, None));
+    assert_eq!((queues.count_waiters(0, b"key"), queues.next_wake()), (0, None));
 }
 
 #[test]
@@ -160,10 +160,10 @@ fn a_queue_that_ends_forgets_its_clients() {
         queues.join(0, b"key", waiter(policy, client, EPOCH, Instant::MAX), &key, at(50));
     }
     queues.join(1, b"key", waiter(policy, 4, EPOCH, Instant::MAX), &key, at(60));
-    let (id, ..) = queues.due(at(50)).expect("a queue");
+    let (id, ..) = queues.next_queue(at(50)).expect("a queue");
     assert_eq!(queues.dismiss(id), [1, 2, 3]);
-    assert!(!queues.holds(0, b"key") && queues.holds(1, b"key"));
-    assert_eq!((queues.len(), queues.next_look()), (1, Some(at(60))));
+    assert!(!queues.has_waiters(0, b"key") && queues.has_waiters(1, b"key"));
+    assert_eq!((queues.len(), queues.next_wake()), (1, Some(at(60))));
     assert!(queues.leave(1, EPOCH).is_none());
     assert_eq!(queues.dismiss(id), Vec::<u32>::new());
 }
@@ -178,7 +178,7 @@ fn a_client_waits_as_long_as_it_would_have_when_the_clock_steps() {
         queues.join(0, b"key", waiter(policy, 2, at(20), Instant::MAX), &key, at(50));
         let now = at_us(30_000 + step);
         queues.clock_stepped(step, now);
-        assert_eq!(queues.next_look(), Some(now));
+        assert_eq!(queues.next_wake(), Some(now));
         let first = queues.leave(1, now).expect("it waits");
         assert_eq!((first.joined, first.deadline), (at_us(10_000 + step), at_us(500_000 + step)));
         assert_eq!(first.timeout(), span(490));
@@ -198,7 +198,7 @@ fn a_late_timer_grants_what_the_last_tenth_of_a_second_brought() {
     }
     // The server stood still for a second. The charges are as of 900, 950 and 1000 ms, and the next unit is due at 1050 ms.
     assert_eq!(look(&mut queues, &mut key, at(1_000)), [(0, 1), (1, 1), (2, 1)]);
-    assert_eq!(queues.next_look(), Some(at(1_050)));
+    assert_eq!(queues.next_wake(), Some(at(1_050)));
 }
 
 #[test]
@@ -207,9 +207,9 @@ fn what_flows_in_while_the_server_refuses_writes_is_not_owed() {
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
     queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
-    let (id, ..) = queues.due(at(60)).expect("a queue");
+    let (id, ..) = queues.next_queue(at(60)).expect("a queue");
     assert!(queues.serve(id, key.at(at(60)), at(60), false, 10).is_empty());
-    assert_eq!(queues.next_look(), Some(at(80)));
+    assert_eq!(queues.next_wake(), Some(at(80)));
     let answers = queues.serve(id, key.at(at(80)), at(80), true, 10);
     let [(_, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
     // The charge is as of 60 ms, when the server last refused. The reply comes at 80 ms.
@@ -227,7 +227,7 @@ fn a_late_grant_after_a_change_of_the_key_is_charged_when_it_was_due() {
     key = used(&policy, at(10));
     queues.wake(0, b"key", at(10));
     assert_eq!(look(&mut queues, &mut key, at(10)), []);
-    assert_eq!(queues.next_look(), Some(at(60)));
+    assert_eq!(queues.next_wake(), Some(at(60)));
     assert_eq!(look(&mut queues, &mut key, at(72)), [(1, 1)]);
     assert_eq!(wait(&key, &policy, at(72)), Wait::For(span(38)), "the charge is as of 60 ms");
 }
@@ -255,9 +255,9 @@ fn clients_after_the_first_of_a_deleted_key_wait_from_its_grant_on() {
     queues.join(0, b"key", waiter(policy, 2, EPOCH, Instant::MAX), &key, at(50));
     key = Key::default();
     queues.wake(0, b"key", at(30));
-    let (id, ..) = queues.due(at(30)).expect("a queue");
+    let (id, ..) = queues.next_queue(at(30)).expect("a queue");
     let answers = queues.serve(id, &mut key, at(30), true, 10);
     let [(_, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((decision.granted, decision.reset), (1, span(50)));
-    assert_eq!(queues.next_look(), Some(at(80)));
+    assert_eq!(queues.next_wake(), Some(at(80)));
 }

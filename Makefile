@@ -44,12 +44,8 @@ SECONDS ?= 600
 fuzz: ## Fuzz the pure parts: replay all kept inputs, then look for new ones, SECONDS=600 for each of four targets
 	@SECONDS_EACH="$(SECONDS)" scripts/fuzz.sh
 
-# FILE='src/queue/**': the sources. ONLY: a pattern for the changes. SHARD=0/8: an eighth of them.
-FILE ?=
-ONLY ?=
-SHARD ?=
 mutants: ## Change the pure core in one place at a time, and list the changes that no test notices (FILE=, ONLY=, SHARD=0/8)
-	@FILE="$(FILE)" ONLY="$(ONLY)" SHARD="$(SHARD)" scripts/mutants.sh
+	@scripts/mutants.sh
 
 CHAOS ?= 120
 SEED ?= $(shell date +%s)

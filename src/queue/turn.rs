@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{denied, due, first_grant, peek, Answer, KeyState, Waiter};
-use crate::limiter::{Bytes, Change, Decision, Instant, Policy, Span};
+use crate::limiter::{Bytes, Change, Decision, Instant, Policy, Span, View};
 
 /// A client may be charged as of a moment that is at most this long ago. Timers are late by a millisecond or two, and units
 /// that flow in meanwhile must not be lost. But after a longer standstill of the server, the units of the whole standstill must
@@ -154,8 +154,8 @@ impl<C> Queue<C> {
         });
         if let Some((value, _)) = cached {
             let earliest = self.as_of.max(joined).max(now.saturating_sub(MAX_LATENESS)).min(now);
-            let view = policy.view(value, earliest).map_err(record_error)?;
-            if view.matches_policy() {
+            let view = policy.view(value, earliest).ok().filter(View::matches_policy);
+            if let Some(view) = view {
                 let (decision, _) = view.decide(request)?;
                 let due = due(&decision, earliest);
                 if due <= now {

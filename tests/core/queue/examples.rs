@@ -261,3 +261,18 @@ fn clients_after_the_first_of_a_deleted_key_wait_from_its_grant_on() {
     assert_eq!((decision.granted, decision.reset), (1, span(50)));
     assert_eq!(queues.next_wake(), Some(at(80)));
 }
+
+#[test]
+fn an_expired_record_of_another_algorithm_does_not_concern_the_next_client() {
+    let (fixed, gcra) = (policy(Kind::Fixed, 1, 50), policy(Kind::Gcra, 1, 50));
+    let mut key = used(&fixed, EPOCH);
+    let mut queues = Queues::default();
+    queues.join(0, b"key", waiter(fixed, 1, EPOCH, Instant::MAX), &key, at(50));
+    queues.join(0, b"key", waiter(gcra, 2, EPOCH, Instant::MAX), &key, at(50));
+    // Only one client is answered before the server has its turn again.
+    let (id, ..) = queues.next_queue(at(50)).expect("a queue");
+    let answers = queues.serve(id, key.at(at(50)), at(50), true, 1);
+    assert!(matches!(&answers[..], [(waiter, Ok(_))] if waiter.client == 1), "{answers:?}");
+    // The window of the first client is over by then, and the key is gone.
+    assert_eq!(look(&mut queues, &mut key, at(200)), [(2, 1)]);
+}

@@ -114,9 +114,9 @@ fn run(call: &Call<'_>) -> Result<AllReply, Error> {
     for (index, (key, rule)) in keys.iter().zip(&rules).enumerate() {
         let target = target(index, rule);
         rows.push(if waiting::has_waiters(call, FIRST_KEY + index) {
-            denied(target.peek(key, &rule.policy, now, rule.request)?, Span::ZERO)
+            denied(target.peek(key, rule, now)?, Span::ZERO)
         } else {
-            target.decide(key, &rule.policy, now, rule.request)?
+            target.decide(key, rule, now)?
         });
     }
 
@@ -127,10 +127,10 @@ fn run(call: &Call<'_>) -> Result<AllReply, Error> {
         let target = target(index, rule);
         if granted {
             // One record at a time is encoded and stored, so that only one new record is in memory. The decision is the same again.
-            target.charge(key, &rule.policy, now, rule.request, |_| true)?;
+            target.charge(key, rule, now, |_| true)?;
         } else if row.granted > 0 {
             // The call takes nothing, so the row of a rule that would have granted shows the rule's present state.
-            *row = target.peek(key, &rule.policy, now, rule.request)?;
+            *row = target.peek(key, rule, now)?;
         }
     }
     drop(keys);

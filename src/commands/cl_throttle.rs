@@ -88,12 +88,12 @@ pub(super) fn run(call: &Call<'_>, command: CommandName, args: Result<ThrottleAr
 }
 
 fn decide(call: &Call<'_>, command: CommandName, ThrottleArgs { policy, amount }: ThrottleArgs) -> Result<[i64; 5], Error> {
+    let request = Request::now(amount.unwrap_or(Amount::Cost(1)));
+    let rule = Rule { policy, request, block: None };
     let Some(amount) = amount else {
         let key = ReadKey::open(call, 1).ok_or(Error::Arity(command))?;
-        let one = Request::now(Amount::Cost(1));
-        return Ok(row(true, &Target::only(Kind::Gcra).peek(&key, &policy, now(call), one)?));
+        return Ok(row(true, &Target::only(Kind::Gcra).peek(&key, &rule, now(call))?));
     };
-    let rule = Rule { policy, request: Request::now(amount), block: None };
     let decision = limit::decide(call, command, Kind::Gcra, rule)?;
     // A call without BLOCK never waits.
     let decision = decision.ok_or(Error::Unblocked)?;

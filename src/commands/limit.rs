@@ -95,7 +95,7 @@ pub(super) fn decide(call: &Call<'_>, command: CommandName, kind: Kind, rule: Ru
         None
     } else {
         let accept = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
-        Target::only(kind).charge(&mut key, &rule.policy, now, rule.request, accept)?
+        Target::only(kind).charge(&mut key, &rule, now, accept)?
     };
     let (decision, changed) = match decided {
         Some(decided) => decided,

@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 
 use super::error::{Error, Holds};
-use crate::limiter::{Bytes, Change, Decision, Instant, Kind, Overflow, Policy, RecordError, Request, Span, View, MIN_LEN};
+use super::grammar::Rule;
+use crate::limiter::{Bytes, Change, Decision, Instant, Kind, Overflow, Policy, RecordError, Span, View, MIN_LEN};
 use crate::queue::KeyState;
 use crate::server::{ReadKey, Value, WriteKey};
 
@@ -52,31 +53,19 @@ impl Target {
 
     /// Loads the limiter from the value of the key.
     #[inline(always)]
-    fn view<'k>(self, stored: Option<&'k [u8]>, policy: &'k Policy, now: Instant) -> Result<View<'k>, Box<Error>> {
-        policy.view(stored, now).map_err(|error| Box::new(self.record_error(error)))
+    fn view<'k>(self, stored: Option<&'k [u8]>, rule: &'k Rule, now: Instant) -> Result<View<'k>, Box<Error>> {
+        rule.policy.view(stored, now).map_err(|error| Box::new(self.record_error(error)))
     }
 
     /// The decision of [`View::peek`].
-    pub(super) fn peek(
-        self,
-        key: &ReadKey<'_>,
-        policy: &Policy,
-        now: Instant,
-        request: Request,
-    ) -> Result<Decision, Box<Error>> {
-        Ok(self.view(self.stored(key)?, policy, now)?.peek(request)?)
+    pub(super) fn peek(self, key: &ReadKey<'_>, rule: &Rule, now: Instant) -> Result<Decision, Box<Error>> {
+        Ok(self.view(self.stored(key)?, rule, now)?.peek(rule.request)?)
     }
 
     /// Returns the decision or the error that [`Self::charge`] would return, but changes nothing.
-    pub(super) fn decide(
-        self,
-        key: &ReadKey<'_>,
-        policy: &Policy,
-        now: Instant,
-        request: Request,
-    ) -> Result<Decision, Box<Error>> {
+    pub(super) fn decide(self, key: &ReadKey<'_>, rule: &Rule, now: Instant) -> Result<Decision, Box<Error>> {
         let stored = self.stored(key)?;
-        let (decision, _) = self.view(stored, policy, now)?.decide(request)?;
+        let (decision, _) = self.view(stored, rule, now)?.decide(rule.request)?;
         // A change lengthens a value by less than this.
         if WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
             Ok(decision)
@@ -91,13 +80,12 @@ impl Target {
     pub(super) fn charge(
         self,
         key: &mut WriteKey<'_>,
-        policy: &Policy,
+        rule: &Rule,
         now: Instant,
-        request: Request,
         accept: impl FnOnce(&Decision) -> bool,
     ) -> Result<Option<(Decision, bool)>, Box<Error>> {
-        let view = self.view(self.stored(key)?, policy, now)?;
-        let (decision, next) = view.decide(request)?;
+        let view = self.view(self.stored(key)?, rule, now)?;
+        let (decision, next) = view.decide(rule.request)?;
         if !accept(&decision) {
             return Ok(None);
         }

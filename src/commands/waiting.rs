@@ -112,7 +112,7 @@ pub(super) fn block_or_deny(
     rule: &Rule,
     now: Instant,
 ) -> Result<Option<Decision>, Error> {
-    let decision = Target::only(rule.policy.kind()).peek(key, &rule.policy, now, rule.request)?;
+    let decision = Target::only(rule.policy.kind()).peek(key, rule, now)?;
     let without_block = denied(decision, Span::ZERO);
     let timeout = match rule.block {
         Some(timeout) if !call.forbids_blocking() => timeout,
@@ -310,7 +310,8 @@ fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>) -> Result<De
     let (kind, now) = (waiter.policy.kind(), now(call));
     // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
     let key = ReadKey::open(call, 1).ok_or(Error::Arity(CommandName::Limit(kind)))?;
-    let decision = denied(Target::only(kind).peek(&key, &waiter.policy, now, waiter.request)?, waiter.timeout());
+    let rule = Rule { policy: waiter.policy, request: waiter.request, block: None };
+    let decision = denied(Target::only(kind).peek(&key, &rule, now)?, waiter.timeout());
     drop(key);
     TIMEOUTS.increment();
     record_outcome(call, || call.key(1), kind, waiter.request.amount, false, now);

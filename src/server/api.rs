@@ -7,6 +7,12 @@ use redis_module::raw;
 
 use super::Server;
 
+/// The context in which the server calls the module.
+pub(super) type Ctx = *mut raw::RedisModuleCtx;
+
+/// A string of the server.
+pub(super) type ServerString = *mut raw::RedisModuleString;
+
 /// A function of the module API that the module calls.
 pub(super) struct Function {
     pub(super) name: &'static str,
@@ -45,7 +51,7 @@ pub(super) fn missing() -> Option<&'static str> {
 /// # Safety
 /// `string` must be a valid string that nobody changes or frees during `'a`.
 #[inline(always)]
-pub(super) unsafe fn string_bytes<'a>(string: *mut raw::RedisModuleString) -> &'a [u8] {
+pub(super) unsafe fn string_bytes<'a>(string: ServerString) -> &'a [u8] {
     let mut len = 0;
     // SAFETY: the caller vouches for the string. The server returns a pointer to its `len` bytes, and never null.
     unsafe {

@@ -7,7 +7,7 @@ use std::ptr;
 
 use redis_module::raw;
 
-use super::api::{api, contain_panic};
+use super::api::{api, contain_panic, Ctx, ServerString};
 use super::{Call, Server};
 
 /// The handle of a blocked client, which must be unblocked exactly once: by [`Self::reply_with`], or by a callback of `H` that
@@ -119,11 +119,7 @@ impl ClientId {
 /// # Safety
 /// Only the server may call it, for a client that [`unblock`] or [`BlockedClient::end`] unblocked with the same `H`: `ctx` and
 /// the `argc` arguments in `argv` must be live during the call.
-unsafe extern "C" fn reply_callback<H: ReplyHandler>(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
+unsafe extern "C" fn reply_callback<H: ReplyHandler>(ctx: Ctx, argv: *mut ServerString, argc: c_int) -> c_int {
     let reply = |call: &Call<'_>| {
         // SAFETY: the pointer is null or comes from `unblock` with the same `H`, and `free_data` gets it only afterwards. Nothing
         // else refers to it.
@@ -144,11 +140,7 @@ unsafe extern "C" fn reply_callback<H: ReplyHandler>(
 /// # Safety
 /// Only the server may call it, for a client that [`BlockedClient::block`] blocked with the same `H`: `ctx` and the `argc`
 /// arguments in `argv` must be live during the call.
-unsafe extern "C" fn timeout_callback<H: ReplyHandler>(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
+unsafe extern "C" fn timeout_callback<H: ReplyHandler>(ctx: Ctx, argv: *mut ServerString, argc: c_int) -> c_int {
     let end = |call: &Call<'_>| {
         // SAFETY: the context is that of a blocked client.
         let client = unsafe { api!(RedisModule_GetBlockedClientHandle(ctx)) };
@@ -167,10 +159,7 @@ unsafe extern "C" fn timeout_callback<H: ReplyHandler>(
 /// # Safety
 /// Only the server may call it, for a client that [`BlockedClient::block`] blocked with the same `H`: `ctx` must be live during
 /// the call.
-unsafe extern "C" fn disconnect_callback<H: ReplyHandler>(
-    ctx: *mut raw::RedisModuleCtx,
-    client: *mut raw::RedisModuleBlockedClient,
-) {
+unsafe extern "C" fn disconnect_callback<H: ReplyHandler>(ctx: Ctx, client: *mut raw::RedisModuleBlockedClient) {
     // SAFETY: the server passes a context that is live during this call.
     let server = unsafe { Server::new(ctx) };
     contain_panic(|| {
@@ -185,7 +174,7 @@ unsafe extern "C" fn disconnect_callback<H: ReplyHandler>(
 ///
 /// # Safety
 /// Only the server may call it: `data` must be null or come from [`unblock`] with the same `H`, and must not be used afterwards.
-unsafe extern "C" fn free_data<H: ReplyHandler>(_: *mut raw::RedisModuleCtx, data: *mut c_void) {
+unsafe extern "C" fn free_data<H: ReplyHandler>(_: Ctx, data: *mut c_void) {
     if !data.is_null() {
         // SAFETY: `unblock` allocated it as a box of this type, and the server frees it once.
         drop(unsafe { Box::from_raw(data.cast::<PrivateData<H>>()) });

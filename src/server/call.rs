@@ -7,14 +7,14 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use redis_module::raw;
 
-use super::api::{api, string_bytes};
+use super::api::{api, string_bytes, Ctx, ServerString};
 use super::{shortcuts, Command, Server};
 
 /// One call of a command. It lives as long as the server's call of the handler, and so does everything borrowed from it.
 pub struct Call<'a> {
     server: Server<'a>,
     /// Valid strings, which nobody changes or frees during `'a`.
-    pub(super) arguments: &'a [*mut raw::RedisModuleString],
+    pub(super) arguments: &'a [ServerString],
     /// Whether the client was blocked during this call, so that the reply comes later.
     is_blocked: Cell<bool>,
 }
@@ -34,7 +34,7 @@ impl<'a> Call<'a> {
     /// `argv` must point to `argc` valid strings that nobody changes or frees during `'a`, and `server` must be in the call that
     /// they belong to.
     #[inline(always)]
-    pub(super) unsafe fn new(server: Server<'a>, argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+    pub(super) unsafe fn new(server: Server<'a>, argv: *mut ServerString, argc: c_int) -> Self {
         // SAFETY: the caller vouches for the pointer and the number.
         let arguments = unsafe { std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) };
         Self { server, arguments, is_blocked: Cell::new(false) }
@@ -142,12 +142,7 @@ impl<'a> Call<'a> {
     /// # Safety
     /// The arguments must be those that the server has passed to the callback.
     #[inline(always)]
-    pub(super) unsafe fn handle(
-        ctx: *mut raw::RedisModuleCtx,
-        argv: *mut *mut raw::RedisModuleString,
-        argc: c_int,
-        work: impl FnOnce(&Call<'_>),
-    ) -> c_int {
+    pub(super) unsafe fn handle(ctx: Ctx, argv: *mut ServerString, argc: c_int, work: impl FnOnce(&Call<'_>)) -> c_int {
         // SAFETY: the server passes the context and the arguments of a call, which are live during the callback.
         let call = unsafe { Call::new(Server::new(ctx), argv, argc) };
         // There is no reply yet, since no command replies before its work is done. A client that was blocked gets its reply by
@@ -169,11 +164,7 @@ pub trait CommandHandler {
 ///
 /// # Safety
 /// Only the server may call it: `ctx` and the `argc` arguments in `argv` must be live during the call.
-pub unsafe extern "C" fn run_command<H: CommandHandler>(
-    ctx: *mut raw::RedisModuleCtx,
-    argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
-) -> c_int {
+pub unsafe extern "C" fn run_command<H: CommandHandler>(ctx: Ctx, argv: *mut ServerString, argc: c_int) -> c_int {
     // SAFETY: only the server calls this function.
     unsafe { Call::handle(ctx, argv, argc, H::run) }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 
 use redis_module::raw;
 
-use super::api::{api, log_warning};
+use super::api::{api, log_warning, ServerString};
 use super::Server;
 
 /// A configuration parameter.
@@ -204,12 +204,7 @@ unsafe extern "C" fn get_number(_: *const c_char, data: *mut c_void) -> c_longlo
 
 /// # Safety
 /// `data` must point to a [`NumberParameter`].
-unsafe extern "C" fn set_number(
-    _: *const c_char,
-    value: c_longlong,
-    data: *mut c_void,
-    _: *mut *mut raw::RedisModuleString,
-) -> c_int {
+unsafe extern "C" fn set_number(_: *const c_char, value: c_longlong, data: *mut c_void, _: *mut ServerString) -> c_int {
     // The server has checked the range.
     // SAFETY: the server passes the pointer that `NumberParameter::register` registered, to a parameter that lives for ever.
     unsafe { &*data.cast::<NumberParameter>() }.value.store(value, Ordering::Relaxed);
@@ -225,12 +220,7 @@ unsafe extern "C" fn get_words(_: *const c_char, data: *mut c_void) -> c_int {
 
 /// # Safety
 /// `data` must point to a [`WordsParameter`].
-unsafe extern "C" fn set_words(
-    _: *const c_char,
-    value: c_int,
-    data: *mut c_void,
-    _: *mut *mut raw::RedisModuleString,
-) -> c_int {
+unsafe extern "C" fn set_words(_: *const c_char, value: c_int, data: *mut c_void, _: *mut ServerString) -> c_int {
     // The server has checked the words.
     // SAFETY: the server passes the pointer that `WordsParameter::register` registered, to a parameter that lives for ever.
     unsafe { &*data.cast::<WordsParameter>() }.value.store(value, Ordering::Relaxed);

@@ -8,13 +8,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use redis_module::{raw, Context};
 
-use super::api::api;
+use super::api::{api, Ctx};
 use super::write_refusals;
 
 /// The server, during one call of the module: by a command, by the timer or with an event.
 pub struct Server<'a> {
     /// The context of that call, which is live during `'a`.
-    pub(super) ctx: *mut raw::RedisModuleCtx,
+    pub(super) ctx: Ctx,
     lifetime: PhantomData<&'a ()>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Server<'a> {
     ///
     /// # Safety
     /// `ctx` must be live during `'a`, and used by the server's main thread only.
-    pub(super) const unsafe fn new(ctx: *mut raw::RedisModuleCtx) -> Self {
+    pub(super) const unsafe fn new(ctx: Ctx) -> Self {
         Self { ctx, lifetime: PhantomData }
     }
 

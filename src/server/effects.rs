@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
 
-use super::api::api;
+use super::api::{api, Ctx, ServerString};
 
 /// The commands that effects use. The server must know all of them by these names.
 pub(super) const COMMANDS: [&CStr; 4] = [SET, SETRANGE, PEXPIREAT, DEL];
@@ -41,8 +41,8 @@ pub(super) fn stop() {
 /// Where the effects of a change go: the running call or timer, and the name of the changed key.
 #[derive(Clone, Copy)]
 pub(super) struct Effects {
-    ctx: *mut raw::RedisModuleCtx,
-    name: *mut raw::RedisModuleString,
+    ctx: Ctx,
+    name: ServerString,
 }
 
 impl Effects {
@@ -51,7 +51,7 @@ impl Effects {
     /// # Safety
     /// `ctx` must be a live context that may write, and `name` a valid string, both for as long as the result is used.
     #[inline(always)]
-    pub(super) const unsafe fn new(ctx: *mut raw::RedisModuleCtx, name: *mut raw::RedisModuleString) -> Self {
+    pub(super) const unsafe fn new(ctx: Ctx, name: ServerString) -> Self {
         Self { ctx, name }
     }
 

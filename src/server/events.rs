@@ -5,7 +5,7 @@ use std::ptr;
 
 use redis_module::raw;
 
-use super::api::{api, contain_panic, string_bytes};
+use super::api::{api, contain_panic, string_bytes, Ctx, ServerString};
 use super::shortcuts::propagation;
 use super::{write_refusals, Server};
 
@@ -82,7 +82,7 @@ impl Server<'_> {
 ///
 /// # Safety
 /// Only the server may call it: `ctx` must be live during the call.
-unsafe extern "C" fn timer_fired<H: EventHandler>(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
+unsafe extern "C" fn timer_fired<H: EventHandler>(ctx: Ctx, _: *mut c_void) {
     // SAFETY: the server passes a context that is live during this call.
     let server = unsafe { Server::new(ctx) };
     contain_panic(|| H::on_timer(&server));
@@ -92,12 +92,7 @@ unsafe extern "C" fn timer_fired<H: EventHandler>(ctx: *mut raw::RedisModuleCtx,
 ///
 /// # Safety
 /// Only the server may call it: `ctx` must be live and `name` valid during the call.
-unsafe extern "C" fn key_event<H: EventHandler>(
-    ctx: *mut raw::RedisModuleCtx,
-    _: c_int,
-    _: *const c_char,
-    name: *mut raw::RedisModuleString,
-) -> c_int {
+unsafe extern "C" fn key_event<H: EventHandler>(ctx: Ctx, _: c_int, _: *const c_char, name: ServerString) -> c_int {
     // SAFETY: the server passes a context that is live during this call.
     let server = unsafe { Server::new(ctx) };
     // SAFETY: the server passes the name of the key, which it neither changes nor frees during this call.
@@ -109,12 +104,7 @@ unsafe extern "C" fn key_event<H: EventHandler>(
 ///
 /// # Safety
 /// Only the server may call it: `ctx` must be live during the call.
-unsafe extern "C" fn server_event<H: EventHandler>(
-    ctx: *mut raw::RedisModuleCtx,
-    event: raw::RedisModuleEvent,
-    _: u64,
-    _: *mut c_void,
-) {
+unsafe extern "C" fn server_event<H: EventHandler>(ctx: Ctx, event: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
     // SAFETY: the server passes a context that is live during this call.
     let server = unsafe { Server::new(ctx) };
     contain_panic(|| match event.id {

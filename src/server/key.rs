@@ -6,7 +6,7 @@ use std::ops::{Deref, RangeInclusive};
 
 use redis_module::raw;
 
-use super::api::api;
+use super::api::{api, ServerString};
 use super::effects::Effects;
 use super::shortcuts::propagation;
 use super::{Call, Server};
@@ -33,7 +33,7 @@ pub enum Value<'k> {
 /// A key that is open for reading.
 pub struct ReadKey<'c> {
     server: &'c Server<'c>,
-    name: *mut raw::RedisModuleString,
+    name: ServerString,
     /// Null if the key is open only for reading and does not exist.
     handle: *mut raw::RedisModuleKey,
     /// The mode in which the bytes of the value are accessed: [`WRITE`] if they may be changed in place.
@@ -56,7 +56,7 @@ pub struct Moved;
 /// A string that the module made, and frees.
 struct OwnedName<'c> {
     server: &'c Server<'c>,
-    name: *mut raw::RedisModuleString,
+    name: ServerString,
 }
 
 const WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
@@ -78,7 +78,7 @@ impl<'c> ReadKey<'c> {
     /// # Safety
     /// `name` must be a valid string that outlives the result.
     #[inline(always)]
-    unsafe fn open_with(server: &'c Server<'c>, name: *mut raw::RedisModuleString, mode: c_int, access: c_int) -> Self {
+    unsafe fn open_with(server: &'c Server<'c>, name: ServerString, mode: c_int, access: c_int) -> Self {
         // SAFETY: the context is live as long as `server`, and the caller vouches for the name. Dropping the result closes the key.
         let handle = unsafe { api!(RedisModule_OpenKey(server.ctx, name, mode)) };
         Self { server, name, handle: handle.cast(), access, known: Cell::new(None) }

@@ -6,7 +6,7 @@ use std::ptr;
 use redis_module::raw;
 use redis_module::{Context, RedisString, Status};
 
-use super::api::{self, api, log_notice, log_warning};
+use super::api::{self, api, log_notice, log_warning, Ctx, ServerString};
 use super::arguments::{Argument, RawArguments};
 use super::config::{configure, Parameter};
 use super::info::Info;
@@ -32,7 +32,7 @@ pub struct Command {
     /// The name, in lower case.
     pub name: &'static CStr,
     /// The function that the server calls: [`run_command`](super::run_command) of the command's handler.
-    pub callback: unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int,
+    pub callback: unsafe extern "C" fn(Ctx, *mut ServerString, c_int) -> c_int,
     /// The number of arguments including the name. A negative number -n means at least n.
     pub arity: c_int,
     /// The command flags, as `RedisModule_CreateCommand` takes them.

@@ -17,7 +17,7 @@ const DAY: Span = Span::from_us(86_400_000_000);
 
 fn policy_in_range(policy: &Policy) {
     let (limit, period) = (policy.limit(), policy.period());
-    assert!(limit <= policy.kind().max_limit() && (MIN_PERIOD..=MAX_PERIOD).contains(&period), "{policy:?}");
+    assert!(limit <= policy.kind().spec().max_limit && (MIN_PERIOD..=MAX_PERIOD).contains(&period), "{policy:?}");
 }
 
 fn in_range(rule: &Rule) {

@@ -53,14 +53,14 @@ fn form(u: &mut Unstructured<'_>, kind: Kind, limit: u64, period: u64) -> Result
 
 /// A rule of one algorithm, at the extremes as well.
 pub fn rule(u: &mut Unstructured<'_>, kind: Kind) -> Result<Rule> {
-    let (limit, period) = (units(u, kind.max_limit())?, period(u)?);
+    let (limit, period) = (units(u, kind.spec().max_limit)?, period(u)?);
     Ok(Rule { limit, period, form: form(u, kind, limit, period)? })
 }
 
 /// A rule near `first`: a change of policy that leaves something to carry.
 fn near(u: &mut Unstructured<'_>, kind: Kind, first: &Rule) -> Result<Rule> {
     let mut scaled = |n: u64| Ok(if u.arbitrary()? { share(n, u.int_in_range(0..=3_000)?) } else { n });
-    let limit = scaled(first.limit)?.clamp(1, kind.max_limit());
+    let limit = scaled(first.limit)?.clamp(1, kind.spec().max_limit);
     let period = scaled(first.period)?.clamp(MIN_PERIOD.as_us(), MAX_PERIOD.as_us());
     Ok(Rule { limit, period, form: form(u, kind, limit, period)? })
 }

@@ -120,7 +120,7 @@ pub(super) fn rule<A: Args + ?Sized>(
     args: &mut Cursor<'_, A>,
 ) -> Result<Rule, Box<Error>> {
     let (Some(limit), Some(period)) = (args.word(), args.word()) else { return Err(Box::new(Error::NoLimit(kind))) };
-    let limit = count(limit, "limit", 0, kind.max_limit())?;
+    let limit = count(limit, "limit", 0, kind.spec().max_limit)?;
     let period = numbers::period(period).ok_or(BAD_PERIOD)?;
     let quota = Quota::new(limit, period).ok_or(BAD_PERIOD)?;
     let policy = kind.policy(quota).ok_or(BAD_PERIOD)?;
@@ -149,7 +149,7 @@ fn options<A: Args + ?Sized>(
             break;
         }
         args.next += 1;
-        if let Some((index, option)) = find(kind.options(), |option| option.keyword, word) {
+        if let Some((index, option)) = find(kind.spec().options, |option| option.keyword, word) {
             if options_seen & 1 << index != 0 {
                 return Err(Box::new(Error::Twice(option.keyword)));
             }
@@ -200,7 +200,7 @@ pub(super) fn key_argument() -> Argument {
 /// The arguments of a rule, as [`rule`] parses them.
 pub(super) fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
     let mut arguments = vec![Argument::new("limit", ArgumentKind::Integer), Argument::new("period", ArgumentKind::Text)];
-    arguments.extend(kind.options().iter().map(|option| {
+    arguments.extend(kind.spec().options.iter().map(|option| {
         let keyword = option.keyword.to_lowercase();
         match option.value {
             OptionValue::Flag(_) => Argument::new(keyword, ArgumentKind::Token).token(option.keyword),

@@ -27,14 +27,8 @@ impl Count {
     }
 }
 
-/// The calls of an algorithm, by outcome.
-struct Calls {
-    granted: Count,
-    denied: Count,
-}
-
-/// In the order of [`Kind::ALL`].
-static CALLS: [Calls; Kind::ALL.len()] = [const { Calls { granted: Count::new(), denied: Count::new() } }; Kind::ALL.len()];
+/// The granted and the denied calls of each algorithm, in the order of [`Kind::ALL`].
+static CALLS: [[Count; 2]; Kind::ALL.len()] = [const { [Count::new(), Count::new()] }; Kind::ALL.len()];
 
 /// The waits that have begun.
 pub(super) static WAITS: Count = Count::new();
@@ -46,26 +40,22 @@ pub(super) static ABANDONED: Count = Count::new();
 
 /// Resets all counters: the module is being loaded.
 pub(super) fn reset() {
-    CALLS
-        .iter()
-        .flat_map(|calls| [&calls.granted, &calls.denied])
-        .chain([&WAITS, &TIMEOUTS, &ABANDONED])
-        .for_each(Count::reset);
+    CALLS.as_flattened().iter().chain([&WAITS, &TIMEOUTS, &ABANDONED]).for_each(Count::reset);
 }
 
 /// Counts a call of an algorithm as granted or denied.
 #[inline]
 pub(super) fn count_call(kind: Kind, denied: bool) {
     if let Some(calls) = CALLS.get(kind as usize) {
-        if denied { &calls.denied } else { &calls.granted }.increment();
+        calls[usize::from(denied)].increment();
     }
 }
 
 /// The fields of `INFO rl`; `waiting` is how many clients wait now.
 pub(super) fn info_fields(waiting: u64) -> Vec<(String, u64)> {
     let mut fields = Vec::new();
-    for (kind, calls) in Kind::ALL.iter().zip(&CALLS) {
-        let (name, granted, denied) = (kind.name().to_lowercase(), calls.granted.get(), calls.denied.get());
+    for (kind, [granted, denied]) in Kind::ALL.iter().zip(&CALLS) {
+        let (name, granted, denied) = (kind.name().to_lowercase(), granted.get(), denied.get());
         let counts = [("calls", granted.wrapping_add(denied)), ("granted", granted), ("denied", denied)];
         fields.extend(counts.map(|(what, count)| (format!("{name}_{what}"), count)));
     }

@@ -43,7 +43,7 @@ impl Target {
     /// The value of the key; `None` if the key does not exist.
     #[inline]
     pub(super) fn stored<'k>(self, key: &'k ReadKey<'_>) -> Result<Option<&'k [u8]>, Box<Error>> {
-        match key.value(self.kind.map_or(MIN_LEN, Kind::min_len)) {
+        match key.value(self.kind.map_or(MIN_LEN, |kind| kind.spec().min_len)) {
             Value::Missing => Ok(None),
             Value::String(bytes) => Ok(Some(bytes)),
             Value::TooShort => Err(Box::new(self.record_error(RecordError::Unknown))),

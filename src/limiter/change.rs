@@ -25,7 +25,6 @@ pub enum Change {
 }
 
 /// Bytes to be stored. Up to [`Bytes::SHORT`] bytes, the usual case, need no allocation.
-#[derive(Clone)]
 pub struct Bytes {
     short: [u8; Bytes::SHORT],
     /// How many bytes of `short` are in use.
@@ -92,20 +91,6 @@ impl Default for Bytes {
         Self::new()
     }
 }
-
-impl std::fmt::Debug for Bytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bytes({:02x?})", self.as_slice())
-    }
-}
-
-impl PartialEq for Bytes {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_slice() == other.as_slice()
-    }
-}
-
-impl Eq for Bytes {}
 
 #[cfg(test)]
 mod tests {

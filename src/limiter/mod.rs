@@ -65,26 +65,27 @@ pub enum Kind {
 }
 
 /// The constants of an algorithm.
-struct Spec {
+pub struct Spec {
     /// The name in commands and messages, in capitals.
-    name: &'static str,
+    pub name: &'static str,
     /// The algorithm's number in records.
-    tag: u8,
+    pub tag: u8,
     /// The highest limit, in units.
-    max_limit: u64,
+    pub max_limit: u64,
     /// The options.
-    options: &'static [OptionSpec],
+    pub options: &'static [OptionSpec],
     /// The length of the shortest value that the algorithm reads, in bytes.
-    min_len: usize,
+    pub min_len: usize,
     /// See [`Policy::charges_when_due`].
-    charges_when_due: bool,
+    pub charges_when_due: bool,
 }
 
 impl Kind {
     /// Every algorithm.
     pub const ALL: &'static [Self] = &[Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket];
 
-    const fn spec(self) -> &'static Spec {
+    /// The constants.
+    pub const fn spec(self) -> &'static Spec {
         match self {
             Self::Fixed => &fixed::SPEC,
             Self::Slide => &slide::SPEC,
@@ -98,22 +99,7 @@ impl Kind {
         self.spec().name
     }
 
-    /// The highest limit, in units.
-    pub const fn max_limit(self) -> u64 {
-        self.spec().max_limit
-    }
-
-    /// The options.
-    pub const fn options(self) -> &'static [OptionSpec] {
-        self.spec().options
-    }
-
-    /// The length of the shortest value that the algorithm reads, in bytes.
-    pub const fn min_len(self) -> usize {
-        self.spec().min_len
-    }
-
-    /// The policy with every option at its default; `None` if the limit is above [`Self::max_limit`].
+    /// The policy with every option at its default; `None` if the limit is above [`Spec::max_limit`].
     #[inline]
     pub fn policy(self, quota: Quota) -> Option<Policy> {
         let policy = || match self {
@@ -122,7 +108,7 @@ impl Kind {
             Self::Gcra => Policy::Meter(gcra::meter(quota)),
             Self::Bucket => Policy::Meter(bucket::meter(quota)),
         };
-        (quota.limit() <= self.max_limit()).then(policy)
+        (quota.limit() <= self.spec().max_limit).then(policy)
     }
 }
 
@@ -245,13 +231,10 @@ impl View<'_> {
     /// As [`Self::decide`].
     pub fn peek(&self, request: Request) -> Result<Decision, Overflow> {
         let (decision, _) = self.decide(request)?;
-        if decision.granted == 0 {
-            return Ok(decision);
-        }
         let Snapshot { remaining, reset } = match self {
-            Self::Closed => return Ok(decision),
-            Self::Meter(view) => view.snapshot(),
-            Self::Slide(view) => view.snapshot(),
+            Self::Meter(view) if decision.granted > 0 => view.snapshot(),
+            Self::Slide(view) if decision.granted > 0 => view.snapshot(),
+            _ => return Ok(decision),
         };
         Ok(Decision { remaining, reset, ..decision })
     }

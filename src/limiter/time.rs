@@ -1,13 +1,11 @@
 //! Instants and spans, in whole microseconds. Their arithmetic saturates: it never wraps around.
 
-use std::fmt;
-
 /// A moment: microseconds since the Unix epoch, by the server's clock.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(i64);
 
 /// A length of time in microseconds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(u64);
 
 impl Instant {
@@ -101,17 +99,5 @@ impl Span {
     /// `us` microseconds, or the longest span.
     pub(crate) const fn saturating(us: u128) -> Self {
         Self(if us > u64::MAX as u128 { u64::MAX } else { us as u64 })
-    }
-}
-
-impl fmt::Debug for Instant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "@{}us", self.0)
-    }
-}
-
-impl fmt::Debug for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}us", self.0)
     }
 }

@@ -13,25 +13,18 @@ pub(super) type Ctx = *mut raw::RedisModuleCtx;
 /// A string of the server.
 pub(super) type ServerString = *mut raw::RedisModuleString;
 
-/// A function of the module API that the module calls.
-pub(super) struct Function {
-    pub(super) name: &'static str,
-    pub(super) is_there: fn() -> bool,
-}
-
-/// Every function that [`api!`] calls, since the macro adds each to this list.
+/// The functions of the module API that [`api!`] calls: the name, and whether the server has it. The macro adds each to this list.
 #[linkme::distributed_slice]
-pub(super) static API_FUNCTIONS: [Function];
+pub(super) static API_FUNCTIONS: [(&'static str, fn() -> bool)];
 
 /// Calls a function of the module API. [`missing`] has checked at load time that the server has it.
 macro_rules! api {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         #[linkme::distributed_slice($crate::server::api::API_FUNCTIONS)]
-        static FUNCTION: $crate::server::api::Function = $crate::server::api::Function {
-            name: stringify!($function),
+        static FUNCTION: (&str, fn() -> bool) = (stringify!($function), || {
             // SAFETY: the server's loader writes the pointer before any code of the module runs; afterwards it is only read.
-            is_there: || unsafe { let pointer = raw::$function; pointer.is_some() },
-        };
+            unsafe { let pointer = raw::$function; pointer.is_some() }
+        });
         match raw::$function {
             Some(function) => function($($argument),*),
             // The module does not load on a server without this function.
@@ -43,7 +36,7 @@ pub(super) use api;
 
 /// Returns the name of a function that the module needs and this server lacks; `None` if the server has all of them.
 pub(super) fn missing() -> Option<&'static str> {
-    API_FUNCTIONS.iter().find(|function| !(function.is_there)()).map(|function| function.name)
+    API_FUNCTIONS.iter().find(|(_, is_there)| !is_there()).map(|&(name, _)| name)
 }
 
 /// Returns the bytes of a string that the server owns.
@@ -71,12 +64,8 @@ pub(super) fn log_warning(server: &Server<'_>, message: &str) {
     log(server, c"warning", message);
 }
 
-/// Logs a notice: as [`log_warning`], for what is not a fault.
-pub(super) fn log_notice(server: &Server<'_>, message: &str) {
-    log(server, c"notice", message);
-}
-
-fn log(server: &Server<'_>, level: &CStr, message: &str) {
+/// Logs a message at a level of the server's. See [`log_warning`].
+pub(super) fn log(server: &Server<'_>, level: &CStr, message: &str) {
     let Ok(message) = CString::new(message) else { return };
     // SAFETY: the context is live as long as `server`. The format `%s` takes exactly the one string that follows it.
     unsafe {

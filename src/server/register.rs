@@ -6,7 +6,7 @@ use std::ptr;
 use redis_module::raw;
 use redis_module::{Context, RedisString, Status};
 
-use super::api::{self, api, log_notice, log_warning, Ctx, ServerString};
+use super::api::{self, api, log, log_warning, Ctx, ServerString};
 use super::arguments::{Argument, RawArguments};
 use super::config::{configure, Parameter};
 use super::info::Info;
@@ -93,7 +93,11 @@ pub fn register<'c>(
     for command in compat {
         if !create(server, command) {
             let name = command.name.to_string_lossy();
-            log_notice(server, &format!("redis-rl does not provide the command {name}: the server has one of that name"));
+            log(
+                server,
+                c"notice",
+                &format!("redis-rl does not provide the command {name}: the server has one of that name"),
+            );
         } else if !describe(server, command) {
             return could_not_register(server, command);
         }

@@ -368,7 +368,7 @@ fn every_option_changes_the_policy_of_its_algorithm_only() {
     let quota = Quota::new(10, Span::from_us(60_000_000)).expect("in range");
     let options: Vec<(Kind, PolicyOption)> = Kind::ALL
         .iter()
-        .flat_map(|&kind| kind.options().iter().map(move |option| (kind, option.value)))
+        .flat_map(|&kind| kind.spec().options.iter().map(move |option| (kind, option.value)))
         .map(|(kind, value)| match value {
             OptionValue::Flag(option) => (kind, option),
             OptionValue::Count { max, option, .. } => (kind, option(max - 1)),

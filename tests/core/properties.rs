@@ -38,7 +38,7 @@ fn segments() -> impl Strategy<Value = u64> {
 /// A rule of one algorithm, among them rules with extreme values.
 fn rules(kind: Kind) -> impl Strategy<Value = Rule> {
     (limits(), periods()).prop_flat_map(move |(limit, period)| {
-        let limit = limit.min(kind.max_limit());
+        let limit = limit.min(kind.spec().max_limit);
         let size = period as i64 - 1;
         match kind {
             Kind::Fixed => proptest::option::of(-size..=size).prop_map(|align| Form::Fixed { align }).boxed(),
@@ -62,7 +62,7 @@ fn rule_changes(kind: Kind) -> impl Strategy<Value = Vec<Rule>> {
     let factor = || prop_oneof![2 => Just(1_000u64), 3 => 1..=3_000u64];
     (rules(kind), vec((factor(), factor(), rules(kind)), 1..4)).prop_map(move |(first, others)| {
         let near = others.into_iter().map(|(limit, period, other)| {
-            let limit = scale(first.limit, limit, kind.max_limit());
+            let limit = scale(first.limit, limit, kind.spec().max_limit);
             let period = scale(first.period, period, MAX_PERIOD.as_us()).max(MIN_PERIOD.as_us());
             let form = match other.form {
                 Form::Fixed { align } => Form::Fixed { align: align.map(|offset| offset % period as i64) },

@@ -13,7 +13,7 @@ pub struct Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Keep,
-    Write { offset: usize, head: usize, bytes: Bytes, expires: Instant, slack: Span },
+    Write { offset: usize, head: usize, bytes: Vec<u8>, expires: Instant, slack: Span },
     Remove,
 }
 
@@ -23,7 +23,7 @@ impl Change {
         match *change {
             redis_rl::limiter::Change::Keep => Self::Keep,
             redis_rl::limiter::Change::Write { offset, head, expires, slack } => {
-                Self::Write { offset, head, bytes: bytes.clone(), expires, slack }
+                Self::Write { offset, head, bytes: bytes.as_slice().into(), expires, slack }
             }
             redis_rl::limiter::Change::Remove => Self::Remove,
         }

@@ -5,6 +5,7 @@
 //! stored and until when, the keyspace events, the replication stream and the append-only file.
 
 mod calls;
+mod report;
 mod resp;
 mod run;
 mod servers;

@@ -1,8 +1,9 @@
 //! Calls with `BLOCK`, which the servers answer later: a few clients at a time, until all are answered.
 
 use crate::calls::{Blocking, Place, Step, Words};
+use crate::report::{differ, same, show};
 use crate::resp::{encode, readable, Reply};
-use crate::run::{differ, same, show, Session};
+use crate::run::Session;
 use crate::servers::{Link, Outcome, NAMES};
 
 /// A connection that calls with `BLOCK`.

@@ -157,7 +157,7 @@ impl Fleet {
             if let Some(owner) = self.living().find(owns) {
                 return owner % SHARDS;
             }
-            assert!(start.elapsed() < DEADLINE, "slot {slot} belongs to nobody");
+            assert!(start.elapsed() < DEADLINE, "no shard serves slot {slot}");
             sleep(Duration::from_millis(20));
         }
     }
@@ -237,7 +237,7 @@ impl Fleet {
             "KILL" => Signal::KILL,
             "STOP" => Signal::STOP,
             "CONT" => Signal::CONT,
-            other => panic!("what is {other}?"),
+            other => panic!("unknown signal {other}"),
         };
         send(self.pids[index].try_into().expect("a process"), signal);
     }
@@ -264,7 +264,7 @@ impl Fleet {
         call::<()>(&mut self.client(index), &format!("CONFIG SET cluster-replica-no-failover {word}"));
     }
 
-    /// Does `look` with a client of a replica whose primary is down, before the replica takes over.
+    /// Calls `look` with a client of a replica whose primary is down, before the replica takes over.
     pub fn without_primary<T>(&self, replica: usize, look: impl FnOnce(&mut Connection) -> T) -> T {
         let mut client = self.reader(replica);
         // The replica has executed all that it has received before it notices that the connection has ended.
@@ -272,7 +272,10 @@ impl Fleet {
             call::<String>(&mut client, "INFO replication").contains("master_link_status:down")
         });
         let seen = look(&mut client);
-        assert!(call::<String>(&mut client, "INFO replication").contains("role:slave"), "it has taken over too early");
+        assert!(
+            call::<String>(&mut client, "INFO replication").contains("role:slave"),
+            "the replica has taken over too early"
+        );
         seen
     }
 

@@ -14,7 +14,7 @@ pub type Words = Vec<Vec<u8>>;
 pub struct Step {
     /// The commands.
     pub commands: Vec<Words>,
-    /// Whether the calls of the module are among the commands, in a transaction or in a script.
+    /// Whether the calls of the module are commands of their own, in a transaction or in a script.
     pub place: Place,
     /// The keys of database 0 that it may touch.
     pub keys: Vec<Vec<u8>>,
@@ -24,9 +24,9 @@ pub struct Step {
 pub enum Place {
     /// One by one.
     Direct,
-    /// In a transaction, whose last reply has theirs.
+    /// In a transaction. Its last reply contains the replies to the calls.
     Multi(Vec<Words>),
-    /// In a script, whose reply has theirs.
+    /// In a script. Its reply contains the replies to the calls.
     Script(Vec<Words>),
 }
 
@@ -41,7 +41,7 @@ const BUCKET: Kind = 3;
 const DAY_US: i64 = 86_400_000_000;
 const TEN_YEARS_US: i64 = 3_650 * DAY_US;
 
-/// A limit as a caller asks for it.
+/// A limit as a call names it.
 #[derive(Clone, Debug)]
 struct Policy {
     kind: Kind,
@@ -63,7 +63,7 @@ impl Policy {
 struct Slot {
     name: Vec<u8>,
     policy: Policy,
-    /// Whether its log gets long, and is looked at in part.
+    /// Whether its log gets long, so that mostly only parts of it are compared.
     long: bool,
 }
 
@@ -73,20 +73,21 @@ pub struct Calls {
     slots: Vec<Slot>,
     /// A typical step of the clock in this part of the run, in microseconds.
     pace_us: i64,
-    /// Waits and resets that were answered of late, in milliseconds.
+    /// The waits and resets of recent replies, in milliseconds.
     hints: Vec<i64>,
     /// Values that limiters' keys had.
     records: Vec<Vec<u8>>,
-    /// Keys that hold something else than their limiter's record, and are to be deleted.
+    /// Keys that hold something else than their limiter's record. The next steps delete them.
     foreign: Vec<Vec<u8>>,
     /// Whether to call RL.HELP and COMMAND DOCS.
     pub texts: bool,
 }
 
-/// The script that makes calls: each is a number of words, and these. An error is one of its results.
+/// The script that makes calls. Its arguments are, for each call, the number of words and the words. An error of a call is one of
+/// its results.
 const SCRIPT: &str = "local out = {} local at = 1 while at <= #ARGV do local count = tonumber(ARGV[at]) local words = {} \
      for word = 1, count do words[word] = ARGV[at + word] end out[#out + 1] = redis.pcall(unpack(words)) at = at + count + 1 end return out";
-/// The same, where an error ends the script, and with maps where there are any.
+/// The same, but the first error ends the script, and replies use RESP3, with its maps.
 const STRICT_SCRIPT: &str =
     "redis.setresp(3) local out = {} local at = 1 while at <= #ARGV do local count = tonumber(ARGV[at]) \
      local words = {} for word = 1, count do words[word] = ARGV[at + word] end out[#out + 1] = redis.call(unpack(words)) \
@@ -112,7 +113,7 @@ fn words(text: &str) -> Words {
 }
 
 impl Calls {
-    /// Calls by a seed.
+    /// A generator whose calls the seed determines.
     pub fn new(seed: u64) -> Self {
         let mut calls = Self {
             rng: Rng::with_seed(seed),
@@ -150,7 +151,7 @@ impl Calls {
         all[self.rng.usize(..all.len())].clone()
     }
 
-    /// Chooses by weight: the place of the weight.
+    /// Chooses one of the weights at random, in proportion to them, and returns its index.
     fn weighted(&mut self, weights: &[u32]) -> usize {
         let mut left = self.rng.u32(..weights.iter().sum::<u32>());
         weights
@@ -169,7 +170,7 @@ impl Calls {
         (least * (most / least).powf(self.rng.f64())) as i64
     }
 
-    /// Learns what was answered.
+    /// Records the waits and resets of a reply, for later calls and steps of the clock.
     pub fn learn(&mut self, [_, _, _, wait_ms, reset_ms]: [i64; 5]) {
         for ms in [wait_ms, reset_ms] {
             if ms > 0 && ms < TEN_YEARS_US / 1_000 {
@@ -183,7 +184,7 @@ impl Calls {
         }
     }
 
-    /// Learns a value of a key.
+    /// Records a value of a key, for later `SET` commands.
     pub fn learn_value(&mut self, value: &[u8]) {
         if value.len() > 200_000 {
             return;
@@ -196,7 +197,8 @@ impl Calls {
         }
     }
 
-    /// Learns that a call was refused for what its key holds. Most of such keys are deleted, or no call would find a record.
+    /// Records that a call was refused because of the value of its key. Most of these keys are deleted later, so that other calls can
+    /// create limiters there.
     pub fn learn_foreign(&mut self, call: &Words) {
         if self.foreign.len() < 40 && !self.once_in(4) {
             self.foreign.extend(self.keys_of(call));
@@ -254,7 +256,7 @@ impl Calls {
             }
             3 => self.other(now_us),
             4 => {
-                // Whether a call touches a key that is watched shows in what becomes of the transaction.
+                // The reply to EXEC shows whether the call changed the watched key.
                 let key = self.any_key();
                 let call = self.limiter(Blocking::Never, Some(key.clone()));
                 let commands = vec![vec![word("WATCH"), key.clone()], call, words("MULTI"), words("PING"), words("EXEC")];

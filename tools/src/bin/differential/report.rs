@@ -57,7 +57,7 @@ fn has_version(reply: &[u8]) -> bool {
     reply.windows(VERSION.len()).any(|window| window == VERSION)
 }
 
-/// A reply without the lines that tell the version, or the length of the text that does.
+/// A reply without the lines that contain the version or the length of a text.
 fn without_version(reply: &[u8]) -> Vec<&[u8]> {
     reply
         .split(|&byte| byte == b'\n')

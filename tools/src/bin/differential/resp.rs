@@ -1,4 +1,4 @@
-//! The protocol of the server: enough of it to tell replies apart, and to count what they say.
+//! The protocol of the server: enough of it to separate replies from each other, and to count their results.
 
 /// Appends a command as clients send it.
 pub fn encode<W: AsRef<[u8]>>(request: &mut Vec<u8>, words: &[W]) {

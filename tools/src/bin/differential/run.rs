@@ -1,4 +1,4 @@
-//! A session: calls to both servers, and the comparison of all that can be seen of them.
+//! A session: calls to both servers, and the comparison of everything that clients and replicas can see.
 
 mod compare;
 
@@ -11,14 +11,14 @@ use crate::resp::{encode, readable, Reply};
 use crate::servers::{Arrival, Link, Outcome, Pair, Setup};
 use crate::tally::Tally;
 
-/// How many commands are remembered, to be shown if there is a difference.
+/// How many commands the session records, to print them if there is a difference.
 const REMEMBERED: usize = 100_000;
 /// The latest wall clock, in microseconds since the Unix epoch: well before 2262, the last year that a record of redis-cell can hold.
 const LATEST_US: i64 = 5_000_000_000_000_000;
 /// The channel of the marks. A mark is published after each batch: the keyspace events and the replication stream are compared up to it.
 const MARKS: &str = "differential:marks";
 
-/// A command that was sent, as it is remembered.
+/// The record of a command that was sent.
 struct Sent {
     number: u64,
     wall_us: i64,
@@ -32,7 +32,7 @@ pub struct Session<'r> {
     pub pair: Pair,
     /// Makes the calls.
     pub calls: &'r mut Calls,
-    /// Counts what was compared.
+    /// Counts the comparisons.
     pub tally: &'r mut Tally,
     /// Connections for commands that do not block: one that speaks RESP2 and one that speaks RESP3.
     pub links: [Link; 2],
@@ -174,7 +174,7 @@ impl<'r> Session<'r> {
         Ok(())
     }
 
-    /// Sends steps to both servers in one go, and compares the replies, and what is stored after each.
+    /// Sends steps to both servers at once, and compares the replies, and the stored values after each step.
     pub fn exchange(&mut self, link: usize, steps: Vec<Step>) -> Outcome<()> {
         let mut request = Vec::new();
         // For each step, the commands that read what its keys hold after it.
@@ -279,10 +279,10 @@ impl<'r> Session<'r> {
         let about = |sent: &&Sent| sent.words.iter().any(|word| keys.contains(word)) || sent.words[0].starts_with(b"FLUSH");
         let mut lines: Vec<_> = self.sent.iter().rev().filter(about).take(40).map(line).collect();
         lines.reverse();
-        format!("what was sent before about these keys (number, wall clock, command, reply):\n{}", lines.join("\n"))
+        format!("the last commands that named these keys (number, wall clock, command, reply):\n{}", lines.join("\n"))
     }
 
-    /// Remembers a command that was not sent by [`Self::exchange`].
+    /// Records a command that was not sent by [`Self::exchange`].
     pub fn remember(&mut self, words: Words, reply: &[u8]) {
         self.number += 1;
         let reply = reply[..reply.len().min(300)].to_vec();

@@ -164,7 +164,7 @@ impl Pair {
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
-    /// Whether each server still runs; if not, says so.
+    /// Returns an error unless both servers still run.
     pub fn alive(&mut self) -> Outcome<()> {
         for (server, name) in NAMES.iter().enumerate() {
             if let Ok(Some(status)) = self.servers[server].child.try_wait() {

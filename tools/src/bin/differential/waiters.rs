@@ -13,7 +13,7 @@ pub struct Waiter {
     ids: [Vec<u8>; 2],
     /// The call that is not answered yet.
     call: Option<Words>,
-    /// Whether the servers had left it unanswered when the replies were last collected.
+    /// Whether the call was still unanswered when the replies were last collected.
     held: bool,
 }
 
@@ -180,16 +180,16 @@ impl Session<'_> {
     fn leave(&mut self) -> Outcome<()> {
         let Some(waiter) = self.waiters.iter().position(|waiter| waiter.call.is_some()) else { return Ok(()) };
         let gone = self.waiters.remove(waiter);
-        self.tally.wait("the client left");
+        self.tally.wait("the client disconnected");
         self.remember(
-            vec![b"(the client of this call left)".to_vec()],
+            vec![b"(the client of this call disconnected)".to_vec()],
             &gone.call.map(|call| show(&call)).unwrap_or_default().into_bytes(),
         );
         drop(gone.link);
         self.links[0].settle()
     }
 
-    /// Waits until both servers have done what is due, and compares which clients they have answered, and the replies.
+    /// Waits until both servers have done all work that is due. Then compares which clients they have answered, and the replies.
     fn collect(&mut self) -> Outcome<()> {
         let mut again = 0;
         loop {

@@ -17,7 +17,7 @@ impl Calls {
         clauses
     }
 
-    /// `limit period` and what may follow it: of the amounts the first so many, and waits if any.
+    /// `limit period` and its options: with one of the first `amounts` amounts, and with BLOCK and RESERVE unless `blocking` is `None`.
     fn rule(&mut self, policy: &Policy, amounts: usize, blocking: Option<Blocking>) -> Words {
         let mut rule = vec![word(&policy.limit.to_string()), self.duration(policy.period_us)];
         let mut clauses = self.option_clauses(policy);
@@ -92,7 +92,8 @@ impl Calls {
         self.clause_for(key, &policy, vec![word(amount), word(&units.to_string()), word("BLOCK"), patience])
     }
 
-    /// One of many calls by which a long log grows, a tick or so after the one before: the call, and how much later.
+    /// One of many calls by which a long log grows. Returns the call and by how many microseconds it is later than the one before:
+    /// about a tick.
     pub fn lengthen(&mut self, key: &[u8]) -> (Words, i64) {
         let Some(mut policy) = self.policy_of(key) else { return (words("PING"), 0) };
         let tick_us = policy.period_us / 65_536 + 1;
@@ -136,8 +137,8 @@ impl Calls {
             rules.push(self.keyword(KINDS[policy.kind]));
             rules.extend(self.rule(&policy, 1, None));
         }
-        let told = if self.once_in(50) { count + self.rng.usize(..3) - 1 } else { count };
-        let mut words = vec![word("RL.ALL"), word(&told.to_string())];
+        let stated = if self.once_in(50) { count + self.rng.usize(..3) - 1 } else { count };
+        let mut words = vec![word("RL.ALL"), word(&stated.to_string())];
         words.extend(names);
         words.extend(rules);
         words
@@ -177,7 +178,8 @@ impl Calls {
         words
     }
 
-    /// A call of the module, which is as it should be but once in so many times.
+    /// A call of a command of the module, or of a command of the server that concerns it. One in fourteen is changed, most likely to
+    /// an error.
     pub fn call(&mut self, blocking: Blocking) -> Words {
         let mut call = match self.weighted(&[630, 90, 60, 40, 50, 50, 12, 4, 12, 8, 2]) {
             0 => self.limiter(blocking, None),

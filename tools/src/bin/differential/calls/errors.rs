@@ -54,7 +54,7 @@ impl Calls {
             b"'quoted\"\\",
         ];
         for _ in 0..self.rng.usize(1..3) {
-            // The name of the command stays, as a rule: what the server itself answers is of no interest.
+            // As a rule the name of the command stays, because the server itself replies to unknown commands.
             let at = if call.len() > 1 && !self.once_in(40) { self.rng.usize(1..call.len()) } else { 0 };
             match self.rng.u32(..6) {
                 0 if call.len() > 1 => {

@@ -38,7 +38,7 @@ impl Calls {
             1 => {
                 self.pick(&[1_000, 1_001, 999_999, 1_000_000, 60_000_000, 3_600_000_000, DAY_US, 30 * DAY_US, TEN_YEARS_US])
             }
-            // A whole number of seconds, as most write it.
+            // A whole number of seconds, as in most applications.
             _ => (self.of_any_size(pace, pace * 3_000.0) / 1_000_000 + 1) * 1_000_000,
         };
         let limit = match self.weighted(&[50, 25, 15, 8, 2]) {
@@ -175,7 +175,7 @@ impl Calls {
         amount.clamp(1, 1_000_000_000_000)
     }
 
-    /// How long a call may wait: related to the limit, or to an answer of late.
+    /// How long a call may wait: a time related to the limit, or to a recent reply.
     pub(super) fn patience(&mut self, policy: &Policy) -> i64 {
         let us = match self.weighted(&[50, 30, 20]) {
             0 => (policy.period_us as f64 * self.rng.f64() * 3.0) as i64,
@@ -185,7 +185,7 @@ impl Calls {
         us.clamp(1, DAY_US)
     }
 
-    /// A wait or a reset that was answered of late, to the millisecond or a little before.
+    /// The wait or the reset of a recent reply in microseconds, or a time close to it.
     pub(super) fn hint_us(&mut self) -> i64 {
         if self.hints.is_empty() {
             return 1;

@@ -53,7 +53,7 @@ impl Calls {
         Step { commands: vec![command], place: Place::Direct, keys: vec![key, second] }
     }
 
-    /// A `SET` of a value: one that a limiter's key had, damaged or not, or one that no limiter wrote.
+    /// A `SET` of a value that a limiter's key had, damaged or not, or of a value that no limiter wrote.
     fn store(&mut self, key: Vec<u8>, now_us: i64) -> Words {
         let kind = self.slots.iter().find(|slot| slot.name == key).map_or(0, |slot| slot.policy.kind);
         let mut value = b"nothing yet".to_vec();
@@ -72,7 +72,7 @@ impl Calls {
             1 => {
                 for _ in 0..self.rng.usize(1..4) {
                     if !value.is_empty() {
-                        // Most of a short record is its head; of a log the end counts as much.
+                        // Half of the changes are in the first 32 bytes, which hold a short record or most of a log's header.
                         let end = if self.rng.bool() { value.len().min(32) } else { value.len() };
                         let at = self.rng.usize(..end);
                         value[at] ^= 1 << self.rng.u32(..8);

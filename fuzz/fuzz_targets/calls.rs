@@ -8,11 +8,12 @@ use redis_rl_fuzz::steps::{DecideError};
 use redis_rl_fuzz::model::{Key, Model, Rule, Silence};
 use redis_rl_fuzz::{rules, start, Call, Clock, Step};
 
-/// The most calls in a sequence. The model computes with rational numbers, which is slow: so many calls take about a millisecond.
+/// The most calls in a sequence. The model computes with rational numbers, which is slow: so many calls take about a
+/// millisecond.
 const MAX_CALLS: usize = 60;
 
-/// The latest time of a call, 294 thousand years from now. After it even the end of the present window may not fit a record, and the
-/// core may refuse calls that the model decides.
+/// The latest time of a call, 294 thousand years from now. After it even the end of the present window may not fit a record,
+/// and the core may refuse calls that the model decides.
 const LAST: i64 = i64::MAX - 2 * MAX_PERIOD.as_us() as i64;
 
 #[derive(Debug)]
@@ -36,8 +37,8 @@ impl<'a> Arbitrary<'a> for Play {
 
 fuzz_target!(|play: Play| {
     let Play { rules, start, expiring, calls } = play;
-    // The model does not know that keys expire. That makes a difference only if a longer period, or a clock that steps back, would
-    // count the expired usage again. So keys expire only in sequences without either.
+    // The model does not know that keys expire. That makes a difference only if a longer period, or a clock that steps back,
+    // would count the expired usage again. So keys expire only in sequences without either.
     let expiring = expiring && rules.len() == 1 && !calls.iter().any(|call| matches!(call.step, Step::Back(_)));
     let (mut key, mut model, mut clock) = (Key::default(), Model::default(), Clock::new(start));
     let mut in_force = 0;

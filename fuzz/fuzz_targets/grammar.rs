@@ -1,5 +1,5 @@
-//! No words make the grammar panic. For every command, the values that it accepts are within the contract's ranges, and the error
-//! for words that it refuses is a short printable line.
+//! No words make the grammar panic. For every command, the values that it accepts are within the contract's ranges, and the
+//! error for words that it refuses is a short printable line.
 #![no_main]
 
 use std::fmt::Display;
@@ -52,7 +52,8 @@ fn only_takes(rule: &Rule, upto: bool) {
     in_range(rule);
 }
 
-// The input is a line of words between spaces, so that the entries of a dictionary can be words. Two spaces make an empty word.
+// The input is a line of words between spaces, so that the entries of a dictionary can be words. Two spaces make an empty
+// word.
 fuzz_target!(|line: &[u8]| {
     let words = split(line);
     for &kind in Kind::ALL {

@@ -1,5 +1,5 @@
-//! Clients join, leave, reach their timeout and are granted, while the timer is late, keys are deleted or changed, limits differ
-//! and writes are paused. In no case is a client overtaken, granted too early or forgotten.
+//! Clients join, leave, reach their timeout and are granted, while the timer is late, keys are deleted or changed, limits
+//! differ and writes are paused. In no case is a client overtaken, granted too early or forgotten.
 #![no_main]
 
 use arbitrary::{Arbitrary, Result, Unstructured};
@@ -13,8 +13,9 @@ use redis_rl_fuzz::{rules, units};
 const MS: u64 = 1_000;
 /// The most by which a grant may be late without delaying those after it.
 const FORGIVEN: u64 = 100 * MS;
-/// The most by which the queue may be late with the first client if a call under another limit wrote the record. The queue then
-/// knows to a millisecond when the first client is due, and it charges a grant as of a time that is at most [`FORGIVEN`] ago.
+/// The most by which the queue may be late with the first client if a call under another limit wrote the record. The queue
+/// then knows to a millisecond when the first client is due, and it charges a grant as of a time that is at most
+/// [`FORGIVEN`] ago.
 const NOTICED: Span = Span::from_us(FORGIVEN + MS);
 /// The time after which a queue that found writes paused tries again.
 const PAUSE: Span = Span::from_us(20 * MS);
@@ -62,8 +63,8 @@ fn event(u: &mut Unstructured<'_>) -> Result<Event> {
         }
         29 => Event::Pause(u.int_in_range(0..=300 * MS)?),
         30 if u.arbitrary()? => Event::WakeAll,
-        // After the clock has stepped back, the queue of a full limiter is due at every microsecond until the clock has caught up. So
-        // steps back are short.
+        // After the clock has stepped back, the queue of a full limiter is due at every microsecond until the clock has
+        // caught up. So steps back are short.
         30 => Event::Step(u.int_in_range(-2_000..=200_000)?),
         _ => Event::Dismiss,
     })
@@ -255,8 +256,8 @@ impl World {
         }
     }
 
-    /// Checks the state right after the timer: the first client can't be granted, no client's timeout is over, and the timer is set
-    /// for the next event.
+    /// Checks the state right after the timer: the first client can't be granted, no client's timeout is over, and the timer
+    /// is set for the next event.
     fn no_waiter_is_forgotten(&mut self, at: usize, late: Span) {
         let exact = self.rules.len() == 1 && self.now.since(self.paused) > PAUSE;
         let (now, wakes) = (self.now, self.queues.next_wake());
@@ -268,8 +269,8 @@ impl World {
         let Ok(decision) = place.peek(&first.policy, now, Request::now(first.amount)) else { return };
         if decision.granted > 0 {
             assert!(!exact, "{first:?} could be granted at {now:?}");
-            // Units that were used under another limit may become free a little earlier than the wait said, and the queue gets no
-            // notice when a pause ends.
+            // Units that were used under another limit may become free a little earlier than the wait said, and the queue
+            // gets no notice when a pause ends.
             let since = place.grantable_since.filter(|&(number, _)| number == first.number && late == Span::ZERO);
             let (_, since) = *place.grantable_since.insert(since.unwrap_or((first.number, now)));
             assert!(wakes <= since.saturating_add(NOTICED), "{first:?} could be granted since {since:?}");

@@ -74,8 +74,8 @@ fuzz_target!(|stored: Stored| {
     }
 });
 
-/// Checks what must be true for any value at any time, and if the value is `sound`, also what must be true for a value that a
-/// limiter may have written.
+/// Checks what must be true for any value at any time, and if the value is `sound`, also what must be true for a value that
+/// a limiter may have written.
 fn check(rule: &Rule, value: &[u8], now: i64, request: Request, sound: bool) {
     let (policy, at) = (rule.policy(), Instant::from_us(now));
     survives(&policy, value, now, request);

@@ -1,5 +1,5 @@
-//! A limit that changes on a live key keeps the waits and resets that replies have named. A denied call writes nothing, and still the wait in its reply is
-//! long enough under the new policy.
+//! A limit that changes on a live key keeps the waits and resets that replies have named. A denied call writes nothing, and
+//! still the wait in its reply is long enough under the new policy.
 
 use crate::steps::{Change, Outcome, Steps};
 use proptest::prelude::*;

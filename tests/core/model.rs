@@ -2,8 +2,8 @@
 //! contract in rational numbers, and [`Key`], which stores what the core tells it to store.
 //!
 //! The model knows nothing of records, grains or integers that could overflow. Each algorithm is a [`Ledger`], which knows
-//! how many units are used now and when they will have been paid. The meaning of a call follows from these in the same way for all
-//! four, in [`call`].
+//! how many units are used now and when they will have been paid. The meaning of a call follows from these in the same way
+//! for all four, in [`call`].
 
 use crate::steps::{Change, DecideError, Steps};
 use num_bigint::BigInt;
@@ -772,8 +772,8 @@ impl Key {
     }
 }
 
-/// Checks that a call on any value is either refused or decided without a panic, that the same holds for the value that the call
-/// leaves, and that no written value is foreign.
+/// Checks that a call on any value is either refused or decided without a panic, that the same holds for the value that the
+/// call leaves, and that no written value is foreign.
 pub fn survives(policy: &Policy, value: &[u8], now: i64, request: Request) {
     let mut key = Key { value: Some(value.to_vec()), ..Key::default() };
     let now = Instant::from_us(now);

@@ -337,7 +337,7 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
             break;
         }
         let expected = expected.map_err(|_| DecideError::Overflow);
-        prop_assert_eq!(actual, expected, "core and model at the last of\n{}", history.join("\n"));
+        prop_assert_eq!(actual, expected, "core and model differ at the last of these calls:\n{}", history.join("\n"));
         if let Ok(decision) = actual {
             clock.note_reply(&decision);
         }
@@ -508,31 +508,31 @@ proptest! {
             };
             let peeked = entire.policy().peek(key.value.as_deref(), Instant::from_us(now), Request::now(Amount::Cost(MAX_UNITS)));
             let used = u64::from(u32::MAX) - peeked.expect("a decision").remaining;
-            let history = format!("{now} us, {rule:?} after {grants:?}");
-            prop_assert!(used >= within(&grants, (now - period).max(forgotten)), "{used} at {history}");
+            let context = format!("{now} us, {rule:?} after {grants:?}");
+            prop_assert!(used >= within(&grants, (now - period).max(forgotten)), "{used} at {context}");
             // One tick for the entry itself, and one for each time that the log adopted other ticks while the entry counted.
-            prop_assert!(used <= within(&grants, now - period - 5 * coarsest), "{used} at {history}");
+            prop_assert!(used <= within(&grants, now - period - 5 * coarsest), "{used} at {context}");
 
             let before = key.value.as_deref().map(log_grid);
             let Ok(decision) = key.call(rule, now, request) else { continue };
             clock.note_reply(&decision);
-            prop_assert!(decision.reset.as_us() as i64 <= period + 5 * coarsest, "{decision:?} at {history}");
+            prop_assert!(decision.reset.as_us() as i64 <= period + 5 * coarsest, "{decision:?} at {context}");
             if decision.granted == 0 {
                 continue;
             }
             grants.push((now, decision.granted, caller));
             let all = within(&grants, (now - period).max(forgotten));
-            prop_assert!(all <= rule.limit, "{all} at {history}");
+            prop_assert!(all <= rule.limit, "{all} at {context}");
 
             let value = key.value.as_deref().expect("a log");
             let (kept, tick) = log_grid(value);
             let last = u32::from_le_bytes(*value[value.len() - 8..].first_chunk().expect("an entry"));
             let base = i64::from_le_bytes(*value[24..].first_chunk().expect("a header"));
-            prop_assert!(base + i64::from(last) <= now.div_euclid(tick as i64), "past the present tick at {history}");
-            // The log gives up a period only if no caller who needs it was granted units within it.
+            prop_assert!(base + i64::from(last) <= now.div_euclid(tick as i64), "past the present tick at {context}");
+            // The log adopts a shorter period only if no caller who needs the longer one was granted units within it.
             if let Some((before, _)) = before.filter(|&(before, _)| before > kept) {
                 let needs = |grant: &&(i64, u64, usize)| grant.0 > now - before as i64 && rules[grant.2].period > kept;
-                prop_assert_eq!(grants.iter().find(needs), None, "{}", history);
+                prop_assert_eq!(grants.iter().find(needs), None, "{}", context);
             }
             forgotten = forgotten.max(now - kept as i64);
         }
@@ -544,8 +544,8 @@ proptest! {
     fn no_window_holds_more_than_its_bound_if_each_caller_waits_as_replied(
         rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 100),
     ) {
-        // Without ALIGN, debt makes the next windows follow without a call, and no reply shows where they begin. So no call of
-        // such a limiter forces units.
+        // Without ALIGN, debt makes the next windows follow without a call, and no reply shows where they begin. So no call
+        // of such a limiter forces units.
         let forces = !matches!(rule.form, Form::Fixed { align: None });
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let mut acts: Vec<(i128, u128)> = Vec::new();
@@ -1013,11 +1013,11 @@ fn a_booking_seldom_rewrites_a_slide_log() {
             }
             key.apply(&outcome.change);
         }
-        let history = format!("{limit} in {segments}: {booked} booked, {rewrites} rewrites of {rewritten} bytes");
-        assert!(booked > CALLS * 4 / 5, "{history}");
+        let figures = format!("{limit} in {segments}: {booked} booked, {rewrites} rewrites of {rewritten} bytes");
+        assert!(booked > CALLS * 4 / 5, "{figures}");
         // A log is rewritten when a quarter of it has expired.
-        assert!(rewrites <= 5 * CALLS / limit.min(segments), "{history}");
-        assert!(rewritten as u64 <= 64 * CALLS, "{history}");
+        assert!(rewrites <= 5 * CALLS / limit.min(segments), "{figures}");
+        assert!(rewritten as u64 <= 64 * CALLS, "{figures}");
     }
 }
 

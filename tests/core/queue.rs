@@ -105,7 +105,7 @@ struct World {
     next: u32,
     /// The grants: time and units.
     grants: Vec<(Instant, u64)>,
-    /// Whether units were forced or refunded, whatever the state was.
+    /// Whether units were forced or refunded, also if that changed nothing.
     forced: bool,
     history: Vec<String>,
 }

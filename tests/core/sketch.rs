@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn any_times_and_names_do(
+    fn any_times_and_names_are_counted_within_the_size(
         most in 0..5_usize,
         calls in prop::collection::vec((any::<i64>(), any::<i32>(), prop::collection::vec(any::<u8>(), 0..40)), 0..60),
         half_life in 1..u64::MAX,

@@ -133,11 +133,11 @@ fn late_timers_cost_no_throughput() {
             late += at - due;
             due = due.max(at - MAX_LATENESS_US);
         }
-        // The time at which nothing is used any more, by the last reply. That counts from the grant.
+        // By the last reply, the time at which nothing is used any more. Its reset counts from the grant.
         let granted = *server.events("rl.gcra", "key").last().expect("grants");
-        let owed = (granted + grants[99].2 * MS - due - GAP_US) / MS;
+        let lost_ms = (granted + grants[99].2 * MS - due - GAP_US) / MS;
         println!("{workers} workers: late by {late} us in sum");
-        assert!(owed <= 5, "{workers} workers: {owed} ms are lost, of {late} us that they waited too long");
+        assert!(lost_ms <= 5, "{workers} workers: the limiter lost {lost_ms} ms, and grants were late by {late} us in all");
     }
 }
 
@@ -526,7 +526,7 @@ fn a_change_of_the_key_that_frees_units_grants_a_client_that_waits() {
 }
 
 #[test]
-fn a_raised_limit_is_noticed() {
+fn a_raised_limit_grants_the_clients_that_wait() {
     let server = Watched::start();
     let mut client = server.client();
     exhaust(&mut client, "RL.GCRA key 10 1d COST 10");
@@ -544,7 +544,7 @@ fn a_raised_limit_is_noticed() {
 }
 
 #[test]
-fn a_key_that_another_limit_left_behind_is_noticed() {
+fn a_client_is_granted_on_time_if_another_limit_wrote_its_key() {
     let server = Watched::start();
     // The policy of the record changes with the grant. Until then five units per second drain, not one in a hundred seconds.
     let calls = ["RL.GCRA key 10 2 COST 10", "RL.GCRA key 10 1000 BLOCK 1000"];
@@ -555,7 +555,7 @@ fn a_key_that_another_limit_left_behind_is_noticed() {
 }
 
 #[test]
-fn a_deadline_that_was_set_before_the_wait_is_noticed() {
+fn a_deadline_that_was_set_before_the_wait_ends_it() {
     let server = Watched::start();
     let mut client = server.client();
     call::<()>(&mut client, "DEBUG SET-ACTIVE-EXPIRE 0");

@@ -55,7 +55,7 @@ fn a_wrong_node_redirects_and_a_cluster_client_follows() {
         for wrong in [fleet.primary(1), fleet.primary(2), replica] {
             assert_eq!(error(&mut fleet.client(wrong), &command), moved, "{words} on node {wrong}");
         }
-        // A cluster client finds the right node, whatever it does with the first argument of the command.
+        // A cluster client finds the right node, also if it takes the first argument of the command for the key.
         let reply: RedisResult<Value> = command.query(&mut cluster);
         assert!(reply.is_ok(), "{words}: {reply:?}");
         // A replica answers commands that only read, after READONLY.
@@ -411,7 +411,7 @@ fn waiters_are_granted_while_slots_move_and_primaries_change() {
                     let mut caller = Caller::new(cluster_client);
                     while load.goes_on() {
                         let got = call_until_ok(&mut caller, &key, &format!("RL.{limiter} {key} 5 12h BLOCK 1d"));
-                        assert_eq!(got, 1, "{limiter}: its turn comes within a day");
+                        assert_eq!(got, 1, "{limiter}: the call is granted before its timeout");
                         granted[index].fetch_add(got, Ordering::SeqCst);
                     }
                 });

@@ -166,7 +166,7 @@ fn a_record_that_is_damaged_or_of_another_version_is_an_error_and_stays() {
                 let mut bytes = record.clone();
                 bytes[place] ^= flip;
                 put(&bytes);
-                // Whatever command reads it, and whatever is asked of it.
+                // Each of these calls must survive the damaged record.
                 for words in ["PEEK", "INSPECT", "UPTO 3", "REFUND 1", "FORCE 1", "COST 8 RESERVE 1d", "COST 8 BLOCK 1us"] {
                     put(&bytes);
                     let words = match words {

@@ -1,5 +1,5 @@
-//! Effects are replicated only while there is a receiver. A receiver that begins in the middle of load, by any kind of synchronisation,
-//! misses none.
+//! Effects are replicated only while there is a receiver. A receiver that begins in the middle of load, by any kind of
+//! synchronisation, misses none.
 //!
 //! Each key is written only once or twice, so that a later write can't make up for a missing one.
 
@@ -368,7 +368,8 @@ fn a_replica_that_syncs_by_a_renamed_command() {
     let primary = Server::on_port(&[&SLOW_TO_COPY[..], &["--rename-command", "SYNC", "hidden"]].concat());
     assert_alone(&primary);
     let mut client = primary.client();
-    // The command has no name that the module could watch for, and there is no event: the module gets no notice that the backlog begins.
+    // The command has no name that the module could watch for, and there is no event: the module gets no notice that the
+    // backlog begins.
     let mut socket = like_a_replica(&primary);
     write!(socket, "hidden\r\n").expect("a request");
     wait_for("the replica", || info(&mut client, "replication", "connected_slaves") == 1);

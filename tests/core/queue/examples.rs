@@ -89,9 +89,9 @@ fn the_moment_of_the_first_grant_is_exact_under_the_same_policy() {
 }
 
 #[test]
-fn a_look_after_a_change_of_policy_does_not_put_the_next_one_off() {
+fn reading_a_key_after_a_change_of_policy_does_not_delay_the_timer() {
     // Ten units are used at ten per second. At ten per minute the denial names six seconds. But a unit is free after a tenth
-    // of a second, since what is used drains at the former rate until then.
+    // of a second, since usage drains at the former rate until then.
     let (written, own) = (policy(Kind::Gcra, 10, 1_000), policy(Kind::Gcra, 10, 60_000));
     let mut key = Key::default();
     key.apply(&written.decide(None, EPOCH, Request::now(Amount::Cost(10))).expect("a decision").change, EPOCH);
@@ -152,7 +152,7 @@ fn the_next_client_moves_up_when_the_first_leaves() {
 }
 
 #[test]
-fn a_queue_that_ends_forgets_its_clients() {
+fn a_queue_that_ends_keeps_no_clients() {
     let policy = spaced();
     let key = Key { expires: None, ..used(&policy, EPOCH) };
     let mut queues = Queues::default();

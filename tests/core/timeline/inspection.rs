@@ -18,7 +18,7 @@ fn shown(value: &[u8], now: i64) -> String {
     facts.join(", ")
 }
 
-/// Makes calls of a policy, `time amount; time amount`, and checks what is shown at each time of the table.
+/// Makes calls of a policy, `time amount; time amount`, and checks the facts at each time of the table.
 fn shows(policy: &str, calls: &str, table: &str) {
     let mut key = Key::default();
     for call in calls.split("; ") {

@@ -83,7 +83,7 @@ const LANES: [Lane; 14] = [
     lane("second", "SLIDE", "", "", 3, Kind::Second),
 ];
 
-/// Calls with short limits, whose grants are not counted: they wait for their turn.
+/// Calls with short limits, most of which wait. Their grants are not counted.
 const PACED: [(&str, &str); 4] = [
     ("pace", "RL.GCRA # 50 1 BURST 1 BLOCK 200ms"),
     ("turns", "RL.FIXED # 10 200ms UPTO 3 BLOCK 300ms"),

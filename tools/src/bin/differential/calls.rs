@@ -83,8 +83,8 @@ pub struct Calls {
     pub texts: bool,
 }
 
-/// The script that makes calls. Its arguments are, for each call, the number of words and the words. An error of a call is one of
-/// its results.
+/// The script that makes calls. Its arguments are, for each call, the number of words and the words. An error of a call is
+/// one of its results.
 const SCRIPT: &str = "local out = {} local at = 1 while at <= #ARGV do local count = tonumber(ARGV[at]) local words = {} \
      for word = 1, count do words[word] = ARGV[at + word] end out[#out + 1] = redis.pcall(unpack(words)) at = at + count + 1 end return out";
 /// The same, but the first error ends the script, and replies use RESP3, with its maps.
@@ -197,8 +197,8 @@ impl Calls {
         }
     }
 
-    /// Records that a call was refused because of the value of its key. Most of these keys are deleted later, so that other calls can
-    /// create limiters there.
+    /// Records that a call was refused because of the value of its key. Most of these keys are deleted later, so that other
+    /// calls can create limiters there.
     pub fn learn_foreign(&mut self, call: &Words) {
         if self.foreign.len() < 40 && !self.once_in(4) {
             self.foreign.extend(self.keys_of(call));

@@ -13,9 +13,11 @@ use crate::tally::Tally;
 
 /// How many commands the session records, to print them if there is a difference.
 const REMEMBERED: usize = 100_000;
-/// The latest wall clock, in microseconds since the Unix epoch: well before 2262, the last year that a record of redis-cell can hold.
+/// The latest wall clock, in microseconds since the Unix epoch: well before 2262, the last year that a record of redis-cell
+/// can hold.
 const LATEST_US: i64 = 5_000_000_000_000_000;
-/// The channel of the marks. A mark is published after each batch: the keyspace events and the replication stream are compared up to it.
+/// The channel of the marks. A mark is published after each batch: the keyspace events and the replication stream are
+/// compared up to it.
 const MARKS: &str = "differential:marks";
 
 /// The record of a command that was sent.
@@ -91,8 +93,8 @@ impl<'r> Session<'r> {
         if digits != first_us.to_string() {
             return Err(format!("the servers do not see the tool's clock, {first_us} us, but {digits} us"));
         }
-        // The servers delete an expired key only when a command names it, and not in their periodic work: so both delete it at the
-        // same command.
+        // The servers delete an expired key only when a command names it, and not in their periodic work: so both delete it
+        // at the same command.
         session.plain(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"])?;
         session.plain(&["CONFIG", "SET", "notify-keyspace-events", "EA"])?;
         if setup.replica == Arrival::First {

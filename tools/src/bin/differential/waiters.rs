@@ -24,7 +24,8 @@ impl Session<'_> {
     /// Sends calls with `BLOCK`, changes keys and clocks meanwhile, and at last moves the clock past the end of every wait.
     pub fn wait_episode(&mut self) -> Outcome<()> {
         let keys: Vec<_> = (0..1 + self.calls.below(2)).map(|_| self.calls.any_key()).collect();
-        // Both servers must do their periodic work at each position of the clock, or one of them does it later than the other.
+        // Both servers must do their periodic work at each time of the clock. Otherwise one of them might do it later than
+        // the other.
         self.links[0].settle()?;
         // Most often the keys are used up first, so that the calls have to wait.
         for key in &keys {
@@ -189,7 +190,8 @@ impl Session<'_> {
         self.links[0].settle()
     }
 
-    /// Waits until both servers have done all work that is due. Then compares which clients they have answered, and the replies.
+    /// Waits until both servers have done all work that is due. Then compares which clients they have answered, and the
+    /// replies.
     fn collect(&mut self) -> Outcome<()> {
         let mut again = 0;
         loop {

@@ -17,7 +17,8 @@ impl Calls {
         clauses
     }
 
-    /// `limit period` and its options: with one of the first `amounts` amounts, and with BLOCK and RESERVE unless `blocking` is `None`.
+    /// `limit period` and options: at most one of the first `amounts` amounts, and BLOCK or RESERVE unless `blocking` is
+    /// `None`.
     fn rule(&mut self, policy: &Policy, amounts: usize, blocking: Option<Blocking>) -> Words {
         let mut rule = vec![word(&policy.limit.to_string()), self.duration(policy.period_us)];
         let mut clauses = self.option_clauses(policy);
@@ -82,7 +83,7 @@ impl Calls {
         self.clause_for(key, &policy, vec![word("FORCE"), word(&units.to_string())])
     }
 
-    /// A call that has to wait for a key that is used up, and most likely gets its turn.
+    /// A call that has to wait for a key that is used up, and is most likely granted before its timeout.
     pub fn wait_for(&mut self, key: &[u8]) -> Words {
         let Some(policy) = self.policy_of(key) else { return words("PING") };
         let units = self.rng.u64(1..=policy.capacity().clamp(1, 20));
@@ -92,8 +93,8 @@ impl Calls {
         self.clause_for(key, &policy, vec![word(amount), word(&units.to_string()), word("BLOCK"), patience])
     }
 
-    /// One of many calls by which a long log grows. Returns the call and by how many microseconds it is later than the one before:
-    /// about a tick.
+    /// One of many calls by which a long log grows. Returns the call and by how many microseconds it is later than the one
+    /// before: about a tick.
     pub fn lengthen(&mut self, key: &[u8]) -> (Words, i64) {
         let Some(mut policy) = self.policy_of(key) else { return (words("PING"), 0) };
         let tick_us = policy.period_us / 65_536 + 1;
@@ -178,8 +179,8 @@ impl Calls {
         words
     }
 
-    /// A call of a command of the module, or of a command of the server that concerns it. One in fourteen is changed, most likely to
-    /// an error.
+    /// A call of a command of the module, or of a command of the server that concerns it. One in fourteen is changed, most
+    /// likely to an error.
     pub fn call(&mut self, blocking: Blocking) -> Words {
         let mut call = match self.weighted(&[630, 90, 60, 40, 50, 50, 12, 4, 12, 8, 2]) {
             0 => self.limiter(blocking, None),

@@ -72,7 +72,8 @@ impl Calls {
             1 => {
                 for _ in 0..self.rng.usize(1..4) {
                     if !value.is_empty() {
-                        // Half of the changes are in the first 32 bytes, which hold a short record or most of a log's header.
+                        // Half of the changes are in the first 32 bytes, which hold a short record or most of a log's
+                        // header.
                         let end = if self.rng.bool() { value.len().min(32) } else { value.len() };
                         let at = self.rng.usize(..end);
                         value[at] ^= 1 << self.rng.u32(..8);

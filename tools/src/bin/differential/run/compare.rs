@@ -44,7 +44,8 @@ impl Session<'_> {
     pub(super) fn attach(&mut self) -> Outcome<()> {
         let failed = |error: std::io::Error| format!("no stream: {error}");
         let mut replica = self.pair.bare_link()?;
-        // The two requests are sent one after the other, because a server sends no stream to a client to which it owes another reply.
+        // The two requests are sent one after the other, because a server sends no stream to a client to which it owes
+        // another reply.
         replica.exchange(b"REPLCONF capa psync2\r\n", 1)?;
         let [answer, _] = replica.exchange(b"PSYNC ? -1\r\n", 1)?;
         if !answer.get(0).starts_with(b"+FULLRESYNC") {

@@ -8,10 +8,12 @@ use redis_rl_fuzz::steps::{DecideError};
 use redis_rl_fuzz::model::{Key, Model, Rule, Silence};
 use redis_rl_fuzz::{rules, start, Call, Clock, Step};
 
-/// As many as make a sequence that is still played in a millisecond or so: rational numbers are slow.
-const MOST: usize = 60;
+/// The most calls in a sequence. The model computes with rational numbers, which is slow: so many calls take about a
+/// millisecond.
+const MAX_CALLS: usize = 60;
 
-/// Past this moment, 294 thousand years from now, not even the window in force need fit: then the core may refuse more.
+/// The latest time of a call, 294 thousand years from now. After it even the end of the present window may not fit a record,
+/// and the core may refuse calls that the model decides.
 const LAST: i64 = i64::MAX - 2 * MAX_PERIOD.as_us() as i64;
 
 #[derive(Debug)]
@@ -26,7 +28,7 @@ impl<'a> Arbitrary<'a> for Play {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
         let (rules, start, expiring) = (rules(u)?, start(u)?, u.arbitrary()?);
         let mut calls = Vec::new();
-        while !u.is_empty() && calls.len() < MOST {
+        while !u.is_empty() && calls.len() < MAX_CALLS {
             calls.push(u.arbitrary()?);
         }
         Ok(Self { rules, start, expiring, calls })
@@ -35,7 +37,8 @@ impl<'a> Arbitrary<'a> for Play {
 
 fuzz_target!(|play: Play| {
     let Play { rules, start, expiring, calls } = play;
-    // An expired key would have to be told to the model where a longer period, or the clock, goes back to what it held.
+    // The model does not know that keys expire. That makes a difference only if a longer period, or a clock that steps back,
+    // would count the expired usage again. So keys expire only in sequences without either.
     let expiring = expiring && rules.len() == 1 && !calls.iter().any(|call| matches!(call.step, Step::Back(_)));
     let (mut key, mut model, mut clock) = (Key::default(), Model::default(), Clock::new(start));
     let mut in_force = 0;
@@ -55,7 +58,7 @@ fuzz_target!(|play: Play| {
         }
         let actual = key.call(rule, clock.now, request);
         let expected = expected.map_err(|_| DecideError::Overflow);
-        assert_eq!(actual, expected, "core and model at {} us: {request:?} of {rule:?}", clock.now);
+        assert_eq!(actual, expected, "core and model differ at {} us: {request:?} of {rule:?}", clock.now);
         if let Ok(decision) = actual {
             clock.heard(&decision);
         }

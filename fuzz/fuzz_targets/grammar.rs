@@ -1,5 +1,5 @@
-//! No words make the grammar panic; what it accepts is within the contract's ranges, whichever command says it, and what it
-//! refuses is told in a short printable line.
+//! No words make the grammar panic. For every command, the values that it accepts are within the contract's ranges, and the
+//! error for words that it refuses is a short printable line.
 #![no_main]
 
 use std::fmt::Display;
@@ -45,14 +45,15 @@ fn short_and_printable(text: &str) {
     assert!(text.starts_with("ERR ") && text.len() <= 256 && printable, "{text:?}");
 }
 
-/// Takes no units but as `Cost`, or as `UpTo` if that is known too, and never waits.
+/// Checks that a rule takes units only as `Cost`, or as `UpTo` if the command has that too, and that it never waits.
 fn only_takes(rule: &Rule, upto: bool) {
     let known = matches!(rule.request.amount, Amount::Cost(_)) || upto && matches!(rule.request.amount, Amount::UpTo(_));
     assert!(known && rule.request.ahead == Span::ZERO && rule.block.is_none(), "{rule:?}");
     in_range(rule);
 }
 
-// A command as one types it: words between spaces, so that a dictionary fits. Two spaces make an empty word.
+// The input is a line of words between spaces, so that the entries of a dictionary can be words. Two spaces make an empty
+// word.
 fuzz_target!(|line: &[u8]| {
     let words = split(line);
     for &kind in Kind::ALL {
@@ -63,7 +64,7 @@ fuzz_target!(|line: &[u8]| {
         for line in [line.to_ascii_lowercase(), line.to_ascii_uppercase()] {
             assert_eq!(parse_limit(kind, &split(&line)[..]).ok(), rule, "letter case matters");
         }
-        // What the other commands accept, they read alike.
+        // The other commands read the words that they accept in the same way.
         let name = kind.name().as_bytes();
         let rest = words.get(2..).unwrap_or_default();
         if let Some(peeked) = accepted(parse_peek(&[&[b"RL.PEEK", name, b"key"], rest].concat()[..])) {

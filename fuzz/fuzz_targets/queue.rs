@@ -1,5 +1,5 @@
-//! Clients join, leave, lose patience and are granted, while the timer is late, keys go or change, limits differ and writes
-//! are paused: nobody is passed, granted early or forgotten.
+//! Clients join, leave, reach their timeout and are granted, while the timer is late, keys are deleted or changed, limits
+//! differ and writes are paused. In no case is a client overtaken, granted too early or forgotten.
 #![no_main]
 
 use arbitrary::{Arbitrary, Result, Unstructured};
@@ -11,34 +11,35 @@ use redis_rl_fuzz::model::{Form, Key, Rule};
 use redis_rl_fuzz::{rules, units};
 
 const MS: u64 = 1_000;
-/// How late a grant may be without being charged for it.
+/// The most by which a grant may be late without delaying those after it.
 const FORGIVEN: u64 = 100 * MS;
-/// Within this time it is noticed that the first could be granted, where another limit wrote what the key holds: the queue knows the
-/// moment to a millisecond, as of a moment that is not longer ago than what is forgiven.
+/// The most by which the queue may be late with the first client if a call under another limit wrote the record. The queue
+/// then knows to a millisecond when the first client is due, and it charges a grant as of a time that is at most
+/// [`FORGIVEN`] ago.
 const NOTICED: Span = Span::from_us(FORGIVEN + MS);
-/// After this time a queue that found writes paused asks again.
+/// The time after which a queue that found writes paused tries again.
 const PAUSE: Span = Span::from_us(20 * MS);
 /// Two keys of one database, and one of another.
 const NAMES: [(i32, &[u8]); 3] = [(0, b"a"), (0, b"b"), (1, b"a")];
-const MOST: usize = 120;
+const MAX_EVENTS: usize = 120;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A call under one of the rules that would wait for so long.
+    /// A call under one of the rules, and how many microseconds it would wait.
     Call(usize, Amount, u64),
     Leave(usize),
     Pass(u64),
-    /// The timer, late by so many microseconds.
+    /// The timer fires, late by so many microseconds.
     Timer(u64),
     Delete,
     Expire(u64),
     /// A call that does not wait, under one of the rules.
     Act(usize, Amount),
     Pause(u64),
-    StirAll,
+    WakeAll,
     /// The clock steps by so many microseconds.
     Step(i64),
-    /// Whatever is due is another node's now.
+    /// Another node now serves the key of the queue that is due.
     Dismiss,
 }
 
@@ -61,8 +62,9 @@ fn event(u: &mut Unstructured<'_>) -> Result<Event> {
             Event::Act(rule, if u.arbitrary()? { Amount::Force(n) } else { Amount::Refund(n) })
         }
         29 => Event::Pause(u.int_in_range(0..=300 * MS)?),
-        30 if u.arbitrary()? => Event::StirAll,
-        // After a step back a limiter that is full is asked again at every microsecond until the clock has caught up: steps are short.
+        30 if u.arbitrary()? => Event::WakeAll,
+        // After the clock has stepped back, the queue of a full limiter is due at every microsecond until the clock has
+        // caught up. So steps back are short.
         30 => Event::Step(u.int_in_range(-2_000..=200_000)?),
         _ => Event::Dismiss,
     })
@@ -71,7 +73,7 @@ fn event(u: &mut Unstructured<'_>) -> Result<Event> {
 #[derive(Debug)]
 struct Play {
     rules: Vec<Rule>,
-    /// How many the timer answers at once.
+    /// How many clients the timer answers at once.
     most: usize,
     /// Events, each at one of the keys.
     events: Vec<(usize, Event)>,
@@ -82,14 +84,14 @@ impl<'a> Arbitrary<'a> for Play {
         let rules = rules(u)?;
         let most = if u.arbitrary()? { 1_000 } else { u.int_in_range(1..=4)? };
         let mut events = Vec::new();
-        while !u.is_empty() && events.len() < MOST {
+        while !u.is_empty() && events.len() < MAX_EVENTS {
             events.push((u.int_in_range(0..=7usize)?.saturating_sub(5), event(u)?));
         }
         Ok(Self { rules, most, events })
     }
 }
 
-/// A client that waits, as it is remembered here.
+/// A client that waits, as this target records it.
 #[derive(Clone, Copy, Debug)]
 struct Client {
     number: u32,
@@ -98,16 +100,16 @@ struct Client {
     deadline: Instant,
 }
 
-/// A key, who waits for it in the order of arrival, and what was granted when.
+/// A key, the clients that wait for it in the order of arrival, and the times and units of its grants.
 #[derive(Default)]
 struct Place {
     key: Key,
     waiting: Vec<Client>,
     grants: Vec<(Instant, u64)>,
-    /// Whether units were given or taken by hand.
-    meddled: bool,
-    /// Since when the first could be granted, as far as was seen by a timer on time.
-    could: Option<(u32, Instant)>,
+    /// Whether units were forced or refunded, the key was deleted or expired early, or the clock stepped.
+    changed_by_hand: bool,
+    /// The number of the first client, and the time at which a timer that was not late first found that it could be granted.
+    grantable_since: Option<(u32, Instant)>,
 }
 
 impl KeyState for Place {
@@ -157,7 +159,7 @@ struct World {
 }
 
 impl World {
-    /// The place as it is now: what has expired is gone.
+    /// A place, after its key has been deleted if it has expired.
     fn place(&mut self, at: usize) -> &mut Place {
         let place = &mut self.places[at];
         place.key.expire(self.now.as_us());
@@ -173,7 +175,7 @@ impl World {
         let Ok(decision) = place.peek(&policy, now, request) else { return };
         let Wait::For(need) = decision.wait else { return };
         if decision.granted > 0 && !queued {
-            let outcome = policy.decide(place.key.value.as_deref(), now, request).expect("as when peeked");
+            let outcome = policy.decide(place.key.value.as_deref(), now, request).expect("the same decision as the peek");
             place.apply(&outcome.change, now);
             return place.grants.push((now, outcome.decision.granted));
         }
@@ -194,11 +196,11 @@ impl World {
         let place = self.place(at);
         let Ok(outcome) = policy.decide(place.key.value.as_deref(), now, Request::now(amount)) else { return };
         place.apply(&outcome.change, now);
-        place.meddled = true;
+        place.changed_by_hand = true;
         self.queues.wake(db, name, now);
     }
 
-    /// Lets time pass: the timer fires whenever it is set for.
+    /// Lets time pass. The timer fires at each time that it is set for.
     fn pass(&mut self, us: u64, may_grant: bool) {
         let to = self.now.saturating_add(Span::from_us(us));
         while let Some(wakes) = self.queues.next_wake().filter(|&wakes| wakes <= to) {
@@ -214,8 +216,8 @@ impl World {
         self.paused = moved(self.paused);
         for place in &mut self.places {
             place.waiting.iter_mut().for_each(|client| client.deadline = moved(client.deadline));
-            place.could = None;
-            place.meddled = true;
+            place.grantable_since = None;
+            place.changed_by_hand = true;
         }
         self.queues.clock_stepped(us, self.now);
     }
@@ -225,8 +227,8 @@ impl World {
         let late = self.queues.next_wake().map_or(Span::ZERO, |wakes| now.since(wakes));
         for round in 0.. {
             let Some((id, db, name)) = self.queues.next_queue(now) else { break };
-            assert!(round < 1_000, "the timer never rests");
-            let at = NAMES.iter().position(|&known| known == (db, &*name)).expect("a key that somebody waits for");
+            assert!(round < 1_000, "the timer fires again and again without an end");
+            let at = NAMES.iter().position(|&known| known == (db, &*name)).expect("a key that clients wait for");
             self.place(at);
             let place = &mut self.places[at];
             for (waiter, answer) in self.queues.serve(id, place, now, may_grant, most) {
@@ -240,7 +242,7 @@ impl World {
                     assert_eq!(index, 0, "{client:?} passed {:?}", place.waiting[0]);
                     place.grants.push((now, decision.granted));
                 } else {
-                    assert!(client.deadline <= now, "{client:?} was given up early, at {now:?}");
+                    assert!(client.deadline <= now, "{client:?} was denied before its timeout, at {now:?}");
                     assert!(decision.wait >= Wait::For(Span::from_us(MS)));
                 }
             }
@@ -248,44 +250,46 @@ impl World {
         assert_eq!(self.queues.len(), self.places.iter().map(|place| place.waiting.len()).sum::<usize>());
         if !may_grant {
             self.paused = now;
-            self.places.iter_mut().for_each(|place| place.could = None);
+            self.places.iter_mut().for_each(|place| place.grantable_since = None);
         } else {
             (0..NAMES.len()).for_each(|at| self.no_waiter_is_forgotten(at, late));
         }
     }
 
-    /// Right after the timer: the first can't be granted, nobody's time is over, and the timer is set for what is next.
+    /// Checks the state right after the timer: the first client can't be granted, no client's timeout is over, and the timer
+    /// is set for the next event.
     fn no_waiter_is_forgotten(&mut self, at: usize, late: Span) {
         let exact = self.rules.len() == 1 && self.now.since(self.paused) > PAUSE;
         let (now, wakes) = (self.now, self.queues.next_wake());
         let place = self.place(at);
         let Some(&first) = place.waiting.first() else { return };
-        let deadline = place.waiting.iter().map(|client| client.deadline).min().expect("somebody");
-        let wakes = wakes.expect("somebody waits");
+        let deadline = place.waiting.iter().map(|client| client.deadline).min().expect("a client waits");
+        let wakes = wakes.expect("a time, as a client waits");
         assert!(now < deadline && wakes <= deadline);
         let Ok(decision) = place.peek(&first.policy, now, Request::now(first.amount)) else { return };
         if decision.granted > 0 {
             assert!(!exact, "{first:?} could be granted at {now:?}");
-            // What another limit left may be free a little earlier than was told; and a pause ends unannounced.
-            let since = place.could.filter(|&(number, _)| number == first.number && late == Span::ZERO);
-            let (_, since) = *place.could.insert(since.unwrap_or((first.number, now)));
+            // Units that were used under another limit may become free a little earlier than the wait said, and the queue
+            // gets no notice when a pause ends.
+            let since = place.grantable_since.filter(|&(number, _)| number == first.number && late == Span::ZERO);
+            let (_, since) = *place.grantable_since.insert(since.unwrap_or((first.number, now)));
             assert!(wakes <= since.saturating_add(NOTICED), "{first:?} could be granted since {since:?}");
             return;
         }
-        place.could = None;
-        let Wait::For(wait) = decision.wait else { panic!("{first:?} waits in vain") };
+        place.grantable_since = None;
+        let Wait::For(wait) = decision.wait else { panic!("{first:?} can never be granted") };
         let due = now.saturating_add(wait).min(place.key.expires.unwrap_or(Instant::MAX));
         assert!(!exact || wakes <= due, "{first:?} is due at {due:?}, before the timer");
     }
 }
 
-/// No stretch of time holds more than the algorithm allows, but for what the timer's lateness is worth.
+/// Checks that no stretch of time holds more than the algorithm allows, apart from the compensated lateness of the timer.
 fn nothing_is_granted_twice(rule: &Rule, grants: &[(Instant, u64)]) {
     let (limit, period, capacity) = (u128::from(rule.limit), u128::from(rule.period), u128::from(rule.capacity()));
     let mut window = Instant::from_us(0);
     for (index, &(from, _)) in grants.iter().enumerate() {
         if let Form::Fixed { align } = rule.form {
-            // The windows are consecutive: each is looked at once, from its first grant on.
+            // The windows are consecutive. Each is checked once, from its first grant on.
             if from < window {
                 continue;
             }
@@ -337,19 +341,19 @@ fuzz_target!(|play: Play| {
             }
             Event::Delete => {
                 world.places[at].key = Key::default();
-                world.places[at].meddled = true;
+                world.places[at].changed_by_hand = true;
                 world.queues.wake(db, name, world.now);
             }
             Event::Expire(us) => {
                 let sooner = world.now.saturating_add(Span::from_us(us));
                 if let Some(expires) = &mut world.places[at].key.expires {
                     *expires = sooner.min(*expires);
-                    world.places[at].meddled = true;
+                    world.places[at].changed_by_hand = true;
                     world.queues.wake(db, name, world.now);
                 }
             }
             Event::Act(rule, amount) => world.act(at, rule, amount),
-            Event::StirAll => world.queues.wake_all(world.now),
+            Event::WakeAll => world.queues.wake_all(world.now),
             Event::Step(us) => world.step(us),
             Event::Dismiss => {
                 if let Some((id, db, name)) = world.queues.next_queue(world.now) {
@@ -362,11 +366,11 @@ fuzz_target!(|play: Play| {
         }
     }
     for place in &world.places {
-        if world.rules.len() == 1 && !place.meddled {
+        if world.rules.len() == 1 && !place.changed_by_hand {
             nothing_is_granted_twice(&world.rules[0], &place.grants);
         }
     }
-    // In the end each is answered, and nothing is left of the queues.
+    // In the end each client is answered, and all queues are empty.
     while let Some(wakes) = world.queues.next_wake() {
         world.now = world.now.max(wakes);
         world.fire(true);

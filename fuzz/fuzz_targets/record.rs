@@ -1,4 +1,4 @@
-//! Whatever a key holds, no limiter panics on it: it is refused, or decided about within all that a decision promises.
+//! No value of a key makes a limiter panic. A call on it is either refused, or decided within the bounds of a decision.
 #![no_main]
 
 use arbitrary::{Arbitrary, Result, Unstructured};
@@ -10,19 +10,19 @@ use redis_rl_fuzz::{rule, rules, start, units, Call, Clock};
 
 #[derive(Debug)]
 struct Stored {
-    /// What wrote a real record; nothing: the value is but bytes.
+    /// The calls that write a real record. If there are none, the value consists of arbitrary bytes.
     calls: Vec<Call>,
     /// The rules of these calls, and one of any algorithm.
     rules: Vec<Rule>,
     start: i64,
     /// Bytes of the record to set.
     patches: Vec<(u8, u8)>,
-    /// How much of it is kept.
+    /// How many bytes of the record are kept; `None` for all.
     keep: Option<u8>,
-    /// When it is read, and what is asked.
+    /// The time and the request of the call on the value.
     now: i64,
     request: Request,
-    /// What follows.
+    /// The bytes after the record.
     more: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ fuzz_target!(|stored: Stored| {
     for now in [now, clock.now] {
         let _ = inspect(&value, Instant::from_us(now));
         for rule in &rules {
-            // Every field of the other records means something, whatever it is; but entries of a log may be in no order.
+            // In the other records every value of a field is valid. The entries of a damaged log may be out of order.
             let sound = !matches!(rule.form, Form::Slide { .. }) || value == real;
             check(rule, &value, now, request, sound);
             check(&Rule { limit: 0, ..*rule }, &value, now, request, sound);
@@ -74,7 +74,8 @@ fuzz_target!(|stored: Stored| {
     }
 });
 
-/// Checks what holds for any value at any time, and what holds for those that a limiter may have written.
+/// Checks what must be true for any value at any time, and if the value is `sound`, also what must be true for a value that
+/// a limiter may have written.
 fn check(rule: &Rule, value: &[u8], now: i64, request: Request, sound: bool) {
     let (policy, at) = (rule.policy(), Instant::from_us(now));
     survives(&policy, value, now, request);
@@ -88,22 +89,22 @@ fn check(rule: &Rule, value: &[u8], now: i64, request: Request, sound: bool) {
     assert!(decision.limit == (if rule.limit == 0 { 0 } else { rule.capacity() }) && decision.remaining <= decision.limit);
     let latest = if let Amount::Cost(_) = request.amount { request.ahead } else { Span::ZERO };
     if decision.granted > 0 || rule.limit > 0 && matches!(request.amount, Amount::Refund(_)) {
-        assert!(decision.wait <= Wait::For(latest), "later than asked for: {decision:?}");
+        assert!(decision.wait <= Wait::For(latest), "acts later than requested: {decision:?}");
     } else {
         assert!(decision.wait > Wait::NONE && change == Change::Keep, "a denial: {decision:?}, {change:?}");
     }
-    // The record may be one that a longer period shares.
+    // The log may be shared with a caller that has a longer period.
     let mut key = Key { value: Some(value.to_vec()), longest: MAX_PERIOD.as_us(), ..Key::default() };
     if let Change::Write { .. } = change {
         let mut key = key.clone();
         key.apply(&change);
         let written = key.value.expect("a value");
         assert!(policy.wrote(&written) || matches!(rule.form, Form::Fixed { align: Some(_) }));
-        let report = inspect(&written, at).expect("what a limiter writes is a record");
+        let report = inspect(&written, at).expect("a limiter writes records");
         let fact = |name| report.iter().find(|fact| fact.0 == name).map(|fact| fact.1);
         let number = |n: u64| Some(Fact::Number(n as i64));
         assert_eq!(fact("algorithm"), Some(Fact::Word(policy.kind().name())));
-        // A log that others share tells the policy of the longest period.
+        // A shared log shows the policy of the caller with the longest period.
         let own =
             (fact("limit"), fact("period_ms")) == (number(rule.limit), Some(Fact::Milliseconds(Span::from_us(rule.period))));
         let shared = matches!(rule.form, Form::Slide { .. }) && written.get(39).is_some_and(|byte| byte & 0x80 != 0);
@@ -111,7 +112,7 @@ fn check(rule: &Rule, value: &[u8], now: i64, request: Request, sound: bool) {
         let sound = sound && own;
         assert!(!sound || fact("remaining") == number(decision.remaining), "{decision:?}, {report:?}");
     }
-    // At the end of time, a log's deadline stays there.
+    // Near the end of time the deadline of a log can't be later, so that the checks of `Key::call` would fail there.
     if sound && (0..1 << 55).contains(&now) {
         assert_eq!(key.call(rule, now, request), Ok(decision));
     }

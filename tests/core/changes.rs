@@ -1,5 +1,5 @@
-//! A limit that changes on a live key keeps every promise. A denied call writes nothing, and still the wait in its reply is
-//! long enough under the new policy.
+//! A limit that changes on a live key keeps the waits and resets that replies have named. A denied call writes nothing, and
+//! still the wait in its reply is long enough under the new policy.
 
 use crate::steps::{Change, Outcome, Steps};
 use proptest::prelude::*;
@@ -132,7 +132,7 @@ fn two_grids_on_one_key_grant_no_more_than_one() {
 }
 
 #[test]
-fn entries_that_come_back_to_life_do_not_make_the_counts_come_full_circle() {
+fn expired_entries_that_count_again_do_not_overflow_the_counts() {
     let slide = |segments: u64| {
         let quota = Quota::new(u32::MAX.into(), Span::from_us(60_000_000)).expect("in range");
         Kind::Slide.policy(quota).expect("in range").with(PolicyOption::Segments(segments))

@@ -2,8 +2,8 @@
 //! contract in rational numbers, and [`Key`], which stores what the core tells it to store.
 //!
 //! The model knows nothing of records, grains or integers that could overflow. Each algorithm is a [`Ledger`], which knows
-//! what is used now and when that will have been paid. The meaning of a call follows from these in the same way for all
-//! four, in [`call`].
+//! how many units are used now and when they will have been paid. The meaning of a call follows from these in the same way
+//! for all four, in [`call`].
 
 use crate::steps::{Change, DecideError, Steps};
 use num_bigint::BigInt;
@@ -175,7 +175,7 @@ fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request
         _ if charge.is_zero() => {}
         Wait::NONE => ledger.charge(&charge),
         Wait::For(wait) => ledger.book(&charge, wait.as_us()),
-        Wait::Never => unreachable!("what is charged is granted"),
+        Wait::Never => unreachable!("a charged amount is granted"),
     }
     let used = ledger.used();
     let reset = span(if used.is_zero() { Q::zero() } else { ledger.paid_after(&used) });
@@ -709,7 +709,7 @@ impl Key {
         assert!(decision.remaining <= decision.limit);
         if decision.granted > 0 || matches!(request.amount, Amount::Refund(_)) && rule.limit > 0 {
             let ahead = if matches!(request.amount, Amount::Cost(_)) { request.ahead } else { Span::ZERO };
-            assert!(decision.wait <= Wait::For(ahead), "later than asked for: {outcome:?}");
+            assert!(decision.wait <= Wait::For(ahead), "acts later than requested: {outcome:?}");
         } else {
             assert!(decision.wait > Wait::NONE, "a denied call has to wait: {outcome:?}");
             assert_eq!(outcome.change, Change::Keep, "a denied call changes nothing: {outcome:?}");
@@ -719,7 +719,7 @@ impl Key {
             assert!(*offset <= self.value.as_ref().map_or(0, Vec::len), "{outcome:?}");
             assert!(head <= offset && (*head == 0 || matches!(rule.form, Form::Slide { .. })), "{outcome:?}");
             assert!(length <= 64 || matches!(rule.form, Form::Slide { .. }), "a record of {length} bytes");
-            let free = now.checked_add(decision.reset).expect("whatever does not fit is refused");
+            let free = now.checked_add(decision.reset).expect("a state whose end does not fit is refused");
             // A log that other callers share lives as long as it counts for any of them, with bookings.
             self.longest = self.longest.max(rule.period);
             let later = if self.longest == rule.period { rule.period } else { 4 * self.longest };
@@ -733,7 +733,7 @@ impl Key {
             let again = again.map(|outcome| (outcome.decision.granted, outcome.decision.wait == Wait::NONE));
             let fits = decision.remaining > 0;
             let overflow = again == Err(DecideError::Overflow);
-            assert!(overflow || again == Ok((fits.into(), fits)), "what was written reads as {again:?}");
+            assert!(overflow || again == Ok((fits.into(), fits)), "the written bytes are decoded as {again:?}");
         }
         Ok(decision)
     }
@@ -772,8 +772,8 @@ impl Key {
     }
 }
 
-/// Whatever the value is, a call is refused or decided, and the same holds for the value that it leaves: nothing panics, and
-/// no written value is foreign.
+/// Checks that a call on any value is either refused or decided without a panic, that the same holds for the value that the
+/// call leaves, and that no written value is foreign.
 pub fn survives(policy: &Policy, value: &[u8], now: i64, request: Request) {
     let mut key = Key { value: Some(value.to_vec()), ..Key::default() };
     let now = Instant::from_us(now);

@@ -208,7 +208,7 @@ fn aheads() -> impl Strategy<Value = Ahead> {
     ]
 }
 
-/// Calls that are decided by what is free now.
+/// Calls without RESERVE: the units that are free now decide about them.
 fn actions(
     step: impl Strategy<Value = Step>,
     verb: impl Strategy<Value = Verb>,
@@ -290,7 +290,8 @@ impl Clock {
         (self.now, action.request(rule, self.now, key))
     }
 
-    fn heard(&mut self, decision: &Decision) {
+    /// Keeps the times that a reply names, for [`Self::next`].
+    fn note_reply(&mut self, decision: &Decision) {
         self.wait = match decision.wait {
             Wait::For(span) => span.as_us(),
             Wait::Never => 0,
@@ -311,7 +312,7 @@ fn shares_a_log(rules: &[Rule]) -> bool {
 /// Makes the same calls to the core and to the model, and expects the same answers.
 fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Result<(), TestCaseError> {
     let (mut key, mut model, mut clock) = (Key::default(), Model::default(), Clock::new(start));
-    let (mut told, mut latest) = (Vec::new(), start);
+    let (mut history, mut latest) = (Vec::new(), start);
     for action in actions {
         let rule = &rules[action.rule % rules.len()];
         let (now, request) = clock.next(rule, action, &key);
@@ -329,16 +330,16 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
         if stepped_back && shares_a_log(rules) {
             break;
         }
-        told.push(format!("{now} us: {request:?} of {rule:?}"));
+        history.push(format!("{now} us: {request:?} of {rule:?}"));
         let actual = key.call(rule, now, request);
         // A shared log also counts grants that are outside a caller's own window, and may be full a little sooner.
         if actual == Err(DecideError::Overflow) && shares_a_log(rules) && rule.limit > u64::from(u32::MAX / 4) {
             break;
         }
         let expected = expected.map_err(|_| DecideError::Overflow);
-        prop_assert_eq!(actual, expected, "core and model at the last of\n{}", told.join("\n"));
+        prop_assert_eq!(actual, expected, "core and model differ at the last of these calls:\n{}", history.join("\n"));
         if let Ok(decision) = actual {
-            clock.heard(&decision);
+            clock.note_reply(&decision);
         }
     }
     Ok(())
@@ -397,14 +398,14 @@ proptest! {
         for action in &actions {
             let (now, request) = clock.next(&rule, action, &key);
             let Ok(decision) = key.call(&rule, now, request) else { continue };
-            clock.heard(&decision);
+            clock.note_reply(&decision);
             let promised = now.saturating_add_unsigned(clock.wait);
             if decision.granted > 0 || clock.wait == 0 || promised == i64::MAX {
                 continue;
             }
             let retry = |at| key.clone().call(&rule, at, request).map(|retry| (retry.granted > 0).then_some(retry.wait));
             prop_assert_eq!(retry(promised - 1), Ok(None), "{:?} at {} us: {:?}", request, now, decision);
-            // What was too far ahead to be booked is now exactly as far ahead as it may be.
+            // The booking was too far ahead. Now it is exactly as far ahead as it may be.
             let ahead = match rule.form {
                 _ if !matches!(request.amount, Amount::Cost(_)) => Span::ZERO,
                 Form::Slide { .. } => request.ahead.min(Span::from_us(rule.period + rule.tick())),
@@ -432,7 +433,7 @@ proptest! {
             let rule = &rules[action.rule % rules.len()];
             let (now, request) = clock.next(rule, action, &key);
             let Ok(decision) = key.call(rule, now, request) else { continue };
-            clock.heard(&decision);
+            clock.note_reply(&decision);
             // A booking may be a step short at either end.
             let slack = if request.ahead > Span::ZERO { 2 * slack } else { slack };
             let promised = now.saturating_add_unsigned(clock.wait).saturating_add_unsigned(slack);
@@ -455,7 +456,7 @@ proptest! {
         for action in &actions {
             let (now, request) = clock.next(&rule, action, &key);
             let Ok(decision) = key.call(&rule, now, request) else { continue };
-            clock.heard(&decision);
+            clock.note_reply(&decision);
             grants.push((now.into(), decision.granted.into()));
         }
         assert_bound(&rule, &grants, 0);
@@ -507,31 +508,31 @@ proptest! {
             };
             let peeked = entire.policy().peek(key.value.as_deref(), Instant::from_us(now), Request::now(Amount::Cost(MAX_UNITS)));
             let used = u64::from(u32::MAX) - peeked.expect("a decision").remaining;
-            let told = format!("{now} us, {rule:?} after {grants:?}");
-            prop_assert!(used >= within(&grants, (now - period).max(forgotten)), "{used} at {told}");
+            let context = format!("{now} us, {rule:?} after {grants:?}");
+            prop_assert!(used >= within(&grants, (now - period).max(forgotten)), "{used} at {context}");
             // One tick for the entry itself, and one for each time that the log adopted other ticks while the entry counted.
-            prop_assert!(used <= within(&grants, now - period - 5 * coarsest), "{used} at {told}");
+            prop_assert!(used <= within(&grants, now - period - 5 * coarsest), "{used} at {context}");
 
             let before = key.value.as_deref().map(log_grid);
             let Ok(decision) = key.call(rule, now, request) else { continue };
-            clock.heard(&decision);
-            prop_assert!(decision.reset.as_us() as i64 <= period + 5 * coarsest, "{decision:?} at {told}");
+            clock.note_reply(&decision);
+            prop_assert!(decision.reset.as_us() as i64 <= period + 5 * coarsest, "{decision:?} at {context}");
             if decision.granted == 0 {
                 continue;
             }
             grants.push((now, decision.granted, caller));
             let all = within(&grants, (now - period).max(forgotten));
-            prop_assert!(all <= rule.limit, "{all} at {told}");
+            prop_assert!(all <= rule.limit, "{all} at {context}");
 
             let value = key.value.as_deref().expect("a log");
             let (kept, tick) = log_grid(value);
             let last = u32::from_le_bytes(*value[value.len() - 8..].first_chunk().expect("an entry"));
             let base = i64::from_le_bytes(*value[24..].first_chunk().expect("a header"));
-            prop_assert!(base + i64::from(last) <= now.div_euclid(tick as i64), "past the present tick at {told}");
-            // The log gives up a period only if no caller who needs it was granted units within it.
+            prop_assert!(base + i64::from(last) <= now.div_euclid(tick as i64), "past the present tick at {context}");
+            // The log adopts a shorter period only if no caller who needs the longer one was granted units within it.
             if let Some((before, _)) = before.filter(|&(before, _)| before > kept) {
                 let needs = |grant: &&(i64, u64, usize)| grant.0 > now - before as i64 && rules[grant.2].period > kept;
-                prop_assert_eq!(grants.iter().find(needs), None, "{}", told);
+                prop_assert_eq!(grants.iter().find(needs), None, "{}", context);
             }
             forgotten = forgotten.max(now - kept as i64);
         }
@@ -543,7 +544,8 @@ proptest! {
     fn no_window_holds_more_than_its_bound_if_each_caller_waits_as_replied(
         rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 100),
     ) {
-        // Where windows begin with a call, debt makes them go on, and no reply shows where they begin.
+        // Without ALIGN, debt makes the next windows follow without a call, and no reply shows where they begin. So no call
+        // of such a limiter forces units.
         let forces = !matches!(rule.form, Form::Fixed { align: None });
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let mut acts: Vec<(i128, u128)> = Vec::new();
@@ -554,7 +556,7 @@ proptest! {
             match request.amount {
                 Amount::Force(_) if !forces => continue,
                 // A refund is of the last booking that is not due yet. After a refund of an older one, the later ones would
-                // still be due when they were told, and the last of their slots would be granted again.
+                // still be due at the times in their replies, and the last of their slots would be granted again.
                 Amount::Refund(_) => match booked {
                     Some((instant, units)) if instant > now => request.amount = Amount::Refund(units),
                     _ => continue,
@@ -562,7 +564,7 @@ proptest! {
                 _ => {}
             }
             let Ok(decision) = key.call(&rule, now, request) else { continue };
-            clock.heard(&decision);
+            clock.note_reply(&decision);
             match request.amount {
                 Amount::Refund(units) => {
                     prop_assert_eq!(decision.granted, units);
@@ -580,7 +582,7 @@ proptest! {
             }
         }
         acts.sort_by_key(|&(instant, _)| instant);
-        // A slot is at an exact fraction of a microsecond. A caller is told the next whole microsecond.
+        // A slot is at an exact fraction of a microsecond. A reply names the next whole microsecond.
         assert_bound(&rule, &acts, 1);
     }
 
@@ -594,7 +596,7 @@ proptest! {
         for action in &actions {
             let (now, request) = clock.next(&rule, action, &key);
             let Ok(decision) = key.call(&rule, now, request) else { continue };
-            clock.heard(&decision);
+            clock.note_reply(&decision);
             if decision.granted > 0 && !matches!(request.amount, Amount::Force(_)) {
                 let instant = now.saturating_add_unsigned(clock.wait);
                 prop_assert!(instant >= latest, "{request:?} at {now} us acts at {instant}, after {latest}");
@@ -604,7 +606,7 @@ proptest! {
     }
 
     #[test]
-    fn a_booking_leaves_what_the_same_call_at_its_instant_would(
+    fn a_booking_leaves_the_same_usage_as_a_call_at_its_instant(
         rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 30),
     ) {
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
@@ -612,7 +614,7 @@ proptest! {
             let (now, request) = clock.next(&rule, action, &key);
             let before = key.clone();
             let Ok(decision) = key.call(&rule, now, request) else { continue };
-            clock.heard(&decision);
+            clock.note_reply(&decision);
             let instant = now.saturating_add_unsigned(clock.wait);
             if decision.granted == 0 || clock.wait == 0 || instant == i64::MAX {
                 continue;
@@ -641,7 +643,7 @@ proptest! {
             let (now, request) = clock.next(&rule, action, &key);
             let before = key.value.clone();
             if let Ok(decision) = key.call(&rule, now, request) {
-                clock.heard(&decision);
+                clock.note_reply(&decision);
                 booked |= decision.granted > 0 && clock.wait > 0;
             }
             if key.value != before {
@@ -766,7 +768,7 @@ proptest! {
     }
 
     #[test]
-    fn a_slide_log_with_bookings_stays_within_twice_that(
+    fn a_slide_log_with_bookings_holds_at_most_twice_the_entries(
         limit in 1..=3_000u64, period in periods(), segments in vec(segments(), 1..3),
         actions in actions_ahead(steps_ahead(), taking(), aheads(), 2_000),
     ) {
@@ -791,7 +793,7 @@ fn assert_small(limit: u64, period: u64, segments: &[u64], actions: &[Action], t
         let rule = Rule { limit, period, form: Form::Slide { segments } };
         let (now, request) = clock.next(&rule, action, &key);
         let Ok(decision) = key.call(&rule, now, request) else { continue };
-        clock.heard(&decision);
+        clock.note_reply(&decision);
         let length = key.value.as_ref().map_or(0, Vec::len) as u64;
         // Expired entries are dropped when they are a quarter of the others.
         let entries = times * limit.min(finest + 1);
@@ -1011,11 +1013,11 @@ fn a_booking_seldom_rewrites_a_slide_log() {
             }
             key.apply(&outcome.change);
         }
-        let told = format!("{limit} in {segments}: {booked} booked, {rewrites} rewrites of {rewritten} bytes");
-        assert!(booked > CALLS * 4 / 5, "{told}");
+        let figures = format!("{limit} in {segments}: {booked} booked, {rewrites} rewrites of {rewritten} bytes");
+        assert!(booked > CALLS * 4 / 5, "{figures}");
         // A log is rewritten when a quarter of it has expired.
-        assert!(rewrites <= 5 * CALLS / limit.min(segments), "{told}");
-        assert!(rewritten as u64 <= 64 * CALLS, "{told}");
+        assert!(rewrites <= 5 * CALLS / limit.min(segments), "{figures}");
+        assert!(rewritten as u64 <= 64 * CALLS, "{figures}");
     }
 }
 

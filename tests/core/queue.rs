@@ -83,7 +83,7 @@ fn with_capacity(policy: Policy, capacity: u64) -> Policy {
     policy.with(PolicyOption::Burst(capacity)).with(PolicyOption::Capacity(capacity))
 }
 
-/// A client that waits, as the test remembers it.
+/// A client that waits, as the test records it.
 #[derive(Clone, Copy, Debug)]
 struct Client {
     number: u32,
@@ -105,9 +105,9 @@ struct World {
     next: u32,
     /// The grants: time and units.
     grants: Vec<(Instant, u64)>,
-    /// Whether units were forced or refunded, whatever the state was.
+    /// Whether units were forced or refunded, also if that changed nothing.
     forced: bool,
-    told: Vec<String>,
+    history: Vec<String>,
 }
 
 impl World {
@@ -130,12 +130,12 @@ impl World {
             next: 0,
             grants: Vec::new(),
             forced: false,
-            told: Vec::new(),
+            history: Vec::new(),
         }
     }
 
     fn tell(&mut self, what: String) {
-        self.told.push(format!("{:?}: {what}", self.now));
+        self.history.push(format!("{:?}: {what}", self.now));
     }
 
     /// Makes a call that would wait for `patience`.
@@ -186,7 +186,7 @@ impl World {
         while let Some((id, ..)) = self.queues.next_queue(now) {
             let answers = self.queues.serve(id, self.key.at(now), now, may_grant, most);
             let more = answers.len() == most;
-            self.told.push(format!("{now:?}: the timer answers {answers:?}"));
+            self.history.push(format!("{now:?}: the timer answers {answers:?}"));
             for (waiter, answer) in answers {
                 let decision = answer.expect("a decision");
                 let place =
@@ -199,7 +199,11 @@ impl World {
                     assert_eq!(place, 0, "{client:?} passed {:?}\n{}", self.waiting[0], self.story());
                     self.grants.push((now, decision.granted));
                 } else {
-                    assert!(client.deadline <= now, "{client:?} was given up early at {now:?}\n{}", self.story());
+                    assert!(
+                        client.deadline <= now,
+                        "{client:?} was denied before its timeout, at {now:?}\n{}",
+                        self.story()
+                    );
                     assert!(decision.wait >= Wait::For(Span::from_us(1_000)));
                 }
             }
@@ -219,16 +223,16 @@ impl World {
         let Some(first) = self.waiting.first() else { return assert_eq!(self.queues.next_wake(), None) };
         let decision = self.key.peek(&self.policy, self.now, Request::now(first.amount)).expect("a decision");
         assert_eq!(decision.granted, 0, "{first:?} could be granted at {:?}\n{}", self.now, self.story());
-        let Wait::For(wait) = decision.wait else { panic!("never") };
+        let Wait::For(wait) = decision.wait else { panic!("the call can never be granted") };
         let wakes = self.queues.next_wake().expect("a time");
-        let deadline = self.waiting.iter().map(|client| client.deadline).min().expect("somebody");
+        let deadline = self.waiting.iter().map(|client| client.deadline).min().expect("a client waits");
         assert!(self.now < deadline && wakes <= deadline, "{}", self.story());
         let due = self.now.saturating_add(wait).min(self.key.expires.unwrap_or(Instant::MAX));
         assert!(wakes <= due, "{first:?} is due before the timer\n{}", self.story());
     }
 
     fn story(&self) -> String {
-        self.told.join("\n")
+        self.history.join("\n")
     }
 
     /// Checks that no stretch of time holds more than the algorithm allows, apart from the compensated lateness of the
@@ -427,7 +431,7 @@ fn waiter(policy: Policy, client: u32, joined: Instant, deadline: Instant) -> Wa
 }
 
 #[test]
-fn a_turn_in_time_is_granted_though_the_timer_is_late() {
+fn a_client_due_before_its_timeout_is_granted_though_the_timer_is_late() {
     for kind in Kind::ALL {
         for units in [1, 100] {
             // The queue does not cache a long log of SLIDE. It only knows when the first client was due.
@@ -438,7 +442,7 @@ fn a_turn_in_time_is_granted_though_the_timer_is_late() {
                 (0..4).for_each(|_| value.extend_from_slice(&entry));
             }
             let decision = key.peek(&policy, EPOCH, Request::now(Amount::Cost(1))).expect("a decision");
-            let Wait::For(wait) = decision.wait else { panic!("never") };
+            let Wait::For(wait) = decision.wait else { panic!("the call can never be granted") };
             let due = EPOCH.saturating_add(wait);
             let late = due.saturating_add(Span::from_us(3_000));
             for (deadline, granted) in [(due, 1), (Instant::from_us(due.as_us() - 1), 0)] {
@@ -469,7 +473,7 @@ fn no_waiter_is_charged_for_a_moment_before_it_joined() {
     let (id, ..) = queues.next_queue(at(70)).expect("a queue");
     assert_eq!(queues.serve(id, key.at(at(70)), at(70), true, 10).len(), 1);
     let next = key.peek(&burst_one, at(70), Request::now(Amount::Cost(1))).expect("a decision");
-    assert_eq!(next.wait, Wait::For(Span::from_us(40 * MS)), "it is charged as of its coming, at 60 ms");
+    assert_eq!(next.wait, Wait::For(Span::from_us(40 * MS)), "it is charged as of its arrival, at 60 ms");
 }
 
 #[test]
@@ -522,7 +526,7 @@ fn looks(written: &Policy, policy: Policy) -> usize {
     let all = Request::now(Amount::Cost(1_000));
     key.apply(&written.decide(None, EPOCH, all).expect("a decision").change, EPOCH);
     let Wait::For(wait) = key.peek(&policy, EPOCH, Request::now(Amount::Cost(1))).expect("a decision").wait else {
-        panic!("never")
+        panic!("the call can never be granted")
     };
     let mut queues = Queues::default();
     queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, EPOCH.saturating_add(wait));
@@ -533,7 +537,7 @@ fn looks(written: &Policy, policy: Policy) -> usize {
             assert_eq!(answer.as_ref().expect("a decision").granted, 1);
             return looks;
         }
-        assert!(looks < 1_000_000, "the timer never rests");
+        assert!(looks < 1_000_000, "the timer fires again and again without an end");
     }
     unreachable!()
 }
@@ -567,7 +571,7 @@ proptest! {
         if decision.granted > 0 {
             return Ok(());
         }
-        let Wait::For(wait) = decision.wait else { panic!("never") };
+        let Wait::For(wait) = decision.wait else { panic!("the call can never be granted") };
         let mut queues = Queues::default();
         let waiter = Waiter { request: asked, ..waiter(own, 1, now, Instant::MAX) };
         queues.join(0, b"key", waiter, &key, now.saturating_add(wait));

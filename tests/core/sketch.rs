@@ -15,13 +15,13 @@ fn after(us: u64) -> Instant {
 }
 
 /// The whole content of the table: for each key its count, and by how much that may be too high.
-fn told(sketch: &mut Sketch, now: Instant) -> BTreeMap<(i32, Vec<u8>), (u64, u64)> {
+fn content(sketch: &mut Sketch, now: Instant) -> BTreeMap<(i32, Vec<u8>), (u64, u64)> {
     let top = sketch.top(usize::MAX, now);
     assert!(top.windows(2).all(|pair| pair[0].count >= pair[1].count), "{top:?}");
     top.iter().map(|row| ((row.db, row.name.to_vec()), (row.count, row.over))).collect()
 }
 
-/// Keys in random order, of which some come far more often than others.
+/// Keys in random order, some of which occur far more often than others.
 fn keys(most: usize) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop_oneof![0..4_u8, 0..20_u8, 0..120_u8, Just(7_u8)], 1..most)
 }
@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn without_fading_it_is_space_saving(most in 1..40_usize, calls in keys(3_000)) {
+    fn without_decay_the_table_keeps_the_bounds_of_space_saving(most in 1..40_usize, calls in keys(3_000)) {
         let mut sketch = Sketch::new(most, HALF_LIFE, SEED, START);
         let mut exact: BTreeMap<(i32, Vec<u8>), u64> = BTreeMap::new();
         for &key in &calls {
@@ -43,28 +43,28 @@ proptest! {
             sketch.count(db, &name(key), START);
             *exact.entry((db, name(key))).or_default() += 1;
         }
-        let told = told(&mut sketch, START);
-        prop_assert_eq!(told.len(), most.min(exact.len()));
+        let table = content(&mut sketch, START);
+        prop_assert_eq!(table.len(), most.min(exact.len()));
         // Every call is in exactly one count.
-        prop_assert_eq!(told.values().map(|(count, _)| count).sum::<u64>(), calls.len() as u64);
+        prop_assert_eq!(table.values().map(|(count, _)| count).sum::<u64>(), calls.len() as u64);
         let share = calls.len() as u64 / most as u64;
-        for (key, &(count, over)) in &told {
+        for (key, &(count, over)) in &table {
             let truth = exact[key];
             prop_assert!(count >= truth && count - over <= truth && over <= share, "{truth} {count} {over} {share}");
         }
-        let least = told.values().map(|(count, _)| *count).min().unwrap_or(0);
+        let least = table.values().map(|(count, _)| *count).min().unwrap_or(0);
         for (key, &truth) in &exact {
-            if !told.contains_key(key) {
+            if !table.contains_key(key) {
                 prop_assert!(truth <= least && truth <= share, "{truth} {least} {share}");
             }
         }
         if exact.len() <= most {
-            prop_assert!(told.iter().all(|(key, &row)| row == (exact[key], 0)));
+            prop_assert!(table.iter().all(|(key, &row)| row == (exact[key], 0)));
         }
     }
 
     #[test]
-    fn with_fading_the_bounds_hold_to_two(
+    fn with_decay_the_table_keeps_the_bounds_to_two_calls(
         most in 1..12_usize,
         calls in prop::collection::vec((prop_oneof![0..3_u8, 0..30_u8], prop_oneof![Just(0_u64), 0..2_000_u64, 0..3_000_000_u64]), 1..600),
     ) {
@@ -82,23 +82,23 @@ proptest! {
             sketch.count(0, &name(key), after(at));
             *exact.entry((0, name(key))).or_default() += UNIT;
         }
-        let told = told(&mut sketch, after(at));
+        let table = content(&mut sketch, after(at));
         let total: u128 = exact.values().sum();
         let share = total / most as u128;
-        for (key, &(count, over)) in &told {
+        for (key, &(count, over)) in &table {
             let (truth, count, over) = (exact[key], u128::from(count) * UNIT, u128::from(over) * UNIT);
             prop_assert!(truth < count + 2 * UNIT, "too low: {truth} {count}");
             prop_assert!(count - over <= truth, "not sure: {truth} {count} {over}");
             prop_assert!(over <= share + 2 * UNIT, "too unsure: {over} {share}");
         }
-        let least = if told.len() == most { told.values().map(|(count, _)| *count).min().unwrap_or(0) } else { 0 };
+        let least = if table.len() == most { table.values().map(|(count, _)| *count).min().unwrap_or(0) } else { 0 };
         for (key, &truth) in &exact {
-            prop_assert!(told.contains_key(key) || truth < (u128::from(least) + 2) * UNIT, "missing: {truth} {least}");
+            prop_assert!(table.contains_key(key) || truth < (u128::from(least) + 2) * UNIT, "missing: {truth} {least}");
         }
     }
 
     #[test]
-    fn any_times_and_names_do(
+    fn any_times_and_names_are_counted_within_the_size(
         most in 0..5_usize,
         calls in prop::collection::vec((any::<i64>(), any::<i32>(), prop::collection::vec(any::<u8>(), 0..40)), 0..60),
         half_life in 1..u64::MAX,
@@ -127,7 +127,7 @@ fn counts_halve_each_half_life_and_then_are_forgotten() {
 }
 
 #[test]
-fn a_clock_that_steps_back_does_not_stop_the_fading() {
+fn a_clock_that_steps_back_does_not_stop_the_decay() {
     let mut sketch = Sketch::new(4, HALF_LIFE, SEED, after(3_600_000_000));
     (0..100).for_each(|_| sketch.count(0, b"key", START));
     assert_eq!(sketch.top(1, START)[0].count, 100);
@@ -151,7 +151,7 @@ fn a_table_is_emptied_and_may_have_no_room_at_all() {
 }
 
 #[test]
-fn long_names_are_kept_by_their_front() {
+fn of_long_names_the_beginning_is_kept() {
     let mut sketch = Sketch::new(4, HALF_LIFE, SEED, START);
     for end in [b"1", b"2"] {
         sketch.count(0, &[&[b'x'; LONGEST_NAME][..], end].concat(), START);

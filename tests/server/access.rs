@@ -36,7 +36,7 @@ fn key_patterns_bind_every_command() {
         }
     }
     call::<Value>(&mut client, "RL.INSPECT mine:GCRA");
-    assert_eq!(call::<i64>(&mut owner, "DBSIZE"), 4, "what is refused writes nothing");
+    assert_eq!(call::<i64>(&mut owner, "DBSIZE"), 4, "a refused call writes nothing");
     // A script has the rights of the user who runs it.
     let mut script = redis::cmd("EVAL");
     script.arg("return redis.call('RL.GCRA', 'other', 10, 60)").arg(0);
@@ -152,7 +152,10 @@ fn a_full_server_refuses_or_evicts_by_its_policy() {
             // Only keys with a deadline are evicted, which the limiters are.
             assert_eq!(gone, info(&mut client, "stats", "evicted_keys"), "{policy}");
             if policy == "volatile-ttl" {
-                assert!(limit(&mut client, "RL.PEEK SLIDE SLIDE:49 10 50d")[0] == 0, "the longest-lived stay");
+                assert!(
+                    limit(&mut client, "RL.PEEK SLIDE SLIDE:49 10 50d")[0] == 0,
+                    "keys with the latest deadlines are evicted last"
+                );
             }
         }
         assert!(refused || plain > 0);

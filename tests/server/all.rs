@@ -315,7 +315,7 @@ fn a_call_takes_no_memory_for_what_it_refuses_and_little_for_what_it_grants() {
     assert!(grown < 16_000_000, "{grown} bytes more for a grant");
     let used = |key: &String, client: &mut Connection| {
         let report: Vec<Value> = call(client, &format!("RL.INSPECT {key}"));
-        i64::from_redis_value(report[7].clone()).expect("what is used")
+        i64::from_redis_value(report[7].clone()).expect("the used units")
     };
     assert!(keys.iter().all(|key| used(key, &mut client) == 60_001));
 }

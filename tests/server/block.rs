@@ -47,7 +47,7 @@ fn two_hundred_clients_at_a_hundred_a_second_are_granted_in_turn_and_on_time() {
 }
 
 #[test]
-fn windows_let_in_as_many_as_fit() {
+fn each_window_grants_as_many_waiting_clients_as_fit() {
     const PERIOD_US: i64 = 200 * MS;
     let server = Watched::start();
     for (key, words) in [("fixed", "RL.FIXED fixed 20 200ms BLOCK 30"), ("slide", "RL.SLIDE slide 20 200ms BLOCK 30")] {
@@ -133,11 +133,11 @@ fn late_timers_cost_no_throughput() {
             late += at - due;
             due = due.max(at - MAX_LATENESS_US);
         }
-        // The time at which nothing is used any more, by the last reply. That counts from the grant.
+        // By the last reply, the time at which nothing is used any more. Its reset counts from the grant.
         let granted = *server.events("rl.gcra", "key").last().expect("grants");
-        let owed = (granted + grants[99].2 * MS - due - GAP_US) / MS;
+        let lost_ms = (granted + grants[99].2 * MS - due - GAP_US) / MS;
         println!("{workers} workers: late by {late} us in sum");
-        assert!(owed <= 5, "{workers} workers: {owed} ms are lost, of {late} us that they waited too long");
+        assert!(lost_ms <= 5, "{workers} workers: the limiter lost {lost_ms} ms, and grants were late by {late} us in all");
     }
 }
 
@@ -209,7 +209,11 @@ fn no_call_passes_the_queue() {
         assert_eq!(held(&mut client), 2);
         assert_eq!(limit(&mut client, &format!("{policy} REFUND 7"))[0], 7);
         assert_eq!(first.row()[0], 9, "{policy}");
-        assert_eq!(held(&mut client), 1, "one unit is used of the ten, and nine by the first: none is left for the second");
+        assert_eq!(
+            held(&mut client),
+            1,
+            "one unit was used, and the first client took the other nine, so the second client still waits"
+        );
         assert_eq!(limit(&mut client, &format!("{policy} REFUND 2"))[0], 2);
         assert_eq!(second.row()[0], 1, "{policy}");
         // When the queue is empty, any call gets the last unit.
@@ -236,7 +240,7 @@ fn a_crowd_of_both_kinds_gets_what_the_limit_allows() {
                 grants
             })
         };
-        // So many clients wait that the queue is never empty while those that were granted call again.
+        // So many clients wait that the queue is never empty while the granted clients call again.
         let waiting: Vec<_> = (0..30).map(|_| worker("RL.GCRA key 100 1 BURST 5 BLOCK 30")).collect();
         wait_for("a queue", || held(&mut server.client()) >= 20);
         let passing: Vec<_> = (0..2).map(|_| worker("RL.GCRA key 100 1 BURST 5 UPTO 5")).collect();
@@ -254,11 +258,14 @@ fn a_crowd_of_both_kinds_gets_what_the_limit_allows() {
     assert!(waiting + passing <= most, "{waiting} and {passing} of {most}");
     let least = (last - first - server.lost_us(*first, *last)) / (10 * MS) * 9 / 10;
     assert!(waiting + passing >= least, "{waiting} and {passing}, of at least {least}");
-    assert!(waiting >= 9 * passing, "those who wait get what there is: {waiting}, and {passing} who do not");
+    assert!(
+        waiting >= 9 * passing,
+        "calls with BLOCK get nine tenths of the units or more: {waiting}, and {passing} without BLOCK"
+    );
 }
 
 #[test]
-fn a_wait_in_vain_is_denied_at_once() {
+fn a_call_that_would_reach_its_timeout_is_denied_at_once() {
     let server = Server::start();
     let mut client = server.client();
     for (policy, need_ms) in [
@@ -356,7 +363,7 @@ fn clients_that_disconnect_leave_no_gap() {
     const GAP_US: i64 = 200 * MS;
     let server = Watched::start();
     let mut client = server.client();
-    // No client is granted before all that leave are gone.
+    // No client is granted before all clients that disconnect have gone.
     exhaust(&mut client, "RL.GCRA key 5 1 BURST 1 FORCE 10000");
     let mut waiting: Vec<_> = (0..8).map(|_| Held::send(&server, "RL.GCRA key 5 1 BURST 1 BLOCK 1d")).collect();
     assert_eq!(held(&mut client), 8);
@@ -407,7 +414,7 @@ fn client_unblock_ends_a_wait() {
     // The clients that left do not delay the next call.
     assert_eq!(limit(&mut client, "RL.SLIDE key 5 12h REFUND 1")[0], 1);
     assert_eq!(limit(&mut client, "RL.SLIDE key 5 12h")[0], 1);
-    // Nothing is left of the clients that waited: no memory, and nothing that prevents the module from being unloaded.
+    // The clients that waited leave nothing behind: no memory, and nothing that prevents the module from being unloaded.
     let before = info(&mut client, "memory", "used_memory");
     for _ in 0..200 {
         let mut held = Held::prepare(&server, Resp::Two).call(&mut client, "RL.SLIDE key 5 12h BLOCK 1d");
@@ -422,7 +429,7 @@ fn client_unblock_ends_a_wait() {
 }
 
 #[test]
-fn a_server_that_stood_still_goes_on() {
+fn a_queue_goes_on_after_the_server_stood_still() {
     const GAP_US: i64 = 100 * MS;
     let mut server = Watched::start();
     let mut client = server.client();
@@ -474,7 +481,7 @@ fn the_module_stays_loaded_while_a_client_waits() {
 // ---- Changes of the key ----
 
 #[test]
-fn a_turn_that_comes_early_is_noticed() {
+fn a_change_of_the_key_that_frees_units_grants_a_client_that_waits() {
     let server = Watched::start();
     let mut client = server.client();
     let policies = ["RL.FIXED key 5 12h", "RL.SLIDE key 5 12h", "RL.GCRA key 5 12h", "RL.BUCKET key 5 12h STEP"];
@@ -519,7 +526,7 @@ fn a_turn_that_comes_early_is_noticed() {
 }
 
 #[test]
-fn a_raised_limit_is_noticed() {
+fn a_raised_limit_grants_the_clients_that_wait() {
     let server = Watched::start();
     let mut client = server.client();
     exhaust(&mut client, "RL.GCRA key 10 1d COST 10");
@@ -537,9 +544,9 @@ fn a_raised_limit_is_noticed() {
 }
 
 #[test]
-fn a_key_that_another_limit_left_behind_is_noticed() {
+fn a_client_is_granted_on_time_if_another_limit_wrote_its_key() {
     let server = Watched::start();
-    // Up to the change of policy, which is the grant, five units per second drain, not one in a hundred seconds.
+    // The policy of the record changes with the grant. Until then five units per second drain, not one in a hundred seconds.
     let calls = ["RL.GCRA key 10 2 COST 10", "RL.GCRA key 10 1000 BLOCK 1000"];
     let AtOnce { mut held, to_us, .. } = at_once(&server, calls);
     let reply = held[1].reply();
@@ -548,7 +555,7 @@ fn a_key_that_another_limit_left_behind_is_noticed() {
 }
 
 #[test]
-fn a_deadline_that_was_set_before_the_wait_is_noticed() {
+fn a_deadline_that_was_set_before_the_wait_ends_it() {
     let server = Watched::start();
     let mut client = server.client();
     call::<()>(&mut client, "DEBUG SET-ACTIVE-EXPIRE 0");
@@ -564,7 +571,7 @@ fn a_deadline_that_was_set_before_the_wait_is_noticed() {
 }
 
 #[test]
-fn an_evicted_key_lets_the_first_in() {
+fn the_eviction_of_a_key_grants_the_client_that_waits_for_it() {
     let server = Server::with(&["--maxmemory-policy", "volatile-ttl"]);
     let mut client = server.client();
     exhaust(&mut client, "RL.GCRA key 1 1h");
@@ -578,7 +585,7 @@ fn an_evicted_key_lets_the_first_in() {
 }
 
 #[test]
-fn a_key_that_becomes_something_else_is_an_error() {
+fn a_wait_for_a_key_that_gets_another_type_ends_in_an_error() {
     let server = Server::start();
     let mut client = server.client();
     for kind in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
@@ -668,12 +675,12 @@ fn grants_replicate_and_a_pause_holds_them_back() {
             assert!(replies[1..9].iter().all(|reply| reply.granted() == 1), "{kind}: {replies:?}");
             assert_eq!(replies[9].granted(), 0, "{kind}: {replies:?}");
             let grants: Vec<_> = server.events(event, key).into_iter().filter(|&at| at > to_us).collect();
-            assert_eq!(grants.len(), 8, "{kind}, {key}: all were due in the pause");
+            assert_eq!(grants.len(), 8, "{kind}, {key}: all clients were due in the pause");
             for at in grants {
                 assert!(at >= from + 5_000 * MS, "{kind}, {key}: granted {} us into the pause", at - from);
             }
             let denied = *server.events("rl.denied", key).last().expect("a denial");
-            assert!(denied >= from_us + 3_500 * MS, "{kind}, {key}: out of time too soon");
+            assert!(denied >= from_us + 3_500 * MS, "{kind}, {key}: denied before its timeout");
             server.assert_not_late(&format!("{kind}, {key}: a time-out"), to_us + 3_500 * MS, denied, 25 + A_FEW);
         }
     }
@@ -762,7 +769,7 @@ fn cluster() -> [Server; 2] {
 }
 
 #[test]
-fn a_slot_that_moves_takes_its_queue_along() {
+fn a_slot_that_moves_ends_the_waits_for_its_keys() {
     let [from, to] = cluster();
     let (mut source, mut target) = (from.client(), to.client());
     let ids: [String; 2] = [call(&mut source, "CLUSTER MYID"), call(&mut target, "CLUSTER MYID")];
@@ -774,7 +781,7 @@ fn a_slot_that_moves_takes_its_queue_along() {
     let waiting: Vec<_> = (0..3).map(|_| Held::send(&from, "RL.GCRA key 5 1d BLOCK 1d")).collect();
     call::<()>(&mut target, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
     call::<()>(&mut source, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
-    // As long as this node holds the key, its queue works.
+    // As long as this node holds the key, the queue of the key works.
     let [soon, stays] = ["{key}soon", "stays"].map(|key| Held::send(&from, &format!("RL.GCRA {key} 5 1 BLOCK 30")));
     assert_eq!([soon.row()[0], stays.row()[0]], [1, 1]);
     let last = Held::send(&from, "RL.GCRA {key}later 5 1d COST 5 BLOCK 1d");
@@ -782,7 +789,10 @@ fn a_slot_that_moves_takes_its_queue_along() {
     let migrated: String = call(&mut source, &format!("MIGRATE 127.0.0.1 {} key 0 5000", to.port));
     assert_eq!(migrated, "OK");
     for reply in replies(waiting) {
-        assert_eq!(reply.row.expect_err("no grant of what has moved"), "TRYAGAIN the key's slot has moved to another node");
+        assert_eq!(
+            reply.row.expect_err("no grant after the slot has moved"),
+            "TRYAGAIN the key's slot has moved to another node"
+        );
     }
     // A client that calls again is redirected, and finds the key unchanged.
     assert!(error(&mut source, &command("RL.GCRA key 5 1d BLOCK 1d")).starts_with("ASK "));
@@ -818,7 +828,10 @@ fn whole_slots_move_where_the_server_can() {
         return assert!(text.contains("unknown subcommand") && !text.contains("module"), "{refusal}");
     }
     for reply in replies(waiting) {
-        assert_eq!(reply.row.expect_err("no grant of what has moved"), "TRYAGAIN the key's slot has moved to another node");
+        assert_eq!(
+            reply.row.expect_err("no grant after the slot has moved"),
+            "TRYAGAIN the key's slot has moved to another node"
+        );
     }
     wait_for("the slot to move", || {
         command("RL.PEEK GCRA key 5 1d").query::<Vec<i64>>(&mut source).is_err_and(|error| error.code() == Some("MOVED"))

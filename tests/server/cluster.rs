@@ -29,7 +29,7 @@ const CALLERS: usize = 8;
 // ---- Redirects ----
 
 #[test]
-fn a_wrong_node_sends_on_and_a_cluster_client_follows() {
+fn a_wrong_node_redirects_and_a_cluster_client_follows() {
     let _alone = alone();
     let mut fleet = Fleet::start(&[]);
     let tags: Vec<_> = (0..SHARDS).map(|shard| fleet.tags(shard, 1).remove(0)).collect();
@@ -55,7 +55,7 @@ fn a_wrong_node_sends_on_and_a_cluster_client_follows() {
         for wrong in [fleet.primary(1), fleet.primary(2), replica] {
             assert_eq!(error(&mut fleet.client(wrong), &command), moved, "{words} on node {wrong}");
         }
-        // A cluster client finds the right node, whatever it does with the first argument of the command.
+        // A cluster client finds the right node, also if it takes the first argument of the command for the key.
         let reply: RedisResult<Value> = command.query(&mut cluster);
         assert!(reply.is_ok(), "{words}: {reply:?}");
         // A replica answers commands that only read, after READONLY.
@@ -237,7 +237,7 @@ fn a_slot_that_moves_under_load_grants_to_the_unit() {
         }
     });
     assert!(moves >= 6, "{moves} moves");
-    assert_eq!(load.errors(), [""; 0], "the client was sent on, and never received an error");
+    assert_eq!(load.errors(), [""; 0], "the client follows redirects, so that its callers see no error");
     assert_exact(&fleet, &keys);
     assert_eq!(fleet.assert_replicated(), keys.len());
     fleet.assert_healthy();
@@ -291,7 +291,7 @@ fn a_crash_loses_what_was_not_replicated_and_no_more() {
         assert_eq!(granted - acknowledged, LIMIT - surviving, "{name}");
     }
     assert_eq!(used_now(&fleet, &keys), vec![LIMIT; keys.len()]);
-    // The old primary becomes a replica, and loses what only it had.
+    // The old primary becomes a replica, and loses the grants that only it had.
     fleet.restart(primary);
     assert_eq!(fleet.assert_replicated(), keys.len());
     assert_eq!(fleet.primary(0), Fleet::partner(primary));
@@ -354,7 +354,7 @@ fn a_coordinated_failover_loses_nothing() {
     load.during(by_cluster(&cluster_client), || {
         for shard in 0..SHARDS {
             let before = keys.iter().map(Key::granted).sum::<i64>();
-            assert!(before < LIMIT * keys.len() as i64, "all is granted already");
+            assert!(before < LIMIT * keys.len() as i64, "all units are granted already");
             assert_eq!(fleet.fail_over(shard), shard + SHARDS);
         }
     });
@@ -411,7 +411,7 @@ fn waiters_are_granted_while_slots_move_and_primaries_change() {
                     let mut caller = Caller::new(cluster_client);
                     while load.goes_on() {
                         let got = call_until_ok(&mut caller, &key, &format!("RL.{limiter} {key} 5 12h BLOCK 1d"));
-                        assert_eq!(got, 1, "{limiter}: its turn comes within a day");
+                        assert_eq!(got, 1, "{limiter}: the call is granted before its timeout");
                         granted[index].fetch_add(got, Ordering::SeqCst);
                     }
                 });
@@ -478,7 +478,7 @@ fn waiters_are_granted_while_slots_move_and_primaries_change() {
     let paced = paced.load(Ordering::SeqCst);
     assert!(paced <= most, "{paced} of {most}");
     for index in (0..SHARDS).map(|shard| fleet.primary(shard)) {
-        assert_eq!(support::held(&mut fleet.client(index)), 0, "somebody still waits on node {index}");
+        assert_eq!(support::held(&mut fleet.client(index)), 0, "clients still wait on node {index}");
     }
     let mut client = fleet.client(fleet.primary(0));
     wait_for("the short limit's key to go", || call::<i64>(&mut client, &format!("EXISTS {}", key("pace"))) == 0);
@@ -496,7 +496,7 @@ impl Drop for Gone<'_> {
 }
 
 #[test]
-fn a_window_that_ends_as_its_first_is_due_is_granted() {
+fn a_client_that_is_due_when_its_key_expires_is_granted() {
     let _alone = alone();
     let mut node = Server::node();
     call::<()>(&mut node.client(), "CLUSTER ADDSLOTSRANGE 0 16383");
@@ -534,7 +534,7 @@ fn a_failover_ends_waits() {
     let failed_over = time_us(&mut client);
     while support::held(&mut client) > 0 {
         sleep(ms(20));
-        assert!(time_us(&mut client) < failed_over + 1_500_000, "it still waits");
+        assert!(time_us(&mut client) < failed_over + 1_500_000, "the call still waits");
     }
     let error = replies([waiting]).remove(0).row.expect_err("no grant by a node that is a replica now");
     assert!(error.starts_with("UNBLOCKED ") || error.starts_with("TRYAGAIN ") || error.starts_with("MOVED "), "{error}");

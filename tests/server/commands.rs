@@ -49,7 +49,7 @@ fn every_option_of_every_algorithm() {
 }
 
 #[test]
-fn a_cost_above_the_capacity_never_passes() {
+fn a_cost_above_the_capacity_is_never_granted() {
     let server = Server::start();
     let mut client = server.client();
     for name in LIMITERS {
@@ -227,7 +227,7 @@ fn hostile_arguments_are_errors_and_never_more() {
 }
 
 #[test]
-fn any_bytes_name_a_key() {
+fn the_name_of_a_key_may_be_any_bytes() {
     let server = Server::start();
     let mut client = server.client();
     for key in [&b""[..], b"\0", b"\xff\xfe", b"%s%n", b"a b\r\n", &[b'k'; 100_000]] {

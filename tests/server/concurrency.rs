@@ -40,7 +40,7 @@ fn one_key_grants_its_limit_and_not_a_unit_more() {
                 granted.fetch_add(limit(client, &words)[0], Ordering::Relaxed);
             }
         });
-        // What is left over is less than the most expensive call.
+        // The remaining units are fewer than the most expensive call takes.
         let mut client = server.client();
         let granted = granted.into_inner();
         let left = limit(&mut client, &format!("RL.PEEK {name} {name} 10007 {PERIOD}"))[2];

@@ -133,7 +133,7 @@ fn grants_of_waiters_are_in_the_file() {
 }
 
 #[test]
-fn a_replica_that_comes_in_the_middle_of_load_is_equal_in_the_end() {
+fn a_replica_that_connects_under_load_equals_its_primary_in_the_end() {
     // The replica loads by file, by socket, and into a second database while it still serves the old one.
     for (diskless, load) in [("no", "disabled"), ("yes", "on-empty-db"), ("yes", "swapdb")] {
         let server = Server::on_port(&["--repl-diskless-sync", diskless]);

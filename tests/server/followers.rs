@@ -19,8 +19,8 @@ fn server(reaction: &str) -> (tempfile::TempDir, Server) {
 }
 
 #[test]
-fn a_queue_that_is_served_can_be_called_for() {
-    // Another key, and the very key that clients wait for; calls that grant, read and change.
+fn other_modules_may_make_calls_while_a_queue_is_served() {
+    // The reactions concern another key, or the key that clients wait for. They grant, read and change.
     for (reaction, takes) in [
         ("RL.PEEK GCRA other 10 60", false),
         ("RL.GCRA other 10 60", false),
@@ -48,7 +48,7 @@ fn a_queue_that_is_served_can_be_called_for() {
 }
 
 #[test]
-fn keys_of_one_call_may_go_when_another_expires() {
+fn other_modules_may_change_the_keys_of_a_call_when_one_of_them_expires() {
     for reaction in ["DEL {x}1", "SET {x}1 else", "FLUSHALL", "RL.GCRA {x}1 100 3600 COST 7", "EXPIRE {x}1 1"] {
         let (_folder, server) = server(reaction);
         let mut client = server.client();

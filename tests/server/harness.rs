@@ -21,7 +21,7 @@ fn fails_in_time(work: impl FnOnce() + Send + 'static) -> bool {
 /// Starts a server, and sends the id of its process.
 fn started(pids: &std::sync::mpsc::Sender<u32>, options: &[&str]) -> Server {
     let server = Server::with(options);
-    pids.send(server.pid()).expect("somebody asks");
+    pids.send(server.pid()).expect("the test receives");
     server
 }
 
@@ -44,7 +44,7 @@ fn a_scope_that_fails_ends_its_load_and_leaves_no_server() {
             }
             let _end = load.ends_here();
             wait_for("the load", || WORKING.load(Ordering::SeqCst) == 4);
-            panic!("this is meant to be");
+            panic!("a panic on purpose");
         });
     });
     assert!(failed && WORKING.load(Ordering::SeqCst) == 0);
@@ -61,7 +61,7 @@ fn threads_that_wait_for_a_server_end_when_their_scope_fails() {
             let mut waiting = Held::send(&server, "RL.GCRA key 1 1d BLOCK 1d");
             scope.spawn(move || waiting.reply().row.expect_err("the server is gone"));
             let _end = server.killed_at_the_end();
-            panic!("this is meant to be");
+            panic!("a panic on purpose");
         });
     });
     assert!(failed);

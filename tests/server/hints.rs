@@ -193,7 +193,7 @@ fn value(argument: &Argument, call: &[Argument]) -> Option<String> {
         ("integer", _) => "1".into(),
         ("string", "period") => "60s".into(),
         ("string", "offset" | "duration") => "1s".into(),
-        _ => panic!("what is the value of {argument:?}?"),
+        _ => panic!("no known value for {argument:?}"),
     })
 }
 
@@ -370,7 +370,7 @@ fn no_undocumented_algorithm_is_accepted() {
 }
 
 #[test]
-fn nothing_may_be_left_out_and_nothing_be_too_much() {
+fn missing_words_and_superfluous_words_are_errors() {
     let server = with_all_commands();
     let mut client = server.client();
     for Docs { name, arguments, .. } in all_docs(&mut client) {
@@ -466,7 +466,7 @@ impl Terminal {
         let cli = pty_process::blocking::Command::new(cli_program())
             .arg("-s")
             .arg(server.socket())
-            // Keeps redis-cli from using the person's own history and preferences.
+            // Keeps redis-cli from using the user's own history and preferences.
             .env("HOME", server.dir())
             .env_remove("REDISCLI_HISTFILE")
             .env_remove("REDISCLI_RCFILE")

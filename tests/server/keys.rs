@@ -90,13 +90,13 @@ fn a_denied_call_leaves_no_trace() {
 #[test]
 fn a_denied_call_invalidates_no_clients_cache_and_a_grant_does() {
     let server = Server::start();
-    let mut listener = server.client();
-    let listener_id: i64 = call(&mut listener, "CLIENT ID");
-    let mut listener = listener.as_pubsub();
-    listener.subscribe("__redis__:invalidate").expect("a subscription");
-    listener.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    let mut subscriber = server.client();
+    let subscriber_id: i64 = call(&mut subscriber, "CLIENT ID");
+    let mut subscriber = subscriber.as_pubsub();
+    subscriber.subscribe("__redis__:invalidate").expect("a subscription");
+    subscriber.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
     let mut caching = server.client();
-    call::<()>(&mut caching, &format!("CLIENT TRACKING ON REDIRECT {listener_id}"));
+    call::<()>(&mut caching, &format!("CLIENT TRACKING ON REDIRECT {subscriber_id}"));
     let mut other = server.client();
     for name in LIMITERS {
         limit(&mut other, &format!("{name} {name} 10 1d COST 10"));
@@ -106,10 +106,10 @@ fn a_denied_call_invalidates_no_clients_cache_and_a_grant_does() {
         call::<()>(&mut other, "SET marker 1");
         call::<()>(&mut caching, "STRLEN marker");
         call::<()>(&mut other, "SET marker 2");
-        let keys: Vec<String> = listener.get_message().expect("a message").get_payload().expect("keys");
+        let keys: Vec<String> = subscriber.get_message().expect("a message").get_payload().expect("keys");
         assert_eq!(keys, ["marker"], "{name}");
         limit(&mut other, &format!("{name} {name} 10 1d FORCE 1"));
-        let keys: Vec<String> = listener.get_message().expect("a message").get_payload().expect("keys");
+        let keys: Vec<String> = subscriber.get_message().expect("a message").get_payload().expect("keys");
         assert_eq!(keys, [name]);
     }
 }
@@ -166,7 +166,7 @@ fn a_record_that_is_damaged_or_of_another_version_is_an_error_and_stays() {
                 let mut bytes = record.clone();
                 bytes[place] ^= flip;
                 put(&bytes);
-                // Whatever command reads it, and whatever is asked of it.
+                // Each of these calls must survive the damaged record.
                 for words in ["PEEK", "INSPECT", "UPTO 3", "REFUND 1", "FORCE 1", "COST 8 RESERVE 1d", "COST 8 BLOCK 1us"] {
                     put(&bytes);
                     let words = match words {

@@ -28,7 +28,7 @@ fn make(client: &mut Connection, words: &str, calls: usize) {
 }
 
 #[test]
-fn a_hundred_thousand_calls_of_each_kind_leave_nothing() {
+fn a_hundred_thousand_calls_of_each_kind_leak_no_memory() {
     let server = Server::start();
     let mut client = server.client();
     // With short periods, keys come and go all the time. With long ones, they fill up.
@@ -101,7 +101,7 @@ fn nothing_is_left_when_the_keys_have_expired() {
 }
 
 #[test]
-fn unloading_leaves_nothing_but_a_little_of_the_servers() {
+fn unloading_leaks_no_memory_but_a_little_of_the_servers() {
     let server = Server::start();
     let mut client = server.client();
     let mut round = |rounds: usize| {
@@ -123,7 +123,7 @@ fn unloading_leaves_nothing_but_a_little_of_the_servers() {
 }
 
 #[test]
-fn waiting_leaves_nothing() {
+fn waiting_leaks_no_memory() {
     let server = Server::start();
     let mut client = server.client();
     let mut round = |rounds: usize| {

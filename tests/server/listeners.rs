@@ -1,5 +1,5 @@
-//! Effects are replicated only while there is a receiver. A receiver that begins in the middle of load, in whichever way,
-//! misses none.
+//! Effects are replicated only while there is a receiver. A receiver that begins in the middle of load, by any kind of
+//! synchronisation, misses none.
 //!
 //! Each key is written only once or twice, so that a later write can't make up for a missing one.
 
@@ -74,7 +74,7 @@ fn wait_until_linked(replica: &Server) {
 fn assert_in_step(primary: &Server, replica: &Server) {
     let (mut left, mut right) = (primary.client(), replica.client());
     wait_for("the replica", || {
-        // Both servers count the bytes of the same stream, whatever is between them.
+        // Both servers count the bytes of the same stream, also if there is another server between them.
         let offset = |client: &mut Connection| info(client, "replication", "master_repl_offset");
         offset(&mut left) == offset(&mut right)
     });
@@ -92,7 +92,7 @@ fn assert_alone(server: &Server) {
 }
 
 #[test]
-fn a_replica_that_comes_by_disk() {
+fn a_replica_that_syncs_by_disk() {
     let primary = Server::on_port(&["--repl-diskless-sync", "no"]);
     assert_alone(&primary);
     let replica = under_load(&primary, || follow(&primary, &[]));
@@ -100,7 +100,7 @@ fn a_replica_that_comes_by_disk() {
 }
 
 #[test]
-fn a_replica_that_comes_by_socket_and_waits_for_others() {
+fn a_replica_that_syncs_by_socket_and_waits_for_others() {
     let primary = Server::on_port(&["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "1"]);
     assert_alone(&primary);
     let replicas = under_load(&primary, || {
@@ -128,7 +128,7 @@ fn a_replica_that_connects_during_a_snapshot_for_another_one() {
 }
 
 #[test]
-fn a_replica_that_goes_on_where_it_was_and_one_behind_it() {
+fn a_replica_that_resumes_its_stream_and_a_replica_of_it() {
     let primary = Server::on_port(&[]);
     assert_alone(&primary);
     let (replica, second) = under_load(&primary, || {
@@ -147,7 +147,7 @@ fn a_replica_that_goes_on_where_it_was_and_one_behind_it() {
 }
 
 #[test]
-fn a_replica_that_comes_after_the_last_one_was_forgotten() {
+fn a_replica_that_connects_after_the_backlog_has_ended() {
     let primary = Server::on_port(&["--repl-backlog-ttl", "1"]);
     for _ in 0..2 {
         let replica = under_load(&primary, || follow(&primary, &[]));
@@ -155,7 +155,7 @@ fn a_replica_that_comes_after_the_last_one_was_forgotten() {
         drop(replica);
         let mut client = primary.client();
         wait_for("the end of the backlog", || info(&mut client, "replication", "repl_backlog_active") == 0);
-        // So many calls that a missing one would show.
+        // There are so many calls that the test would see a missing one.
         for _ in 0..1_200 {
             calls(&mut client);
         }
@@ -187,7 +187,7 @@ fn a_primary_that_was_loaded_with_its_history() {
     let replica = under_load(&primary, || follow(&primary, &[]));
     assert_in_step(&primary, &replica);
     for _ in 0..2 {
-        // The primary has read about its replica in a file, and sends it no snapshot.
+        // The primary has read the state of its replication from its file. So the replica can resume, and gets no snapshot.
         call::<()>(&mut primary.client(), "SAVE");
         primary.crash_and_restart();
         under_load(&primary, || wait_until_linked(&replica));
@@ -198,13 +198,13 @@ fn a_primary_that_was_loaded_with_its_history() {
 }
 
 #[test]
-fn a_module_that_is_loaded_where_a_replica_is() {
+fn a_module_that_is_loaded_while_a_replica_is_connected() {
     let primary = Server::of(&support::server_program(), false, &[]);
     let replica = follow(&primary, &[]);
     call::<()>(&mut primary.client(), &format!("MODULE LOAD {}", support::module().display()));
     under_load(&primary, || ());
     assert_in_step(&primary, &replica);
-    // Again, after the primary has forgotten the replica.
+    // Again, after the primary has dropped the state of the replica.
     call::<()>(&mut primary.client(), "MODULE UNLOAD rl");
     call::<()>(&mut primary.client(), &format!("MODULE LOAD {}", support::module().display()));
     under_load(&primary, || ());
@@ -326,7 +326,7 @@ fn stream(primary: &Server, offset: i64) -> String {
 }
 
 #[test]
-fn a_call_itself_is_in_no_stream() {
+fn no_stream_contains_the_call_itself() {
     let primary = Server::on_port(&SLOW_TO_COPY);
     assert_alone(&primary);
     let mut client = primary.client();
@@ -368,7 +368,8 @@ fn a_replica_that_syncs_by_a_renamed_command() {
     let primary = Server::on_port(&[&SLOW_TO_COPY[..], &["--rename-command", "SYNC", "hidden"]].concat());
     assert_alone(&primary);
     let mut client = primary.client();
-    // The command has no name that the module could watch for, and there is no event: the backlog begins unnoticed.
+    // The command has no name that the module could watch for, and there is no event: the module gets no notice that the
+    // backlog begins.
     let mut socket = like_a_replica(&primary);
     write!(socket, "hidden\r\n").expect("a request");
     wait_for("the replica", || info(&mut client, "replication", "connected_slaves") == 1);

@@ -60,14 +60,14 @@ fn info_counts_waiters() {
     };
     assert_eq!(limit(&mut client, "RL.GCRA key 1 2d BLOCK 1h")[0], 1);
     assert_eq!(limit(&mut client, "RL.GCRA key 1 2d BLOCK 1h")[0], 0);
-    assert_eq!(waits(&mut client), [0, 0, 0], "who is answered at once has not waited");
+    assert_eq!(waits(&mut client), [0, 0, 0], "a call that is answered at once does not count as a wait");
     assert_eq!(counts(&mut client, "GCRA"), [2, 1, 1]);
 
     limit(&mut client, "RL.GCRA other 1 1h");
     let first = Held::send(&server, "RL.GCRA other 1 1h BLOCK 2h");
     let second = Held::send(&server, "RL.GCRA other 1 1h BLOCK 2h");
     assert_eq!(waits(&mut client), [2, 2, 0]);
-    assert_eq!(counts(&mut client, "GCRA"), [3, 2, 1], "who waits has no answer yet");
+    assert_eq!(counts(&mut client, "GCRA"), [3, 2, 1], "a call that waits is not counted before its answer");
     limit(&mut client, "RL.GCRA other 1 1h REFUND 1");
     assert_eq!(first.row()[0], 1);
     assert_eq!(waits(&mut client), [1, 2, 0]);
@@ -85,7 +85,8 @@ fn info_counts_waiters() {
     assert_eq!(counts(&mut client, "FIXED"), [3, 2, 1]);
     let ended = Held::send(&server, "RL.GCRA other 1 1h BLOCK 2h");
     let list: String = call(&mut client, "CLIENT LIST");
-    let line = list.lines().find(|line| line.contains("cmd=rl.gcra") && line.contains("flags=b")).expect("one who waits");
+    let line =
+        list.lines().find(|line| line.contains("cmd=rl.gcra") && line.contains("flags=b")).expect("a client that waits");
     let id = line.trim_start_matches("id=").split(' ').next().expect("a number");
     call::<()>(&mut client, &format!("CLIENT UNBLOCK {id} TIMEOUT"));
     assert_eq!(ended.row()[0], 0);
@@ -96,18 +97,18 @@ fn info_counts_waiters() {
 fn events(server: &Server, classes: &str, calls: &[&str]) -> Vec<String> {
     let mut client = server.client();
     call::<()>(&mut client, &format!("CONFIG SET notify-keyspace-events {classes}"));
-    let mut listener = server.client();
-    listener.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-    let mut listener = listener.as_pubsub();
-    listener.psubscribe("__keyevent@*__:*").expect("a subscription");
-    listener.subscribe("end").expect("a subscription");
+    let mut subscriber = server.client();
+    subscriber.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    let mut subscriber = subscriber.as_pubsub();
+    subscriber.psubscribe("__keyevent@*__:*").expect("a subscription");
+    subscriber.subscribe("end").expect("a subscription");
     for words in calls {
         call::<Value>(&mut client, words);
     }
     call::<()>(&mut client, "PUBLISH end end");
     let mut events = Vec::new();
     loop {
-        let message = listener.get_message().expect("a message");
+        let message = subscriber.get_message().expect("a message");
         let key: String = message.get_payload().expect("a key");
         match message.get_channel_name() {
             "end" => return events,
@@ -157,14 +158,14 @@ fn a_waiter_causes_an_event_when_it_is_answered() {
     let server = Server::start();
     let mut client = server.client();
     call::<()>(&mut client, "CONFIG SET notify-keyspace-events Kd");
-    let mut listener = server.client();
-    listener.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-    let mut listener = listener.as_pubsub();
-    listener.psubscribe("__keyspace@0__:key").expect("a subscription");
+    let mut subscriber = server.client();
+    subscriber.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    let mut subscriber = subscriber.as_pubsub();
+    subscriber.psubscribe("__keyspace@0__:key").expect("a subscription");
     let calls = ["RL.FIXED key 1 1s", "RL.FIXED key 1 1s BLOCK 1900ms", "RL.FIXED key 1 1s BLOCK 1900ms"];
     let granted: i64 = at_once(&server, calls).held.into_iter().map(|held| held.row()[0]).sum();
     let mut reported: Vec<String> =
-        (0..3).map(|_| listener.get_message().expect("a message").get_payload().expect("an event")).collect();
+        (0..3).map(|_| subscriber.get_message().expect("a message").get_payload().expect("an event")).collect();
     reported.sort();
     assert_eq!((granted, reported), (2, vec!["rl.denied".into(), "rl.fixed".into(), "rl.fixed".into()]));
 }
@@ -234,7 +235,7 @@ fn the_top_keeps_to_its_size_and_pace() {
     call::<()>(&mut client, "CONFIG SET rl.top-keys 20");
     limit_of(&mut client, &name);
     let rows: Vec<BTreeMap<String, Value>> = call(&mut client, "RL.TOP");
-    assert_eq!(rows.len(), 1, "another size begins anew");
+    assert_eq!(rows.len(), 1, "another size of the table empties it");
     assert_eq!(rows[0]["key"], Value::BulkString(name[..512].to_vec()));
 
     call::<()>(&mut client, "CONFIG SET rl.top-half-life 1");

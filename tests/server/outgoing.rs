@@ -88,7 +88,7 @@ fn make_calls(task: &str) {
     });
 }
 
-/// One task: waits for its turn. Then it would call the third party.
+/// One task: waits until it is granted. In production it would then call the third party.
 async fn outgoing(connection: RedisResult<MultiplexedConnection>, call: &str) -> Result<u128, String> {
     let mut connection = connection.map_err(|error| error.to_string())?;
     let reply = redis::pipe().add_command(command(call)).cmd("TIME").query_async(&mut connection).await;
@@ -108,7 +108,7 @@ async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
 
 // ---- The fleet ----
 
-/// The outcome: a table, and what is wrong.
+/// The outcome: a table, and descriptions of what is wrong.
 #[derive(Default)]
 struct Run {
     table: String,
@@ -202,8 +202,8 @@ fn simulate(test: &str, limiter: &str, options: &str, bursts: bool) -> Run {
         if share > 1.03 {
             run.wrong.push(format!("{limit} per {period_ms} ms: {share:.3} of the limit"));
         }
-        // What becomes free while the server stands still for long is lost. And a sliding window counts calls from the time
-        // of their grants.
+        // Units that become free while the server stands still for long are lost. And a sliding window counts calls from the
+        // time of their grants.
         let windows = if bursts { i64::try_from((tasks - at_start).div_ceil(limit)).expect("a few") } else { 0 };
         let lost_us = server.lost_us(from, to) + windows * stop_us as i64;
         if ideal_us as f64 / (span_us as f64 - lost_us as f64) < 0.97 {

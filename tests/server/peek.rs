@@ -6,7 +6,7 @@ use support::{call, command, error, info, limit, snapshot, wait_for, Server};
 const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
 
 #[test]
-fn granted_and_wait_are_the_calls_and_the_rest_is_as_it_stands() {
+fn granted_and_wait_describe_the_call_and_the_rest_the_present_state() {
     let server = Server::start();
     let mut client = server.client();
     for name in LIMITERS {
@@ -55,12 +55,12 @@ fn it_touches_nothing() {
     let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
     wait_for("the replica", || call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up"));
     let mut client = server.client();
-    let mut listener = server.client();
-    let listener_id: i64 = call(&mut listener, "CLIENT ID");
-    let mut listener = listener.as_pubsub();
-    listener.subscribe("__redis__:invalidate").expect("a subscription");
+    let mut subscriber = server.client();
+    let subscriber_id: i64 = call(&mut subscriber, "CLIENT ID");
+    let mut subscriber = subscriber.as_pubsub();
+    subscriber.subscribe("__redis__:invalidate").expect("a subscription");
     let mut caching = server.client();
-    call::<()>(&mut caching, &format!("CLIENT TRACKING ON REDIRECT {listener_id}"));
+    call::<()>(&mut caching, &format!("CLIENT TRACKING ON REDIRECT {subscriber_id}"));
     let mut watcher = server.client();
     for name in LIMITERS {
         limit(&mut client, &format!("RL.{name} {name} 10 1d COST 7"));
@@ -86,7 +86,7 @@ fn it_touches_nothing() {
         call::<()>(&mut client, "SET marker 1");
         call::<()>(&mut caching, "STRLEN marker");
         call::<()>(&mut client, "SET marker 2");
-        let keys: Vec<String> = listener.get_message().expect("a message").get_payload().expect("keys");
+        let keys: Vec<String> = subscriber.get_message().expect("a message").get_payload().expect("keys");
         assert_eq!(keys, ["marker"], "{name}");
         call::<i64>(&mut client, "DEL marker");
     }
@@ -94,7 +94,7 @@ fn it_touches_nothing() {
 }
 
 #[test]
-fn it_runs_wherever_one_may_read() {
+fn it_runs_wherever_reading_is_allowed() {
     let server = Server::on_port(&[]);
     let mut client = server.client();
     limit(&mut client, "RL.GCRA key 10 1d COST 7");

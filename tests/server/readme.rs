@@ -276,7 +276,7 @@ fn charts_are_legible_on_any_page() {
         let (style, drawing) = chart.split_once("</style>").unwrap_or_else(|| panic!("{path} has no style"));
         // The background is behind everything else, and as large as the chart.
         let ground = drawing.trim_start().starts_with("<rect class=\"ground\" width=\"100%\" height=\"100%\"/>");
-        assert!(ground, "{path} has no ground of its own");
+        assert!(ground, "{path} has no background of its own");
         let (light, dark) =
             style.split_once("@media(prefers-color-scheme:dark)").unwrap_or_else(|| panic!("{path} has no dark mode"));
         for mode in [light, dark] {
@@ -342,6 +342,10 @@ fn figures_of_the_readme_are_those_of_the_benchmark() {
             (ratios.iter().copied().fold(f64::INFINITY, f64::min), ratios.iter().copied().fold(0.0, f64::max));
         let figures = format!("{least:.2} to {most:.2}");
         let at = readme.find(said).unwrap_or_else(|| panic!("no {said:?}"));
-        assert!(readme[at - 60..at].contains(&figures), "{said}: {figures}, not {}", &readme[at - 60..at]);
+        assert!(
+            readme[at - 60..at].contains(&figures),
+            "{said:?} should follow {figures}, but follows {}",
+            &readme[at - 60..at]
+        );
     }
 }

@@ -64,7 +64,7 @@ fn the_classic_vectors() {
 }
 
 #[test]
-fn quantities_rounding_and_what_never_passes() {
+fn quantities_rounding_and_calls_that_are_never_granted() {
     let server = both(&[]);
     timeline(
         &mut server.client(),
@@ -232,7 +232,7 @@ fn a_grant_replicates_its_effect() {
         assert_eq!(call::<i64>(&mut server.client(), "DBSIZE"), 2);
         let stats: String = call(&mut server.client(), "INFO commandstats");
         let calls = stats.contains("cmdstat_cl.throttle") || stats.contains("cmdstat_gcra");
-        assert_eq!(calls, !std::ptr::eq(server, &replica), "who is called: {stats}");
+        assert_eq!(calls, !std::ptr::eq(server, &replica), "only the primary executes the command: {stats}");
     }
     call::<()>(&mut client, "DEBUG LOADAOF");
     assert_eq!(["cell", "tokens"].map(|key| snapshot(&mut client, key)), both);
@@ -472,7 +472,7 @@ fn no_call_passes_the_waiters() {
         ],
     );
     assert_eq!(snapshot(&mut client, "key"), before);
-    // A refund is noticed at once.
+    // A refund takes effect at once.
     assert_eq!(limit(&mut client, "CL.THROTTLE key 9 10 1000 -3")[..3], [0, 10, 8]);
     assert_eq!(waiter.row()[..3], [8, 10, 0]);
     assert_eq!(limit(&mut client, "CL.THROTTLE key 9 10 1000")[..3], [1, 10, 0]);

@@ -65,7 +65,7 @@ impl ProvideRule<Request> for PerUser {
         if !request.ruled {
             return Ok(None);
         }
-        let user = request.user.ok_or("nobody is known")?;
+        let user = request.user.ok_or("the request has no user")?;
         Ok(Some(Rule::new(Key::pair(user, "articles"), FIVE_OF_TEN_SECONDS.apply_tokens(2)).resource("articles::write")))
     }
 }
@@ -99,7 +99,7 @@ fn tower_redis_cell() {
             (Some("ada"), true, "(ada, articles): blocked 5 1 40 10"),
             (Some("bob"), true, "bob: allowed 5 3 20 for Some(\"articles::write\")"),
             (Some("ada"), false, "ada: no rule"),
-            (None, true, "error: rule: failed to provide rule: nobody is known"),
+            (None, true, "error: rule: failed to provide rule: the request has no user"),
         ] {
             let response = service.clone().oneshot(Request { user, ruled }).await.expect("a response");
             assert_eq!(response, expected);

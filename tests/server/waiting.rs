@@ -306,7 +306,7 @@ impl Stepping {
 }
 
 #[test]
-fn a_wait_is_as_long_whatever_the_wall_clock_does() {
+fn steps_of_the_wall_clock_do_not_change_the_length_of_a_wait() {
     let stepping = Stepping::start();
     let server = &stepping.server;
     let mut client = server.client();

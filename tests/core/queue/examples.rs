@@ -49,7 +49,7 @@ fn a_denial_names_the_wait_after_which_the_same_call_would_succeed() {
 }
 
 #[test]
-fn a_client_whose_time_is_over_gets_the_rest_of_its_wait() {
+fn a_client_that_reaches_its_timeout_gets_the_rest_of_its_wait() {
     let policy = policy(Kind::Gcra, 1, 1_000);
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
@@ -65,13 +65,13 @@ fn a_client_whose_time_is_over_gets_the_rest_of_its_wait() {
 }
 
 #[test]
-fn a_turn_that_came_too_late_gets_the_rest_of_its_wait() {
+fn a_client_that_is_due_after_its_timeout_gets_the_rest_of_its_wait() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
     queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
     queues.join(0, b"key", waiter(policy, 2, at(40), at(60)), &key, at(50));
-    // The timer is late: the second client's units are due at 100 ms, after its time.
+    // The timer is late: the second client's units are due at 100 ms, after its timeout.
     let (id, ..) = queues.next_queue(at(110)).expect("a queue");
     let answers = queues.serve(id, key.at(at(110)), at(110), true, 10);
     let [(_, Ok(first)), (_, Ok(second))] = &answers[..] else { panic!("{answers:?}") };
@@ -89,9 +89,9 @@ fn the_moment_of_the_first_grant_is_exact_under_the_same_policy() {
 }
 
 #[test]
-fn a_look_after_a_change_of_policy_does_not_put_the_next_one_off() {
+fn reading_a_key_after_a_change_of_policy_does_not_delay_the_timer() {
     // Ten units are used at ten per second. At ten per minute the denial names six seconds. But a unit is free after a tenth
-    // of a second, since what is used drains at the former rate until then.
+    // of a second, since usage drains at the former rate until then.
     let (written, own) = (policy(Kind::Gcra, 10, 1_000), policy(Kind::Gcra, 10, 60_000));
     let mut key = Key::default();
     key.apply(&written.decide(None, EPOCH, Request::now(Amount::Cost(10))).expect("a decision").change, EPOCH);
@@ -121,7 +121,7 @@ fn a_call_that_can_never_be_granted_waits_for_its_deadline() {
 }
 
 #[test]
-fn a_key_that_expires_first_is_looked_at_then() {
+fn a_queue_is_due_when_its_key_expires_before_the_first_client_is_due() {
     let policy = policy(Kind::Gcra, 1, 1_000);
     let mut key = used(&policy, EPOCH);
     key.expires = Some(at(400));
@@ -142,7 +142,7 @@ fn the_next_client_moves_up_when_the_first_leaves() {
     queues.join(0, b"key", waiter(policy, 2, EPOCH, Instant::MAX), &key, EPOCH);
     queues.join(0, b"key", waiter(policy, 3, EPOCH, Instant::MAX), &key, EPOCH);
     assert_eq!((queues.len(), queues.count_waiters(0, b"key"), queues.next_wake()), (3, 3, Some(at(4_000))));
-    // A client that leaves from behind changes nothing for the first.
+    // When the last client in the queue leaves, nothing changes for the first.
     queues.leave(3, at(100)).expect("it waits");
     assert_eq!((queues.count_waiters(0, b"key"), queues.next_wake()), (2, Some(at(4_000))));
     queues.leave(1, at(200)).expect("it waits");
@@ -152,7 +152,7 @@ fn the_next_client_moves_up_when_the_first_leaves() {
 }
 
 #[test]
-fn a_queue_that_ends_forgets_its_clients() {
+fn a_queue_that_ends_keeps_no_clients() {
     let policy = spaced();
     let key = Key { expires: None, ..used(&policy, EPOCH) };
     let mut queues = Queues::default();
@@ -189,7 +189,7 @@ fn a_client_waits_as_long_as_it_would_have_when_the_clock_steps() {
 }
 
 #[test]
-fn a_late_timer_grants_what_the_last_tenth_of_a_second_brought() {
+fn a_late_timer_grants_the_units_of_the_last_tenth_of_a_second() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
@@ -202,7 +202,7 @@ fn a_late_timer_grants_what_the_last_tenth_of_a_second_brought() {
 }
 
 #[test]
-fn what_flows_in_while_the_server_refuses_writes_is_not_owed() {
+fn units_that_drain_while_the_server_refuses_writes_are_not_granted_later() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
@@ -269,7 +269,7 @@ fn an_expired_record_of_another_algorithm_does_not_concern_the_next_client() {
     let mut queues = Queues::default();
     queues.join(0, b"key", waiter(fixed, 1, EPOCH, Instant::MAX), &key, at(50));
     queues.join(0, b"key", waiter(gcra, 2, EPOCH, Instant::MAX), &key, at(50));
-    // Only one client is answered before the server has its turn again.
+    // The call answers only one client. The next call of the timer answers the other.
     let (id, ..) = queues.next_queue(at(50)).expect("a queue");
     let answers = queues.serve(id, key.at(at(50)), at(50), true, 1);
     assert!(matches!(&answers[..], [(waiter, Ok(_))] if waiter.client == 1), "{answers:?}");

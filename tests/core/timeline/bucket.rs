@@ -135,7 +135,7 @@ fn bucket_step() {
          72s      |                    | COST 1  | 1 10 5 0 30s",
     );
     timeline(
-        "STEP is dropped: nothing flows in for the time before the last grant, and whoever is denied waits no longer than told",
+        "STEP is dropped: no token flows in for the time before the last grant, and a denied caller waits no longer than its reply says",
         "0        | BUCKET 10 60s STEP | COST 4  | 4 10 6 0 60s
          54s      |                    | COST 6  | 6 10 0 0 6s
          54s      | BUCKET 10 60s      | COST 1  | 0 10 0 6s 60s
@@ -145,7 +145,7 @@ fn bucket_step() {
          60s-1us  | BUCKET 20 10s      | COST 12 | 12 20 8 0 6s",
     );
     timeline(
-        "STEP is dropped in debt: what was forced is owed in whole, and steps that fell pay as they did",
+        "STEP is dropped in debt: the forced units are owed in whole, and past steps pay as before",
         "0        | BUCKET 10 60s STEP | FORCE 25 | 25 10 0 0 3m
          50s      |                    | REFUND 2 | 2 10 0 0 130s
          55s      | BUCKET 10 60s      | COST 1   | 0 10 0 79s 133s
@@ -153,13 +153,13 @@ fn bucket_step() {
          66s      |                    | FORCE 1  | 1 10 0 0 84s",
     );
     timeline(
-        "STEP is newly given: what is missing of a token comes whole with a step",
+        "STEP is newly given: the next step completes a partial token",
         "0        | BUCKET 10 60s      | COST 10 | 10 10 0 0 60s
          33s      | BUCKET 10 60s STEP | COST 5  | 5 10 0 0 60s
          33s      |                    | REFUND 9 | 9 10 9 0 60s",
     );
     timeline(
-        "the clock steps back before the last step: it falls now",
+        "the clock steps back before the last step: the step counts as of now",
         "100s     | BUCKET 10 60s STEP | COST 10 | 10 10 0 0 60s
          40s      |                    | COST 1  | 0 10 0 60s 60s
          110s     |                    | COST 1  | 0 10 0 50s 50s",
@@ -169,7 +169,7 @@ fn bucket_step() {
 #[test]
 fn bucket_reserve() {
     timeline(
-        "tokens that are yet to come are booked in turn",
+        "future tokens are booked in the order of the calls",
         "0    | BUCKET 10 60s | COST 8                | 8 10 2 0 48s
          0    |               | COST 5 RESERVE 18s-1us | 0 10 2 1us 48s
          0    |               | COST 5 RESERVE 18s    | 5 10 0 18s 78s
@@ -200,7 +200,7 @@ fn bucket_reserve() {
 #[test]
 fn bucket_step_reserve() {
     timeline(
-        "a booking acts with a step: what a full bucket can't take in then is lost",
+        "a booking acts at a step: tokens of the step that the full bucket can't hold are lost",
         "0    | BUCKET 10 60s STEP | COST 8             | 8 10 2 0 60s
          10s  |                    | COST 5 RESERVE 49s | 0 10 2 1s 50s
          10s  |                    | COST 5 RESERVE 50s | 5 10 0 50s 110s
@@ -210,7 +210,7 @@ fn bucket_step_reserve() {
          2m   |                    | COST 4             | 4 10 0 0 60s",
     );
     timeline(
-        "a bucket that is not full takes in all of a step, and keeps what a booking leaves",
+        "a bucket that is not full holds all tokens of a step, and keeps those that a booking leaves",
         "0    | BUCKET 10 60s CAPACITY 25 STEP | COST 23            | 23 25 2 0 3m
          0    |                                | COST 5 RESERVE 60s | 5 25 0 60s 3m
          0    |                                | COST 20 RESERVE 1d | 20 25 0 3m 5m
@@ -226,7 +226,7 @@ fn bucket_step_reserve() {
          3m   |                               | COST 1             | 1 1 0 0 60s",
     );
     timeline(
-        "REFUND gives a booking back, but not what was lost",
+        "REFUND gives a booking back, but not the lost tokens",
         "0    | BUCKET 10 60s STEP | COST 8             | 8 10 2 0 60s
          0    |                    | COST 5 RESERVE 60s | 5 10 0 60s 2m
          0    |                    | REFUND 5           | 5 10 0 0 60s

@@ -103,7 +103,7 @@ fn a_record_that_drains_as_no_limiter_of_its_algorithm_is_foreign() {
 fn a_record_with_a_field_out_of_range_is_foreign() {
     let number = |number: u64, width: usize| number.to_le_bytes()[..width].to_vec();
     let (units, period) = (MAX_UNITS, MAX_PERIOD.as_us());
-    // The policy of the record, the offset of the field, and its width; what is in range, and what is not.
+    // The policy of the record, the offset of the field, and its width; values in its range, and values out of it.
     for (policy, offset, width, valid, invalid) in [
         ("FIXED 10 60s", 3, 4, &[1, u32::MAX.into()][..], &[0][..]),
         ("FIXED 10 60s", 7, 6, &[1_000], &[0, 999]),

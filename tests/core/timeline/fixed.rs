@@ -26,7 +26,7 @@ fn fixed() {
          1s       |              | COST 11 | 0 10 0 never 59s",
     );
     timeline(
-        "UPTO takes what is left",
+        "UPTO takes the remaining units",
         "0        | FIXED 10 60s | UPTO 4  | 4 10 6 0 60s
          1s       |              | UPTO 20 | 6 10 0 0 59s
          2s       |              | UPTO 20 | 0 10 0 58s 58s
@@ -65,19 +65,19 @@ fn fixed() {
          30s      |              | COST 5  | 5 15 0 0 30s",
     );
     timeline(
-        "the limit goes down: nothing is freed, and nobody is locked out beyond the window",
+        "the limit goes down: no unit becomes free, and no caller is locked out beyond the window",
         "0        | FIXED 10 60s | COST 10 | 10 10 0 0 60s
          30s      | FIXED 4 60s  | COST 1  | 0 4 0 30s 30s
          60s-1us  |              | COST 1  | 0 4 0 1us 1us
          60s      |              | COST 4  | 4 4 0 0 60s",
     );
     timeline(
-        "the limit goes down to above what is used",
+        "the limit goes down, but not below the usage",
         "0        | FIXED 10 60s | COST 3  | 3 10 7 0 60s
          30s      | FIXED 4 60s  | COST 1  | 1 4 0 0 30s",
     );
     timeline(
-        "windows that have ended are paid at the old limit, a debt is carried whole",
+        "ended windows pay the old limit, and the remaining debt is carried over in whole",
         "0        | FIXED 10 60s | FORCE 35 | 35 10 0 0 4m
          2m+10s   | FIXED 2 60s  | COST 1   | 0 2 0 170s 3m+50s
          2m+10s   |              | FORCE 1  | 1 2 0 0 3m+50s",
@@ -118,7 +118,7 @@ fn fixed() {
 #[test]
 fn fixed_reserve() {
     timeline(
-        "a booking acts wholly in one window: what is left of those before is used up",
+        "a booking acts wholly in one window: the units left in the windows before it are used up",
         "0    | FIXED 10 60s | COST 8              | 8 10 2 0 60s
          10s  |              | COST 5 RESERVE 49s  | 0 10 2 1s 50s
          10s  |              | COST 5 RESERVE 50s  | 5 10 0 50s 110s
@@ -130,12 +130,12 @@ fn fixed_reserve() {
          2m   |              | COST 9              | 9 10 0 0 60s",
     );
     timeline(
-        "what is free is taken now, however far ahead it might be booked",
+        "free units are taken now, however far ahead the call may be booked",
         "0    | FIXED 10 60s | COST 5 RESERVE 1d   | 5 10 5 0 60s
          59s  |              | COST 5 RESERVE 1d   | 5 10 0 0 1s",
     );
     timeline(
-        "a whole limit takes a whole window, and the next booking goes behind it",
+        "a booking of the whole limit takes a whole window, and the next booking acts in the window after it",
         "0    | FIXED 10 60s | COST 1              | 1 10 9 0 60s
          0    |              | COST 10 RESERVE 60s | 10 10 0 60s 2m
          0    |              | COST 9 RESERVE 2m-1us | 0 10 0 1us 2m
@@ -144,7 +144,7 @@ fn fixed_reserve() {
          2m   |              | COST 1              | 1 10 0 0 60s",
     );
     timeline(
-        "REFUND gives a booking back, but not what it used up",
+        "REFUND gives a booking back, but not the units that it used up in earlier windows",
         "0    | FIXED 10 60s | COST 8              | 8 10 2 0 60s
          0    |              | COST 5 RESERVE 60s  | 5 10 0 60s 2m
          0    |              | REFUND 5            | 5 10 0 0 60s
@@ -160,7 +160,7 @@ fn fixed_reserve() {
          60s  |              | COST 1              | 1 10 0 0 60s",
     );
     timeline(
-        "a booking while debt is owed goes behind it",
+        "a booking in debt acts after the debt is paid",
         "0    | FIXED 10 60s | FORCE 25            | 25 10 0 0 3m
          0    |              | COST 6 RESERVE 1d   | 6 10 0 3m 4m
          2m   |              | COST 4 RESERVE 60s  | 4 10 0 60s 2m

@@ -41,7 +41,7 @@ fn gcra() {
          6s   |             | COST 11 | 0 10 7 never 18s",
     );
     timeline(
-        "UPTO takes what is left, in whole units, and burns no fraction",
+        "UPTO takes the remaining whole units, and loses no fraction",
         "0     | GCRA 10 1s | UPTO 20 | 10 10 0 0 1s
          250ms |            | UPTO 10 | 2 10 0 0 950ms
          500ms |            | UPTO 10 | 3 10 0 0 1s
@@ -73,7 +73,7 @@ fn gcra() {
          3s    |             | COST 1  | 1 20 0 0 60s",
     );
     timeline(
-        "the limit goes down: nothing is freed, and what was full is full",
+        "the limit goes down: no unit becomes free, and a full limiter stays full",
         "0     | GCRA 10 60s | COST 10 | 10 10 0 0 60s
          0     | GCRA 5 60s  | COST 1  | 0 5 0 12s 60s
          6s    |             | COST 1  | 0 5 0 6s 54s
@@ -95,7 +95,7 @@ fn gcra() {
          8s    | GCRA 10 100s | COST 1  | 1 10 0 0 100s",
     );
     timeline(
-        "a slow limit becomes a fast one: nobody waits for longer than the new one says, though denials write nothing",
+        "a slow limit becomes a fast one: no caller waits for longer than the new limit requires, though denials write nothing",
         "0     | GCRA 1 1d | COST 1 | 1 1 0 0 1d
          500ms | GCRA 1 1s | COST 1 | 0 1 0 500ms 500ms
          1s-1us|           | COST 1 | 0 1 0 1us 1us
@@ -109,7 +109,7 @@ fn gcra() {
          1us   |             | COST 1  | 0 3 0 334us 1ms",
     );
     timeline(
-        "the clock steps back: what is used is used as of now",
+        "the clock steps back: the usage counts as of now",
         "100s  | GCRA 10 60s | COST 10 | 10 10 0 0 60s
          40s   |             | COST 1  | 0 10 0 6s 60s
          40s   |             | FORCE 1 | 1 10 0 0 66s
@@ -217,7 +217,7 @@ fn a_key_of_redis_cell_goes_on_counting() {
 #[test]
 fn gcra_reserve() {
     timeline(
-        "bookings stand in line, and a later call behind them",
+        "bookings act one after the other, and a later call acts after them",
         "0    | GCRA 10 60s | COST 10               | 10 10 0 0 60s
          0    |             | COST 1 RESERVE 6s-1us | 0 10 0 1us 60s
          0    |             | COST 1 RESERVE 6s     | 1 10 0 6s 66s
@@ -228,12 +228,12 @@ fn gcra_reserve() {
          30s  |             | COST 1                | 1 10 0 0 60s",
     );
     timeline(
-        "what is free is taken now, however far ahead it might be booked",
+        "free units are taken now, however far ahead the call may be booked",
         "0    | GCRA 10 60s | COST 5 RESERVE 1d     | 5 10 5 0 30s
          0    |             | COST 6 RESERVE 1d     | 6 10 0 6s 66s",
     );
     timeline(
-        "REFUND gives a booking back, FORCE goes before those to come",
+        "REFUND gives a booking back; FORCE acts now, before the bookings",
         "0    | GCRA 10 60s | COST 10               | 10 10 0 0 60s
          0    |             | COST 5 RESERVE 30s    | 5 10 0 30s 90s
          0    |             | REFUND 5              | 5 10 0 0 60s
@@ -256,7 +256,7 @@ fn gcra_reserve() {
          0    |             | COST 1 RESERVE 72s    | 1 5 0 72s 132s",
     );
     timeline(
-        "the clock steps back: what is booked is booked as of now",
+        "the clock steps back: bookings count as of now",
         "1000s | GCRA 10 60s | COST 10              | 10 10 0 0 60s
          1000s |             | COST 5 RESERVE 30s   | 5 10 0 30s 90s
          40s   |             | COST 1 RESERVE 30s   | 0 10 0 6s 90s

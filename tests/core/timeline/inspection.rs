@@ -18,7 +18,7 @@ fn shown(value: &[u8], now: i64) -> String {
     facts.join(", ")
 }
 
-/// Makes calls of a policy, `time amount; time amount`, and checks what is shown at each time of the table.
+/// Makes calls of a policy, `time amount; time amount`, and checks the facts at each time of the table.
 fn shows(policy: &str, calls: &str, table: &str) {
     let mut key = Key::default();
     for call in calls.split("; ") {
@@ -34,7 +34,7 @@ fn shows(policy: &str, calls: &str, table: &str) {
 
 #[test]
 fn fixed() {
-    // Times are rounded up to a millisecond. At the end of the window nothing is left of it.
+    // Times are rounded up to a millisecond. At the end of the window, its usage no longer counts.
     shows(
         "FIXED 10 60s",
         "1us COST 3",
@@ -125,7 +125,7 @@ fn redis_cell() {
 #[test]
 fn a_count_that_no_reply_can_hold_is_shown_as_the_largest() {
     let mut key = Key::default();
-    // A capacity of 5 bytes, so a record of the widest layout: the last 13 bytes are what is used.
+    // A capacity of 5 bytes, so a record of the widest layout: the last 13 bytes are the usage.
     key.call(&rule("BUCKET 10 60s CAPACITY 1000000000000"), 0, request("COST 1")).expect("a grant");
     let mut value = key.value.expect("a record");
     assert_eq!(value.len(), 41);

@@ -152,7 +152,7 @@ fn a_log_keeps_that_entries_lie_ahead() {
         &mut worn(101, 90),
         "1061s | SLIDE 4 4s SEGMENTS 4   | FORCE 1 | 0 0 48 | 4 60000000 1000000 1064 0 shared(0,13): 26/2",
     );
-    // What was booked has come: the mark of a shared log no longer says so.
+    // The booked ticks have come: the mark of a shared log no longer says that entries lie ahead.
     writes(
         &mut log(3, &[(0, 1), (5, 2)]),
         "1006s | SLIDE 4 4s SEGMENTS 4   | COST 1  | 56 40 48 | 4 60000000 1000000 1000 0 shared(2,0): 0/1 5/2 6/3",

@@ -57,7 +57,7 @@ fn slide_segments() {
          2ms      |                        | COST 1 | 1 1 0 0 1ms+1us",
     );
     timeline(
-        "UPTO takes what is left",
+        "UPTO takes the remaining units",
         "0        | SLIDE 10 60s SEGMENTS 60 | UPTO 7 | 7 10 3 0 61s-1us
          1s       |                          | UPTO 7 | 3 10 0 0 61s-1us
          2s       |                          | UPTO 7 | 0 10 0 59s-1us 60s-1us",
@@ -88,14 +88,14 @@ fn slide_segments() {
          61s-1us  |                          | COST 1  | 1 6 0 0 60s",
     );
     timeline(
-        "a shorter period lets them out sooner",
+        "with a shorter period, entries leave the window sooner",
         "0        | SLIDE 10 60s SEGMENTS 60 | COST 10 | 10 10 0 0 61s-1us
          30s      | SLIDE 10 40s SEGMENTS 40 | COST 1  | 0 10 0 11s-1us 11s-1us
          41s-2us  |                          | COST 1  | 0 10 0 1us 1us
          41s-1us  |                          | COST 1  | 1 10 9 0 40s",
     );
     timeline(
-        "a longer one keeps them",
+        "with a longer period, entries stay in the window",
         "0        | SLIDE 10 60s SEGMENTS 60   | COST 10 | 10 10 0 0 61s-1us
          30s      | SLIDE 10 2m SEGMENTS 120   | COST 1  | 0 10 0 91s-1us 91s-1us
          121s-2us |                            | COST 1  | 0 10 0 1us 1us
@@ -116,7 +116,7 @@ fn slide_segments() {
          66s-1us  |                          | COST 5 | 5 10 0 0 60s",
     );
     timeline(
-        "and goes over to coarser ones once nobody else has been granted anything for a period",
+        "and adopts coarser ones after a period without a grant to another caller",
         "5s       | SLIDE 10 60s SEGMENTS 60 | COST 1 | 1 10 9 0 61s-1us
          20s      | SLIDE 10 60s SEGMENTS 6  | COST 1 | 1 10 8 0 61s-1us
          50s      |                          | COST 1 | 1 10 7 0 61s-1us
@@ -139,7 +139,7 @@ fn slide_segments() {
          72s-1us  | SLIDE 10 60s SEGMENTS 7  | COST 1 | 1 10 0 0 60s",
     );
     timeline(
-        "what was granted in the present tick is put no later, however coarse that was",
+        "grants of the present tick do not move to a later one, however coarse the old ticks were",
         "0        | SLIDE 10 60s SEGMENTS 1  | COST 5 | 5 10 5 0 2m-1us
          10s      | SLIDE 10 60s SEGMENTS 60 | COST 6 | 0 10 5 110s-1us 110s-1us
          10s      |                          | COST 5 | 5 10 0 0 61s-1us
@@ -148,7 +148,7 @@ fn slide_segments() {
          71s-1us  |                          | COST 1 | 1 10 9 0 60s",
     );
     timeline(
-        "two periods in turn: the log keeps the longer one, and what counts for it",
+        "two periods in turn: the log keeps the longer one, and the entries that count for it",
         "0        | SLIDE 10 60s SEGMENTS 60 | COST 8   | 8 10 2 0 61s-1us
          10s      |                          | COST 1   | 1 10 1 0 61s-1us
          15s      | SLIDE 3 4s SEGMENTS 4    | COST 3   | 3 3 0 0 5s-1us
@@ -205,7 +205,7 @@ fn slide_reserve() {
          3ms      |             | COST 1            | 1 1 0 0 1ms",
     );
     timeline(
-        "what is free is taken now, however far ahead it might be booked",
+        "free units are taken now, however far ahead the call may be booked",
         "0        | SLIDE 10 60s SEGMENTS 60 | COST 9 RESERVE 1d  | 9 10 1 0 61s-1us
          30s      |                          | COST 1 RESERVE 1d  | 1 10 0 0 61s-1us",
     );
@@ -228,7 +228,7 @@ fn slide_reserve() {
          1s       |                          | REFUND 100         | 12 10 10 0 0",
     );
     timeline(
-        "the limit changes, up and down: bookings stay, and what is granted now counts for as long",
+        "the limit changes, up and down: bookings stay, and units granted now count for as long as they do",
         "0        | SLIDE 10 60s SEGMENTS 60 | COST 10            | 10 10 0 0 61s-1us
          1s       |                          | COST 2 RESERVE 60s | 2 10 0 60s-1us 120s-1us
          2s       | SLIDE 15 60s SEGMENTS 60 | COST 4             | 0 15 3 59s-1us 119s-1us

@@ -12,15 +12,16 @@ use redis::{Cmd, Connection, FromRedisValue, RedisError, RedisResult, Value};
 
 use crate::{call, command, send, snapshots, wait_for, Server, Signal};
 
-/// How many shards there are. Nodes `shard` and `shard + SHARDS` serve the same slots: one is the primary, the other its replica.
+/// How many shards there are. Nodes `shard` and `shard + SHARDS` serve the same slots: one is the primary, the other its
+/// replica.
 pub const SHARDS: usize = 3;
 const NODES: usize = 2 * SHARDS;
 
 /// If a cluster takes longer than this for anything, it is broken.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// The least time between two elections of a node. If they are closer, it may count the votes of the first one again (seen with
-/// Redis 8.2).
+/// The least time between two elections of a node. If they are closer, it may count the votes of the first one again (seen
+/// with Redis 8.2).
 const TERM: Duration = Duration::from_millis(4_500);
 
 /// A running cluster. When this value is dropped, its servers are killed.
@@ -36,9 +37,9 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts a cluster whose nodes have these options besides those that a cluster needs. A replica takes over only if it is
-    /// [allowed](Self::allow_takeover): so a busy machine causes no failover, and a test can read what a replica holds before it
-    /// takes over.
+    /// Starts a cluster whose nodes have these options besides those that a cluster needs. A replica takes over only if it
+    /// is [allowed](Self::allow_takeover): so a busy machine causes no failover, and a test can read what a replica holds
+    /// before it takes over.
     pub fn start(options: &[&str]) -> Self {
         let nodes: Vec<_> = (0..NODES).map(|_| node(options)).collect();
         let ids = nodes.iter().map(|node| call(&mut node.client(), "CLUSTER MYID")).collect();
@@ -157,7 +158,7 @@ impl Fleet {
             if let Some(owner) = self.living().find(owns) {
                 return owner % SHARDS;
             }
-            assert!(start.elapsed() < DEADLINE, "slot {slot} belongs to nobody");
+            assert!(start.elapsed() < DEADLINE, "no shard serves slot {slot}");
             sleep(Duration::from_millis(20));
         }
     }
@@ -177,16 +178,16 @@ impl Fleet {
             let port = words.get(1)?.split([':', '@']).nth(1)?.parse().ok()?;
             let flags = words.get(2)?.replace("myself,", "").replace(",nofailover", "");
             let slots = words.get(8..).unwrap_or_default().iter().map(|slots| slots.trim().to_string()).collect();
-            // All nodes have to agree on the epochs, too: a node that does not know the latest one might use it again for the
-            // next slot that it takes.
+            // All nodes have to agree on the epochs, too: a node that does not know the latest one might use it again for
+            // the next slot that it takes.
             let epoch = if flags == "master" { words.get(6)?.to_string() } else { String::new() };
             (!dead.contains(&port)).then_some((port, Role { flags, epoch, slots }))
         };
         Ok(text.lines().filter_map(role).collect())
     }
 
-    /// Waits until all running nodes agree on their parts and serve all slots that have a running primary, and until all replicas
-    /// are connected.
+    /// Waits until all running nodes agree on their parts and serve all slots that have a running primary, and until all
+    /// replicas are connected.
     pub fn settle(&self) {
         let mut why = String::new();
         let start = Instant::now();
@@ -237,7 +238,7 @@ impl Fleet {
             "KILL" => Signal::KILL,
             "STOP" => Signal::STOP,
             "CONT" => Signal::CONT,
-            other => panic!("what is {other}?"),
+            other => panic!("unknown signal {other}"),
         };
         send(self.pids[index].try_into().expect("a process"), signal);
     }
@@ -264,7 +265,7 @@ impl Fleet {
         call::<()>(&mut self.client(index), &format!("CONFIG SET cluster-replica-no-failover {word}"));
     }
 
-    /// Does `look` with a client of a replica whose primary is down, before the replica takes over.
+    /// Calls `look` with a client of a replica whose primary is down, before the replica takes over.
     pub fn without_primary<T>(&self, replica: usize, look: impl FnOnce(&mut Connection) -> T) -> T {
         let mut client = self.reader(replica);
         // The replica has executed all that it has received before it notices that the connection has ended.
@@ -272,7 +273,10 @@ impl Fleet {
             call::<String>(&mut client, "INFO replication").contains("master_link_status:down")
         });
         let seen = look(&mut client);
-        assert!(call::<String>(&mut client, "INFO replication").contains("role:slave"), "it has taken over too early");
+        assert!(
+            call::<String>(&mut client, "INFO replication").contains("role:slave"),
+            "the replica has taken over too early"
+        );
         seen
     }
 
@@ -327,8 +331,8 @@ impl Fleet {
             if keys.is_empty() {
                 break;
             }
-            // REPLACE: a MIGRATE that timed out may have left a key at the target. As long as the source has the key too, the
-            // source serves it and has the newer value.
+            // REPLACE: a MIGRATE that timed out may have left a key at the target. As long as the source has the key too,
+            // the source serves it and has the newer value.
             let port = self.nodes[target].port;
             let mut migrate = redis::cmd("MIGRATE");
             migrate.arg("127.0.0.1").arg(port).arg("").arg(0).arg(10_000).arg("REPLACE").arg("KEYS").arg(keys);
@@ -338,16 +342,16 @@ impl Fleet {
         for index in [target, source].into_iter().chain(others.collect::<Vec<_>>()) {
             self.call_until_ok(index, &command(&format!("CLUSTER SETSLOT {slot} NODE {}", self.ids[target])));
         }
-        // Messages that nodes have sent before may still arrive. A slot that moves every few milliseconds can end up with two
-        // owners for good (seen with Redis 7.0).
+        // Messages that nodes have sent before may still arrive. A slot that moves every few milliseconds can end up with
+        // two owners permanently (seen with Redis 7.0).
         self.settle();
         sleep(Duration::from_millis(50));
     }
 
     // ---- Checks ----
 
-    /// Panics unless each replica holds the same as its primary, and all keys have a deadline. Returns the number of keys. No client
-    /// may write meanwhile.
+    /// Panics unless each replica holds the same as its primary, and all keys have a deadline. Returns the number of keys.
+    /// No client may write meanwhile.
     pub fn assert_replicated(&self) -> usize {
         let Comparison { keys, differ, endless } = self.compare();
         assert!(differ.is_empty(), "not the same on primary and replica: {differ:#?}");
@@ -446,7 +450,8 @@ fn node(options: &[&str]) -> Server {
     server
 }
 
-/// A free port below those that the system gives to outgoing connections. So a port is still free when its node is started again.
+/// A free port below those that the system gives to outgoing connections. So a port is still free when its node is started
+/// again.
 fn free_port() -> u16 {
     const FIRST: u16 = 11_000;
     const COUNT: u16 = 20_000;
@@ -487,8 +492,8 @@ impl Caller {
         Self { cluster: cluster.clone(), connection: None }
     }
 
-    /// Calls a command at the node that serves `key`. By default the library takes the first argument for the key, which is not
-    /// right for all commands.
+    /// Calls a command at the node that serves `key`. By default the library takes the first argument for the key, which is
+    /// not right for all commands.
     pub fn call<T: FromRedisValue>(&mut self, key: &str, command: &Cmd) -> RedisResult<T> {
         let connection = match &mut self.connection {
             Some(connection) => connection,

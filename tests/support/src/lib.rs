@@ -52,8 +52,8 @@ pub fn package(manifest: &Path, name: &str) -> PathBuf {
     Path::new(manifest).parent().expect("a folder").into()
 }
 
-/// The server to test on: the program that `REDIS_RL_SERVER` names; else the link that scripts/common.sh makes on machines where
-/// the server is installed under another name only; else redis-server.
+/// The server to test on: the program that `REDIS_RL_SERVER` names; else the link that scripts/common.sh makes on machines
+/// where the server is installed under another name only; else redis-server.
 pub fn server_program() -> String {
     let found = root().join("target/servers/installed/redis-server");
     let program = if found.exists() { found.display().to_string() } else { "redis-server".into() };
@@ -66,7 +66,7 @@ pub fn cli_program() -> &'static str {
     ["redis-cli", "valkey-cli"].into_iter().find(runs).expect("redis-cli or valkey-cli")
 }
 
-/// A TCP port of the loopback interface that nobody listens on.
+/// A TCP port of the loopback interface that no process listens on.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Tells the threads of a [scope](std::thread::scope) how long to go on. Keep the guard of [`Load::ends_here`] in the scope's body:
-/// when the body ends, also by a panic, the guard ends the load. Otherwise the scope would wait for its threads for ever.
+/// Tells the threads of a [scope](std::thread::scope) how long to go on. Keep the guard of [`Load::ends_here`] in the
+/// scope's body: when the body ends, also by a panic, the guard ends the load. Otherwise the scope would wait for its
+/// threads for ever.
 pub struct Load {
     over: AtomicBool,
     until: Instant,
@@ -17,7 +18,7 @@ impl Default for Load {
 }
 
 impl Load {
-    /// A load whose threads panic if nobody has ended it after this time.
+    /// A load whose threads panic if it has not been ended after this time.
     pub fn lasting_at_most(time: Duration) -> Self {
         Self { over: AtomicBool::new(false), until: Instant::now() + time }
     }

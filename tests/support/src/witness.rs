@@ -1,9 +1,9 @@
 //! A server with a second module, the witness. It records when keyspace events happen, and it has a timer that ticks each
 //! millisecond.
 //!
-//! On a busy machine an event may be late because the system did not run the server. The witness's timer runs in the same process
-//! and is late for the same reason. So tests measure lateness in ticks: those between the moment at which an event is due and the
-//! moment at which it happens.
+//! On a busy machine an event may be late because the system did not run the server. The witness's timer runs in the same
+//! process and is late for the same reason. So tests measure lateness in ticks: those between the moment at which an event
+//! is due and the moment at which it happens.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -35,8 +35,8 @@ pub fn build(name: &str, folder: &Path) -> PathBuf {
     module
 }
 
-/// How many ticks late an event may be that a timer of the server causes. The server counts in whole milliseconds, and sets a
-/// timer anew that fires a little too early.
+/// How many ticks late an event may be that a timer of the server causes. The server counts in whole milliseconds, and sets
+/// a timer anew that fires a little too early.
 pub const A_FEW: i64 = 6;
 
 /// The most by which a grant may be late without delaying those after it: `MAX_LATENESS` of the module.
@@ -91,20 +91,20 @@ impl Watched {
         call(&mut self.client(), &format!("WITNESS.TICKS {from_us} {to_us}"))
     }
 
-    /// Panics if what was due at `due_us` happened earlier, or more than `ticks` ticks later.
+    /// Panics if an event that was due at `due_us` happened earlier, or more than `ticks` ticks later.
     pub fn assert_on_time(&self, what: &str, due_us: i64, at_us: i64, ticks: i64) {
         assert!(at_us >= due_us, "{what}: {} us early", due_us - at_us);
         self.assert_not_late(what, due_us, at_us, ticks);
     }
 
-    /// Panics if what was due at `due_us` or earlier happened more than `ticks` ticks after that.
+    /// Panics if an event that was due at `due_us` or earlier happened more than `ticks` ticks after that.
     pub fn assert_not_late(&self, what: &str, due_us: i64, at_us: i64, ticks: i64) {
         let late = self.ticks(due_us, at_us);
         assert!(late <= ticks, "{what}: late by {late} ticks and {} us", at_us - due_us);
     }
 
-    /// The sum of the times for which the server stood still, each less [`MAX_LATENESS_US`]. What a limiter regains in them is lost
-    /// for clients that wait.
+    /// The sum of the times for which the server stood still, each less [`MAX_LATENESS_US`]. What a limiter regains in them
+    /// is lost for clients that wait.
     pub fn lost_us(&self, from_us: i64, to_us: i64) -> i64 {
         call(&mut self.client(), &format!("WITNESS.STOOD {from_us} {to_us} {MAX_LATENESS_US}"))
     }
@@ -131,8 +131,8 @@ impl Watched {
         events.into_iter().filter(|(_, name, of)| name == event && of == key).map(|(at, ..)| at).collect()
     }
 
-    /// Panics unless clients were answered in the order of `replies`. `grants` are the times at which the calls were granted. The
-    /// server may send the replies to calls that are granted at the same moment in any order.
+    /// Panics unless clients were answered in the order of `replies`. `grants` are the times at which the calls were
+    /// granted. The server may send the replies to calls that are granted at the same moment in any order.
     pub fn assert_in_turn(&self, grants: &[i64], replies: &[Reply]) {
         assert_eq!(grants.len(), replies.len(), "{replies:?}");
         let granted = |reply: &Reply| grants.iter().filter(|&&at| at <= reply.at_us()).count();

@@ -32,7 +32,7 @@ struct Lane {
     name: &'static str,
     limiter: &'static str,
     options: &'static str,
-    /// The option that says how many units are called; `n` stands for the number.
+    /// The option with the units of the call; `n` stands for the number.
     clause: &'static str,
     /// The most units in one call.
     most: u64,
@@ -45,7 +45,7 @@ enum Kind {
     Limited,
     /// Grants at most the limit and what becomes free within half a day.
     Booked,
-    /// Grants all that is asked for.
+    /// Grants all requested units.
     Forced,
     /// Calls also give back units that were granted.
     Refunded,
@@ -83,7 +83,7 @@ const LANES: [Lane; 14] = [
     lane("second", "SLIDE", "", "", 3, Kind::Second),
 ];
 
-/// Calls with short limits, whose grants are not counted: they wait for their turn.
+/// Calls with short limits, most of which wait. Their grants are not counted.
 const PACED: [(&str, &str); 4] = [
     ("pace", "RL.GCRA # 50 1 BURST 1 BLOCK 200ms"),
     ("turns", "RL.FIXED # 10 200ms UPTO 3 BLOCK 300ms"),
@@ -151,7 +151,7 @@ impl Rng {
     }
 }
 
-// ---- What was granted ----
+// ---- The granted units ----
 
 /// The units that callers have been granted, for each key.
 struct Books {
@@ -313,11 +313,11 @@ impl Tally {
         self.check(row, units, key);
     }
 
-    /// Panics if a reply is impossible in itself.
+    /// Records a reply that is impossible in itself.
     fn check(&mut self, row: &[i64; 5], units: i64, key: &str) {
         let &[granted, limit, remaining, wait, reset] = row;
-        let told = (0..=units).contains(&granted) && (0..=limit).contains(&remaining) && wait >= -1 && reset >= 0;
-        if !told || limit > LIMIT {
+        let possible = (0..=units).contains(&granted) && (0..=limit).contains(&remaining) && wait >= -1 && reset >= 0;
+        if !possible || limit > LIMIT {
             self.wrong.push(format!("{key}: {row:?}"));
         }
     }
@@ -396,7 +396,7 @@ const EVENTS: [(Event, &str, u64); 11] = [
     (Event::Save, "BGSAVE", 2),
 ];
 
-/// A key at the last crash of its primary: what had been granted by then, and what the crash left.
+/// A key at the last crash of its primary: the units that had been granted by then, and the units that survived.
 #[derive(Clone, Copy, Default)]
 struct Last {
     granted: i64,
@@ -471,7 +471,10 @@ impl Run<'_> {
                 let mut client = self.fleet.reader(primary);
                 let survived = used(&mut client, names(&keys));
                 let info: String = call(&mut client, "CLUSTER INFO");
-                assert!(info.contains("cluster_state:fail"), "it took writes before it could be looked at");
+                assert!(
+                    info.contains("cluster_state:fail"),
+                    "the restarted primary took writes before the tool had read its keys"
+                );
                 self.account(&keys, &survived);
                 self.fleet.settle();
             }
@@ -532,7 +535,7 @@ impl Run<'_> {
         (0..self.books.cells.len()).filter(of_shard).map(name).collect()
     }
 
-    /// Notes what is left of the keys of a killed primary. No caller is granted units of them meanwhile.
+    /// Records the usage of a killed primary's keys that has survived. No caller is granted units of these keys meanwhile.
     fn account(&mut self, keys: &[(usize, String)], survived: &[i64]) {
         for ((index, name), &survived) in keys.iter().zip(survived) {
             let granted = self.books.granted(*index);
@@ -602,7 +605,7 @@ impl Run<'_> {
         ExitCode::SUCCESS
     }
 
-    /// Compares what was granted with what the keys hold.
+    /// Compares the granted units with the usage that the keys hold.
     fn audit(&self, begin: Instant) -> Audit {
         let mut audit = Audit::default();
         let mut held = vec![0; self.books.cells.len()];

@@ -108,7 +108,7 @@ impl Scene {
         send(&runtime, &mut streams, self.wait);
         let started = Instant::now();
         let waiting = if self.wake.is_some() { WAITERS as i64 } else { 1 };
-        support::wait_for("them to wait", || held(&mut client) >= waiting);
+        support::wait_for("the clients to wait", || held(&mut client) >= waiting);
         let more = resident(&mut client);
         let counted = info(&mut client, "memory", "used_memory") - counted;
 

@@ -1,10 +1,12 @@
 //! Shows that two builds of the module behave the same: `make differential BASE=<commit>`.
 //!
-//! Two servers of the same program run, one with each build, and both see the same clock, which stands still until this tool moves
-//! it. Both are sent the same random calls, and all that can be seen of them is compared, byte for byte: the replies, what is
-//! stored and until when, the keyspace events, the replication stream and the append-only file.
+//! Two servers of the same program run, one with each build, and both see the same clock, which stands still until this tool
+//! moves it. Both are sent the same random calls, and everything that clients and replicas can see is compared, byte for
+//! byte: the replies, the stored values and their deadlines, the keyspace events, the replication stream and the append-only
+//! file.
 
 mod calls;
+mod report;
 mod resp;
 mod run;
 mod servers;

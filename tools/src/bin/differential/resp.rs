@@ -1,4 +1,4 @@
-//! The protocol of the server: enough of it to tell replies apart, and to count what they say.
+//! The protocol of the server: enough of it to separate replies from each other, and to count their results.
 
 /// Appends a command as clients send it.
 pub fn encode<W: AsRef<[u8]>>(request: &mut Vec<u8>, words: &[W]) {
@@ -47,7 +47,7 @@ fn number(line: &[u8]) -> i64 {
     std::str::from_utf8(line).ok().and_then(|line| line.parse().ok()).unwrap_or(-1)
 }
 
-/// A reply, as far as it has to be understood.
+/// A decoded reply. It distinguishes only the types that this tool uses.
 #[derive(Debug)]
 pub enum Reply<'b> {
     /// A number.
@@ -63,7 +63,7 @@ pub enum Reply<'b> {
 }
 
 impl<'b> Reply<'b> {
-    /// The reply that `bytes`, which are complete, begin with.
+    /// The first reply in `bytes`, which must be complete.
     pub fn read(bytes: &'b [u8]) -> Self {
         Self::read_at(bytes, &mut 0)
     }
@@ -95,7 +95,7 @@ impl<'b> Reply<'b> {
     }
 }
 
-/// Bytes as a person can read them, not too many.
+/// Bytes in printable form, cut off after `most` of them.
 pub fn readable(bytes: &[u8], most: usize) -> String {
     let more = if bytes.len() > most { format!("... ({} bytes)", bytes.len()) } else { String::new() };
     format!("{}{more}", bytes[..bytes.len().min(most)].escape_ascii())

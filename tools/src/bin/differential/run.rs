@@ -1,21 +1,26 @@
-//! A session: calls to both servers, and the comparison of all that can be seen of them.
+//! A session: calls to both servers, and the comparison of everything that clients and replicas can see.
+
+mod compare;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 
 use crate::calls::{Calls, Place, Step, Words};
-use crate::resp::{self, encode, readable, Reply};
-use crate::servers::{Arrival, Link, Outcome, Pair, Setup, NAMES};
+use crate::report::{differ, same, show};
+use crate::resp::{encode, readable, Reply};
+use crate::servers::{Arrival, Link, Outcome, Pair, Setup};
 use crate::tally::Tally;
 
-/// How many commands are remembered, to be shown if there is a difference.
+/// How many commands the session records, to print them if there is a difference.
 const REMEMBERED: usize = 100_000;
-/// The latest wall clock, in microseconds since the Unix epoch: well before 2262, the last year that a record of redis-cell can hold.
+/// The latest wall clock, in microseconds since the Unix epoch: well before 2262, the last year that a record of redis-cell
+/// can hold.
 const LATEST_US: i64 = 5_000_000_000_000_000;
-/// The channel of the marks. A mark is published after each batch: the keyspace events and the replication stream are compared up to it.
+/// The channel of the marks. A mark is published after each batch: the keyspace events and the replication stream are
+/// compared up to it.
 const MARKS: &str = "differential:marks";
 
-/// A command that was sent, as it is remembered.
+/// The record of a command that was sent.
 struct Sent {
     number: u64,
     wall_us: i64,
@@ -29,7 +34,7 @@ pub struct Session<'r> {
     pub pair: Pair,
     /// Makes the calls.
     pub calls: &'r mut Calls,
-    /// Counts what was compared.
+    /// Counts the comparisons.
     pub tally: &'r mut Tally,
     /// Connections for commands that do not block: one that speaks RESP2 and one that speaks RESP3.
     pub links: [Link; 2],
@@ -88,8 +93,8 @@ impl<'r> Session<'r> {
         if digits != first_us.to_string() {
             return Err(format!("the servers do not see the tool's clock, {first_us} us, but {digits} us"));
         }
-        // The servers delete an expired key only when a command names it, and not in their periodic work: so both delete it at the
-        // same command.
+        // The servers delete an expired key only when a command names it, and not in their periodic work: so both delete it
+        // at the same command.
         session.plain(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"])?;
         session.plain(&["CONFIG", "SET", "notify-keyspace-events", "EA"])?;
         if setup.replica == Arrival::First {
@@ -171,7 +176,7 @@ impl<'r> Session<'r> {
         Ok(())
     }
 
-    /// Sends steps to both servers in one go, and compares the replies, and what is stored after each.
+    /// Sends steps to both servers at once, and compares the replies, and the stored values after each step.
     pub fn exchange(&mut self, link: usize, steps: Vec<Step>) -> Outcome<()> {
         let mut request = Vec::new();
         // For each step, the commands that read what its keys hold after it.
@@ -276,10 +281,10 @@ impl<'r> Session<'r> {
         let about = |sent: &&Sent| sent.words.iter().any(|word| keys.contains(word)) || sent.words[0].starts_with(b"FLUSH");
         let mut lines: Vec<_> = self.sent.iter().rev().filter(about).take(40).map(line).collect();
         lines.reverse();
-        format!("what was sent before about these keys (number, wall clock, command, reply):\n{}", lines.join("\n"))
+        format!("the last commands that named these keys (number, wall clock, command, reply):\n{}", lines.join("\n"))
     }
 
-    /// Remembers a command that was not sent by [`Self::exchange`].
+    /// Records a command that was not sent by [`Self::exchange`].
     pub fn remember(&mut self, words: Words, reply: &[u8]) {
         self.number += 1;
         let reply = reply[..reply.len().min(300)].to_vec();
@@ -349,117 +354,6 @@ impl<'r> Session<'r> {
         Ok(())
     }
 
-    /// Compares the events and the streams up to now.
-    pub fn mark(&mut self) -> Outcome<()> {
-        self.marks += 1;
-        let mark = format!("mark {}.", self.marks);
-        self.plain(&["PUBLISH", MARKS, &mark])?;
-        let [base, new] = self.subscriber.until(mark.as_bytes(), |_| true)?;
-        // The last is the mark, which was published and is no event.
-        base.iter().rev().skip(1).for_each(|push| self.tally.event(push));
-        if base != new {
-            return Err(format!("{}\nthe keyspace events differ\n{}", self.lately(), first_difference(&base, &new)));
-        }
-        if let Some(replica) = &mut self.replica {
-            // When the servers ping their replicas depends on the time.
-            let wanted = |command: &[u8]| !command.starts_with(b"*1\r\n$4\r\nPING");
-            let [base, new] = replica.until(mark.as_bytes(), wanted)?;
-            base.iter().for_each(|command| self.tally.effect(command));
-            if base != new {
-                return Err(format!("{}\nthe replication streams differ\n{}", self.lately(), first_difference(&base, &new)));
-            }
-        }
-        if self.setup.appends && self.marks.is_multiple_of(20) {
-            let [base, new] = self.pair.appended(self.appended)?;
-            self.appended += base.len() as u64;
-            self.tally.appended += base.len() as u64;
-            if base != new {
-                let error = first_difference(&commands(&base), &commands(&new));
-                return Err(format!("{}\nthe append-only files differ\n{error}", self.lately()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Connects to both servers as a replica, and reads the copy of their keys.
-    fn attach(&mut self) -> Outcome<()> {
-        let failed = |error: std::io::Error| format!("no stream: {error}");
-        let mut replica = self.pair.bare_link()?;
-        // Not in one go: a server sends no stream to a client that is yet to get another reply.
-        replica.exchange(b"REPLCONF capa psync2\r\n", 1)?;
-        let [answer, _] = replica.exchange(b"PSYNC ? -1\r\n", 1)?;
-        if !answer.get(0).starts_with(b"+FULLRESYNC") {
-            return Err(format!("no stream but {}", readable(answer.get(0), 200)));
-        }
-        // The servers write and send the copy of their keys in their periodic work, which depends on the steady clock.
-        for server in 0..2 {
-            let mut line = Vec::new();
-            while line.is_empty() || !line.ends_with(b"\n") {
-                if !replica.ends[server].has_some().map_err(failed)? {
-                    self.pair.clock.tick();
-                    self.links[0].settle()?;
-                    std::thread::sleep(std::time::Duration::from_millis(1));
-                    continue;
-                }
-                line.extend(replica.ends[server].take(1).map_err(failed)?);
-                // Until the copy is ready, the servers send empty lines.
-                if line == b"\n" {
-                    line.clear();
-                }
-            }
-            let length = std::str::from_utf8(&line[1..line.len() - 2]).ok().and_then(|length| length.parse::<usize>().ok());
-            let mut left = length.ok_or_else(|| format!("no copy of the keys but {}", readable(&line, 100)))?;
-            while left > 0 {
-                if !replica.ends[server].has_some().map_err(failed)? {
-                    self.links[0].settle()?;
-                    continue;
-                }
-                left -= replica.ends[server].take_at_most(left);
-            }
-        }
-        for _ in 0..20 {
-            self.pair.clock.tick();
-            self.links[0].settle()?;
-        }
-        self.replica = Some(replica);
-        self.mark()
-    }
-
-    /// Compares every key of both databases, the statistics and the configuration.
-    pub fn compare_all(&mut self, when: &str) -> Outcome<()> {
-        for db in ["0", "1"] {
-            self.plain(&["SELECT", db])?;
-            let mut request = Vec::new();
-            encode(&mut request, &["KEYS", "*"]);
-            let [base, new] = self.links[0].exchange(&request, 1)?;
-            let names = |reply: &[u8]| match Reply::read(reply) {
-                Reply::Array(names) => names
-                    .iter()
-                    .filter_map(|name| if let Reply::Bulk(name) = name { Some(name.to_vec()) } else { None })
-                    .collect::<BTreeSet<_>>(),
-                _ => BTreeSet::new(),
-            };
-            let (one, other) = (names(base.get(0)), names(new.get(0)));
-            if one != other {
-                let differ: Vec<_> = one.symmetric_difference(&other).map(|name| readable(name, 40)).collect();
-                return Err(format!("{}\nkeys of one server only, {when}: {differ:?}", self.lately()));
-            }
-            self.tally.snapshots += one.len() as u64;
-            for name in one {
-                for look in ["DUMP", "PEXPIRETIME", "RL.INSPECT"] {
-                    self.plain(&[look.as_bytes(), &name]).map_err(|error| format!("{error}\n{when}"))?;
-                }
-            }
-        }
-        self.plain(&["SELECT", "0"])?;
-        for words in
-            ["INFO rl", "RL.TOP 1024", "CONFIG GET rl.compat", "CONFIG GET rl.top-keys", "CONFIG GET rl.top-half-life"]
-        {
-            self.plain(&words.split(' ').collect::<Vec<_>>()).map_err(|error| format!("{error}\n{when}"))?;
-        }
-        self.mark()
-    }
-
     /// Counts a call that was not sent by [`Self::exchange`].
     pub fn count(&mut self, place: &str, words: &Words, reply: &[u8]) {
         let calls = &mut *self.calls;
@@ -467,65 +361,6 @@ impl<'r> Session<'r> {
     }
 }
 
-/// A command as a line to read.
-pub fn show(words: &Words) -> String {
-    let shown: Vec<_> =
-        words.iter().take(400).map(|word| if word.is_empty() { "\"\"".into() } else { readable(word, 120) }).collect();
-    shown.join(" ")
-}
-
 fn line(sent: &Sent) -> String {
     format!("{:>9} {} {} -> {}", sent.number, sent.wall_us, show(&sent.words), readable(&sent.reply, 160))
-}
-
-/// Describes the first difference between two replies.
-pub fn differ(one: &[u8], other: &[u8]) -> String {
-    let at = one.iter().zip(other).take_while(|(one, other)| one == other).count();
-    let from = at.saturating_sub(600);
-    let part = |bytes: &[u8]| readable(&bytes[from.min(bytes.len())..], 1_200);
-    format!(
-        "from byte {at} on the replies differ; from byte {from} on they are:\n{:>4}: {}\n{:>4}: {}",
-        NAMES[0],
-        part(one),
-        NAMES[1],
-        part(other)
-    )
-}
-
-fn first_difference(one: &[Vec<u8>], other: &[Vec<u8>]) -> String {
-    let at = one.iter().zip(other).take_while(|(one, other)| one == other).count();
-    let part = |list: &[Vec<u8>]| {
-        let lines: Vec<_> = list.iter().skip(at.saturating_sub(2)).take(5).map(|bytes| readable(bytes, 600)).collect();
-        lines.join("\n      ")
-    };
-    format!("{:>4}: {}\n{:>4}: {}", NAMES[0], part(one), NAMES[1], part(other))
-}
-
-fn commands(mut bytes: &[u8]) -> Vec<Vec<u8>> {
-    let mut commands = Vec::new();
-    while let Some(length) = resp::length(bytes) {
-        commands.push(bytes[..length].to_vec());
-        bytes = &bytes[length..];
-    }
-    commands.push(bytes.to_vec());
-    commands
-}
-
-/// Whether two replies are the same, but for the module's version.
-pub fn same(one: &[u8], other: &[u8]) -> bool {
-    one == other || has_version(one) && has_version(other) && without_version(one) == without_version(other)
-}
-
-const VERSION: &[u8] = b"rl_version:";
-
-fn has_version(reply: &[u8]) -> bool {
-    reply.windows(VERSION.len()).any(|window| window == VERSION)
-}
-
-/// A reply without the lines that tell the version, or the length of the text that does.
-fn without_version(reply: &[u8]) -> Vec<&[u8]> {
-    reply
-        .split(|&byte| byte == b'\n')
-        .filter(|line| !line.starts_with(VERSION) && !line.starts_with(b"$") && !line.starts_with(b"="))
-        .collect()
 }

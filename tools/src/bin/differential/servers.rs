@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 use crate::resp;
 
-/// No server takes longer for anything unless it is broken.
+/// A server that takes longer than this for a reply or for its start is broken.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A result whose error is a text: what differs, or which server does not answer.
+/// A result whose error is a text: the difference, or the server that does not answer.
 pub type Outcome<T> = Result<T, String>;
 
 /// The clocks that both servers read. Only the tool moves them.
@@ -157,14 +157,14 @@ impl Pair {
         Ok(Link { ends: [connect(0)?, connect(1)?] })
     }
 
-    /// What a server has logged.
+    /// The log of a server.
     pub fn log(&self, server: usize) -> String {
         let log = fs::read_to_string(self.servers[server].folder.join("server.out")).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
-    /// Whether each server still runs; if not, says so.
+    /// Returns an error unless both servers still run.
     pub fn alive(&mut self) -> Outcome<()> {
         for (server, name) in NAMES.iter().enumerate() {
             if let Ok(Some(status)) = self.servers[server].child.try_wait() {
@@ -174,7 +174,7 @@ impl Pair {
         Ok(())
     }
 
-    /// What the append-only files hold from `from` on: of the part that grows.
+    /// The bytes of the append-only files from `from` on. They are in the incremental file, which grows.
     pub fn appended(&self, from: u64) -> Outcome<[Vec<u8>; 2]> {
         let read = |server: &Server| -> io::Result<Vec<u8>> {
             let folder = server.folder.join("appendonlydir");
@@ -195,13 +195,13 @@ impl Pair {
     }
 }
 
-/// What the servers are called.
+/// The names of the servers in messages.
 pub const NAMES: [&str; 2] = ["base", "new"];
 
 impl Server {
     fn start(program: &str, folder: &Path, module: &Path, [clock, library]: [&OsStr; 2], setup: Setup) -> io::Result<Self> {
         let appends = if setup.appends { "yes" } else { "no" };
-        // The servers do nothing by the time: they write no snapshot, ping no replica and disconnect none.
+        // The servers do no work that depends on the time: they write no snapshot, ping no replica and disconnect none.
         fs::write(
             folder.join("server.conf"),
             format!(
@@ -234,12 +234,12 @@ impl Server {
 pub struct Connection {
     socket: UnixStream,
     buffer: Vec<u8>,
-    /// What of the buffer has been read.
+    /// How many bytes of the buffer have been read.
     at: usize,
 }
 
 impl Connection {
-    /// The next reply, which may be a push; waits for it.
+    /// Waits for the next reply, which may be a push.
     fn next(&mut self) -> io::Result<std::ops::Range<usize>> {
         loop {
             if let Some(length) = resp::length(&self.buffer[self.at..]) {
@@ -278,7 +278,7 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Takes up to `most` bytes of those that have come; how many.
+    /// Drops up to `most` of the bytes that have been received, and returns how many.
     pub fn take_at_most(&mut self, most: usize) -> usize {
         let count = most.min(self.buffer.len() - self.at);
         self.at += count;
@@ -286,12 +286,12 @@ impl Connection {
         count
     }
 
-    /// What has come and is yet to be read.
+    /// The bytes that have been received and not been read.
     pub fn unread(&self) -> &[u8] {
         &self.buffer[self.at..]
     }
 
-    /// Whether anything has come that is yet to be read; reads it into the buffer.
+    /// Reads the bytes that have arrived into the buffer, and returns whether any of them have not been read.
     pub fn has_some(&mut self) -> io::Result<bool> {
         self.socket.set_nonblocking(true)?;
         let filled = self.fill();
@@ -309,7 +309,7 @@ pub struct Link {
     pub ends: [Connection; 2],
 }
 
-/// Replies of one server, and the bytes that they are in.
+/// Replies of one server: their bytes, and where each reply ends.
 pub struct Replies<'c> {
     bytes: &'c [u8],
     ranges: Vec<std::ops::Range<usize>>,
@@ -327,7 +327,7 @@ fn lost(server: usize, error: &io::Error) -> String {
 }
 
 impl Link {
-    /// Sends the same to both.
+    /// Sends the same bytes to both servers.
     pub fn send(&mut self, request: &[u8]) -> Outcome<()> {
         for (server, end) in self.ends.iter_mut().enumerate() {
             end.socket.write_all(request).map_err(|error| lost(server, &error))?;
@@ -335,7 +335,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends each server its own.
+    /// Sends each server its own bytes.
     pub fn send_each(&mut self, requests: [&[u8]; 2]) -> Outcome<()> {
         for (server, (end, request)) in self.ends.iter_mut().zip(requests).enumerate() {
             end.socket.write_all(request).map_err(|error| lost(server, &error))?;
@@ -392,8 +392,8 @@ impl Link {
         Ok(both)
     }
 
-    /// Waits until both servers have run their event loops a few times: they have then read all that was sent, and have run all
-    /// timers that are due.
+    /// Waits until both servers have run their event loops a few times: they have then read all that was sent, and have run
+    /// all timers that are due.
     pub fn settle(&mut self) -> Outcome<()> {
         for _ in 0..12 {
             self.exchange(b"*1\r\n$4\r\nPING\r\n", 1)?;

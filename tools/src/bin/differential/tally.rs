@@ -1,14 +1,14 @@
-//! What a run has covered, for its reader.
+//! Counts what a run has covered, and prints it.
 
 use std::collections::BTreeMap;
 
 use crate::calls::{Place, Words};
 use crate::resp::{readable, Reply};
 
-/// Counts of calls and of what became of them.
+/// Counts of calls and of their outcomes.
 #[derive(Default)]
 pub struct Tally {
-    /// All commands, the reads that compare what is stored among them.
+    /// All commands, including the reads that compare the stored values.
     pub commands: u64,
     /// Calls of the module.
     pub calls: u64,
@@ -27,7 +27,7 @@ pub struct Tally {
     errors: BTreeMap<String, u64>,
     waits: BTreeMap<String, u64>,
     effects: BTreeMap<String, u64>,
-    heard: BTreeMap<String, u64>,
+    module_events: BTreeMap<String, u64>,
     /// The longest value that was compared in full, in bytes.
     pub longest: usize,
 }
@@ -126,7 +126,7 @@ impl Tally {
         let text = String::from_utf8_lossy(push);
         if let Some((_, event)) = text.split_once("__keyevent@").and_then(|(_, rest)| rest.split_once("__:rl.")) {
             let name: String = event.chars().take_while(|letter| letter.is_ascii_lowercase()).collect();
-            *self.heard.entry(format!("rl.{name}")).or_default() += 1;
+            *self.module_events.entry(format!("rl.{name}")).or_default() += 1;
         }
     }
 
@@ -150,7 +150,7 @@ impl Tally {
         list("calls that wait", &self.waits);
         list("errors", &self.errors);
         list("commands of the replication stream", &self.effects);
-        list("keyspace events of the module", &self.heard);
+        list("keyspace events of the module", &self.module_events);
         println!(
             "\n{} commands to each server, {} calls of the module among them; {} stored values with their deadlines (the longest of {} bytes), and {} at the \
              ends of sessions; {} bytes of replication stream; {} bytes of append-only file; {} keyspace events",
@@ -159,12 +159,12 @@ impl Tally {
     }
 }
 
-/// An error's text without what is particular to the call: quoted words and numbers.
+/// An error's text without the parts that differ from call to call: quoted words and numbers.
 fn class(text: &[u8]) -> String {
     let mut class = String::new();
     let mut quoted = false;
     let text = String::from_utf8_lossy(text);
-    // What a script adds names the script by its hash.
+    // In a script, the server adds the script's hash to the error.
     let text = text.split(" script: ").next().unwrap_or_default();
     for (index, letter) in text.char_indices() {
         let opens = letter == '\'' && (quoted || text[..index].ends_with(' '));

@@ -1,8 +1,9 @@
 //! Calls with `BLOCK`, which the servers answer later: a few clients at a time, until all are answered.
 
 use crate::calls::{Blocking, Place, Step, Words};
+use crate::report::{differ, same, show};
 use crate::resp::{encode, readable, Reply};
-use crate::run::{differ, same, show, Session};
+use crate::run::Session;
 use crate::servers::{Link, Outcome, NAMES};
 
 /// A connection that calls with `BLOCK`.
@@ -12,7 +13,7 @@ pub struct Waiter {
     ids: [Vec<u8>; 2],
     /// The call that is not answered yet.
     call: Option<Words>,
-    /// Whether the servers had left it unanswered when the replies were last collected.
+    /// Whether the call was still unanswered when the replies were last collected.
     held: bool,
 }
 
@@ -23,7 +24,8 @@ impl Session<'_> {
     /// Sends calls with `BLOCK`, changes keys and clocks meanwhile, and at last moves the clock past the end of every wait.
     pub fn wait_episode(&mut self) -> Outcome<()> {
         let keys: Vec<_> = (0..1 + self.calls.below(2)).map(|_| self.calls.any_key()).collect();
-        // Both servers must do their periodic work at each position of the clock, or one of them does it later than the other.
+        // Both servers must do their periodic work at each time of the clock. Otherwise one of them might do it later than
+        // the other.
         self.links[0].settle()?;
         // Most often the keys are used up first, so that the calls have to wait.
         for key in &keys {
@@ -179,16 +181,17 @@ impl Session<'_> {
     fn leave(&mut self) -> Outcome<()> {
         let Some(waiter) = self.waiters.iter().position(|waiter| waiter.call.is_some()) else { return Ok(()) };
         let gone = self.waiters.remove(waiter);
-        self.tally.wait("the client left");
+        self.tally.wait("the client disconnected");
         self.remember(
-            vec![b"(the client of this call left)".to_vec()],
+            vec![b"(the client of this call disconnected)".to_vec()],
             &gone.call.map(|call| show(&call)).unwrap_or_default().into_bytes(),
         );
         drop(gone.link);
         self.links[0].settle()
     }
 
-    /// Waits until both servers have done what is due, and compares which clients they have answered, and the replies.
+    /// Waits until both servers have done all work that is due. Then compares which clients they have answered, and the
+    /// replies.
     fn collect(&mut self) -> Outcome<()> {
         let mut again = 0;
         loop {

@@ -175,7 +175,7 @@ impl Plan {
         }
         let base_of = |case: &Case| {
             let base = cases.iter().position(|other| other.name == case.base());
-            &rounds[base.expect("the base is as wide as what is compared with it")]
+            &rounds[base.expect("the base of a case is measured wherever the case is")]
         };
         let measured = cases.iter().zip(&rounds).map(|(case, rounds)| {
             let base = base_of(case);

@@ -83,7 +83,7 @@ impl Bar {
         let met = if self.time { measured.median <= self.bar } else { measured.median >= self.bar };
         let sign = if self.time { "≤" } else { "≥" };
         let verdict = if met { "yes" } else { "**no**" };
-        // With more digits than elsewhere: rounding could make a miss look like a hit.
+        // These figures have more digits than elsewhere, because rounding could hide that a goal is missed.
         let measured = format!("{:.3} ({:.2}–{:.2})", measured.median, measured.low, measured.high);
         let (what, bar) = (self.what, self.bar);
         Some(format!("| {setting}, {} | {what} | {sign} {bar} | {} | {verdict} |\n", keys(scene), measured))

@@ -1,0 +1,229 @@
+//! Calls of the module's commands, and of the server's commands that concern the module.
+
+use super::{word, words, Blocking, Calls, Policy, Words, DAY_US, FIXED, GCRA, KINDS};
+
+impl Calls {
+    /// The algorithm's own options, as clauses.
+    fn option_clauses(&mut self, policy: &Policy) -> Vec<Words> {
+        let mut clauses = Vec::new();
+        if let Some(option) = policy.option {
+            let keyword = self.keyword(["ALIGN", "SEGMENTS", "BURST", "CAPACITY"][policy.kind]);
+            let value = if policy.kind == FIXED { self.duration(option) } else { word(&option.to_string()) };
+            clauses.push(vec![keyword, value]);
+        }
+        if policy.step {
+            clauses.push(vec![self.keyword("STEP")]);
+        }
+        clauses
+    }
+
+    /// `limit period` and options: at most one of the first `amounts` amounts, and BLOCK or RESERVE unless `blocking` is
+    /// `None`.
+    fn rule(&mut self, policy: &Policy, amounts: usize, blocking: Option<Blocking>) -> Words {
+        let mut rule = vec![word(&policy.limit.to_string()), self.duration(policy.period_us)];
+        let mut clauses = self.option_clauses(policy);
+        let amount = self.weighted(&[&[35, 30, 12, 9, 12][..=amounts]].concat());
+        if amount > 0 {
+            let keyword = self.keyword(["COST", "UPTO", "FORCE", "REFUND"][amount - 1]);
+            clauses.push(vec![keyword, word(&self.amount(policy).to_string())]);
+        }
+        if let Some(blocking) = blocking {
+            let reserves = amount <= 1 && self.once_in(5) || self.once_in(100);
+            let blocks = match blocking {
+                Blocking::Never => false,
+                Blocking::Harmless => amount <= 2 && self.once_in(5) || self.once_in(100),
+                Blocking::Always => amount <= 2 || self.once_in(20),
+            };
+            if blocks || reserves {
+                let keyword = self.keyword(if blocks { "BLOCK" } else { "RESERVE" });
+                let patience = self.patience(policy);
+                clauses.push(vec![keyword, self.duration(patience)]);
+            }
+        }
+        self.rng.shuffle(&mut clauses);
+        rule.extend(clauses.concat());
+        rule
+    }
+
+    /// A call of a limiter, `RL.FIXED` and the like.
+    pub fn limiter(&mut self, blocking: Blocking, key: Option<Vec<u8>>) -> Words {
+        let (name, mut policy) = self.target();
+        let name = match key {
+            None => name,
+            Some(name) => {
+                if let Some(slot) = self.slots.iter().find(|slot| slot.name == name) {
+                    policy = slot.policy.clone();
+                }
+                name
+            }
+        };
+        let mut words = vec![self.keyword(&format!("RL.{}", KINDS[policy.kind])), name];
+        words.extend(self.rule(&policy, 4, Some(blocking)));
+        words
+    }
+
+    /// The limit that a key has.
+    fn policy_of(&self, key: &[u8]) -> Option<Policy> {
+        self.slots.iter().find(|slot| slot.name == key).map(|slot| slot.policy.clone())
+    }
+
+    /// A call under a key's own limit, with this clause.
+    fn clause_for(&mut self, key: &[u8], policy: &Policy, clause: Words) -> Words {
+        let mut words = vec![word(&format!("RL.{}", KINDS[policy.kind])), key.to_vec()];
+        words.extend([word(&policy.limit.to_string()), self.duration(policy.period_us)]);
+        words.extend(self.option_clauses(policy).concat());
+        words.extend(clause);
+        words
+    }
+
+    /// A call that uses a key up, or more than that.
+    pub fn fill(&mut self, key: &[u8]) -> Words {
+        let Some(policy) = self.policy_of(key) else { return words("PING") };
+        let units = policy.capacity().saturating_mul(self.rng.u64(1..3)).clamp(1, 1_000_000_000_000);
+        self.clause_for(key, &policy, vec![word("FORCE"), word(&units.to_string())])
+    }
+
+    /// A call that has to wait for a key that is used up, and is most likely granted before its timeout.
+    pub fn wait_for(&mut self, key: &[u8]) -> Words {
+        let Some(policy) = self.policy_of(key) else { return words("PING") };
+        let units = self.rng.u64(1..=policy.capacity().clamp(1, 20));
+        let amount = self.pick(&["COST", "COST", "UPTO"]);
+        let patience = policy.period_us.saturating_mul(self.rng.i64(1..6)).min(DAY_US);
+        let patience = self.duration(patience);
+        self.clause_for(key, &policy, vec![word(amount), word(&units.to_string()), word("BLOCK"), patience])
+    }
+
+    /// One of many calls by which a long log grows. Returns the call and by how many microseconds it is later than the one
+    /// before: about a tick.
+    pub fn lengthen(&mut self, key: &[u8]) -> (Words, i64) {
+        let Some(mut policy) = self.policy_of(key) else { return (words("PING"), 0) };
+        let tick_us = policy.period_us / 65_536 + 1;
+        if self.once_in(40) {
+            policy.option = self.pick(&[None, Some(65_536), Some(60_000), Some(1_000)]);
+        }
+        if self.once_in(40) {
+            policy.limit = self.pick(&[90_000, 100_000, 200_000]);
+        }
+        let clause = match self.rng.u32(..40) {
+            0 => "REFUND 3",
+            1 => "FORCE 5",
+            2 => "RESERVE 1h",
+            3 => "UPTO 9",
+            4..=10 => "COST 2",
+            _ => "COST 1",
+        };
+        (self.clause_for(key, &policy, words(clause)), self.rng.i64(0..=2 * tick_us))
+    }
+
+    fn peek(&mut self) -> Words {
+        let (name, policy) = self.target();
+        let mut words = vec![word("RL.PEEK"), self.keyword(KINDS[policy.kind]), name];
+        words.extend(self.rule(&policy, 2, None));
+        words
+    }
+
+    fn all(&mut self) -> Words {
+        let count = match self.weighted(&[80, 18, 2]) {
+            0 => self.rng.usize(1..5),
+            1 => self.rng.usize(1..21),
+            _ => self.rng.usize(20..300),
+        };
+        let (mut names, mut rules) = (Vec::new(), Words::new());
+        for index in 0..count {
+            let (mut name, policy) = self.target();
+            if count > 20 || names.contains(&name) && !self.once_in(60) {
+                name = format!("{{tag}}:many:{index}").into_bytes();
+            }
+            names.push(name);
+            rules.push(self.keyword(KINDS[policy.kind]));
+            rules.extend(self.rule(&policy, 1, None));
+        }
+        let stated = if self.once_in(50) { count + self.rng.usize(..3) - 1 } else { count };
+        let mut words = vec![word("RL.ALL"), word(&stated.to_string())];
+        words.extend(names);
+        words.extend(rules);
+        words
+    }
+
+    fn throttle(&mut self) -> Words {
+        let (name, policy) = self.gcra_target();
+        let capacity = if policy.kind == GCRA { policy.option.unwrap_or(policy.limit as i64) } else { policy.limit as i64 };
+        let seconds = policy.period_us / 1_000_000 + i64::from(policy.period_us % 1_000_000 > 0);
+        let mut words = vec![self.keyword("CL.THROTTLE"), name];
+        words.extend([(capacity - 1).max(0), policy.limit as i64, seconds].map(|number| word(&number.to_string())));
+        if self.once_in(2) {
+            let quantity = self.amount(&policy) as i64;
+            let any = self.pick(&[0, 1, quantity, -quantity, quantity, -1]);
+            words.push(word(&any.to_string()));
+        }
+        words
+    }
+
+    fn tokens(&mut self) -> Words {
+        let (name, policy) = self.gcra_target();
+        let capacity = if policy.kind == GCRA { policy.option.unwrap_or(policy.limit as i64) } else { policy.limit as i64 };
+        let seconds = policy.period_us as f64 / 1.0e6;
+        let period = match self.rng.u32(..4) {
+            0 => format!("{seconds}"),
+            1 => format!("{seconds:e}"),
+            2 => format!("{:.7}", seconds + 0.000_000_4),
+            _ => format!("{}", policy.period_us / 1_000_000 + 1),
+        };
+        let mut words =
+            vec![self.keyword("GCRA"), name, word(&(capacity - 1).max(0).to_string()), word(&policy.limit.to_string())];
+        words.push(word(&period));
+        if self.once_in(2) {
+            words.push(self.keyword("TOKENS"));
+            words.push(word(&self.amount(&policy).to_string()));
+        }
+        words
+    }
+
+    /// A call of a command of the module, or of a command of the server that concerns it. One in fourteen is changed, most
+    /// likely to an error.
+    pub fn call(&mut self, blocking: Blocking) -> Words {
+        let mut call = match self.weighted(&[630, 90, 60, 40, 50, 50, 12, 4, 12, 8, 2]) {
+            0 => self.limiter(blocking, None),
+            1 => self.peek(),
+            2 => self.all(),
+            3 => vec![self.keyword("RL.INSPECT"), self.any_key()],
+            4 => self.throttle(),
+            5 => self.tokens(),
+            6 => match self.rng.u32(..5) {
+                0 => words("RL.TOP"),
+                1 => words("RL.TOP 1024"),
+                2 if self.once_in(5) => vec![word("RL.TOP"), self.keyword("RESET")],
+                _ => vec![word("RL.TOP"), word(&self.rng.u32(..40).to_string())],
+            },
+            7 if self.texts => words("RL.HELP"),
+            8 => words("INFO rl"),
+            9 => match self.rng.u32(..8) {
+                0 => words("CONFIG GET rl.compat"),
+                1 => vec![word("CONFIG"), word("SET"), word("rl.top-keys"), word(&self.rng.i32(-1..1_030).to_string())],
+                2 => words("CONFIG SET rl.top-keys 128"),
+                3 => vec![word("CONFIG"), word("SET"), word("rl.top-half-life"), word(&self.rng.i32(0..90_000).to_string())],
+                4 => words("CONFIG SET rl.compat none"),
+                _ => words("CONFIG GET rl.top-half-life"),
+            },
+            _ => self.about_commands(),
+        };
+        if self.once_in(14) {
+            self.spoil(&mut call, blocking);
+        }
+        call
+    }
+
+    fn about_commands(&mut self) -> Words {
+        const NAMES: &str = "rl.fixed rl.slide rl.gcra rl.bucket rl.peek rl.all rl.inspect rl.top rl.help cl.throttle gcra";
+        if self.texts && self.rng.bool() {
+            let name = self.pick(&NAMES.split(' ').collect::<Vec<_>>());
+            return words(&format!("COMMAND DOCS {name}"));
+        }
+        if self.rng.bool() {
+            return words(&format!("COMMAND INFO {NAMES}"));
+        }
+        let mut call = words("COMMAND GETKEYS");
+        call.extend(if self.rng.bool() { self.all() } else { self.limiter(Blocking::Harmless, None) });
+        call
+    }
+}

@@ -34,7 +34,7 @@ fn steps(policy: &Policy, stored: Option<&[u8]>, now: Instant, request: Request,
 /// Makes a decision, and changes the value as the server would.
 fn call(policy: &Policy, value: &mut Vec<u8>, now: Instant, amount: Amount) -> u64 {
     let stored = (!value.is_empty()).then_some(&value[..]);
-    let mut bytes = Bytes::new();
+    let mut bytes = Bytes::default();
     let (decision, change) = steps(policy, stored, now, Request::now(amount), &mut bytes);
     match change {
         Change::Keep => {}
@@ -59,7 +59,7 @@ fn decide(group: &mut BenchmarkGroup<WallTime>, name: &str, policy: &Policy, sto
     let now = after(1_000);
     group.bench_function(name, |bencher| {
         bencher.iter(|| {
-            let mut bytes = Bytes::new();
+            let mut bytes = Bytes::default();
             let answer = steps(black_box(policy), black_box(stored), black_box(now), black_box(request), &mut bytes);
             black_box(&bytes);
             answer
@@ -149,7 +149,7 @@ fn logs(criterion: &mut Criterion) {
         let mut look = |name: &str, policy: &Policy, now: Instant, request: Request| {
             group.bench_function(name, |bencher| {
                 bencher.iter(|| {
-                    let mut bytes = Bytes::new();
+                    let mut bytes = Bytes::default();
                     let answer =
                         steps(black_box(policy), black_box(Some(&log)), black_box(now), black_box(request), &mut bytes);
                     black_box(&bytes);

@@ -24,6 +24,7 @@ use redis_module::{Context, RedisString, Status};
 
 use crate::server::{self, Call, Command, Server};
 use grammar::Args;
+pub(crate) use stats::info_fields;
 
 /// The commands that the module always provides.
 const COMMANDS: &[Command] = &[
@@ -74,11 +75,6 @@ pub(crate) fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
 pub(crate) fn unload() {
     top::free();
     server::unregister();
-}
-
-/// The fields of `INFO rl`, by name.
-pub(crate) fn info_fields() -> Vec<(String, u64)> {
-    stats::info_fields(waiting::waiting_clients())
 }
 
 impl Call<'_> {

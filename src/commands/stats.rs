@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::waiting::waiting_clients;
 use crate::limiter::Kind;
 
 /// A counter.
@@ -51,8 +52,8 @@ pub(super) fn count_call(kind: Kind, denied: bool) {
     }
 }
 
-/// The fields of `INFO rl`; `waiting` is how many clients wait now.
-pub(super) fn info_fields(waiting: u64) -> Vec<(String, u64)> {
+/// The fields of `INFO rl`, by name.
+pub(crate) fn info_fields() -> Vec<(String, u64)> {
     let mut fields = Vec::new();
     for (kind, [granted, denied]) in Kind::ALL.iter().zip(&CALLS) {
         let (name, granted, denied) = (kind.name().to_lowercase(), granted.get(), denied.get());
@@ -60,7 +61,7 @@ pub(super) fn info_fields(waiting: u64) -> Vec<(String, u64)> {
         fields.extend(counts.map(|(what, count)| (format!("{name}_{what}"), count)));
     }
     let waits = [
-        ("waiting_clients", waiting),
+        ("waiting_clients", waiting_clients()),
         ("waits", WAITS.get()),
         ("wait_timeouts", TIMEOUTS.get()),
         ("waits_abandoned", ABANDONED.get()),

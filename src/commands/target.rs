@@ -89,7 +89,7 @@ impl Target {
         if !accept(&decision) {
             return Ok(None);
         }
-        let mut bytes = Bytes::new();
+        let mut bytes = Bytes::default();
         let change = view.store(&next, &mut bytes);
         commit(key, &change, &bytes)?;
         Ok(Some((decision, !matches!(change, Change::Keep))))

@@ -37,14 +37,9 @@ impl Bytes {
     /// Up to this length the bytes need no allocation. No record of fixed length is longer.
     pub const SHORT: usize = 64;
 
-    /// No bytes.
-    pub const fn new() -> Self {
-        Self { short: [0; Self::SHORT], len: 0, long: None }
-    }
-
     /// No bytes, with room for `len` bytes.
     pub(super) fn with_capacity(len: usize) -> Self {
-        Self { long: (len > Self::SHORT).then(|| Vec::with_capacity(len)), ..Self::new() }
+        Self { long: (len > Self::SHORT).then(|| Vec::with_capacity(len)), ..Self::default() }
     }
 
     /// Replaces the bytes by `len` others, at most [`Self::SHORT`], which the caller writes to the front of the returned
@@ -86,9 +81,11 @@ impl Bytes {
     }
 }
 
+/// No bytes.
 impl Default for Bytes {
+    #[inline]
     fn default() -> Self {
-        Self::new()
+        Self { short: [0; Self::SHORT], len: 0, long: None }
     }
 }
 

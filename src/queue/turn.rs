@@ -114,7 +114,7 @@ impl<C> Queue<C> {
         most: usize,
         answers: &mut Vec<Answer<C, K::Error>>,
     ) -> Instant {
-        let mut bytes = Bytes::new();
+        let mut bytes = Bytes::default();
         while let Some((&number, head)) = self.waiters.first_key_value() {
             if answers.len() >= most {
                 return now;

@@ -67,7 +67,7 @@ impl Steps for Policy {
     fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, DecideError> {
         let view = self.view(stored, now)?;
         let (decision, next) = view.decide(request)?;
-        let mut bytes = Bytes::new();
+        let mut bytes = Bytes::default();
         let change = view.store(&next, &mut bytes);
         // A step that is not needed changes nothing.
         assert!(!matches!(next, Next::Keep) || bytes.as_slice().is_empty());

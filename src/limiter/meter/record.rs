@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn encoded(meter: &Meter, level: Level) -> Bytes {
-        let mut bytes = Bytes::new();
+        let mut bytes = Bytes::default();
         encode(meter, level, &mut bytes);
         bytes
     }

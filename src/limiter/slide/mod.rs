@@ -369,7 +369,7 @@ mod tests {
             let view = policy.view(Some(&bytes), Instant::from_us(now)).expect("a record");
             for amount in [Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)] {
                 if let Ok((_, next)) = view.decide(Request { amount, ahead: Span::from_us(ahead) }) {
-                    view.store(&next, &mut Bytes::new());
+                    view.store(&next, &mut Bytes::default());
                 }
             }
             crate::limiter::inspect(&bytes, Instant::from_us(now)).expect("a record");

@@ -596,7 +596,9 @@ impl Ledger for Slide {
         for entry in self.entries.iter_mut().chain(&mut self.dropped) {
             entry.end -= stepped_back;
         }
-        if self.dropped.iter().any(|entry| self.counts(entry)) {
+        // After the clock has stepped back, dropped entries may count again: for this caller, or for those with a longer period.
+        let longest = self.period.max(rule.period.into());
+        if self.dropped.iter().any(|entry| entry.end > self.now - longest) {
             return Err(Silence::Open);
         }
         // A booking may be due later in the present tick: the log can't tell.

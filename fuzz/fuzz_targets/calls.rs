@@ -60,7 +60,7 @@ fuzz_target!(|play: Play| {
         let expected = expected.map_err(|_| DecideError::Overflow);
         assert_eq!(actual, expected, "core and model differ at {} us: {request:?} of {rule:?}", clock.now);
         if let Ok(decision) = actual {
-            clock.heard(&decision);
+            clock.note_reply(&decision);
         }
     }
 });

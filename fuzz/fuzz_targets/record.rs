@@ -51,7 +51,7 @@ fuzz_target!(|stored: Stored| {
         let rule = &rules[in_force % (rules.len() - 1)];
         let request = clock.next(call, rule, &key);
         if let Ok(decision) = key.call(rule, clock.now, request) {
-            clock.heard(&decision);
+            clock.note_reply(&decision);
         }
     }
     let real = key.value.unwrap_or_default();

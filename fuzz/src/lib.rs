@@ -95,7 +95,7 @@ pub enum Step {
     Us(u64),
     /// By thousandths of the period.
     Period(u64),
-    /// To the moment at which the last call was told to come back, and the one before it.
+    /// To the moment that the wait in the last reply ends at, and the microsecond before it.
     Promise,
     Before,
     /// To the moment at which nothing would be used any more.
@@ -222,8 +222,8 @@ impl Clock {
         Request { amount, ahead: Span::from_us(ahead) }
     }
 
-    /// Remembers what was told.
-    pub fn heard(&mut self, decision: &Decision) {
+    /// Remembers the wait and the reset of a reply.
+    pub fn note_reply(&mut self, decision: &Decision) {
         self.wait = if let Wait::For(span) = decision.wait { span.as_us() } else { 0 };
         self.reset = decision.reset.as_us();
     }

@@ -74,3 +74,17 @@ pub(super) fn log(server: &Server<'_>, level: &CStr, message: &str) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::API_FUNCTIONS;
+
+    #[test]
+    fn the_linker_collects_the_functions() {
+        for wanted in
+            ["RedisModule_OpenKey", "RedisModule_BlockClient", "RedisModule_Replicate", "RedisModule_CreateCommand"]
+        {
+            assert!(API_FUNCTIONS.iter().any(|&(name, _)| name == wanted), "{wanted}");
+        }
+    }
+}

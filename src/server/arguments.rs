@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, CString};
 use std::fmt;
 use std::ptr;
 
-use redis_module::raw;
+use super::raw;
 
 /// The kind of an argument.
 pub enum ArgumentKind {

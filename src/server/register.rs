@@ -3,15 +3,13 @@
 use std::ffi::{c_int, CStr, CString};
 use std::ptr;
 
-use redis_module::raw;
 use redis_module::{Context, RedisString, Status};
 
-use super::api::{self, api, log, log_warning, Ctx, ServerString};
-use super::arguments::{Argument, RawArguments};
-use super::config::{configure, Parameter};
-use super::info::Info;
-use super::shortcuts::{propagation, reply};
-use super::{effects, Server};
+use super::api::{log, missing};
+use super::arguments::RawArguments;
+use super::config::configure;
+use super::shortcuts::reply;
+use super::{api, effects, log_warning, propagation, raw, Argument, Ctx, Info, Parameter, Server, ServerString};
 
 /// Where a command's keys are among its arguments, and how the command accesses them.
 #[derive(Clone, Copy)]
@@ -68,7 +66,7 @@ pub fn register<'c>(
     compat: impl Iterator<Item = &'c Command>,
 ) -> Status {
     let server = &Server::from_context(ctx);
-    if let Some(function) = api::missing() {
+    if let Some(function) = missing() {
         let needs = "redis-rl needs Redis 7.0.5 or newer, or Valkey 7.2 or newer";
         log_warning(server, &format!("{needs}: this server has no {function}"));
         return Status::Err;

@@ -7,12 +7,8 @@
 //!
 //! Charges all rules or none. Replies with 1 or 0 (charged or not), with wait_ms, and with a row of five integers for each rule.
 
-use super::error::{CommandName, Error};
-use super::grammar::{self, Args, Cursor, Rule};
-use super::numbers::count;
-use super::outcome::{now, record_outcome, reply, row, wait_ms};
-use super::target::Target;
-use super::waiting;
+use super::outcome::wait_ms;
+use super::{count, grammar, now, record_outcome, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
 use crate::limiter::{Decision, Span, Wait};
 use crate::queue::denied;
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};

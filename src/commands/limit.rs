@@ -8,11 +8,7 @@
 
 use std::ffi::CStr;
 
-use super::error::{CommandName, Error};
-use super::grammar::{self, Args, Cursor, Rule};
-use super::outcome::{now, record_outcome, reply, row};
-use super::target::Target;
-use super::waiting;
+use super::{grammar, now, record_outcome, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
 use crate::limiter::{Decision, Kind};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 

@@ -23,8 +23,14 @@ mod waiting;
 use redis_module::{Context, RedisString, Status};
 
 use crate::server::{self, Call, Command, Server};
-use grammar::Args;
 pub(crate) use stats::info_fields;
+
+// Most commands use these.
+use error::{CommandName, Error};
+use grammar::{Args, Cursor, Rule};
+use numbers::count;
+use outcome::{integer, now, record_outcome, reply, row};
+use target::Target;
 
 /// The commands that the module always provides.
 const COMMANDS: &[Command] = &[

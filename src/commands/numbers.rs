@@ -1,6 +1,6 @@
 //! Numbers and durations, as callers write them.
 
-use super::error::Error;
+use super::Error;
 use crate::limiter::{Span, MAX_PERIOD, MIN_PERIOD};
 
 /// The longest duration after RESERVE or BLOCK: a day.

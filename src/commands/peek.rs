@@ -7,11 +7,7 @@
 //! Replies with the integers of the limiter's own command, except that remaining and reset_ms show the present state, because
 //! no units are taken.
 
-use super::error::{CommandName, Error};
-use super::grammar::{self, Args, Cursor, Rule};
-use super::outcome::{now, reply, row};
-use super::target::Target;
-use super::waiting;
+use super::{grammar, now, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
 use crate::limiter::{Decision, Span};
 use crate::queue::denied;
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};

@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::error::{Error, Holds};
-use super::grammar::Rule;
+use super::error::Holds;
+use super::{Error, Rule};
 use crate::limiter::{Bytes, Change, Decision, Instant, Kind, Overflow, Policy, RecordError, Span, View, MIN_LEN};
 use crate::queue::KeyState;
 use crate::server::{ReadKey, Value, WriteKey};

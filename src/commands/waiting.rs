@@ -9,11 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use lazy_static::lazy_static;
 
-use super::error::{CommandName, Error};
-use super::grammar::Rule;
-use super::outcome::{now, record_outcome, reply, row};
 use super::stats::{ABANDONED, TIMEOUTS, WAITS};
-use super::target::Target;
+use super::{now, record_outcome, reply, row, CommandName, Error, Rule, Target};
 use crate::limiter::{Decision, Instant, Span, Wait};
 use crate::queue::{self, denied, first_grant, Queues, Waiter};
 use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey, ReplyHandler, Server, Timer, WriteKey};

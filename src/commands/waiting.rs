@@ -5,9 +5,7 @@
 //! clients, so that no other call takes longer because of them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-
-use lazy_static::lazy_static;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::stats::{ABANDONED, TIMEOUTS, WAITS};
 use super::{now, record_outcome, reply, row, CommandName, Error, Rule, Target};
@@ -40,9 +38,7 @@ struct WaitQueues {
     clocks: Option<(Instant, i64)>,
 }
 
-lazy_static! {
-    static ref WAIT_QUEUES: Mutex<WaitQueues> = Mutex::default();
-}
+static WAIT_QUEUES: LazyLock<Mutex<WaitQueues>> = LazyLock::new(Mutex::default);
 
 /// The number of waiting clients. If it is 0, calls need not lock the queues.
 static WAITER_COUNT: AtomicUsize = AtomicUsize::new(0);

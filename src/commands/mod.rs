@@ -78,9 +78,10 @@ pub(crate) fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
 }
 
 /// Unloads the module: frees all memory that it has allocated.
-pub(crate) fn unload() {
+pub(crate) fn unload(_: &Context) -> Status {
     top::free();
     server::unregister();
+    Status::Ok
 }
 
 impl Call<'_> {

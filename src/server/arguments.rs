@@ -70,11 +70,8 @@ impl fmt::Display for Argument {
             ArgumentKind::OneOf(_) | ArgumentKind::Block(_) => " [...]".into(),
             _ => format!(" [{} ...]", self.name),
         };
-        if self.optional {
-            write!(f, "[{text}{again}]")
-        } else {
-            write!(f, "{text}{again}")
-        }
+        let (open, close) = if self.optional { ("[", "]") } else { ("", "") };
+        write!(f, "{open}{text}{again}{close}")
     }
 }
 

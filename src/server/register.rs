@@ -83,21 +83,16 @@ pub fn register<'c>(
         return Status::Err;
     }
     add_category(server);
-    for command in commands {
-        if !(create(server, command) && describe(server, command)) {
-            return could_not_register(server, command);
-        }
-    }
-    for command in compat {
-        if !create(server, command) {
-            let name = command.name.to_string_lossy();
-            log(
-                server,
-                c"notice",
-                &format!("redis-rl does not provide the command {name}: the server has one of that name"),
-            );
-        } else if !describe(server, command) {
-            return could_not_register(server, command);
+    let required = commands.iter().map(|command| (command, true));
+    for (command, is_required) in required.chain(compat.map(|command| (command, false))) {
+        let name = command.name.to_string_lossy();
+        let is_created = create(server, command);
+        if !is_created && !is_required {
+            let message = format!("redis-rl does not provide the command {name}: the server has one of that name");
+            log(server, c"notice", &message);
+        } else if !is_created || !describe(server, command) {
+            log_warning(server, &format!("redis-rl could not register the command {name}"));
+            return Status::Err;
         }
     }
     effects::start();
@@ -111,11 +106,6 @@ pub fn unregister() {
     effects::stop();
     propagation::reset();
     reply::stop();
-}
-
-fn could_not_register(server: &Server<'_>, command: &Command) -> Status {
-    log_warning(server, &format!("redis-rl could not register the command {}", command.name.to_string_lossy()));
-    Status::Err
 }
 
 /// The module option of Valkey 9 by which a module declares that whole slots may be moved (`CLUSTER MIGRATESLOTS`). That is

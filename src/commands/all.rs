@@ -148,8 +148,6 @@ const fn target(index: usize, rule: &Rule) -> Target {
 fn check_distinct(call: &Call<'_>, keys: usize) -> Result<(), Error> {
     let mut names: Vec<_> = (0..keys).map(|index| (call.argument(FIRST_KEY + index), index + 1)).collect();
     names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        Some(pair) => Err(Error::SameKey(pair[0].1, pair[1].1)),
-        None => Ok(()),
-    }
+    let same = names.windows(2).find(|pair| pair[0].0 == pair[1].0);
+    same.map_or(Ok(()), |pair| Err(Error::SameKey(pair[0].1, pair[1].1)))
 }

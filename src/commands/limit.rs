@@ -47,9 +47,8 @@ const fn command<const KIND: usize>(name: &'static CStr, summary: &'static CStr,
 }
 
 fn arguments(kind: Kind) -> Vec<Argument> {
-    let mut arguments = vec![grammar::key_argument()];
-    arguments.extend(grammar::rule_arguments(kind, CommandName::Limit(kind)));
-    arguments
+    let rule = grammar::rule_arguments(kind, CommandName::Limit(kind));
+    [grammar::key_argument()].into_iter().chain(rule).collect()
 }
 
 /// The handler for `Kind::ALL[KIND]`. Each algorithm needs its own callback, because the server passes no data to callbacks.

@@ -25,9 +25,7 @@ pub(super) const COMMAND: Command = Command {
 
 fn arguments() -> Vec<Argument> {
     vec![grammar::algorithm_arguments("algorithm", |kind| {
-        let mut arguments = vec![grammar::key_argument()];
-        arguments.extend(grammar::rule_arguments(kind, CommandName::Peek));
-        arguments
+        [grammar::key_argument()].into_iter().chain(grammar::rule_arguments(kind, CommandName::Peek)).collect()
     })]
 }
 

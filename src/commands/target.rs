@@ -67,11 +67,8 @@ impl Target {
         let stored = self.stored(key)?;
         let (decision, _) = self.view(stored, rule, now)?.decide(rule.request)?;
         // A change lengthens a value by less than this.
-        if WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
-            Ok(decision)
-        } else {
-            Err(Overflow.into())
-        }
+        let fits = WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT);
+        fits.then_some(decision).ok_or_else(|| Overflow.into())
     }
 
     /// Decides a request, and changes the key accordingly if `accept` returns true for the decision. Returns the decision and

@@ -25,7 +25,7 @@ use redis_module::{Context, RedisString, Status};
 use crate::server::{self, Call, Command, Server};
 pub(crate) use stats::info_fields;
 
-// Most commands use these.
+// Several commands use each of these, through `super`.
 use error::{CommandName, Error};
 use grammar::{Args, Cursor, Rule};
 use numbers::count;

@@ -17,7 +17,7 @@ mod register;
 mod shortcuts;
 mod write_refusals;
 
-// Most files of this layer use these.
+// Several files of this layer use each of these, through `super`.
 use api::{api, contain_panic, log_warning, string_bytes, Ctx, ServerString};
 use info::Info;
 use redis_module::raw;

@@ -9,7 +9,9 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lazy_static::lazy_static;
 
 use super::parameters::{MAX_TOP_KEYS, TOP_HALF_LIFE, TOP_KEYS};
 use super::{count, grammar, integer, now, reply, Args, CommandName, Error};
@@ -59,7 +61,9 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<TopArgs, Error> {
     }
 }
 
-static DENIALS: LazyLock<Mutex<Sketch>> = LazyLock::new(|| Mutex::new(empty()));
+lazy_static! {
+    static ref DENIALS: Mutex<Sketch> = Mutex::new(empty());
+}
 
 /// A table that counts nothing and takes no memory.
 fn empty() -> Sketch {

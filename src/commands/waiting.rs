@@ -5,7 +5,9 @@
 //! clients, so that no other call takes longer because of them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use lazy_static::lazy_static;
 
 use super::stats::{ABANDONED, TIMEOUTS, WAITS};
 use super::{now, record_outcome, reply, row, CommandName, Error, Rule, Target};
@@ -38,7 +40,9 @@ struct WaitQueues {
     clocks: Option<(Instant, i64)>,
 }
 
-static WAIT_QUEUES: LazyLock<Mutex<WaitQueues>> = LazyLock::new(Mutex::default);
+lazy_static! {
+    static ref WAIT_QUEUES: Mutex<WaitQueues> = Mutex::default();
+}
 
 /// The number of waiting clients. If it is 0, calls need not lock the queues.
 static WAITER_COUNT: AtomicUsize = AtomicUsize::new(0);

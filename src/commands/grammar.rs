@@ -3,8 +3,8 @@
 //! Arguments are arbitrary bytes. Keywords come in any order and any letter case, each at most once. `COMMAND DOCS` is
 //! generated from the same tables that the parser reads.
 
-use super::error::{CommandName, Error};
-use super::numbers::{self, count, printable, BAD_PERIOD};
+use super::numbers::{self, printable, BAD_PERIOD};
+use super::{count, CommandName, Error};
 use crate::limiter::{Amount, Kind, OptionSpec, OptionValue, Policy, PolicyOption, Quota, Request, Span, MAX_UNITS};
 use crate::server::{Argument, ArgumentKind};
 

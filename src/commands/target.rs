@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::error::{Error, Holds};
-use super::grammar::Rule;
+use super::error::Holds;
+use super::{Error, Rule};
 use crate::limiter::{Bytes, Change, Decision, Instant, Kind, Overflow, Policy, RecordError, Span, View, MIN_LEN};
 use crate::queue::KeyState;
 use crate::server::{ReadKey, Value, WriteKey};
@@ -67,11 +67,8 @@ impl Target {
         let stored = self.stored(key)?;
         let (decision, _) = self.view(stored, rule, now)?.decide(rule.request)?;
         // A change lengthens a value by less than this.
-        if WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
-            Ok(decision)
-        } else {
-            Err(Overflow.into())
-        }
+        let fits = WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT);
+        fits.then_some(decision).ok_or_else(|| Overflow.into())
     }
 
     /// Decides a request, and changes the key accordingly if `accept` returns true for the decision. Returns the decision and

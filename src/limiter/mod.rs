@@ -134,7 +134,7 @@ impl Policy {
     pub const fn limit(&self) -> u64 {
         match self {
             Self::Meter(meter) => meter.limit,
-            Self::Slide(slide) => slide.limit(),
+            Self::Slide(slide) => slide.quota.limit(),
         }
     }
 
@@ -142,7 +142,7 @@ impl Policy {
     pub const fn period(&self) -> Span {
         match self {
             Self::Meter(meter) => Span::from_us(meter.period_us),
-            Self::Slide(slide) => slide.period(),
+            Self::Slide(slide) => slide.quota.period(),
         }
     }
 
@@ -181,7 +181,7 @@ impl Policy {
             }
             Self::Slide(slide) => {
                 let view = slide::View::load(slide, stored, now)?;
-                Ok(if slide.limit() == 0 { View::Closed } else { View::Slide(view) })
+                Ok(if slide.quota.limit() == 0 { View::Closed } else { View::Slide(view) })
             }
         }
     }

@@ -4,12 +4,8 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::{Deref, RangeInclusive};
 
-use redis_module::raw;
-
-use super::api::{api, ServerString};
 use super::effects::Effects;
-use super::shortcuts::propagation;
-use super::{Call, Server};
+use super::{api, propagation, raw, Call, Server, ServerString};
 
 /// The longest string that the server stores.
 const MAX_LEN: usize = 512 * 1024 * 1024;

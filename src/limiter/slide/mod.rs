@@ -54,7 +54,7 @@ pub(super) const SPEC: Spec = Spec {
 /// Sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slide {
-    quota: Quota,
+    pub(super) quota: Quota,
     /// Ticks in a period.
     segments: u64,
 }
@@ -70,16 +70,8 @@ impl Slide {
         }
     }
 
-    pub(super) const fn limit(&self) -> u64 {
-        self.quota.limit()
-    }
-
-    pub(super) const fn period(&self) -> Span {
-        self.quota.period()
-    }
-
     const fn grid(&self) -> Grid {
-        let period_us = self.period().as_us();
+        let period_us = self.quota.period().as_us();
         Grid { tick_us: period_us.div_ceil(self.segments), period_us }
     }
 }
@@ -109,7 +101,7 @@ impl<'a> View<'a> {
             Some(bytes) => Log::decode(bytes)?,
             None => Log { limit: 0, grid, base: 0, before_first: 0, mark: 0, entries: &[] },
         };
-        Ok(Self::new(log, slide.limit(), grid, now))
+        Ok(Self::new(log, slide.quota.limit(), grid, now))
     }
 
     /// Decodes a log, and computes its state under the policy in its header.

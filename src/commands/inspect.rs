@@ -40,6 +40,7 @@ impl CommandHandler for Inspect {
                         Fact::Word(word) => call.reply_string(word),
                         Fact::Number(number) => call.reply_integer(number),
                         Fact::Milliseconds(span) => reply_milliseconds(call, span),
+                        Fact::Holders(_) => call.reply_nil(),
                     }
                 }
             }

@@ -106,7 +106,7 @@ pub(super) fn wake(call: &Call<'_>, index: usize) {
 pub(super) fn block_or_deny(
     call: &Call<'_>,
     key: &WriteKey<'_>,
-    rule: &Rule,
+    rule: &Rule<'_>,
     now: Instant,
 ) -> Result<Option<Decision>, Error> {
     let decision = Target::only(rule.policy.kind()).peek(key, rule, now)?;
@@ -128,7 +128,8 @@ pub(super) fn block_or_deny(
     let Some(client) = WaitingClient::block(call) else { return Ok(Some(without_block)) };
     WAITS.increment();
     let (Rule { policy, request, .. }, deadline) = (*rule, now.saturating_add(timeout));
-    let waiter = Waiter { client, policy, request, joined: now, deadline };
+    let (amount, id) = (request.amount, request.id.map(|id| id.as_bytes().into()));
+    let waiter = Waiter { client, policy, amount, id, joined: now, deadline };
     let mut waiting = lock();
     waiting.adjust_to_clock(call);
     waiting.queues.join(call.db(), call.argument(1).unwrap_or_default(), waiter, key, now.saturating_add(need));
@@ -227,7 +228,7 @@ impl EventHandler for WaitQueues {
                     let served = lock().queues.serve(id, &mut key, now, may_grant, BATCH - answers.len());
                     for (waiter, answer) in served {
                         if let Ok(decision) = &answer {
-                            let (kind, amount) = (waiter.policy.kind(), waiter.request.amount);
+                            let (kind, amount) = (waiter.policy.kind(), waiter.amount);
                             decided.push((db, name.clone(), kind, amount, decision.granted));
                         }
                         answers.push((waiter.client, answer));
@@ -302,11 +303,11 @@ fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>) -> Result<De
     let (kind, now) = (waiter.policy.kind(), now(call));
     // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
     let key = ReadKey::open(call, 1).ok_or(Error::Arity(CommandName::Limit(kind)))?;
-    let rule = Rule { policy: waiter.policy, request: waiter.request, block: None };
+    let rule = Rule { policy: waiter.policy, request: waiter.request(), block: None };
     let decision = denied(Target::only(kind).peek(&key, &rule, now)?, waiter.timeout());
     drop(key);
     TIMEOUTS.increment();
-    record_outcome(call, || call.key(1), kind, waiter.request.amount, false, now);
+    record_outcome(call, || call.key(1), kind, waiter.amount, false, now);
     Ok(decision)
 }
 

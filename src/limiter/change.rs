@@ -68,7 +68,7 @@ impl Bytes {
     }
 
     /// The patches of [`Change::Patch`]: where each belongs in the value, and its bytes. Offsets ascend, and patches do not overlap.
-    pub fn patches(&self) -> impl Iterator<Item = (usize, &[u8])> {
+    pub fn patches(&self) -> impl Iterator<Item = (usize, &[u8])> + Clone {
         let ends = self.patches.iter().skip(1).map(|&(_, start)| start).chain([self.as_slice().len()]);
         self.patches.iter().zip(ends).map(|(&(offset, start), end)| (offset, &self.as_slice()[start..end]))
     }

@@ -332,7 +332,7 @@ fn put_patches(old: &[u8], patches: BTreeMap<usize, Vec<u8>>, bytes: &mut Bytes)
 }
 
 /// The aggregate of leases: the first and the last deadline of the live ones.
-pub(super) mod bounds {
+pub(in crate::limiter) mod bounds {
     use super::Slot;
 
     pub(in crate::limiter) const NONE: u128 = pack(i64::MAX, i64::MIN);

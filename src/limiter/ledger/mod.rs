@@ -30,7 +30,7 @@
 mod edit;
 mod layers;
 
-pub(super) use edit::{Edit, Finish};
+pub(super) use edit::{bounds, Edit, Finish};
 
 use super::record::{self, RecordError};
 use super::{Decision, Instant, Kind, Snapshot, Span, Wait};
@@ -216,6 +216,11 @@ impl Slot {
         Decision { granted: self.units, limit, remaining, wait: Wait::For(left), reset, retried: true }
     }
 
+    /// The slot of a lease that is renewed until the deadline of `fresh`.
+    pub(super) const fn renewed(self, fresh: &Self) -> Self {
+        Self { when: fresh.when, span_us: fresh.span_us, ..self }
+    }
+
     /// Whether the id has been neither settled nor forgotten. It may be past.
     pub(super) const fn is_live(&self) -> bool {
         self.len > 0
@@ -300,6 +305,11 @@ impl<'a> Ledger<'a> {
     /// The slots in use, in order.
     pub(super) fn slots(&self) -> impl DoubleEndedIterator<Item = (usize, Slot)> + '_ {
         (0..self.len()).map(|index| (index, self.slot(index)))
+    }
+
+    /// The slots of a block that are in use.
+    pub(super) fn block_slots(self, block: usize) -> impl Iterator<Item = (usize, Slot)> + 'a {
+        (BLOCK * block..(BLOCK * (block + 1)).min(self.len())).map(move |index| (index, self.slot(index)))
     }
 
     /// The number of live slots that are not past, and their units.

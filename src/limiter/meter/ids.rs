@@ -184,7 +184,7 @@ impl<'a> View<'a> {
         bytes: &mut Bytes,
     ) -> Result<Option<Settlement>, Overflow> {
         let Some((ledger, index, slot)) = self.find(id) else { return Ok(None) };
-        let Self { meter, now, level, .. } = *self;
+        let Self { meter, level, .. } = *self;
         let (charged, settled) = (meter.grains(slot.units), meter.grains(units));
         let mut edit = self.edit();
         let used = match charged.checked_sub(settled) {

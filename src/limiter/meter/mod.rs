@@ -46,7 +46,7 @@ impl Drain {
             Kind::Fixed => matches!(self, Self::Windows),
             Kind::Gcra => matches!(self, Self::Smooth),
             Kind::Bucket => matches!(self, Self::Smooth | Self::Steps),
-            Kind::Slide => false,
+            Kind::Slide | Kind::Lease => false,
         }
     }
 }

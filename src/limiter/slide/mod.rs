@@ -26,6 +26,7 @@
 //!
 //! Counts wrap around at 2^32. Their differences are right all the same, because no window holds 2^32 units.
 
+mod ids;
 mod log;
 mod write;
 
@@ -197,11 +198,11 @@ impl<'a> View<'a> {
         }
     }
 
-    pub(super) fn decide(&self, Request { amount, ahead }: Request) -> Result<(Decision, super::Next), Overflow> {
+    pub(super) fn decide(&self, Request { amount, ahead, .. }: Request<'_>) -> Result<(Decision, super::Next<'static>), Overflow> {
         let limit = self.limit;
         let used = u64::from(self.used());
         let Snapshot { remaining: free, reset } = self.snapshot();
-        let denied = |wait| Ok((Decision { granted: 0, limit, remaining: free, wait, reset }, super::Next::Keep));
+        let denied = |wait| Ok((Decision { granted: 0, limit, remaining: free, wait, reset, retried: false }, super::Next::Keep));
 
         let plan = self.plan();
         let mut acts = self.now;
@@ -245,12 +246,13 @@ impl<'a> View<'a> {
             remaining: limit.saturating_sub(u64::from(after) + self.units_revived(&plan)),
             wait: Wait::For(acts.since(self.now)),
             reset: Span::saturating((used_until_us - i128::from(self.now.as_us())).unsigned_abs()),
+            retried: false,
         };
         Ok((decision, super::Next::Slide(Next::grant(units, tick, count, Instant::saturating(expires_us)))))
     }
 
     /// Gives back the newest `units`, which must be at most [`Self::used`].
-    fn refund(&self, units: u32, reset: Span, plan: &write::Plan) -> (Decision, super::Next) {
+    fn refund(&self, units: u32, reset: Span, plan: &write::Plan) -> (Decision, super::Next<'static>) {
         let limit = self.limit;
         let used = self.used() - units;
         let decision = |used: u64, reset| Decision {
@@ -259,6 +261,7 @@ impl<'a> View<'a> {
             remaining: limit.saturating_sub(used),
             wait: Wait::NONE,
             reset,
+            retried: false,
         };
         if units == 0 {
             return (decision(used.into(), reset), super::Next::Keep);

@@ -35,7 +35,7 @@ impl Edit<'_> {
     pub(in crate::limiter) fn carry(&mut self, map: impl Fn(u128) -> u128) {
         let sum = self.header.aggregate;
         if map(sum) == sum {
-            // As `map` never increases a number, and keeps the largest one.. 
+            // As `map` never increases a number, and keeps the largest one..
         }
         let (mut before, mut after) = (0_u128, 0_u128);
         for index in 0..self.old_len() {

@@ -172,7 +172,7 @@ impl Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     /// The length of the id; 0: the slot is dead.
-    len: usize,
+    pub(super) len: usize,
     /// The units that were granted.
     pub(super) units: u64,
     /// FIXED: the number of the window that holds the units; SLIDE: their tick; a lease: its deadline.

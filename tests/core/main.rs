@@ -2,6 +2,7 @@
 
 mod changes;
 mod damage;
+mod exercise;
 mod leases;
 mod model;
 mod properties;

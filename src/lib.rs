@@ -17,12 +17,12 @@ pub mod queue;
 mod server;
 pub mod sketch;
 
-use redis_module::{Context, InfoContext, RedisResult, RedisString, Status};
+use redis_module::{InfoContext, RedisResult};
 use redis_module_macros::info_command_handler;
 
 /// The entry points that the server looks for in a module.
 mod module {
-    use super::{load, unload};
+    use crate::commands::{load, unload};
     use redis_module::redis_module;
 
     redis_module! {
@@ -35,15 +35,6 @@ mod module {
         init: load,
         deinit: unload,
     }
-}
-
-fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
-    commands::load(ctx, arguments)
-}
-
-fn unload(_: &Context) -> Status {
-    commands::unload();
-    Status::Ok
 }
 
 /// `INFO rl`

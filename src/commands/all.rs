@@ -7,12 +7,8 @@
 //!
 //! Charges all rules or none. Replies with 1 or 0 (charged or not), with wait_ms, and with a row of five integers for each rule.
 
-use super::error::{CommandName, Error};
-use super::grammar::{self, Args, Cursor, Rule};
-use super::numbers::count;
-use super::outcome::{now, record_outcome, reply, row, wait_ms};
-use super::target::Target;
-use super::waiting;
+use super::outcome::wait_ms;
+use super::{count, grammar, now, record_outcome, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
 use crate::limiter::{Decision, Span, Wait};
 use crate::queue::denied;
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
@@ -152,8 +148,6 @@ const fn target(index: usize, rule: &Rule) -> Target {
 fn check_distinct(call: &Call<'_>, keys: usize) -> Result<(), Error> {
     let mut names: Vec<_> = (0..keys).map(|index| (call.argument(FIRST_KEY + index), index + 1)).collect();
     names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        Some(pair) => Err(Error::SameKey(pair[0].1, pair[1].1)),
-        None => Ok(()),
-    }
+    let same = names.windows(2).find(|pair| pair[0].0 == pair[1].0);
+    same.map_or(Ok(()), |pair| Err(Error::SameKey(pair[0].1, pair[1].1)))
 }

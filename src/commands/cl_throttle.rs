@@ -8,12 +8,8 @@
 //! and can share a key. A negative quantity gives units back. A quantity of 0 takes none, as `RL.PEEK`. Replies with five
 //! integers: limited (0 or 1), limit, remaining, retry_after, reset_after; the last two are in seconds.
 
-use super::error::{CommandName, Error};
-use super::grammar::{self, Args, Rule};
-use super::limit;
-use super::numbers::{count, digits, BAD_PERIOD};
-use super::outcome::{integer, now, reply};
-use super::target::Target;
+use super::numbers::{digits, BAD_PERIOD};
+use super::{count, grammar, integer, limit, now, reply, Args, CommandName, Error, Rule, Target};
 use crate::limiter::{Amount, Decision, Kind, Policy, PolicyOption, Quota, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, ReadKey};
 

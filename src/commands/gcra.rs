@@ -7,9 +7,8 @@
 //! The reply is that of [`cl_throttle`]. The errors and their texts follow the tests of the server's own command.
 
 use super::cl_throttle::{self, policy, ThrottleArgs};
-use super::error::{CommandName, Error};
-use super::grammar::{self, Args};
 use super::numbers::{self, digits, printable, sign};
+use super::{grammar, Args, CommandName, Error};
 use crate::limiter::{Amount, Span, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec};
 

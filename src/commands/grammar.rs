@@ -3,8 +3,8 @@
 //! Arguments are arbitrary bytes. Keywords come in any order and any letter case, each at most once. `COMMAND DOCS` is
 //! generated from the same tables that the parser reads.
 
-use super::error::{CommandName, Error};
-use super::numbers::{self, count, printable, BAD_PERIOD};
+use super::numbers::{self, printable, BAD_PERIOD};
+use super::{count, CommandName, Error};
 use crate::limiter::{Amount, Kind, OptionSpec, OptionValue, Policy, PolicyOption, Quota, Request, Span, MAX_UNITS};
 use crate::server::{Argument, ArgumentKind};
 
@@ -22,11 +22,11 @@ impl Args for [&[u8]] {
 
 /// A policy and a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct Rule<'r> {
     /// The limit, the period and the algorithm's options.
     pub policy: Policy,
     /// The amount, and how far in the future it may be booked.
-    pub request: Request,
+    pub request: Request<'r>,
     /// The longest time for which the client may be blocked until the units are free; `None`: it must not be blocked.
     pub block: Option<Span>,
 }
@@ -69,7 +69,7 @@ struct WaitClause {
     keyword: &'static str,
     /// The keywords for the amount that it can be combined with.
     amounts: &'static [&'static str],
-    set: fn(&mut Rule, Span),
+    set: fn(&mut Rule<'_>, Span),
 }
 
 /// The keywords for the wait.

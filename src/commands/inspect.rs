@@ -6,11 +6,7 @@
 //!
 //! Replies with a map of names and values, or with nil if the key does not exist.
 
-use super::error::{CommandName, Error};
-use super::grammar;
-use super::outcome::{integer, now, reply};
-use super::target::Target;
-use super::waiting;
+use super::{grammar, integer, now, reply, waiting, CommandName, Error, Target};
 use crate::limiter::{self, Fact, Inspection, Span};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};
 
@@ -44,6 +40,7 @@ impl CommandHandler for Inspect {
                         Fact::Word(word) => call.reply_string(word),
                         Fact::Number(number) => call.reply_integer(number),
                         Fact::Milliseconds(span) => reply_milliseconds(call, span),
+                        Fact::Holders(_) => call.reply_nil(),
                     }
                 }
             }

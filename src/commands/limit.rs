@@ -8,11 +8,7 @@
 
 use std::ffi::CStr;
 
-use super::error::{CommandName, Error};
-use super::grammar::{self, Args, Cursor, Rule};
-use super::outcome::{now, record_outcome, reply, row};
-use super::target::Target;
-use super::waiting;
+use super::{grammar, now, record_outcome, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
 use crate::limiter::{Decision, Kind};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
@@ -51,9 +47,8 @@ const fn command<const KIND: usize>(name: &'static CStr, summary: &'static CStr,
 }
 
 fn arguments(kind: Kind) -> Vec<Argument> {
-    let mut arguments = vec![grammar::key_argument()];
-    arguments.extend(grammar::rule_arguments(kind, CommandName::Limit(kind)));
-    arguments
+    let rule = grammar::rule_arguments(kind, CommandName::Limit(kind));
+    [grammar::key_argument()].into_iter().chain(rule).collect()
 }
 
 /// The handler for `Kind::ALL[KIND]`. Each algorithm needs its own callback, because the server passes no data to callbacks.

@@ -23,8 +23,14 @@ mod waiting;
 use redis_module::{Context, RedisString, Status};
 
 use crate::server::{self, Call, Command, Server};
-use grammar::Args;
 pub(crate) use stats::info_fields;
+
+// Several commands use each of these, through `super`.
+use error::{CommandName, Error};
+use grammar::{Args, Cursor, Rule};
+use numbers::count;
+use outcome::{integer, now, record_outcome, reply, row};
+use target::Target;
 
 /// The commands that the module always provides.
 const COMMANDS: &[Command] = &[
@@ -72,9 +78,10 @@ pub(crate) fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
 }
 
 /// Unloads the module: frees all memory that it has allocated.
-pub(crate) fn unload() {
+pub(crate) fn unload(_: &Context) -> Status {
     top::free();
     server::unregister();
+    Status::Ok
 }
 
 impl Call<'_> {

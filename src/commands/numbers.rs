@@ -1,6 +1,6 @@
 //! Numbers and durations, as callers write them.
 
-use super::error::Error;
+use super::Error;
 use crate::limiter::{Span, MAX_PERIOD, MIN_PERIOD};
 
 /// The longest duration after RESERVE or BLOCK: a day.
@@ -16,10 +16,8 @@ pub(super) fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Resu
 
 /// Parses a word that consists of digits; `None` if it contains anything else or is empty, or if the number exceeds 64 bits.
 pub(super) fn digits(word: &[u8]) -> Option<u64> {
-    match leading_digits(word)? {
-        (number, []) => Some(number),
-        _ => None,
-    }
+    let (number, rest) = leading_digits(word)?;
+    rest.is_empty().then_some(number)
 }
 
 /// Splits an optional sign off. Returns whether it is a minus, and the rest of the word.

@@ -1,7 +1,6 @@
 //! The reply to a call, the statistics, and keyspace notifications.
 
-use super::error::Error;
-use super::{stats, top};
+use super::{stats, top, Error};
 use crate::limiter::{Amount, Decision, Instant, Kind, Wait};
 use crate::server::{Call, Server};
 

@@ -7,11 +7,7 @@
 //! Replies with the integers of the limiter's own command, except that remaining and reset_ms show the present state, because
 //! no units are taken.
 
-use super::error::{CommandName, Error};
-use super::grammar::{self, Args, Cursor, Rule};
-use super::outcome::{now, reply, row};
-use super::target::Target;
-use super::waiting;
+use super::{grammar, now, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
 use crate::limiter::{Decision, Span};
 use crate::queue::denied;
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};
@@ -29,9 +25,7 @@ pub(super) const COMMAND: Command = Command {
 
 fn arguments() -> Vec<Argument> {
     vec![grammar::algorithm_arguments("algorithm", |kind| {
-        let mut arguments = vec![grammar::key_argument()];
-        arguments.extend(grammar::rule_arguments(kind, CommandName::Peek));
-        arguments
+        [grammar::key_argument()].into_iter().chain(grammar::rule_arguments(kind, CommandName::Peek)).collect()
     })]
 }
 

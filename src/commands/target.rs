@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::error::{Error, Holds};
-use super::grammar::Rule;
+use super::error::Holds;
+use super::{Error, Rule};
 use crate::limiter::{Bytes, Change, Decision, Instant, Kind, Overflow, Policy, RecordError, Span, View, MIN_LEN};
 use crate::queue::KeyState;
 use crate::server::{ReadKey, Value, WriteKey};
@@ -53,25 +53,22 @@ impl Target {
 
     /// Loads the limiter from the value of the key.
     #[inline(always)]
-    fn view<'k>(self, stored: Option<&'k [u8]>, rule: &'k Rule, now: Instant) -> Result<View<'k>, Box<Error>> {
+    fn view<'k>(self, stored: Option<&'k [u8]>, rule: &'k Rule<'_>, now: Instant) -> Result<View<'k>, Box<Error>> {
         rule.policy.view(stored, now).map_err(|error| Box::new(self.record_error(error)))
     }
 
     /// The decision of [`View::peek`].
-    pub(super) fn peek(self, key: &ReadKey<'_>, rule: &Rule, now: Instant) -> Result<Decision, Box<Error>> {
+    pub(super) fn peek(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Decision, Box<Error>> {
         Ok(self.view(self.stored(key)?, rule, now)?.peek(rule.request)?)
     }
 
     /// Returns the decision or the error that [`Self::charge`] would return, but changes nothing.
-    pub(super) fn decide(self, key: &ReadKey<'_>, rule: &Rule, now: Instant) -> Result<Decision, Box<Error>> {
+    pub(super) fn decide(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Decision, Box<Error>> {
         let stored = self.stored(key)?;
         let (decision, _) = self.view(stored, rule, now)?.decide(rule.request)?;
         // A change lengthens a value by less than this.
-        if WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
-            Ok(decision)
-        } else {
-            Err(Overflow.into())
-        }
+        let fits = WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT);
+        fits.then_some(decision).ok_or_else(|| Overflow.into())
     }
 
     /// Decides a request, and changes the key accordingly if `accept` returns true for the decision. Returns the decision and
@@ -80,7 +77,7 @@ impl Target {
     pub(super) fn charge(
         self,
         key: &mut WriteKey<'_>,
-        rule: &Rule,
+        rule: &Rule<'_>,
         now: Instant,
         accept: impl FnOnce(&Decision) -> bool,
     ) -> Result<Option<(Decision, bool)>, Box<Error>> {
@@ -110,6 +107,12 @@ fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), 
                 return Err(Overflow);
             }
             key.write(offset, (head, tail), deadlines(expires, slack));
+        }
+        Change::Patch { len, expires, slack } => {
+            if !WriteKey::fits(len) {
+                return Err(Overflow);
+            }
+            key.patch(len, bytes.patches(), deadlines(expires, slack));
         }
         Change::Remove => key.remove(),
     }
@@ -144,6 +147,7 @@ impl KeyState for WriteKey<'_> {
             Change::Write { offset, head, expires, slack } => {
                 Change::Write { offset, head, expires: expires.max(now), slack }
             }
+            Change::Patch { len, expires, slack } => Change::Patch { len, expires: expires.max(now), slack },
             change => change,
         };
         Ok(commit(self, &change, bytes)?)

@@ -13,11 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lazy_static::lazy_static;
 
-use super::error::{CommandName, Error};
-use super::grammar::{self, Args};
-use super::numbers::count;
-use super::outcome::{integer, now, reply};
 use super::parameters::{MAX_TOP_KEYS, TOP_HALF_LIFE, TOP_KEYS};
+use super::{count, grammar, integer, now, reply, Args, CommandName, Error};
 use crate::limiter::{Instant, Span};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, Server};
 use crate::sketch::Sketch;

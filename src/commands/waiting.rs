@@ -9,11 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use lazy_static::lazy_static;
 
-use super::error::{CommandName, Error};
-use super::grammar::Rule;
-use super::outcome::{now, record_outcome, reply, row};
 use super::stats::{ABANDONED, TIMEOUTS, WAITS};
-use super::target::Target;
+use super::{now, record_outcome, reply, row, CommandName, Error, Rule, Target};
 use crate::limiter::{Decision, Instant, Span, Wait};
 use crate::queue::{self, denied, first_grant, Queues, Waiter};
 use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey, ReplyHandler, Server, Timer, WriteKey};
@@ -97,7 +94,7 @@ pub(super) fn count_waiters(call: &Call<'_>, index: usize) -> usize {
 /// Sets the timer to serve the queue of the key that argument `index` names now, because the call has changed the key.
 pub(super) fn wake(call: &Call<'_>, index: usize) {
     if let Some(name) = call.argument(index) {
-        WaitQueues::wake_with(call, |queues, now| queues.wake(call.db(), name, now));
+        WaitQueues::update(call, |waiting, now| waiting.queues.wake(call.db(), name, now));
     }
 }
 
@@ -109,7 +106,7 @@ pub(super) fn wake(call: &Call<'_>, index: usize) {
 pub(super) fn block_or_deny(
     call: &Call<'_>,
     key: &WriteKey<'_>,
-    rule: &Rule,
+    rule: &Rule<'_>,
     now: Instant,
 ) -> Result<Option<Decision>, Error> {
     let decision = Target::only(rule.policy.kind()).peek(key, rule, now)?;
@@ -131,7 +128,8 @@ pub(super) fn block_or_deny(
     let Some(client) = WaitingClient::block(call) else { return Ok(Some(without_block)) };
     WAITS.increment();
     let (Rule { policy, request, .. }, deadline) = (*rule, now.saturating_add(timeout));
-    let waiter = Waiter { client, policy, request, joined: now, deadline };
+    let (amount, id) = (request.amount, request.id.map(|id| id.as_bytes().into()));
+    let waiter = Waiter { client, policy, amount, id, joined: now, deadline };
     let mut waiting = lock();
     waiting.adjust_to_clock(call);
     waiting.queues.join(call.db(), call.argument(1).unwrap_or_default(), waiter, key, now.saturating_add(need));
@@ -196,16 +194,16 @@ impl WaitQueues {
         }
     }
 
-    /// Calls `wake`, which sets the wake times of queues to now, and sets the timer accordingly. Does nothing while a queue is being
-    /// served, because the timer itself then causes the change.
-    fn wake_with(server: &Server<'_>, wake: impl FnOnce(&mut Queues<WaitingClient>, Instant)) {
+    /// Adjusts the queues to the clock, calls `change`, and sets the timer accordingly. Does nothing if no client waits, or
+    /// while a queue is being served: [`Self::on_timer`] then causes the call, and sets the timer afterwards.
+    fn update(server: &Server<'_>, change: impl FnOnce(&mut Self, Instant)) {
         if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
             return;
         }
         let Some(mut waiting) = try_lock() else { return };
         waiting.adjust_to_clock(server);
         let now = now(server);
-        wake(&mut waiting.queues, now);
+        change(&mut waiting, now);
         waiting.rearm_timer(server, now);
     }
 }
@@ -230,7 +228,7 @@ impl EventHandler for WaitQueues {
                     let served = lock().queues.serve(id, &mut key, now, may_grant, BATCH - answers.len());
                     for (waiter, answer) in served {
                         if let Ok(decision) = &answer {
-                            let (kind, amount) = (waiter.policy.kind(), waiter.request.amount);
+                            let (kind, amount) = (waiter.policy.kind(), waiter.amount);
                             decided.push((db, name.clone(), kind, amount, decision.granted));
                         }
                         answers.push((waiter.client, answer));
@@ -262,25 +260,20 @@ impl EventHandler for WaitQueues {
     }
 
     fn on_key_event(server: &Server<'_>, name: &[u8]) {
-        Self::wake_with(server, |queues, now| queues.wake(server.db(), name, now));
+        Self::update(server, |waiting, now| waiting.queues.wake(server.db(), name, now));
     }
 
     fn on_database_event(server: &Server<'_>) {
-        Self::wake_with(server, Queues::wake_all);
+        Self::update(server, |waiting, now| waiting.queues.wake_all(now));
     }
 
     fn on_cron(server: &Server<'_>) {
-        if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let Some(mut waiting) = try_lock() else { return };
-        waiting.adjust_to_clock(server);
-        let now = now(server);
         // After the wall clock was set back, the server's timers do not fire for a while. So a timer that is too late is replaced.
-        if waiting.timer.is_some_and(|(_, at)| now.since(at) > MAX_TIMER_DELAY) {
-            waiting.stop_timer(server);
-        }
-        waiting.rearm_timer(server, now);
+        Self::update(server, |waiting, now| {
+            if waiting.timer.is_some_and(|(_, at)| now.since(at) > MAX_TIMER_DELAY) {
+                waiting.stop_timer(server);
+            }
+        });
     }
 }
 
@@ -310,11 +303,11 @@ fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>) -> Result<De
     let (kind, now) = (waiter.policy.kind(), now(call));
     // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
     let key = ReadKey::open(call, 1).ok_or(Error::Arity(CommandName::Limit(kind)))?;
-    let rule = Rule { policy: waiter.policy, request: waiter.request, block: None };
+    let rule = Rule { policy: waiter.policy, request: waiter.request(), block: None };
     let decision = denied(Target::only(kind).peek(&key, &rule, now)?, waiter.timeout());
     drop(key);
     TIMEOUTS.increment();
-    record_outcome(call, || call.key(1), kind, waiter.request.amount, false, now);
+    record_outcome(call, || call.key(1), kind, waiter.amount, false, now);
     Ok(decision)
 }
 

@@ -20,6 +20,15 @@ pub enum Change {
         /// How long after `expires` the key's deadline may be, if it then need not be moved.
         slack: Span,
     },
+    /// Patches change the value at several places: see [`Bytes::patches`].
+    Patch {
+        /// The new length of the value, at least the old one. Bytes beyond the old length are zero until they are patched.
+        len: usize,
+        /// From this moment on the value affects no decision.
+        expires: Instant,
+        /// As in [`Self::Write`].
+        slack: Span,
+    },
     /// The key is deleted, because its value affects no decision any more.
     Remove,
 }
@@ -31,6 +40,8 @@ pub struct Bytes {
     len: usize,
     /// All the bytes, if `short` can't hold them.
     long: Option<Vec<u8>>,
+    /// The patches that the bytes consist of: where each belongs in the value, and where it begins in the bytes.
+    patches: Vec<(usize, usize)>,
 }
 
 impl Bytes {
@@ -49,6 +60,25 @@ impl Bytes {
         self.long = None;
         self.len = len;
         &mut self.short
+    }
+
+    /// Begins a patch, which belongs at `offset` in the value. [`Self::extend`] appends to it.
+    pub(super) fn start_patch(&mut self, offset: usize) {
+        self.patches.push((offset, self.as_slice().len()));
+    }
+
+    /// The patches of [`Change::Patch`]: where each belongs in the value, and its bytes. Offsets ascend, and patches do not overlap.
+    pub fn patches(&self) -> impl Iterator<Item = (usize, &[u8])> + Clone {
+        let ends = self.patches.iter().skip(1).map(|&(_, start)| start).chain([self.as_slice().len()]);
+        self.patches.iter().zip(ends).map(|(&(offset, start), end)| (offset, &self.as_slice()[start..end]))
+    }
+
+    /// Appends zeros up to a length of `len`.
+    pub(super) fn fill(&mut self, len: usize) {
+        while self.as_slice().len() < len {
+            let missing = len - self.as_slice().len();
+            self.extend(&[0; 64][..missing.min(64)]);
+        }
     }
 
     /// Appends `more`.
@@ -85,7 +115,7 @@ impl Bytes {
 impl Default for Bytes {
     #[inline]
     fn default() -> Self {
-        Self { short: [0; Self::SHORT], len: 0, long: None }
+        Self { short: [0; Self::SHORT], len: 0, long: None, patches: Vec::new() }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A request to a limiter, and the limiter's decision.
 
-use super::{Span, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+use super::{Id, Span, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
 /// A limit per period: the first two arguments of every algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,18 +50,26 @@ impl Amount {
 
 /// A request to a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct Request<'r> {
     /// How many units to take or give back.
     pub amount: Amount,
     /// How far in the future the units of [`Amount::Cost`] may be booked if they are not free now; zero: no booking. The
     /// other amounts are never booked.
     pub ahead: Span,
+    /// The name under which the key remembers the units of [`Amount::Cost`] and [`Amount::UpTo`]; a lease needs one.
+    pub id: Option<Id<'r>>,
 }
 
-impl Request {
-    /// A request without booking.
+impl<'r> Request<'r> {
+    /// A request without booking and without id.
     pub const fn now(amount: Amount) -> Self {
-        Self { amount, ahead: Span::ZERO }
+        Self { amount, ahead: Span::ZERO, id: None }
+    }
+
+    /// The request with an id.
+    #[must_use]
+    pub const fn with_id(self, id: Id<'r>) -> Self {
+        Self { id: Some(id), ..self }
     }
 }
 
@@ -93,11 +101,15 @@ pub struct Decision {
     pub wait: Wait,
     /// How long until no unit is used any more, rounded up to a microsecond.
     pub reset: Span,
+    /// Whether the key remembers a charge with the id of the request, so that the call takes nothing. `granted` then shows the
+    /// units of that charge, and `wait` what is left until its booking acts.
+    pub retried: bool,
 }
 
 impl Decision {
     /// The decision on every request under a limit of 0.
-    pub(super) const CLOSED: Self = Self { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO };
+    pub(super) const CLOSED: Self =
+        Self { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO, retried: false };
 }
 
 /// The state of a limiter, whatever the request.

@@ -6,7 +6,7 @@ use super::{Kind, Snapshot, Span};
 pub type Inspection = Vec<(&'static str, Fact)>;
 
 /// A value in an [`Inspection`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// The record has no such value.
     Nothing,
@@ -16,6 +16,24 @@ pub enum Fact {
     Number(i64),
     /// A length of time, shown in milliseconds without rounding.
     Milliseconds(Span),
+    /// The leases that lapse first.
+    Holders(Vec<Holder>),
+}
+
+/// A lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The id.
+    pub id: Vec<u8>,
+    /// The units that it holds.
+    pub units: u64,
+    /// How long until it lapses if it is not renewed.
+    pub left: Span,
+}
+
+/// The facts about ids: how many are remembered, and the sum of their units.
+pub(super) fn ids_facts((ids, units): (u64, u128)) -> [(&'static str, Fact); 2] {
+    [("ids", Fact::count(ids)), ("ids_units", Fact::count(units))]
 }
 
 impl Fact {

@@ -23,19 +23,25 @@ mod decision;
 mod fixed;
 mod gcra;
 mod inspection;
+mod lease;
+mod ledger;
 mod meter;
 mod option;
 mod record;
+mod settle;
 mod slide;
 mod time;
 
 pub use change::{Bytes, Change};
 pub use decision::{Amount, Decision, Overflow, Quota, Request, Snapshot, Wait};
-pub use inspection::{Fact, Inspection};
+pub use inspection::{Fact, Holder, Inspection};
+pub use ledger::{Charge, Id, MAX_IDS};
 pub use option::{OptionSpec, OptionValue, PolicyOption};
 pub use record::RecordError;
+pub use settle::{settle, SettleError, Settlement};
 pub use time::{Instant, Span};
 
+use lease::Lease;
 use meter::Meter;
 use slide::Slide;
 
@@ -62,6 +68,8 @@ pub enum Kind {
     Gcra,
     /// Token bucket.
     Bucket,
+    /// Lease: units that are held until they are released, or until a time to live passes.
+    Lease,
 }
 
 /// The constants of an algorithm.
@@ -82,7 +90,7 @@ pub struct Spec {
 
 impl Kind {
     /// Every algorithm.
-    pub const ALL: &'static [Self] = &[Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket];
+    pub const ALL: &'static [Self] = &[Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket, Self::Lease];
 
     /// The constants.
     pub const fn spec(self) -> &'static Spec {
@@ -91,6 +99,7 @@ impl Kind {
             Self::Slide => &slide::SPEC,
             Self::Gcra => &gcra::SPEC,
             Self::Bucket => &bucket::SPEC,
+            Self::Lease => &lease::SPEC,
         }
     }
 
@@ -107,6 +116,7 @@ impl Kind {
             Self::Slide => Policy::Slide(Slide::new(quota)),
             Self::Gcra => Policy::Meter(gcra::meter(quota)),
             Self::Bucket => Policy::Meter(bucket::meter(quota)),
+            Self::Lease => Policy::Lease(Lease::new(quota)),
         };
         (quota.limit() <= self.spec().max_limit).then(policy)
     }
@@ -119,6 +129,8 @@ pub enum Policy {
     Meter(Meter),
     /// SLIDE: a log of how many units were granted at which time.
     Slide(Slide),
+    /// LEASE: a ledger of units that are held.
+    Lease(Lease),
 }
 
 impl Policy {
@@ -127,6 +139,7 @@ impl Policy {
         match self {
             Self::Meter(meter) => meter.kind,
             Self::Slide(_) => Kind::Slide,
+            Self::Lease(_) => Kind::Lease,
         }
     }
 
@@ -134,15 +147,17 @@ impl Policy {
     pub const fn limit(&self) -> u64 {
         match self {
             Self::Meter(meter) => meter.limit,
-            Self::Slide(slide) => slide.limit(),
+            Self::Slide(slide) => slide.quota.limit(),
+            Self::Lease(lease) => lease.quota.limit(),
         }
     }
 
-    /// The period.
+    /// The period; the time to live of a lease.
     pub const fn period(&self) -> Span {
         match self {
             Self::Meter(meter) => Span::from_us(meter.period_us),
-            Self::Slide(slide) => slide.period(),
+            Self::Slide(slide) => slide.quota.period(),
+            Self::Lease(lease) => lease.quota.period(),
         }
     }
 
@@ -151,6 +166,7 @@ impl Policy {
         match self {
             Self::Meter(meter) => meter.set(option),
             Self::Slide(slide) => slide.set(option),
+            Self::Lease(_) => {}
         }
     }
 
@@ -168,6 +184,11 @@ impl Policy {
         self.kind().spec().charges_when_due
     }
 
+    /// Whether the waits in denials are upper bounds, because units are usually given back before they fall free by themselves.
+    pub const fn frees_early(&self) -> bool {
+        matches!(self, Self::Lease(_))
+    }
+
     /// Decodes the value of a key (`None`: the key does not exist), and computes the key's state under this policy at `now`.
     ///
     /// # Errors
@@ -181,7 +202,11 @@ impl Policy {
             }
             Self::Slide(slide) => {
                 let view = slide::View::load(slide, stored, now)?;
-                Ok(if slide.limit() == 0 { View::Closed } else { View::Slide(view) })
+                Ok(if slide.quota.limit() == 0 { View::Closed } else { View::Slide(view) })
+            }
+            Self::Lease(lease) => {
+                let view = lease::View::load(lease, stored, now)?;
+                Ok(if lease.quota.limit() == 0 { View::Closed } else { View::Lease(view) })
             }
         }
     }
@@ -195,19 +220,27 @@ pub enum View<'a> {
     Meter(meter::View<'a>),
     /// See [`Policy::Slide`].
     Slide(slide::View<'a>),
+    /// See [`Policy::Lease`].
+    Lease(lease::View<'a>),
 }
 
 /// The state that a decision leads to. [`View::store`] encodes it.
 #[derive(Clone, Copy, Debug)]
-pub enum Next {
+pub enum Next<'r> {
     /// The key stays as it is.
     Keep,
     /// The key is deleted, because its state affects no decision any more.
     Remove,
     /// A level of used units.
     Meter(meter::Next),
+    /// A level of used units, and the ids of charges.
+    MeterWithIds(meter::Next, Charge<'r>),
     /// A log with added or removed units.
     Slide(slide::Next),
+    /// A log with added or removed units, and the ids of charges.
+    SlideWithIds(slide::Next, Charge<'r>),
+    /// A lease that is taken or renewed.
+    Lease(lease::Next<'r>),
 }
 
 impl View<'_> {
@@ -216,11 +249,24 @@ impl View<'_> {
     /// # Errors
     /// If the next state would not fit a record.
     #[inline(always)]
-    pub fn decide(&self, request: Request) -> Result<(Decision, Next), Overflow> {
+    pub fn decide<'r>(&self, request: Request<'r>) -> Result<(Decision, Next<'r>), Overflow> {
         match self {
             Self::Closed => Ok((Decision::CLOSED, Next::Keep)),
+            Self::Meter(view) if request.id.is_some() || view.has_ids() => view.decide_with_ids(request),
             Self::Meter(view) => view.decide(request),
+            Self::Slide(view) if request.id.is_some() || view.has_ids() => view.decide_with_ids(request),
             Self::Slide(view) => view.decide(request),
+            Self::Lease(view) => Ok(view.decide(request)),
+        }
+    }
+
+    /// The units that an id holds: a charge that the key remembers, or a lease; `None` if the id holds nothing.
+    pub fn held(&self, id: Id<'_>) -> Option<u64> {
+        match self {
+            Self::Closed => None,
+            Self::Meter(view) => view.held(id),
+            Self::Slide(view) => view.held(id),
+            Self::Lease(view) => view.held(id),
         }
     }
 
@@ -229,11 +275,12 @@ impl View<'_> {
     ///
     /// # Errors
     /// As [`Self::decide`].
-    pub fn peek(&self, request: Request) -> Result<Decision, Overflow> {
+    pub fn peek(&self, request: Request<'_>) -> Result<Decision, Overflow> {
         let (decision, _) = self.decide(request)?;
         let Snapshot { remaining, reset } = match self {
             Self::Meter(view) if decision.granted > 0 => view.snapshot(),
             Self::Slide(view) if decision.granted > 0 => view.snapshot(),
+            Self::Lease(view) if decision.granted > 0 => view.snapshot(),
             _ => return Ok(decision),
         };
         Ok(Decision { remaining, reset, ..decision })
@@ -241,15 +288,16 @@ impl View<'_> {
 
     /// Encodes the next state that [`Self::decide`] returned: writes the bytes to `bytes`, and returns where they belong.
     #[inline(always)]
-    pub fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
+    pub fn store(&self, next: &Next<'_>, bytes: &mut Bytes) -> Change {
         match (self, next) {
             (_, Next::Remove) => Change::Remove,
             (Self::Meter(view), Next::Meter(next)) => view.store(next, bytes),
             (Self::Slide(view), Next::Slide(next)) => view.store(next, bytes),
-            // The last three are next states of another kind of view, which no caller has.
-            (_, Next::Keep) | (Self::Closed, _) | (Self::Meter(_), Next::Slide(_)) | (Self::Slide(_), Next::Meter(_)) => {
-                Change::Keep
-            }
+            (Self::Meter(view), Next::MeterWithIds(next, charge)) => view.store_with_ids(next, charge, bytes),
+            (Self::Slide(view), Next::SlideWithIds(next, charge)) => view.store_with_ids(next, charge, bytes),
+            (Self::Lease(view), Next::Lease(next)) => view.store(next, bytes),
+            // Besides `Keep`, these are next states of another kind of view, which no caller has.
+            _ => Change::Keep,
         }
     }
 
@@ -260,7 +308,7 @@ impl View<'_> {
             Self::Closed => true,
             Self::Meter(view) => view.matches_policy,
             // The log holds the times of the grants, so waits are exact under any policy.
-            Self::Slide(_) => true,
+            Self::Slide(_) | Self::Lease(_) => true,
         }
     }
 }
@@ -272,16 +320,18 @@ impl View<'_> {
 pub fn inspect(stored: &[u8], now: Instant) -> Result<Inspection, RecordError> {
     match record::kind(stored) {
         Ok(Kind::Slide) => Ok(slide::View::of_record(stored, now)?.inspect()),
+        Ok(Kind::Lease) => Ok(lease::View::of_record(stored, now)?.inspect()),
         Ok(kind) => {
-            let record = meter::Record::decode(stored, kind)?;
+            let record = meter::Record::decode_any(stored, kind)?;
             let view = meter::View::of_record(&record, now);
             let mut inspection = view.inspect();
             match kind {
                 Kind::Fixed => fixed::inspect(&view, &mut inspection),
                 Kind::Gcra => gcra::inspect(&view, &mut inspection),
                 Kind::Bucket => bucket::inspect(&view, &mut inspection),
-                Kind::Slide => {}
+                Kind::Slide | Kind::Lease => {}
             }
+            inspection.extend(inspection::ids_facts(view.count_ids()));
             Ok(inspection)
         }
         Err(error) => gcra::inspect_redis_cell(stored, now).ok_or(error),

@@ -13,6 +13,8 @@ use super::Kind;
 pub(super) const MAGIC: u8 = 0xfa;
 /// The version of the format.
 pub(super) const VERSION: u8 = 1;
+/// The version of records with ids: see [`ledger`](super::ledger).
+pub(super) const IDS: u8 = 2;
 /// The bits of the third byte that hold the algorithm's number.
 pub(super) const TAG_BITS: u8 = 0b111;
 
@@ -41,12 +43,25 @@ pub enum RecordError {
 /// The algorithm that wrote a record.
 pub(super) fn kind(bytes: &[u8]) -> Result<Kind, RecordError> {
     match *bytes {
-        [MAGIC, VERSION, head, ..] => {
-            Kind::ALL.iter().copied().find(|kind| kind.spec().tag == head & TAG_BITS).ok_or(RecordError::Unknown)
-        }
+        [MAGIC, VERSION, head, ..] => kind_of(head & TAG_BITS).filter(|&kind| kind != Kind::Lease).ok_or(RecordError::Unknown),
+        [MAGIC, IDS, ..] => kind_with_ids(bytes),
         [MAGIC, version, _, ..] => Err(RecordError::Version(version)),
         _ => Err(RecordError::Unknown),
     }
+}
+
+/// The algorithm that wrote a record with ids.
+pub(super) fn kind_with_ids(bytes: &[u8]) -> Result<Kind, RecordError> {
+    match *bytes {
+        [MAGIC, IDS, tag, 0, ..] => kind_of(tag).ok_or(RecordError::Unknown),
+        [MAGIC, VERSION | IDS, ..] => Err(RecordError::Unknown),
+        _ => kind(bytes).and(Err(RecordError::Unknown)),
+    }
+}
+
+/// The algorithm with this number.
+fn kind_of(tag: u8) -> Option<Kind> {
+    Kind::ALL.iter().copied().find(|kind| kind.spec().tag == tag)
 }
 
 /// Splits a record of `wanted` into the third byte's upper bits and the fields.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use crate::limiter::{Bytes, Change, Decision, Instant, Overflow, Policy, RecordError, Request, Span, Wait};
+use crate::limiter::{Amount, Bytes, Change, Decision, Id, Instant, Overflow, Policy, RecordError, Request, Span, Wait};
 use turn::Queue;
 
 /// The least wait in the reply to a client that is denied because other clients wait. The units themselves may be free.
@@ -68,8 +68,10 @@ pub struct Waiter<C> {
     pub client: C,
     /// The policy of the call.
     pub policy: Policy,
-    /// The request of the call.
-    pub request: Request,
+    /// How many units the call takes.
+    pub amount: Amount,
+    /// The id of the call.
+    pub id: Option<Box<[u8]>>,
     /// When the client began to wait.
     pub joined: Instant,
     /// When the wait ends. Units that are due at this very moment are still granted.
@@ -77,6 +79,11 @@ pub struct Waiter<C> {
 }
 
 impl<C> Waiter<C> {
+    /// The request of the call. A client that waits does not book units.
+    pub fn request(&self) -> Request<'_> {
+        Request { id: self.id.as_deref().and_then(Id::new), ..Request::now(self.amount) }
+    }
+
     /// The longest time that the client waits.
     pub fn timeout(&self) -> Span {
         self.deadline.since(self.joined)
@@ -110,7 +117,7 @@ fn due(decision: &Decision, at: Instant) -> Instant {
 }
 
 /// The decision of [`View::peek`](crate::limiter::View::peek) for a key.
-fn peek<K: KeyState>(key: &K, policy: &Policy, now: Instant, request: Request) -> Result<Decision, K::Error> {
+fn peek<K: KeyState>(key: &K, policy: &Policy, now: Instant, request: Request<'_>) -> Result<Decision, K::Error> {
     let view = policy.view(key.stored(policy)?, now).map_err(|error| K::record_error(policy, error))?;
     Ok(view.peek(request)?)
 }
@@ -127,7 +134,7 @@ fn peek<K: KeyState>(key: &K, policy: &Policy, now: Instant, request: Request) -
 pub fn first_grant<K: KeyState>(
     key: &K,
     policy: &Policy,
-    request: Request,
+    request: Request<'_>,
     now: Instant,
     latest: Instant,
 ) -> Result<Instant, K::Error> {

@@ -63,7 +63,7 @@ impl<C> Queue<C> {
     /// An empty queue for `key`, which `waiter` is about to join. The waiter's units are due at `due` at the latest.
     pub(super) fn new<K: KeyState>(db: i32, key: Arc<[u8]>, waiter: &Waiter<C>, state: &K, due: Instant) -> Self {
         let (policy, joined) = (&waiter.policy, waiter.joined);
-        let due = first_grant(state, policy, waiter.request, joined, due).unwrap_or(due);
+        let due = first_grant(state, policy, waiter.request(), joined, due).unwrap_or(due);
         let cached = CachedState::of(state, policy);
         let (waiters, deadlines) = (BTreeMap::new(), BTreeSet::new());
         let mut queue = Self { db, key, waiters, deadlines, wake: due, due, cached, as_of: joined };
@@ -119,7 +119,7 @@ impl<C> Queue<C> {
             if answers.len() >= most {
                 return now;
             }
-            let (policy, request, timeout) = (head.policy, head.request, head.timeout());
+            let (policy, request, timeout) = (head.policy, head.amount, head.timeout());
             let answer = match self.turn(number, key, now, &mut bytes) {
                 Ok(Turn::Wait(due)) => return due,
                 Ok(Turn::Late) => peek(key, &policy, now, request).map(|decision| denied(decision, timeout)),
@@ -198,7 +198,7 @@ impl<C> Queue<C> {
             self.deadlines.first().filter(|&&(deadline, _)| deadline <= now && answers.len() < most)
         {
             let Some(waiter) = self.remove(number) else { break };
-            let decision = peek(key, &waiter.policy, now, waiter.request);
+            let decision = peek(key, &waiter.policy, now, waiter.request());
             let timeout = waiter.timeout();
             answers.push((waiter, decision.map(|decision| denied(decision, timeout))));
             first_left |= Some(number) == first;

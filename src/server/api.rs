@@ -3,9 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use redis_module::raw;
-
-use super::Server;
+use super::{raw, Server};
 
 /// The context in which the server calls the module.
 pub(super) type Ctx = *mut raw::RedisModuleCtx;

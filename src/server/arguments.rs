@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, CString};
 use std::fmt;
 use std::ptr;
 
-use redis_module::raw;
+use super::raw;
 
 /// The kind of an argument.
 pub enum ArgumentKind {
@@ -70,11 +70,8 @@ impl fmt::Display for Argument {
             ArgumentKind::OneOf(_) | ArgumentKind::Block(_) => " [...]".into(),
             _ => format!(" [{} ...]", self.name),
         };
-        if self.optional {
-            write!(f, "[{text}{again}]")
-        } else {
-            write!(f, "{text}{again}")
-        }
+        let (open, close) = if self.optional { ("[", "]") } else { ("", "") };
+        write!(f, "{open}{text}{again}{close}")
     }
 }
 

@@ -5,10 +5,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr;
 
-use redis_module::raw;
-
-use super::api::{api, contain_panic, Ctx, ServerString};
-use super::{Call, Server};
+use super::{api, contain_panic, raw, Call, Ctx, Server, ServerString};
 
 /// The handle of a blocked client, which must be unblocked exactly once: by [`Self::reply_with`], or by a callback of `H` that
 /// returns the handle. Dropping the handle replies with an internal error, so that no client waits for ever.

@@ -5,10 +5,7 @@ use std::ffi::{c_int, CStr, CString};
 use std::ops::Deref;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use redis_module::raw;
-
-use super::api::{api, string_bytes, Ctx, ServerString};
-use super::{shortcuts, Command, Server};
+use super::{api, raw, shortcuts, string_bytes, Command, Ctx, Server, ServerString};
 
 /// One call of a command. It lives as long as the server's call of the handler, and so does everything borrowed from it.
 pub struct Call<'a> {

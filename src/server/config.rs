@@ -5,10 +5,7 @@ use std::ops::RangeInclusive;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 
-use redis_module::raw;
-
-use super::api::{api, log_warning, ServerString};
-use super::Server;
+use super::{api, log_warning, raw, Server, ServerString};
 
 /// A configuration parameter.
 pub enum Parameter {

@@ -6,10 +6,9 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use redis_module::{raw, Context};
+use redis_module::Context;
 
-use super::api::{api, Ctx};
-use super::write_refusals;
+use super::{api, raw, write_refusals, Ctx};
 
 /// The server, during one call of the module: by a command, by the timer or with an event.
 pub struct Server<'a> {

@@ -7,9 +7,7 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use redis_module::raw;
-
-use super::api::{api, Ctx, ServerString};
+use super::{api, raw, Ctx, ServerString};
 
 /// The commands that effects use. The server must know all of them by these names.
 pub(super) const COMMANDS: [&CStr; 4] = [SET, SETRANGE, PEXPIREAT, DEL];

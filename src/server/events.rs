@@ -3,11 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-use redis_module::raw;
-
-use super::api::{api, contain_panic, string_bytes, Ctx, ServerString};
-use super::shortcuts::propagation;
-use super::{write_refusals, Server};
+use super::{api, contain_panic, propagation, raw, string_bytes, write_refusals, Ctx, Server, ServerString};
 
 /// Handles the timer and the server's events. A panic ends in the callback that calls the handler.
 pub trait EventHandler {

@@ -2,10 +2,7 @@
 
 use std::ffi::CStr;
 
-use redis_module::raw;
-
-use super::api::api;
-use super::Server;
+use super::{api, raw, Server};
 
 /// One section of `INFO`, as of the moment it was read.
 pub(super) struct Info<'s> {

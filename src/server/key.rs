@@ -4,12 +4,8 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::{Deref, RangeInclusive};
 
-use redis_module::raw;
-
-use super::api::{api, ServerString};
 use super::effects::Effects;
-use super::shortcuts::propagation;
-use super::{Call, Server};
+use super::{api, propagation, raw, Call, Server, ServerString};
 
 /// The longest string that the server stores.
 const MAX_LEN: usize = 512 * 1024 * 1024;
@@ -17,6 +13,9 @@ const MAX_LEN: usize = 512 * 1024 * 1024;
 /// If a change appends to a value and moves its deadline, and the new value has this length or more, it is replicated as two
 /// effects, with the appended bytes and with the deadline. These are then cheaper than one effect with the whole value.
 const LONG: usize = 256;
+
+/// The length of an effect besides the bytes that it writes, about, in bytes.
+const EFFECT: usize = 48;
 
 /// The value of a key.
 pub enum Value<'k> {
@@ -204,6 +203,51 @@ impl<'c> WriteKey<'c> {
                 }
             } else {
                 effects.set(value, deadline_ms);
+            }
+        });
+        if moves_deadline {
+            // This comes last because it may move the value in memory, and `value` is used above.
+            // SAFETY: the key is open for writing and holds a string.
+            unsafe { api!(RedisModule_SetAbsExpire(handle, deadline_ms)) };
+        }
+    }
+
+    /// Changes the value at several places: extends it to `len` bytes, and writes each of `patches`, an offset and the bytes that
+    /// belong there. `deadlines` is the range that the key's deadline must be in afterwards, as in [`Self::write`].
+    ///
+    /// The result must [fit](Self::fits), and must not be shorter than the value. Patches beyond `len` are ignored.
+    pub fn patch<'p>(
+        &mut self,
+        len: usize,
+        patches: impl Iterator<Item = (usize, &'p [u8])> + Clone,
+        deadlines: RangeInclusive<i64>,
+    ) {
+        debug_assert!(Self::fits(len));
+        let handle = self.key.handle;
+        let Some((bytes, _)) = self.resize(len) else { return };
+        // SAFETY: `bytes` points to the `len` bytes of the value, which the server neither reads nor writes until the next call.
+        let value = unsafe { std::slice::from_raw_parts_mut(bytes, len) };
+        let mut patched_len = 0;
+        for (offset, patch) in patches.clone() {
+            if let Some(place) = value.get_mut(offset..offset + patch.len()) {
+                place.copy_from_slice(patch);
+            }
+            patched_len += patch.len() + EFFECT;
+        }
+        // SAFETY: the key is open and holds a string.
+        let moves_deadline = !deadlines.contains(&unsafe { api!(RedisModule_GetAbsExpire(handle)) });
+        let deadline_ms = *deadlines.end();
+        self.propagate(|effects| {
+            if patched_len < value.len() {
+                patches.for_each(|(offset, patch)| effects.set_range(offset, patch));
+                if moves_deadline {
+                    effects.expire_at(deadline_ms);
+                }
+            } else {
+                // This effect also sets the deadline, so it must be the one that the key has in the end.
+                // SAFETY: the key is open and holds a string.
+                let present_ms = unsafe { api!(RedisModule_GetAbsExpire(handle)) };
+                effects.set(value, if moves_deadline { deadline_ms } else { present_ms });
             }
         });
         if moves_deadline {

@@ -17,6 +17,12 @@ mod register;
 mod shortcuts;
 mod write_refusals;
 
+// Several files of this layer use each of these, through `super`.
+use api::{api, contain_panic, log_warning, string_bytes, Ctx, ServerString};
+use info::Info;
+use redis_module::raw;
+use shortcuts::propagation;
+
 pub use arguments::{Argument, ArgumentKind};
 pub use blocked_client::{BlockedClient, ClientId, ReplyHandler};
 pub use call::{run_command, Call, CommandHandler};

@@ -3,15 +3,13 @@
 use std::ffi::{c_int, CStr, CString};
 use std::ptr;
 
-use redis_module::raw;
 use redis_module::{Context, RedisString, Status};
 
-use super::api::{self, api, log, log_warning, Ctx, ServerString};
-use super::arguments::{Argument, RawArguments};
-use super::config::{configure, Parameter};
-use super::info::Info;
-use super::shortcuts::{propagation, reply};
-use super::{effects, Server};
+use super::api::{log, missing};
+use super::arguments::RawArguments;
+use super::config::configure;
+use super::shortcuts::reply;
+use super::{api, effects, log_warning, propagation, raw, Argument, Ctx, Info, Parameter, Server, ServerString};
 
 /// Where a command's keys are among its arguments, and how the command accesses them.
 #[derive(Clone, Copy)]
@@ -68,7 +66,7 @@ pub fn register<'c>(
     compat: impl Iterator<Item = &'c Command>,
 ) -> Status {
     let server = &Server::from_context(ctx);
-    if let Some(function) = api::missing() {
+    if let Some(function) = missing() {
         let needs = "redis-rl needs Redis 7.0.5 or newer, or Valkey 7.2 or newer";
         log_warning(server, &format!("{needs}: this server has no {function}"));
         return Status::Err;
@@ -85,21 +83,16 @@ pub fn register<'c>(
         return Status::Err;
     }
     add_category(server);
-    for command in commands {
-        if !(create(server, command) && describe(server, command)) {
-            return could_not_register(server, command);
-        }
-    }
-    for command in compat {
-        if !create(server, command) {
-            let name = command.name.to_string_lossy();
-            log(
-                server,
-                c"notice",
-                &format!("redis-rl does not provide the command {name}: the server has one of that name"),
-            );
-        } else if !describe(server, command) {
-            return could_not_register(server, command);
+    let required = commands.iter().map(|command| (command, true));
+    for (command, is_required) in required.chain(compat.map(|command| (command, false))) {
+        let name = command.name.to_string_lossy();
+        let is_created = create(server, command);
+        if !is_created && !is_required {
+            let message = format!("redis-rl does not provide the command {name}: the server has one of that name");
+            log(server, c"notice", &message);
+        } else if !is_created || !describe(server, command) {
+            log_warning(server, &format!("redis-rl could not register the command {name}"));
+            return Status::Err;
         }
     }
     effects::start();
@@ -113,11 +106,6 @@ pub fn unregister() {
     effects::stop();
     propagation::reset();
     reply::stop();
-}
-
-fn could_not_register(server: &Server<'_>, command: &Command) -> Status {
-    log_warning(server, &format!("redis-rl could not register the command {}", command.name.to_string_lossy()));
-    Status::Err
 }
 
 /// The module option of Valkey 9 by which a module declares that whole slots may be moved (`CLUSTER MIGRATESLOTS`). That is

@@ -6,11 +6,7 @@
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use redis_module::raw;
-
-use super::api::api;
-use super::info::Info;
-use super::Server;
+use super::{api, raw, Info, Server};
 
 /// The part of the server's configuration on which the checks depend.
 #[derive(Clone, Copy)]

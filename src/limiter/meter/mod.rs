@@ -14,9 +14,11 @@
 //! [`Meter::read`] rounds the usage up to whole units again, so this affects no decision under [`Drain::Steps`]. The time of
 //! the write is needed when the policy changes from steps to a continuous flow: tokens then flow from that time on.
 
+mod ids;
 mod record;
 
 use super::inspection::common_facts;
+use super::ledger::Ledger;
 use super::record::tat_ns;
 use super::{
     Amount, Bytes, Change, Decision, Inspection, Instant, Kind, Overflow, PolicyOption, Quota, RecordError, Request,
@@ -44,7 +46,7 @@ impl Drain {
             Kind::Fixed => matches!(self, Self::Windows),
             Kind::Gcra => matches!(self, Self::Smooth),
             Kind::Bucket => matches!(self, Self::Smooth | Self::Steps),
-            Kind::Slide => false,
+            Kind::Slide | Kind::Lease => false,
         }
     }
 }
@@ -144,7 +146,7 @@ impl Meter {
         }
     }
 
-    /// Converts `used` grains under the policy `old` to grains under this policy. Usage is carried over in units: raising
+    /// Converts `used` grains under the policy `old` to grains under this policy, rounded up. Usage is carried over in units: raising
     /// the capacity frees the difference at once, lowering it frees nothing, and debt above the old capacity is carried over
     /// in full.
     #[cold]
@@ -152,14 +154,19 @@ impl Meter {
         // Rounding up costs the caller less than one grain: less than what drains in a microsecond.
         let (from, to) = (u128::from(old.grains_per_unit()), u128::from(self.grains_per_unit()));
         let used = (used / from).saturating_mul(to).saturating_add((used % from * to).div_ceil(from));
-        let capacity = self.grains(old.capacity);
-        let used = used.min(capacity).min(self.grains(self.capacity)).saturating_add(used.saturating_sub(capacity));
+        let used = self.carry_units(old, used);
         if self.drain == Drain::Steps {
             // Usage is whole units, because no step drains a fraction of one.
             used.div_ceil(to).saturating_mul(to)
         } else {
             used
         }
+    }
+
+    /// [`Self::carry`] after the conversion to grains.
+    fn carry_units(&self, old: &Self, used: u128) -> u128 {
+        let capacity = self.grains(old.capacity);
+        used.min(capacity).min(self.grains(self.capacity)).saturating_add(used.saturating_sub(capacity))
     }
 
     /// Returns the level in a record, and the time at which the record was written. With [`Drain::Steps`] this undoes
@@ -237,6 +244,12 @@ impl Meter {
         }
     }
 
+    /// The usage that a booking skips to, if `over` grains must drain before it fits: what drains in the windows before it.
+    fn skips_to(&self, over: u128) -> u128 {
+        let step = self.grains(self.limit);
+        over.div_ceil(step).saturating_mul(step)
+    }
+
     /// How long until nothing is used any more, rounded up.
     #[inline]
     fn reset(&self, level: Level, now: Instant) -> Span {
@@ -249,12 +262,14 @@ impl Meter {
 }
 
 /// A decoded record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<'a> {
     /// The policy that the record was written under, without the alignment, which records do not hold.
     meter: Meter,
     /// The level as [`Meter::written`] made it, to be read with [`Meter::read`].
     level: Level,
+    /// The ids.
+    ledger: Option<Ledger<'a>>,
 }
 
 /// A key's level under a policy, at a moment.
@@ -267,6 +282,8 @@ pub struct View<'a> {
     recorded: Level,
     /// See [`super::View::matches_policy`].
     pub(super) matches_policy: bool,
+    /// The ids in the record.
+    ledger: Option<Ledger<'a>>,
 }
 
 /// The level that a decision leads to.
@@ -281,21 +298,21 @@ pub struct Next {
 impl<'a> View<'a> {
     /// Computes the level of a key that holds `stored`.
     #[inline(always)]
-    pub(super) fn load(meter: &'a Meter, stored: Option<&[u8]>, now: Instant) -> Result<Self, RecordError> {
+    pub(super) fn load(meter: &'a Meter, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
         let Some(bytes) = stored else {
             let level = Level { at: meter.start(now), used: 0 };
-            return Ok(Self { meter, now, level, recorded: level, matches_policy: true });
+            return Ok(Self { meter, now, level, recorded: level, matches_policy: true, ledger: None });
         };
         match Record::decode(bytes, meter.kind) {
-            Ok(Record { meter: old, level }) => {
+            Ok(Record { meter: old, level, .. }) => {
                 let (recorded, written) = old.read(level);
                 let same = meter.drains_as(&old);
                 let level =
                     if same { meter.advance_aligned(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
                 let matches_policy = same && meter.start(recorded.at) == recorded.at;
-                Ok(Self { meter, now, level, recorded, matches_policy })
+                Ok(Self { meter, now, level, recorded, matches_policy, ledger: None })
             }
-            Err(error) => Self::load_redis_cell(meter, bytes, now).ok_or(error),
+            Err(error) => Self::load_other(meter, bytes, now, error),
         }
     }
 
@@ -306,13 +323,13 @@ impl<'a> View<'a> {
         let tat_ns = if meter.kind == Kind::Gcra { tat_ns(bytes)? } else { return None };
         let left_ns = (i128::from(tat_ns) - i128::from(now.as_us()) * 1_000).max(0).unsigned_abs();
         let level = Level { at: now, used: (left_ns * u128::from(meter.limit)).div_ceil(1_000) };
-        Some(Self { meter, now, level, recorded: level, matches_policy: true })
+        Some(Self { meter, now, level, recorded: level, matches_policy: true, ledger: None })
     }
 
     /// Computes the level of a record under the policy that it was written under.
-    pub(super) fn of_record(Record { meter, level }: &'a Record, now: Instant) -> Self {
+    pub(super) fn of_record(Record { meter, level, ledger }: &'a Record<'a>, now: Instant) -> Self {
         let (recorded, _) = meter.read(*level);
-        Self { meter, now, level: meter.advance(recorded, now), recorded, matches_policy: true }
+        Self { meter, now, level: meter.advance(recorded, now), recorded, matches_policy: true, ledger: *ledger }
     }
 
     #[inline]
@@ -325,7 +342,7 @@ impl<'a> View<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn decide(&self, Request { amount, ahead }: Request) -> Result<(Decision, super::Next), Overflow> {
+    pub(super) fn decide(&self, Request { amount, ahead, .. }: Request<'_>) -> Result<(Decision, super::Next<'static>), Overflow> {
         let Self { meter, now, level, .. } = *self;
         let capacity = meter.grains(meter.capacity);
         let free = capacity.saturating_sub(level.used);
@@ -347,7 +364,7 @@ impl<'a> View<'a> {
         if used > capacity && amount.takes_free_units() {
             let denied = |wait| {
                 let (limit, remaining, reset) = (meter.capacity, meter.whole_units(free), meter.reset(level, now));
-                Ok((Decision { granted: 0, limit, remaining, wait, reset }, super::Next::Keep))
+                Ok((Decision { granted: 0, limit, remaining, wait, reset, retried: false }, super::Next::Keep))
             };
             let ahead = match amount {
                 Amount::Cost(n) if n > meter.capacity => return denied(Wait::Never),
@@ -361,9 +378,7 @@ impl<'a> View<'a> {
             if meter.drain != Drain::Smooth {
                 // All units of a booking count in one window, so the booking uses up what is left of the windows before it.
                 // With steps the same holds, because tokens that a full bucket can't hold are lost.
-                let step = meter.grains(meter.limit);
-                let steps = (used - capacity).div_ceil(step);
-                used = level.used.max(steps.saturating_mul(step)).saturating_add(meter.grains(granted));
+                used = level.used.max(meter.skips_to(used - capacity)).saturating_add(meter.grains(granted));
             }
         }
 
@@ -374,24 +389,32 @@ impl<'a> View<'a> {
             remaining: meter.whole_units(capacity.saturating_sub(used)),
             wait: Wait::For(wait),
             reset,
+            retried: false,
         };
         let next = if matches!(amount, Amount::Refund(_)) && used == level.used {
             super::Next::Keep
         } else if used == 0 && meter.drain != Drain::Windows {
             super::Next::Remove
         } else {
-            let left = if used == 0 { meter.until(level, now, 1) } else { reset };
-            let expires = now.checked_add(left).ok_or(Overflow)?;
-            // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
-            // the window's start further and further back.
-            let at = level.at.max(self.recorded.at.min(now));
-            let level = meter.written(Level { at, used }, now);
-            if !record::holds(level.used) {
-                return Err(Overflow);
-            }
-            super::Next::Meter(Next { level, expires })
+            super::Next::Meter(self.next(used, reset)?)
         };
         Ok((decision, next))
+    }
+
+    /// The next state with `used` grains, which have drained after `reset`.
+    #[inline(always)]
+    fn next(&self, used: u128, reset: Span) -> Result<Next, Overflow> {
+        let Self { meter, now, level, .. } = *self;
+        let left = if used == 0 { meter.until(level, now, 1) } else { reset };
+        let expires = now.checked_add(left).ok_or(Overflow)?;
+        // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
+        // the window's start further and further back.
+        let at = level.at.max(self.recorded.at.min(now));
+        let level = meter.written(Level { at, used }, now);
+        if !record::holds(level.used) {
+            return Err(Overflow);
+        }
+        Ok(Next { level, expires })
     }
 
     #[inline(always)]

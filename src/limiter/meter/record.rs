@@ -32,7 +32,7 @@ impl Layout {
     }
 
     #[inline(always)]
-    fn decode(&self, mut fields: &[u8], kind: Kind, drain: Drain) -> Option<Record> {
+    fn decode(&self, mut fields: &[u8], kind: Kind, drain: Drain) -> Option<Record<'static>> {
         if fields.len() != self.len() {
             return None;
         }
@@ -45,7 +45,7 @@ impl Layout {
             && (1..=MAX_UNITS).contains(&capacity)
             && (MIN_PERIOD..=MAX_PERIOD).contains(&Span::from_us(period_us));
         let meter = Meter { kind, limit, period_us, capacity, drain, align_us: None };
-        valid.then_some(Record { meter, level: Level { at, used } })
+        valid.then_some(Record { meter, level: Level { at, used }, ledger: None })
     }
 
     /// Writes the record and returns true; returns false if a field does not fit.
@@ -90,8 +90,8 @@ const DRAIN_SHIFT: u32 = 3;
 /// The third byte holds the [`Layout`] from this bit on.
 const LAYOUT_SHIFT: u32 = 5;
 
-impl Record {
-    /// Reads a record of `kind`.
+impl Record<'static> {
+    /// Reads a record of `kind` without ids.
     #[inline(always)]
     pub(in crate::limiter) fn decode(bytes: &[u8], kind: Kind) -> Result<Self, RecordError> {
         let (head, fields) = record::open(bytes, kind)?;

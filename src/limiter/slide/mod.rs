@@ -26,6 +26,7 @@
 //!
 //! Counts wrap around at 2^32. Their differences are right all the same, because no window holds 2^32 units.
 
+mod ids;
 mod log;
 mod write;
 
@@ -54,7 +55,7 @@ pub(super) const SPEC: Spec = Spec {
 /// Sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slide {
-    quota: Quota,
+    pub(super) quota: Quota,
     /// Ticks in a period.
     segments: u64,
 }
@@ -70,16 +71,8 @@ impl Slide {
         }
     }
 
-    pub(super) const fn limit(&self) -> u64 {
-        self.quota.limit()
-    }
-
-    pub(super) const fn period(&self) -> Span {
-        self.quota.period()
-    }
-
     const fn grid(&self) -> Grid {
-        let period_us = self.period().as_us();
+        let period_us = self.quota.period().as_us();
         Grid { tick_us: period_us.div_ceil(self.segments), period_us }
     }
 }
@@ -109,7 +102,7 @@ impl<'a> View<'a> {
             Some(bytes) => Log::decode(bytes)?,
             None => Log { limit: 0, grid, base: 0, before_first: 0, mark: 0, entries: &[] },
         };
-        Ok(Self::new(log, slide.limit(), grid, now))
+        Ok(Self::new(log, slide.quota.limit(), grid, now))
     }
 
     /// Decodes a log, and computes its state under the policy in its header.
@@ -205,11 +198,11 @@ impl<'a> View<'a> {
         }
     }
 
-    pub(super) fn decide(&self, Request { amount, ahead }: Request) -> Result<(Decision, super::Next), Overflow> {
+    pub(super) fn decide(&self, Request { amount, ahead, .. }: Request<'_>) -> Result<(Decision, super::Next<'static>), Overflow> {
         let limit = self.limit;
         let used = u64::from(self.used());
         let Snapshot { remaining: free, reset } = self.snapshot();
-        let denied = |wait| Ok((Decision { granted: 0, limit, remaining: free, wait, reset }, super::Next::Keep));
+        let denied = |wait| Ok((Decision { granted: 0, limit, remaining: free, wait, reset, retried: false }, super::Next::Keep));
 
         let plan = self.plan();
         let mut acts = self.now;
@@ -253,12 +246,13 @@ impl<'a> View<'a> {
             remaining: limit.saturating_sub(u64::from(after) + self.units_revived(&plan)),
             wait: Wait::For(acts.since(self.now)),
             reset: Span::saturating((used_until_us - i128::from(self.now.as_us())).unsigned_abs()),
+            retried: false,
         };
         Ok((decision, super::Next::Slide(Next::grant(units, tick, count, Instant::saturating(expires_us)))))
     }
 
     /// Gives back the newest `units`, which must be at most [`Self::used`].
-    fn refund(&self, units: u32, reset: Span, plan: &write::Plan) -> (Decision, super::Next) {
+    fn refund(&self, units: u32, reset: Span, plan: &write::Plan) -> (Decision, super::Next<'static>) {
         let limit = self.limit;
         let used = self.used() - units;
         let decision = |used: u64, reset| Decision {
@@ -267,6 +261,7 @@ impl<'a> View<'a> {
             remaining: limit.saturating_sub(used),
             wait: Wait::NONE,
             reset,
+            retried: false,
         };
         if units == 0 {
             return (decision(used.into(), reset), super::Next::Keep);

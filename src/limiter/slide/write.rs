@@ -138,11 +138,7 @@ impl View<'_> {
     /// The units granted before the entry at [`Self::first_kept`], modulo 2^32.
     pub(super) fn units_dropped(&self, plan: &Plan) -> u32 {
         let first = self.first_kept(plan);
-        if first < self.len() {
-            self.log.count_before(first)
-        } else {
-            self.log.count_before(self.live)
-        }
+        self.log.count_before(if first < self.len() { first } else { self.live })
     }
 
     /// Units that count for the policy again because the planned grid rounds the ends of their ticks up.

@@ -12,8 +12,7 @@ pub(super) mod reply;
 
 use std::ffi::{c_int, CStr};
 
-use super::info::Info;
-use super::{Server, WordsParameter};
+use super::{Info, Server, WordsParameter};
 
 /// The newest major versions on which the shortcuts were checked.
 const NEWEST_REDIS: u32 = 8;

@@ -16,11 +16,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use redis_module::raw;
-
-use crate::server::api::{api, string_bytes};
-use crate::server::info::Info;
-use crate::server::Server;
+use crate::server::{api, raw, string_bytes, Info, Server};
 
 /// [`NO_RECEIVER`], [`ASK`] or [`ALWAYS`]. Any other number n means that there is a receiver, and that the module asks the
 /// server again after n more effects.

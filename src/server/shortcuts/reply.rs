@@ -12,10 +12,7 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use redis_module::raw;
-
-use crate::server::api::api;
-use crate::server::{Call, Server};
+use crate::server::{api, raw, Call, Server};
 
 /// The lengths that have a template. The shortest is that of five integers of one digit. Up to the longest, the header of a
 /// bulk string has a length of two digits, so that there is a bulk string of each length.

@@ -1,0 +1,336 @@
+//! LEASE: units that are held until they are released, or until a time to live (ttl) passes.
+//!
+//! The state is a [ledger](super::ledger) whose slots are leases. A lease holds its units while the time is before its deadline. A
+//! lapsed lease stays in the ledger until the next write.
+//!
+//! These fields are the inner record:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 8 | limit of the last caller, units |
+//! | 8 | ttl of the last caller, microseconds |
+//! | 8 | units that the leases hold, lapsed ones included |
+//! | 8 | the latest time at which a lease was taken or renewed, microseconds since the Unix epoch |
+//!
+//! If the time is before the last field, the clock has stepped back. A deadline that is further ahead than the ttl that set it then
+//! counts as the present time plus that ttl.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::ledger::{bounds, Edit, Finish, Ledger, Slot, BLOCK};
+use super::record::{take, RecordError};
+use super::{
+    Amount, Bytes, Change, Decision, Fact, Holder, Id, Inspection, Instant, Kind, Quota, Request, SettleError, Settlement,
+    Snapshot, Span, Spec, Wait, MAX_PERIOD, MIN_PERIOD, MIN_RECORD,
+};
+
+/// The highest limit: each lease holds at least one unit, and a ledger has room for as many ids.
+const MAX_LIMIT: u64 = super::MAX_IDS as u64;
+
+pub(super) const SPEC: Spec = Spec {
+    name: "LEASE",
+    tag: 5,
+    max_limit: MAX_LIMIT,
+    options: &[],
+    min_len: MIN_RECORD,
+    // A lease lasts for its ttl from the answer on.
+    charges_when_due: false,
+};
+
+/// The length of the inner record.
+const INNER: usize = 32;
+/// `RL.INSPECT` shows at most this many leases.
+const MAX_HOLDERS: usize = 100;
+
+/// At most `limit` units are held at the same time. The period of the quota is the ttl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub(super) quota: Quota,
+}
+
+impl Lease {
+    pub(super) const fn new(quota: Quota) -> Self {
+        Self { quota }
+    }
+}
+
+/// The leases of a key at a moment.
+pub struct View<'a> {
+    ledger: Option<Ledger<'a>>,
+    quota: Quota,
+    now: Instant,
+    /// Units that are held.
+    held: u64,
+    /// Whether the clock was set back since the last write.
+    stepped_back: bool,
+}
+
+/// A lease that is taken or renewed.
+#[derive(Clone, Copy, Debug)]
+pub struct Next<'r> {
+    id: Id<'r>,
+    /// The slot of the lease that is renewed.
+    renewed: Option<usize>,
+    slot: Slot,
+}
+
+/// A place in the order of deadlines: a block, or a slot with its units.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Block(usize),
+    Slot(usize, u64),
+}
+
+impl<'a> View<'a> {
+    pub(super) fn load(lease: &Lease, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
+        match stored {
+            None => Ok(Self { ledger: None, quota: lease.quota, now, held: 0, stepped_back: false }),
+            Some(bytes) => Ok(Self { quota: lease.quota, ..Self::of_record(bytes, now)? }),
+        }
+    }
+
+    /// The leases in a record, under the policy of its last caller.
+    pub(super) fn of_record(bytes: &'a [u8], now: Instant) -> Result<Self, RecordError> {
+        let ledger = Ledger::open(bytes, Kind::Lease)?;
+        let mut fields = ledger.inner();
+        if fields.len() != INNER {
+            return Err(RecordError::Unknown);
+        }
+        let [limit, ttl_us, held, latest] = [(); 4].map(|()| take(&mut fields, 8) as u64);
+        let ttl = Span::from_us(ttl_us);
+        let valid = (1..=MAX_LIMIT).contains(&limit) && (MIN_PERIOD..=MAX_PERIOD).contains(&ttl);
+        let quota = Quota::new(limit, ttl).filter(|_| valid).ok_or(RecordError::Unknown)?;
+        let stepped_back = now < Instant::from_us(latest as i64);
+        let mut view = Self { ledger: Some(ledger), quota, now, held, stepped_back };
+        view.held = view.lapsed().fold(held, |held, (_, slot)| held.saturating_sub(slot.units));
+        Ok(view)
+    }
+
+    /// The leases that have lapsed, but are still in the ledger.
+    fn lapsed(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
+        let now_us = self.now.as_us();
+        // The first deadline of all leases, or of a block, shows whether any has lapsed.
+        let any = move |aggregate: u128| bounds::unpack(aggregate).0 <= now_us;
+        let ledger = self.ledger.filter(|ledger| any(ledger.header.aggregate));
+        ledger.into_iter().flat_map(move |ledger| {
+            let blocks = (0..ledger.blocks()).filter(move |&block| any(ledger.block(block)));
+            let slots = blocks.flat_map(move |block| ledger.block_slots(block));
+            slots.filter(move |(_, slot)| slot.is_live() && slot.when <= now_us)
+        })
+    }
+
+    /// The leases that hold units.
+    fn holders(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
+        let slots = self.ledger.into_iter().flat_map(|ledger| (0..ledger.blocks()).flat_map(move |block| ledger.block_slots(block)));
+        slots.filter(|(_, slot)| slot.is_live() && slot.when > self.now.as_us())
+    }
+
+    /// When a lease lapses.
+    fn deadline(&self, slot: &Slot) -> Instant {
+        let deadline = Instant::from_us(slot.when);
+        deadline.min(self.now.saturating_add(Span::from_us(slot.span_us)))
+    }
+
+    /// When the last lease lapses, except the one at `released`; `now` if there is none.
+    fn last_deadline(&self, released: Option<usize>) -> Instant {
+        if self.stepped_back {
+            let holders = self.holders().filter(|&(index, _)| Some(index) != released);
+            return holders.map(|(_, slot)| self.deadline(&slot)).max().unwrap_or(self.now);
+        }
+        let Some(ledger) = self.ledger else { return self.now };
+        let last = match released {
+            None => ledger.header.aggregate,
+            Some(released) => {
+                let others = (0..ledger.blocks()).filter(|&block| block != released / BLOCK).map(|block| ledger.block(block));
+                let slots = ledger.block_slots(released / BLOCK).filter(|&(index, _)| index != released);
+                others.chain(slots.map(|(_, slot)| bounds::of(&slot))).fold(bounds::NONE, bounds::join)
+            }
+        };
+        Instant::from_us(bounds::unpack(last).1).max(self.now)
+    }
+
+    /// How long until leases with `units` in all have lapsed, if none is renewed or released.
+    fn until_lapsed(&self, units: u64) -> Span {
+        let mut places = BinaryHeap::new();
+        if let Some(ledger) = self.ledger {
+            if self.stepped_back {
+                let holders = self.holders();
+                places.extend(holders.map(|(index, slot)| Reverse((self.deadline(&slot), Place::Slot(index, slot.units)))));
+            } else {
+                let first = |block| Instant::from_us(bounds::unpack(ledger.block(block)).0);
+                places.extend((0..ledger.blocks()).map(|block| Reverse((first(block), Place::Block(block)))));
+            }
+            let mut lapsed = 0_u64;
+            while let Some(Reverse((at, place))) = places.pop() {
+                match place {
+                    Place::Block(block) => {
+                        let slots = ledger.block_slots(block).filter(|(_, slot)| slot.is_live() && slot.when > self.now.as_us());
+                        places.extend(slots.map(|(index, slot)| {
+                            Reverse((self.deadline(&slot), Place::Slot(index, slot.units)))
+                        }));
+                    }
+                    Place::Slot(_, held) => {
+                        lapsed = lapsed.saturating_add(held);
+                        if lapsed >= units {
+                            return at.since(self.now);
+                        }
+                    }
+                }
+            }
+        }
+        // Only a damaged record has fewer leases than units that are held.
+        self.quota.period()
+    }
+
+    fn find(&self, id: Id<'_>) -> Option<(usize, Slot)> {
+        let ledger = self.ledger?;
+        let index = ledger.find(id)?;
+        let slot = ledger.slot(index);
+        (slot.when > self.now.as_us()).then_some((index, slot))
+    }
+
+    /// See [`super::View::held`].
+    pub(super) fn held(&self, id: Id<'_>) -> Option<u64> {
+        self.find(id).map(|(_, slot)| slot.units)
+    }
+
+    fn remaining(&self, held: u64) -> u64 {
+        self.quota.limit().saturating_sub(held)
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot { remaining: self.remaining(self.held), reset: self.last_deadline(None).since(self.now) }
+    }
+
+    /// A request without an id is decided as one for a new lease, but leads to no next state.
+    pub(super) fn decide<'r>(&self, request: Request<'r>) -> (Decision, super::Next<'r>) {
+        let limit = self.quota.limit();
+        let ttl = self.quota.period();
+        let found = request.id.and_then(|id| self.find(id));
+        let units = match (found, request.amount) {
+            (Some((_, slot)), _) => slot.units,
+            (None, Amount::Cost(n) | Amount::UpTo(n) | Amount::Force(n)) => n,
+            (None, Amount::Refund(_)) => 0,
+        };
+        let held = if found.is_some() { self.held } else { self.held.saturating_add(units) };
+        if found.is_none() && (held > limit || units == 0) {
+            let Snapshot { remaining, reset } = self.snapshot();
+            let wait = if units > limit || units == 0 { Wait::Never } else { Wait::For(self.until_lapsed(held - limit)) };
+            return (Decision { granted: 0, limit, remaining, wait, reset, retried: false }, super::Next::Keep);
+        }
+        let deadline = self.now.saturating_add(ttl);
+        let fresh = Slot::new(units, deadline.as_us(), ttl.as_us(), self.now);
+        // A renewal does not shorten a lease.
+        let slot = match found {
+            Some((_, slot)) if self.deadline(&slot) >= deadline => Slot { when: self.deadline(&slot).as_us(), ..slot },
+            Some((_, slot)) => slot.renewed(&fresh),
+            None => fresh,
+        };
+        let last = self.last_deadline(None).max(Instant::from_us(slot.when));
+        let decision = Decision {
+            granted: units,
+            limit,
+            remaining: self.remaining(held),
+            wait: Wait::NONE,
+            reset: last.since(self.now),
+            retried: false,
+        };
+        let renewed = found.map(|(index, _)| index);
+        let next = request.id.map_or(super::Next::Keep, |id| super::Next::Lease(Next { id, renewed, slot }));
+        (decision, next)
+    }
+
+    pub(super) fn store(&self, next: &Next<'_>, bytes: &mut Bytes) -> Change {
+        let mut edit = self.edit();
+        let mut held = self.held;
+        match next.renewed {
+            Some(index) => edit.set(index, next.slot),
+            None => {
+                held = held.saturating_add(next.slot.units);
+                edit.append(next.id, next.slot);
+            }
+        }
+        self.finish(edit, held, self.last_deadline(None).max(Instant::from_us(next.slot.when)), bytes)
+    }
+
+    /// The ledger without the leases that have lapsed, and with the deadlines that count after a step back of the clock.
+    fn edit<'r>(&self) -> Edit<'r>
+    where
+        'a: 'r,
+    {
+        let mut edit = Edit::new(Kind::Lease, self.ledger, self.now);
+        self.lapsed().for_each(|(index, _)| edit.kill(index));
+        if self.stepped_back {
+            for (index, slot) in self.holders() {
+                edit.set(index, Slot { when: self.deadline(&slot).as_us(), ..slot });
+            }
+        }
+        edit
+    }
+
+    fn finish(&self, edit: Edit<'_>, held: u64, last: Instant, bytes: &mut Bytes) -> Change {
+        let fields = [self.quota.limit(), self.quota.period().as_us(), held, self.now.as_us() as u64];
+        let inner = fields.map(u64::to_le_bytes);
+        let finish = Finish {
+            inner: (inner.as_flattened(), 0, &[]),
+            rewritten: false,
+            room: INNER,
+            is_past: &|_| false,
+            moved: &|slot| slot,
+            one_level: true,
+            expires: last,
+            // Moves the deadline of the key less often than that of a lease.
+            slack: Span::from_us(self.quota.period().as_us() / 8),
+        };
+        edit.finish(&finish, 0, bytes)
+    }
+
+    /// Ends a lease: see [`super::settle`].
+    pub(super) fn settle(&self, id: Id<'_>, units: u64, bytes: &mut Bytes) -> Result<Option<Settlement>, SettleError> {
+        let Some((index, slot)) = self.find(id) else { return Ok(None) };
+        if units > 0 {
+            return Err(SettleError::Lease);
+        }
+        let held = self.held.saturating_sub(slot.units);
+        let last = self.last_deadline(Some(index));
+        let decision = Decision {
+            granted: 0,
+            limit: self.quota.limit(),
+            remaining: self.remaining(held),
+            wait: Wait::NONE,
+            reset: last.since(self.now),
+            retried: false,
+        };
+        let change = if last <= self.now {
+            Change::Remove
+        } else {
+            let mut edit = self.edit();
+            edit.kill(index);
+            self.finish(edit, held, last, bytes)
+        };
+        Ok(Some(Settlement { kind: Kind::Lease, decision, change }))
+    }
+
+    pub(super) fn inspect(&self) -> Inspection {
+        let Snapshot { remaining, reset } = self.snapshot();
+        let mut leases: Vec<_> = self.holders().map(|(index, slot)| (self.deadline(&slot), index, slot.units)).collect();
+        let count = leases.len();
+        leases.sort_unstable();
+        let holder = |&(deadline, index, units): &(Instant, usize, u64)| Holder {
+            id: self.ledger.map_or(&[][..], |ledger| ledger.id(index)).into(),
+            units,
+            left: deadline.since(self.now),
+        };
+        vec![
+            ("algorithm", Fact::Word(SPEC.name)),
+            ("limit", Fact::count(self.quota.limit())),
+            ("ttl_ms", Fact::Milliseconds(self.quota.period())),
+            ("held", Fact::count(self.held)),
+            ("remaining", Fact::count(remaining)),
+            ("reset_ms", Fact::count(reset.as_ms_ceil())),
+            ("leases", Fact::count(count)),
+            ("holders", Fact::Holders(leases.iter().take(MAX_HOLDERS).map(holder).collect())),
+        ]
+    }
+}

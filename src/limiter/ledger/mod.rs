@@ -1,0 +1,394 @@
+//! The ledger: the ids that a record remembers, with what each of them holds.
+//!
+//! A record with a ledger has [`VERSION`](super::record::IDS) 2. It consists of a header, of the algorithm's own fields (the
+//! inner record), and of the ledger:
+//!
+//! | bytes | what it is |
+//! |---|---|
+//! | 4 | magic byte, version, the algorithm's number, 0 |
+//! | 4 | revision: each write increments it |
+//! | 4 + 4 | inner record: its length, and the bytes reserved for it (a multiple of 8) |
+//! | 4 + 4 | slots: how many there is room for, and how many are in use |
+//! | 4 | slots that are live: neither settled nor forgotten |
+//! | 4 | the first slot that may be live |
+//! | 4 + 4 | bytes reserved for an id in each slot (a multiple of 8), 0 |
+//! | 8 | seed of the hashes |
+//! | 8 | FIXED: the number of the window in force, counted from the first window with ids |
+//! | 16 | the aggregate of all blocks |
+//! | | the inner record |
+//! | 4 each | cells: a hash table with open addressing. A cell holds a slot's index plus 1; 0: empty |
+//! | 16 each | blocks: the aggregate of [`BLOCK`] slots |
+//! | | slots, in the order in which the ids were added |
+//!
+//! An id is found by its hash; a slot is added at the end; a slot whose id is settled or forgotten is dead, and stays where it
+//! is. So each change patches a few places. When the room for slots is used up, the record is rebuilt without the dead slots,
+//! which costs O(1) amortized per added id.
+//!
+//! The aggregate of charges is the sum of the slots' weights (see [`layers`]); the aggregate of leases holds the first and the
+//! last deadline. With the aggregates of blocks, a sum or an extreme over n slots takes n / 64 + 64 steps.
+
+mod edit;
+mod layers;
+
+pub(super) use edit::{bounds, Edit, Finish};
+
+use super::record::{self, RecordError};
+use super::{Decision, Instant, Kind, Snapshot, Span, Wait};
+
+/// The most ids that a key remembers. One more forgets the oldest.
+pub const MAX_IDS: usize = 65_536;
+
+/// The number of slots that share an aggregate.
+pub(super) const BLOCK: usize = 64;
+/// The most slots in a record: see [`Edit`].
+const MAX_SLOTS: usize = 2 * MAX_IDS;
+/// The length of the header, in bytes.
+pub(super) const HEADER: usize = 72;
+/// The length of a slot without its id, in bytes.
+const SLOT: usize = 48;
+const CELL: usize = 4;
+const AGGREGATE: usize = 16;
+
+/// The name of a charge or a lease: 1 to 64 bytes that the caller chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id<'a>(&'a [u8]);
+
+impl<'a> Id<'a> {
+    /// The longest id, in bytes.
+    pub const MAX_LEN: usize = 64;
+
+    /// The id of these bytes; `None` if they are fewer than 1 or more than [`Self::MAX_LEN`].
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        (1..=Self::MAX_LEN).contains(&bytes.len()).then_some(Self(bytes))
+    }
+
+    /// The bytes.
+    pub const fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+/// The fields of a record's header, without the inner record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    revision: u32,
+    inner_len: usize,
+    inner_room: usize,
+    capacity: usize,
+    used: usize,
+    live: usize,
+    first: usize,
+    id_room: usize,
+    seed: u64,
+    /// See the table in [the module](self).
+    pub(super) window: u64,
+    /// The aggregate of all blocks.
+    pub(super) aggregate: u128,
+}
+
+impl Header {
+    fn decode(bytes: &[u8; HEADER]) -> Self {
+        let mut fields = &bytes[4..];
+        let mut word = |width| record::take(&mut fields, width);
+        Self {
+            revision: word(4) as u32,
+            inner_len: word(4) as usize,
+            inner_room: word(4) as usize,
+            capacity: word(4) as usize,
+            used: word(4) as usize,
+            live: word(4) as usize,
+            first: word(4) as usize,
+            id_room: word(8) as usize,
+            seed: word(8) as u64,
+            window: word(8) as u64,
+            aggregate: word(16),
+        }
+    }
+
+    fn encode(&self, kind: Kind) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[..4].copy_from_slice(&[record::MAGIC, record::IDS, kind.spec().tag, 0]);
+        let words = [
+            self.revision as usize,
+            self.inner_len,
+            self.inner_room,
+            self.capacity,
+            self.used,
+            self.live,
+            self.first,
+            self.id_room,
+        ];
+        for (word, place) in words.iter().zip(bytes[4..36].as_chunks_mut::<4>().0) {
+            *place = (*word as u32).to_le_bytes();
+        }
+        bytes[40..48].copy_from_slice(&self.seed.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.window.to_le_bytes());
+        bytes[56..].copy_from_slice(&self.aggregate.to_le_bytes());
+        bytes
+    }
+
+    /// Where the hash table begins.
+    const fn cells_at(&self) -> usize {
+        HEADER + self.inner_room
+    }
+
+    /// At most half of the cells are ever in use.
+    const fn cells(&self) -> usize {
+        (2 * self.capacity).next_power_of_two()
+    }
+
+    /// Where the aggregate of a block is.
+    const fn block_at(&self, block: usize) -> usize {
+        self.cells_at() + CELL * self.cells() + AGGREGATE * block
+    }
+
+    const fn slot_len(&self) -> usize {
+        SLOT + self.id_room
+    }
+
+    /// Where a slot begins.
+    const fn slot_at(&self, index: usize) -> usize {
+        self.block_at(self.capacity.div_ceil(BLOCK)) + self.slot_len() * index
+    }
+
+    /// The length of the record.
+    const fn len(&self) -> usize {
+        self.slot_at(self.used)
+    }
+
+    fn is_valid(&self) -> bool {
+        self.inner_len <= self.inner_room
+            && self.inner_room.is_multiple_of(8)
+            && (1..=MAX_SLOTS).contains(&self.capacity)
+            && self.used <= self.capacity
+            && self.live <= self.used
+            && self.first <= self.used
+            && (8..=Id::MAX_LEN).contains(&self.id_room)
+            && self.id_room.is_multiple_of(8)
+    }
+}
+
+/// What an id holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    /// The length of the id; 0: the slot is dead.
+    len: usize,
+    /// The units that were granted.
+    pub(super) units: u64,
+    /// FIXED: the number of the window that holds the units; SLIDE: their tick; a lease: its deadline.
+    pub(super) when: i64,
+    /// A booking: how long the caller had to wait. A lease: the ttl that set the deadline. In microseconds.
+    pub(super) span_us: u64,
+    /// A booking: when it acts.
+    pub(super) acts_at: Instant,
+    /// See [`layers`].
+    pub(super) weight: u128,
+}
+
+/// A charge that a decision makes, as far as the ledger remembers it.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'r> {
+    /// The id; `None`: the charge is not remembered.
+    pub(super) id: Option<Id<'r>>,
+    pub(super) units: u64,
+    /// How long the caller must wait before it acts.
+    pub(super) wait: Wait,
+}
+
+impl Charge<'_> {
+    /// The slot of the charge, which is made at `now`, without a weight.
+    pub(super) fn slot(&self, when: i64, now: Instant) -> Slot {
+        let wait = if let Wait::For(wait) = self.wait { wait } else { Span::ZERO };
+        Slot::new(self.units, when, wait.as_us(), now.saturating_add(wait))
+    }
+}
+
+impl Slot {
+    /// A slot for `units`. [`Edit::append`] fills in the length of the id.
+    pub(super) const fn new(units: u64, when: i64, span_us: u64, acts_at: Instant) -> Self {
+        Self { len: 0, units, when, span_us, acts_at, weight: 0 }
+    }
+
+    /// The decision on a call that repeats the charge.
+    pub(super) fn retry(&self, limit: u64, Snapshot { remaining, reset }: Snapshot, now: Instant) -> Decision {
+        // After the clock was set back, the booking must not act later than it was told to: see `span_us`.
+        let left = self.acts_at.since(now).min(Span::from_us(self.span_us));
+        Decision { granted: self.units, limit, remaining, wait: Wait::For(left), reset, retried: true }
+    }
+
+    /// The slot of a lease that is renewed until the deadline of `fresh`.
+    pub(super) const fn renewed(self, fresh: &Self) -> Self {
+        Self { when: fresh.when, span_us: fresh.span_us, ..self }
+    }
+
+    /// Whether the id has been neither settled nor forgotten. It may be past.
+    pub(super) const fn is_live(&self) -> bool {
+        self.len > 0
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let units = word(bytes, 0);
+        let id_room = bytes.len().saturating_sub(SLOT);
+        let len = units as u8 as usize;
+        Self {
+            len: if len > id_room { 0 } else { len },
+            units: units >> 8,
+            when: word(bytes, 8) as i64,
+            span_us: word(bytes, 16),
+            acts_at: Instant::from_us(word(bytes, 24) as i64),
+            weight: aggregate(bytes, id_room + SLOT - AGGREGATE),
+        }
+    }
+
+    /// The fields before the id.
+    fn head(&self) -> [u8; SLOT - AGGREGATE] {
+        let mut bytes = [0; SLOT - AGGREGATE];
+        bytes[..8].copy_from_slice(&(self.units << 8 | self.len as u64).to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.when.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.span_us.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.acts_at.as_us().to_le_bytes());
+        bytes
+    }
+}
+
+/// The ledger of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ledger<'a> {
+    bytes: &'a [u8],
+    pub(super) header: Header,
+}
+
+impl<'a> Ledger<'a> {
+    /// Reads the record of an algorithm. Takes the same time for any number of ids, so the slots are not checked: damaged slots
+    /// give wrong sums, but never a panic.
+    pub(super) fn open(bytes: &'a [u8], wanted: Kind) -> Result<Self, RecordError> {
+        match record::kind_with_ids(bytes)? {
+            kind if kind != wanted => return Err(RecordError::OtherAlgorithm(kind)),
+            _ => {}
+        }
+        let header = Header::decode(bytes.first_chunk().ok_or(RecordError::Unknown)?);
+        let valid = header.is_valid() && header.len() == bytes.len();
+        valid.then_some(Self { bytes, header }).ok_or(RecordError::Unknown)
+    }
+
+    /// The inner record.
+    pub(super) fn inner(&self) -> &'a [u8] {
+        &self.bytes[HEADER..HEADER + self.header.inner_len]
+    }
+
+    /// The number of slots in use.
+    pub(super) const fn len(&self) -> usize {
+        self.header.used
+    }
+
+    /// The number of live slots, past ones included.
+    pub(super) const fn live(&self) -> usize {
+        self.header.live
+    }
+
+    fn slot_bytes(&self, index: usize) -> &'a [u8] {
+        &self.bytes[self.header.slot_at(index)..self.header.slot_at(index + 1)]
+    }
+
+    /// Slot `index`, which must be less than [`Self::len`].
+    pub(super) fn slot(&self, index: usize) -> Slot {
+        Slot::decode(self.slot_bytes(index))
+    }
+
+    /// The id of slot `index`; empty if the slot is dead.
+    pub(super) fn id(&self, index: usize) -> &'a [u8] {
+        let bytes = self.slot_bytes(index);
+        let end = SLOT - AGGREGATE + usize::from(bytes[0]);
+        bytes[..bytes.len() - AGGREGATE].get(SLOT - AGGREGATE..end).unwrap_or_default()
+    }
+
+    /// The slots in use, in order.
+    pub(super) fn slots(&self) -> impl DoubleEndedIterator<Item = (usize, Slot)> + '_ {
+        (0..self.len()).map(|index| (index, self.slot(index)))
+    }
+
+    /// The slots of a block that are in use.
+    pub(super) fn block_slots(self, block: usize) -> impl Iterator<Item = (usize, Slot)> + 'a {
+        (BLOCK * block..(BLOCK * (block + 1)).min(self.len())).map(move |index| (index, self.slot(index)))
+    }
+
+    /// The number of live slots that are not past, and their units.
+    pub(super) fn count(&self, is_past: &dyn Fn(&Slot) -> bool) -> (u64, u128) {
+        let remembered = self.slots().filter(|(_, slot)| slot.is_live() && !is_past(slot));
+        remembered.fold((0, 0), |(ids, units), (_, slot)| (ids + 1, units + u128::from(slot.units)))
+    }
+
+    /// The aggregate of a block.
+    pub(super) fn block(&self, block: usize) -> u128 {
+        aggregate(self.bytes, self.header.block_at(block))
+    }
+
+    /// The number of blocks with slots in use.
+    pub(super) const fn blocks(&self) -> usize {
+        self.header.used.div_ceil(BLOCK)
+    }
+
+    /// The sum of the weights of the first `end` slots.
+    pub(super) fn prefix(&self, end: usize) -> u128 {
+        let blocks = (0..end / BLOCK).map(|block| self.block(block));
+        let weights = (end / BLOCK * BLOCK..end).map(|index| self.weight(index));
+        blocks.chain(weights).fold(0, u128::wrapping_add)
+    }
+
+    fn weight(&self, index: usize) -> u128 {
+        aggregate(self.bytes, self.header.slot_at(index + 1) - AGGREGATE)
+    }
+
+    fn cell(&self, index: usize) -> u32 {
+        let at = self.header.cells_at() + CELL * index;
+        self.bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |&cell| u32::from_le_bytes(cell))
+    }
+
+    /// The cells in the order in which a hash is looked up, with their indices.
+    fn probe(&self, id: Id<'_>) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let cells = self.header.cells();
+        let start = hash(self.header.seed, id.0) as usize;
+        (0..cells).map(move |step| {
+            let index = start.wrapping_add(step) & (cells - 1);
+            (index, self.cell(index))
+        })
+    }
+
+    /// The index of the live slot with this id.
+    pub(super) fn find(&self, id: Id<'_>) -> Option<usize> {
+        let slots = self.probe(id).map(|(_, cell)| cell).take_while(|&cell| cell != 0).map(|cell| cell as usize - 1);
+        slots.filter(|&slot| slot < self.len()).find(|&slot| self.id(slot) == id.0)
+    }
+}
+
+/// The number of eight bytes at `at`.
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |&word| u64::from_le_bytes(word))
+}
+
+/// The number of 16 bytes at `at`.
+fn aggregate(bytes: &[u8], at: usize) -> u128 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |&number| u128::from_le_bytes(number))
+}
+
+/// A hash of an id. Without the seed, nobody can choose ids that collide.
+fn hash(seed: u64, id: &[u8]) -> u64 {
+    let mut hash = seed ^ id.len() as u64;
+    for chunk in id.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = fold(hash ^ u64::from_le_bytes(word), 0x9e37_79b9_7f4a_7c15);
+    }
+    fold(hash, 0xd6e8_feb8_6659_fd93)
+}
+
+/// Multiplies to 128 bits and combines the halves.
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// The seed of a new ledger. A caller cannot know the microsecond in which the first id is added.
+fn seed(now: Instant) -> u64 {
+    fold(now.as_us() as u64 ^ 0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db)
+}

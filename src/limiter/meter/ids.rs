@@ -1,0 +1,226 @@
+//! Charges with an id, of FIXED, GCRA and BUCKET.
+//!
+//! All charges stand in the one level of the key. See [`layers`](crate::limiter::ledger) for how much of each can be given back.
+
+use super::{record, Drain, Level, Meter, Next, Record, View};
+use crate::limiter::ledger::{Edit, Finish, Ledger, Slot};
+use crate::limiter::record::RecordError;
+use crate::limiter::{Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, Request, Settlement, Span, Wait};
+
+/// The bytes that are reserved for the inner record: more than any takes.
+const ROOM: usize = 48;
+/// The whole weight is the layer.
+const PART: u128 = u128::MAX;
+
+impl<'a> Record<'a> {
+    /// Reads a record of `kind`, with or without ids.
+    pub(in crate::limiter) fn decode_any(bytes: &'a [u8], kind: Kind) -> Result<Self, RecordError> {
+        Record::decode(bytes, kind).or_else(|_| {
+            let ledger = Ledger::open(bytes, kind)?;
+            Ok(Record { ledger: Some(ledger), ..Record::decode(ledger.inner(), kind)? })
+        })
+    }
+}
+
+impl Meter {
+    /// Converts grains that can be given back, as [`Meter::carry`] converts usage, but rounded down.
+    fn carry_down(&self, old: &Self, grains: u128) -> u128 {
+        let (from, to) = (u128::from(old.grains_per_unit()), u128::from(self.grains_per_unit()));
+        let grains = (grains / from).saturating_mul(to).saturating_add(grains % from * to / from);
+        let grains = self.carry_units(old, grains);
+        if self.drain == Drain::Steps {
+            grains / to * to
+        } else {
+            grains
+        }
+    }
+}
+
+impl<'a> View<'a> {
+    /// [`Self::load`] of a value that is not a record without ids: `error` says why not.
+    #[cold]
+    pub(super) fn load_other(
+        meter: &'a Meter,
+        bytes: &'a [u8],
+        now: Instant,
+        error: RecordError,
+    ) -> Result<Self, RecordError> {
+        if let Some(view) = Self::load_redis_cell(meter, bytes, now) {
+            return Ok(view);
+        }
+        let Ok(ledger) = Ledger::open(bytes, meter.kind) else { return Err(error) };
+        Record::decode(ledger.inner(), meter.kind)?;
+        Ok(Self { ledger: Some(ledger), ..Self::load(meter, Some(ledger.inner()), now)? })
+    }
+
+    /// FIXED: the number of the window in force.
+    fn window(&self) -> u64 {
+        let start = self.recorded.at.min(self.now);
+        let since_us = self.level.at.since(start).as_us();
+        self.ledger.map_or(0, |ledger| ledger.header.window).wrapping_add(since_us.div_ceil(self.meter.period_us))
+    }
+
+    /// Whether a charge is past, so that its id is forgotten.
+    fn is_past(&self, slot: &Slot) -> bool {
+        match self.meter.drain {
+            Drain::Windows => slot.when < self.window() as i64,
+            Drain::Smooth | Drain::Steps => self.level.used == 0,
+        }
+    }
+
+    /// The charge that is remembered under this id, with its place in the ledger.
+    fn find(&self, id: Id<'_>) -> Option<(Ledger<'a>, usize, Slot)> {
+        let ledger = self.ledger?;
+        let index = ledger.find(id)?;
+        let slot = ledger.slot(index);
+        (!self.is_past(&slot)).then_some((ledger, index, slot))
+    }
+
+    /// See [`super::super::View::held`].
+    pub(in crate::limiter) fn held(&self, id: Id<'_>) -> Option<u64> {
+        self.find(id).map(|(_, _, slot)| slot.units)
+    }
+
+    /// Whether the record has ids.
+    pub(in crate::limiter) const fn has_ids(&self) -> bool {
+        self.ledger.is_some()
+    }
+
+    /// [`Self::decide`] if the request has an id, or the record has ids.
+    pub(in crate::limiter) fn decide_with_ids<'r>(
+        &self,
+        request: Request<'r>,
+    ) -> Result<(Decision, crate::limiter::Next<'r>), Overflow> {
+        if let Some((_, _, slot)) = request.id.and_then(|id| self.find(id)) {
+            return Ok((slot.retry(self.meter.capacity, self.snapshot(), self.now), crate::limiter::Next::Keep));
+        }
+        let (decision, next) = self.decide(request)?;
+        let crate::limiter::Next::Meter(next) = next else { return Ok((decision, next)) };
+        let Decision { granted, wait, .. } = decision;
+        let charge = Charge { id: request.id, units: granted, wait };
+        Ok((decision, crate::limiter::Next::MeterWithIds(next, charge)))
+    }
+
+    /// Encodes the next state of [`Self::decide_with_ids`].
+    pub(in crate::limiter) fn store_with_ids(&self, next: &Next, charge: &Charge<'_>, bytes: &mut Bytes) -> Change {
+        let meter = self.meter;
+        let before = self.level.used;
+        let (Level { used: after, .. }, _) = meter.read(next.level);
+        let mut edit = self.edit();
+        let window = self.window();
+        let mut when = window;
+        if after >= before {
+            let mut level = before;
+            if charge.wait != Wait::NONE && meter.drain != Drain::Smooth {
+                let over = before.saturating_add(meter.grains(charge.units)).saturating_sub(meter.grains(meter.capacity));
+                let skipped = meter.skips_to(over);
+                // What a booking skips stays used, so it cannot be given back.
+                level = before.saturating_sub(skipped);
+                when = window.wrapping_add((skipped / meter.grains(meter.limit)) as u64);
+            }
+            let sum = edit.header.aggregate;
+            let sum = edit.trim(0, sum, level, PART);
+            if let Some(id) = charge.id {
+                // A past charge may have had the same id.
+                self.ledger.and_then(|ledger| ledger.find(id)).into_iter().for_each(|index| edit.kill(index));
+                edit.append(id, Slot { weight: after.saturating_sub(sum), ..charge.slot(when as i64, self.now) });
+            }
+        }
+        self.finish(edit, next, bytes)
+    }
+
+    /// The ledger, prepared for a change under the view's policy.
+    fn edit<'r>(&self) -> Edit<'r>
+    where
+        'a: 'r,
+    {
+        let meter = self.meter;
+        // Without usage, GCRA and BUCKET have forgotten all ids.
+        let ledger = self.ledger.filter(|_| meter.drain == Drain::Windows || self.level.used > 0);
+        let mut edit = Edit::new(meter.kind, ledger, self.now);
+        let old = ledger.and_then(|ledger| Record::decode(ledger.inner(), meter.kind).ok());
+        if let Some(Record { meter: old, .. }) = old.filter(|old| !meter.drains_as(&old.meter)) {
+            edit.carry(|grains| meter.carry_down(&old, grains));
+        }
+        edit.header.window = self.window();
+        edit
+    }
+
+    fn finish(&self, edit: Edit<'_>, next: &Next, bytes: &mut Bytes) -> Change {
+        let mut inner = Bytes::default();
+        record::encode(self.meter, next.level, &mut inner);
+        let finish = Finish {
+            inner: (inner.as_slice(), 0, &[]),
+            rewritten: false,
+            room: ROOM,
+            is_past: &|slot| self.meter.drain == Drain::Windows && self.is_past(slot),
+            moved: &|slot| slot,
+            one_level: true,
+            expires: next.expires.max(self.last_window_end(&edit)),
+            slack: Span::ZERO,
+        };
+        edit.finish(&finish, ROOM, bytes)
+    }
+
+    /// FIXED: the end of the last window for which an id is remembered. The level usually lasts as long, but not after a
+    /// refund.
+    fn last_window_end(&self, edit: &Edit<'_>) -> Instant {
+        let last = edit.newest().filter(|slot| self.meter.drain == Drain::Windows && slot.is_live()).map(|slot| slot.when).max();
+        let ahead = last.map_or(0, |when| when.saturating_sub(self.window() as i64).saturating_add(1).max(0));
+        let start = self.level.at.max(self.recorded.at.min(self.now)).as_us();
+        let end_us = i128::from(start) + i128::from(ahead) * i128::from(self.meter.period_us);
+        if ahead == 0 {
+            self.now
+        } else {
+            Instant::saturating(end_us)
+        }
+    }
+
+    /// Ends the id of a charge, which becomes `units`: see [`crate::limiter::settle`].
+    pub(in crate::limiter) fn settle(
+        &self,
+        id: Id<'_>,
+        units: u64,
+        bytes: &mut Bytes,
+    ) -> Result<Option<Settlement>, Overflow> {
+        let Some((ledger, index, slot)) = self.find(id) else { return Ok(None) };
+        let Self { meter, level, .. } = *self;
+        let (charged, settled) = (meter.grains(slot.units), meter.grains(units));
+        let mut edit = self.edit();
+        let used = match charged.checked_sub(settled) {
+            Some(less) => {
+                let given_back = less.min(ledger.prefix(index + 1)).min(level.used);
+                edit.take(0..index + 1, given_back, PART);
+                level.used - given_back
+            }
+            None => {
+                let sum = edit.header.aggregate;
+                edit.trim(0, sum, level.used, PART);
+                level.used.saturating_add(settled - charged)
+            }
+        };
+        edit.kill(index);
+        let after = Self { level: Level { used, ..level }, ..*self };
+        let snapshot = after.snapshot();
+        let decision = Decision {
+            granted: units,
+            limit: meter.capacity,
+            remaining: snapshot.remaining,
+            wait: Wait::NONE,
+            reset: snapshot.reset,
+            retried: false,
+        };
+        let change = if used == 0 && meter.drain != Drain::Windows {
+            Change::Remove
+        } else {
+            let next = after.next(used, snapshot.reset)?;
+            after.finish(edit, &next, bytes)
+        };
+        Ok(Some(Settlement { kind: meter.kind, decision, change }))
+    }
+
+    /// The ids that are remembered, and their units.
+    pub(in crate::limiter) fn count_ids(&self) -> (u64, u128) {
+        self.ledger.map_or((0, 0), |ledger| ledger.count(&|slot| self.is_past(slot)))
+    }
+}

@@ -30,7 +30,7 @@ pub(in crate::limiter) struct Finish<'f> {
     pub(in crate::limiter) room: usize,
     /// Whether what a slot holds is past: its id is forgotten.
     pub(in crate::limiter) is_past: &'f dyn Fn(&Slot) -> bool,
-    /// In a rebuilt record: what becomes of a slot that is kept.
+    /// In a rebuilt record: what becomes of a slot.
     pub(in crate::limiter) moved: &'f dyn Fn(Slot) -> Slot,
     /// Whether the weights of slots add up across different `when`s.
     pub(in crate::limiter) one_level: bool,
@@ -60,7 +60,7 @@ impl<'a> Edit<'a> {
     }
 
     /// The number of slots in the old record.
-    pub(super) fn old_len(&self) -> usize {
+    pub(in crate::limiter) fn old_len(&self) -> usize {
         self.old.map_or(0, |old| old.len())
     }
 
@@ -118,8 +118,8 @@ impl<'a> Edit<'a> {
     }
 
     /// Whether no id is left, as far as the newest slots show it.
-    fn is_empty(&self, finish: &Finish<'_>) -> bool {
-        let remembered = |slot: Slot| slot.is_live() && !(finish.is_past)(&slot);
+    pub(in crate::limiter) fn is_empty(&self, is_past: &dyn Fn(&Slot) -> bool) -> bool {
+        let remembered = |slot: Slot| slot.is_live() && !is_past(&slot);
         self.added.is_none() && (self.header.live == 0 || self.old_len() <= BLOCK && !self.newest().any(remembered))
     }
 
@@ -137,7 +137,7 @@ impl<'a> Edit<'a> {
     pub(in crate::limiter) fn finish(mut self, finish: &Finish<'_>, strip: usize, bytes: &mut Bytes) -> Change {
         let (tail, offset, head) = finish.inner;
         let inner_len = offset + tail.len();
-        if self.is_empty(finish) && (finish.rewritten || inner_len <= strip) {
+        if self.is_empty(finish.is_past) && (finish.rewritten || inner_len <= strip) {
             *bytes = Bytes::with_capacity(inner_len);
             self.put_inner(finish, bytes);
             return Change::Write { offset: 0, head: 0, expires: finish.expires, slack: finish.slack };
@@ -241,13 +241,14 @@ impl<'a> Edit<'a> {
         let mut dropped = (0, 0_u128);
         let old = self.old.into_iter().flat_map(|old| (0..old.len()).map(move |index| (old.id(index), index)));
         for (id, index) in old {
-            let Some(slot) = self.slot(index) else { break };
+            let Some(stored) = self.slot(index) else { break };
+            let slot = (finish.moved)(stored);
             if dropped.0 != slot.when && !finish.one_level {
                 dropped = (slot.when, 0);
             }
             let slot = Slot { weight: slot.weight.wrapping_add(dropped.1), ..slot };
-            if slot.is_live() && !(finish.is_past)(&slot) {
-                kept.push((id, (finish.moved)(slot)));
+            if slot.is_live() && !(finish.is_past)(&stored) {
+                kept.push((id, slot));
                 dropped.1 = 0;
             } else {
                 dropped.1 = slot.weight;
@@ -255,7 +256,7 @@ impl<'a> Edit<'a> {
         }
         if let Some((id, slot)) = self.added {
             let weight = if dropped.0 == slot.when || finish.one_level { dropped.1 } else { 0 };
-            kept.push((id.as_bytes(), (finish.moved)(Slot { weight: slot.weight.wrapping_add(weight), ..slot })));
+            kept.push((id.as_bytes(), Slot { weight: slot.weight.wrapping_add(weight), ..slot }));
         }
 
         let (tail, offset, _) = finish.inner;

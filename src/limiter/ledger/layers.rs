@@ -17,26 +17,24 @@
 //! lower half of a weight is the layer. The upper half counts units of the tick that were given back, but that the log still
 //! holds: see [`slide`](crate::limiter::slide).
 
+use std::ops::Range;
+
 use super::{Edit, Slot, BLOCK};
 
 /// The part of a weight that is the layer, of SLIDE.
 pub(in crate::limiter) const LOWER: u128 = u64::MAX as u128;
 
 impl Edit<'_> {
-    /// Takes layers off the top of the slots from `start` on, whose sum is `sum`, until the sum is at most `level`. `part` is the
-    /// part of weights that is the layer. Returns the new sum.
-    pub(in crate::limiter) fn trim(&mut self, start: usize, sum: u128, level: u128, part: u128) -> u128 {
-        self.take(start..self.old_len(), sum.saturating_sub(level), part);
+    /// Takes layers off the top of the given slots, whose sum is `sum`, until the sum is at most `level`. `part` is the part of
+    /// weights that is the layer. Returns the new sum.
+    pub(in crate::limiter) fn trim(&mut self, slots: Range<usize>, sum: u128, level: u128, part: u128) -> u128 {
+        self.take(slots, sum.saturating_sub(level), part);
         sum.min(level)
     }
 
     /// After a change of policy: maps the m of each id, which is the sum of the layers up to its own. `map` must never map a larger
     /// number to a smaller result than a smaller one.
     pub(in crate::limiter) fn carry(&mut self, map: impl Fn(u128) -> u128) {
-        let sum = self.header.aggregate;
-        if map(sum) == sum {
-            // As `map` never increases a number, and keeps the largest one.. 
-        }
         let (mut before, mut after) = (0_u128, 0_u128);
         for index in 0..self.old_len() {
             let Some(slot) = self.slot(index) else { return };
@@ -51,7 +49,7 @@ impl Edit<'_> {
     }
 
     /// Takes `amount` off the layers of the slots in `range`, from the last one downwards.
-    pub(in crate::limiter) fn take(&mut self, range: std::ops::Range<usize>, mut amount: u128, part: u128) {
+    pub(in crate::limiter) fn take(&mut self, range: Range<usize>, mut amount: u128, part: u128) {
         let mut index = range.end;
         while amount > 0 && index > range.start {
             if index.is_multiple_of(BLOCK) && self.old_block(index / BLOCK - 1) & part == 0 {

@@ -31,6 +31,7 @@ mod edit;
 mod layers;
 
 pub(super) use edit::{bounds, Edit, Finish};
+pub(super) use layers::LOWER;
 
 use super::record::{self, RecordError};
 use super::{Decision, Instant, Kind, Snapshot, Span, Wait};
@@ -333,6 +334,25 @@ impl<'a> Ledger<'a> {
         let blocks = (0..end / BLOCK).map(|block| self.block(block));
         let weights = (end / BLOCK * BLOCK..end).map(|index| self.weight(index));
         blocks.chain(weights).fold(0, u128::wrapping_add)
+    }
+
+    /// [`Slot::when`] of slot `index`.
+    fn when(&self, index: usize) -> i64 {
+        word(self.bytes, self.header.slot_at(index) + 8) as i64
+    }
+
+    /// The number of slots whose [`Slot::when`] is less than `when`. The slots must be in the order of their `when`s.
+    pub(super) fn slots_before(&self, when: i64) -> usize {
+        let (mut start, mut end) = (0, self.len());
+        while start < end {
+            let middle = start + (end - start) / 2;
+            if self.when(middle) < when {
+                start = middle + 1;
+            } else {
+                end = middle;
+            }
+        }
+        start
     }
 
     fn weight(&self, index: usize) -> u128 {

@@ -119,7 +119,7 @@ impl<'a> View<'a> {
                 when = window.wrapping_add((skipped / meter.grains(meter.limit)) as u64);
             }
             let sum = edit.header.aggregate;
-            let sum = edit.trim(0, sum, level, PART);
+            let sum = edit.trim(0..edit.old_len(), sum, level, PART);
             if let Some(id) = charge.id {
                 // A past charge may have had the same id.
                 self.ledger.and_then(|ledger| ledger.find(id)).into_iter().for_each(|index| edit.kill(index));
@@ -195,7 +195,7 @@ impl<'a> View<'a> {
             }
             None => {
                 let sum = edit.header.aggregate;
-                edit.trim(0, sum, level.used, PART);
+                edit.trim(0..edit.old_len(), sum, level.used, PART);
                 level.used.saturating_add(settled - charged)
             }
         };

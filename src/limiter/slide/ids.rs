@@ -1,24 +1,443 @@
 //! Charges with an id, of SLIDE.
-use super::{Next, View};
-use crate::limiter::{Bytes, Change, Charge, Decision, Id, Overflow, Request, Settlement};
+//!
+//! Each tick has its own level: the units that were granted in it and not given back. So a charge can be given back in the tick in
+//! which it was granted, without any effect on other ticks. The slots of a ledger are in the order of their ticks.
+//!
+//! The counts of the log's entries are cumulative, so units that leave an entry in the middle would change all entries after it.
+//! Instead the slot of the settled id counts these units, in the upper half of its weight, and [`View::count`] subtracts them.
+//! When the log is rewritten, they leave the log itself.
 
-impl View<'_> {
+use super::log::{entry, Grid, Log, ENTRY, HEADER};
+use super::write::{self, Next, Patch, Plan};
+use super::{Slide, View};
+use crate::limiter::ledger::{Edit, Finish, Ledger, Slot, LOWER};
+use crate::limiter::{
+    Amount, Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, RecordError, Request, Settlement, Span, Wait,
+};
+
+/// When no id is left, a log up to this length becomes a record without ids at once. A longer one does when it is rewritten,
+/// because that costs more than one call should.
+const STRIP: usize = 1024;
+
+/// How the slots move when the log is rewritten.
+#[derive(Clone, Copy)]
+struct Moved {
+    /// The grid of the rewritten log.
+    grid: Grid,
+    /// The entries move by this many ticks of the present log: see [`View::shift`].
+    shift: i64,
+    /// The tick of the last entry, on the new grid.
+    last: i128,
+    /// The entries after this tick of the present log are gone.
+    cut: i64,
+}
+
+impl<'a> View<'a> {
+    /// [`Self::load`] of a value that is not a record without ids: `error` says why not.
+    #[cold]
+    pub(super) fn load_with_ids(
+        slide: &Slide,
+        bytes: &'a [u8],
+        now: Instant,
+        error: RecordError,
+    ) -> Result<Self, RecordError> {
+        let Ok((log, ledger)) = Log::decode_any(bytes) else { return Err(error) };
+        Ok(Self { ledger, ..Self::new(log, slide.quota.limit(), slide.grid(), now) })
+    }
+
+    /// Whether the record has ids.
     pub(in crate::limiter) const fn has_ids(&self) -> bool {
-        false
+        self.ledger.is_some()
     }
-    pub(in crate::limiter) const fn held(&self, _: Id<'_>) -> Option<u64> {
-        None
+
+    /// Whether the log still holds units that were given back.
+    #[inline]
+    pub(super) const fn has_given_back(&self) -> bool {
+        match &self.ledger {
+            None => false,
+            Some(ledger) => ledger.header.aggregate > LOWER,
+        }
     }
+
+    /// The units that were given back of those that the log holds up to the end of entry `index`, modulo 2^32.
+    #[inline]
+    pub(super) fn given_back(&self, index: usize) -> u32 {
+        if self.has_given_back() {
+            self.given_back_up_to(self.raw_tick(index))
+        } else {
+            0
+        }
+    }
+
+    #[cold]
+    fn given_back_up_to(&self, tick: i64) -> u32 {
+        self.ledger.map_or(0, |ledger| (ledger.prefix(ledger.slots_before(tick.saturating_add(1))) >> 64) as u32)
+    }
+
+    /// [`Self::index_reaching`] if units were given back. `before` is the count before the first entry that counts.
+    #[cold]
+    pub(super) fn net_index_reaching(&self, before: u32, units: u32) -> usize {
+        let (mut start, mut end) = (self.live, self.len());
+        while start < end {
+            let middle = start + (end - start) / 2;
+            if self.count(middle).wrapping_sub(before) < units {
+                start = middle + 1;
+            } else {
+                end = middle;
+            }
+        }
+        start
+    }
+
+    /// The tick of entry `index` as the record has it, also after a step back of the clock.
+    fn raw_tick(&self, index: usize) -> i64 {
+        self.log.base.saturating_add(self.log.offset(index).into())
+    }
+
+    /// The entry of a tick, as the record has it.
+    fn entry_of(&self, tick: i64) -> Option<usize> {
+        let offset = i128::from(tick) - i128::from(self.log.base);
+        let index = self.log.entries.partition_point(|entry| i128::from(super::offset(entry)) < offset);
+        (index < self.len() && self.raw_tick(index) == tick).then_some(index)
+    }
+
+    /// The units that were granted in entry `index` and not given back.
+    fn level(&self, index: usize) -> u32 {
+        self.count(index).wrapping_sub(self.count_before(index))
+    }
+
+    /// The tick until whose end, and a period more, a charge is remembered, as the record has it. It is the tick of the charge. But
+    /// when a booking has been given back, later charges may lie before it, and [`Slot::when`] then is theirs.
+    fn remembered_tick(&self, slot: &Slot) -> i64 {
+        slot.when.max(self.log.grid.tick_at(slot.acts_at).try_into().unwrap_or(i64::MAX))
+    }
+
+    /// Whether a charge is past, so that its id is forgotten: its tick has left the window.
+    fn is_past(&self, slot: &Slot) -> bool {
+        let period_us = self.grid.period_us.max(self.log.grid.period_us);
+        let grid = Grid { period_us, ..self.log.grid };
+        grid.expiry_us(i128::from(self.remembered_tick(slot)) - i128::from(self.shift)) <= self.now.as_us().into()
+    }
+
+    /// The charge that is remembered under this id, with its place in the ledger.
+    fn find(&self, id: Id<'_>) -> Option<(Ledger<'a>, usize, Slot)> {
+        let ledger = self.ledger?;
+        let index = ledger.find(id)?;
+        let slot = ledger.slot(index);
+        (!self.is_past(&slot)).then_some((ledger, index, slot))
+    }
+
+    /// See [`crate::limiter::View::held`].
+    pub(in crate::limiter) fn held(&self, id: Id<'_>) -> Option<u64> {
+        self.find(id).map(|(_, _, slot)| slot.units)
+    }
+
+    /// The ids that are remembered, and their units.
+    pub(super) fn count_ids(&self) -> (u64, u128) {
+        self.ledger.map_or((0, 0), |ledger| ledger.count(&|slot| self.is_past(slot)))
+    }
+
+    /// [`Self::decide`] if the request has an id, or the record has ids.
     pub(in crate::limiter) fn decide_with_ids<'r>(
         &self,
         request: Request<'r>,
     ) -> Result<(Decision, crate::limiter::Next<'r>), Overflow> {
-        self.decide(request)
+        if let Some((_, _, slot)) = request.id.and_then(|id| self.find(id)) {
+            return Ok((slot.retry(self.limit, self.snapshot(), self.now), crate::limiter::Next::Keep));
+        }
+        let (decision, next) = self.decide(request)?;
+        let Decision { granted, wait, .. } = decision;
+        let charge = Charge { id: request.id, units: granted, wait };
+        let next = match next {
+            crate::limiter::Next::Slide(next) => next,
+            // The ids are remembered although nothing is used any more.
+            crate::limiter::Next::Remove if !Edit::new(Kind::Slide, self.ledger, self.now).is_empty(&|slot| self.is_past(slot)) => {
+                Next::clear(self.now)
+            }
+            next => return Ok((decision, next)),
+        };
+        Ok((decision, crate::limiter::Next::SlideWithIds(next, charge)))
     }
-    pub(in crate::limiter) fn store_with_ids(&self, next: &Next, _: &Charge<'_>, bytes: &mut Bytes) -> Change {
-        self.store(next, bytes)
+
+    /// Encodes the next state of [`Self::decide_with_ids`].
+    pub(in crate::limiter) fn store_with_ids(&self, next: &Next, charge: &Charge<'_>, bytes: &mut Bytes) -> Change {
+        let mut edit = Edit::new(Kind::Slide, self.ledger, self.now);
+        // A past charge may have had the same id.
+        let same_id = self.ledger.zip(charge.id).and_then(|(ledger, id)| ledger.find(id));
+        same_id.into_iter().for_each(|index| edit.kill(index));
+        self.put(edit, next, charge, bytes)
     }
-    pub(in crate::limiter) fn settle(&self, _: Id<'_>, _: u64, _: &mut Bytes) -> Result<Option<Settlement>, Overflow> {
-        Ok(None)
+
+    /// Encodes the next state, after the changes in `edit`.
+    fn put<'r>(&self, mut edit: Edit<'r>, next: &Next, charge: &Charge<'r>, bytes: &mut Bytes) -> Change
+    where
+        'a: 'r,
+    {
+        let plan = self.plan();
+        let patch = match next.edit {
+            write::Edit::Grant(units) => self.append(&plan, next, units),
+            write::Edit::Refund(index) => {
+                self.header(&plan, None).map(|header| Patch { header, index, offset: self.log.offset(index) })
+            }
+            write::Edit::Clear => None,
+        };
+        let moves = plan.grid.tick_us != self.log.grid.tick_us || self.shift != 0;
+        let mut sum = 0;
+        if moves {
+            sum = self.trim_all(&mut edit, &plan, next.tick);
+        }
+        if let write::Edit::Grant(units) = next.edit {
+            if !moves {
+                sum = self.trim_tick(&mut edit, next.tick);
+            }
+            if let Some(id) = charge.id {
+                let tick = i64::try_from(next.tick).unwrap_or(i64::MAX);
+                let level = u128::from(self.level_of_planned(&plan, next.tick).wrapping_add(units));
+                let slot = charge.slot(tick, self.now);
+                let start = Instant::saturating(next.tick.saturating_mul(plan.grid.tick_us.into()));
+                let acts_at = slot.acts_at.max(start);
+                edit.append(id, Slot { weight: level.saturating_sub(sum), acts_at, ..slot });
+            }
+        }
+
+        let inner_len = |patch: &Patch| HEADER + ENTRY * (patch.index + 1);
+        let strips = edit.is_empty(&|slot| self.is_past(slot));
+        let patch = patch.filter(|patch| edit.fits(inner_len(patch)) && !(strips && inner_len(patch) <= STRIP));
+        let Some(Patch { header, index, offset }) = patch else {
+            let inner = match next.edit {
+                write::Edit::Clear => self.empty_log(&plan),
+                write::Edit::Grant(_) => self.rewrite(&plan, self.len(), next),
+                write::Edit::Refund(index) => self.rewrite(&plan, index, next),
+            };
+            let cut = match next.edit {
+                write::Edit::Clear => i64::MIN,
+                write::Edit::Refund(index) => self.raw_tick(index),
+                write::Edit::Grant(_) => i64::MAX,
+            };
+            let moved = Moved { grid: plan.grid, shift: self.shift, last: next.tick, cut };
+            return self.finish(edit, &plan, (inner.as_slice(), 0, &[]), Some(moved), next.expires, bytes);
+        };
+        // The log counts units that were given back: see the module.
+        let tick = self.log.base.saturating_add(offset.into());
+        if let write::Edit::Refund(_) = next.edit {
+            self.cut(&mut edit, tick);
+        }
+        let last = entry(offset, next.count.wrapping_add(if self.has_given_back() { self.given_back_up_to(tick) } else { 0 }));
+        let head = header.as_ref().map_or(&[][..], |header| header);
+        self.finish(edit, &plan, (&last, HEADER + ENTRY * index, head), None, next.expires, bytes)
+    }
+
+    /// Finishes a change whose new inner record is `inner`: see [`Finish::inner`]. `rewritten`: how the slots move, if the log is
+    /// rewritten.
+    fn finish(
+        &self,
+        edit: Edit<'_>,
+        plan: &Plan,
+        inner: (&[u8], usize, &[u8]),
+        rewritten: Option<Moved>,
+        expires: Instant,
+        bytes: &mut Bytes,
+    ) -> Change {
+        let moved = |slot: Slot| {
+            let Some(Moved { grid, shift, last, cut }) = rewritten else { return slot };
+            let placed = self.place_slot(slot.when, shift, grid);
+            let shift_us = i128::from(shift) * i128::from(self.log.grid.tick_us);
+            let gone = placed > last || slot.when > cut;
+            Slot {
+                when: i64::try_from(placed.min(last)).unwrap_or(i64::MIN),
+                acts_at: Instant::saturating(i128::from(slot.acts_at.as_us()) - shift_us),
+                weight: if gone { 0 } else { slot.weight & LOWER },
+                ..slot
+            }
+        };
+        let newest = edit.newest().filter(Slot::is_live).map(|slot| self.remembered_tick(&slot)).max();
+        let remembered_us = newest.map_or(0, |tick| {
+            let end_us = (i128::from(tick) - i128::from(self.shift) + 1) * i128::from(self.log.grid.tick_us) - 1;
+            end_us + i128::from(plan.grid.period_us)
+        });
+        let finish = Finish {
+            inner,
+            rewritten: rewritten.is_some(),
+            // The room for entries until the log is rewritten anyway.
+            room: inner.1 + inner.0.len() + ENTRY * (4 + self.len()),
+            is_past: &|slot| self.is_past(slot),
+            moved: &moved,
+            one_level: false,
+            expires: expires.max(Instant::saturating(remembered_us)),
+            slack: plan.slack(),
+        };
+        edit.finish(&finish, 0, bytes)
+    }
+
+    /// The tick of a slot on another grid, `shift` ticks earlier.
+    fn place_slot(&self, when: i64, shift: i64, grid: Grid) -> i128 {
+        self.place(i128::from(when) - i128::from(shift), i128::from(when) - i128::from(self.log.base), grid)
+    }
+
+    /// The slots of a tick.
+    fn slots_of(&self, tick: i64) -> std::ops::Range<usize> {
+        self.ledger.map_or(0..0, |ledger| ledger.slots_before(tick)..ledger.slots_before(tick.saturating_add(1)))
+    }
+
+    /// The sum of the layers of some slots.
+    fn layers(&self, slots: std::ops::Range<usize>) -> u128 {
+        let Some(ledger) = self.ledger else { return 0 };
+        ledger.prefix(slots.end).wrapping_sub(ledger.prefix(slots.start)) & LOWER
+    }
+
+    /// Prepares a grant at `tick`, on the present grid: the layers of its slots must not exceed its level, and later slots, whose
+    /// units were given back, come to lie in this tick. Returns the sum of the layers of this tick.
+    fn trim_tick(&self, edit: &mut Edit<'_>, tick: i128) -> u128 {
+        let tick = i64::try_from(tick).unwrap_or(i64::MAX);
+        let slots = self.slots_of(tick);
+        for index in slots.end..edit.old_len() {
+            if let Some(slot) = edit.slot(index) {
+                edit.set(index, Slot { when: tick, weight: 0, ..slot });
+            }
+        }
+        let level = self.entry_of(tick).map_or(0, |index| self.level(index));
+        let sum = self.layers(slots.clone());
+        edit.trim(slots, sum, level.into(), LOWER)
+    }
+
+    /// [`Self::trim_tick`] of all ticks, if the log is rewritten on another grid. Returns the sum of the layers of the slots that
+    /// come to lie in `tick`.
+    fn trim_all(&self, edit: &mut Edit<'_>, plan: &Plan, tick: i128) -> u128 {
+        let mut start = 0;
+        let mut sum_of_tick = 0;
+        while let Some(first) = edit.slot(start) {
+            let slots = start..self.slots_of(first.when).end.max(start + 1);
+            let level = self.entry_of(first.when).map_or(0, |index| self.level(index));
+            let sum = edit.trim(slots.clone(), self.layers(slots.clone()), level.into(), LOWER);
+            if self.place_slot(first.when, self.shift, plan.grid) == tick {
+                sum_of_tick += sum;
+            }
+            start = slots.end;
+        }
+        sum_of_tick
+    }
+
+    /// The units of the entries that come to lie in `tick` on the planned grid.
+    fn level_of_planned(&self, plan: &Plan, tick: i128) -> u32 {
+        let same = |&index: &usize| self.placed(index, plan.grid) == tick;
+        let first = (self.first_kept(plan)..self.len()).rev().take_while(same).last();
+        first.map_or(0, |first| self.count(self.len() - 1).wrapping_sub(self.count_before(first)))
+    }
+
+    /// Prepares the removal of the entries after `tick`: the units that were given back of them leave the log, too.
+    fn cut(&self, edit: &mut Edit<'_>, tick: i64) {
+        if self.has_given_back() {
+            let start = self.slots_of(tick).end;
+            let given_back = self.ledger.map_or(0, |ledger| {
+                let all = ledger.prefix(ledger.len());
+                all.wrapping_sub(ledger.prefix(start)) & !LOWER
+            });
+            edit.take(start..edit.old_len(), given_back, !LOWER);
+        }
+    }
+
+    /// A log without entries. Its ids are still remembered.
+    fn empty_log(&self, plan: &Plan) -> Bytes {
+        let limit = u32::try_from(self.limit).unwrap_or(u32::MAX).max(1);
+        let mut bytes = Bytes::default();
+        let base = i64::try_from(plan.grid.tick_at(self.now)).unwrap_or(0);
+        bytes.extend(&Log { limit, grid: plan.grid, base, before_first: 0, mark: 0, entries: &[] }.header());
+        bytes
+    }
+
+    /// The log with the counts that remain after what was given back, up to entry `end`, on its present grid.
+    fn net_log(&self, edit: &Edit<'_>, end: usize) -> Vec<u8> {
+        let mut bytes = self.log.header().to_vec();
+        let mut before = self.log.before_first;
+        let mut slots = (0..edit.old_len()).filter_map(|index| edit.slot(index)).peekable();
+        let mut given_back = 0_u32;
+        for index in 0..end {
+            while let Some(slot) = slots.next_if(|slot| slot.when <= self.raw_tick(index)) {
+                given_back = given_back.wrapping_add((slot.weight >> 64) as u32);
+            }
+            let count = self.log.count(index).wrapping_sub(given_back);
+            if count != before {
+                bytes.extend(entry(self.log.offset(index), count));
+                before = count;
+            }
+        }
+        bytes
+    }
+
+    /// Ends the id of a charge, which becomes `units`: see [`crate::limiter::settle`].
+    pub(in crate::limiter) fn settle(
+        &self,
+        id: Id<'_>,
+        units: u64,
+        bytes: &mut Bytes,
+    ) -> Result<Option<Settlement>, Overflow> {
+        let Some((_, index, slot)) = self.find(id) else { return Ok(None) };
+        let mut edit = Edit::new(Kind::Slide, self.ledger, self.now);
+        edit.kill(index);
+        let (decision, change) = match units.checked_sub(slot.units).filter(|&more| more > 0) {
+            Some(more) => {
+                let (decision, next) = self.decide(Request::now(Amount::Force(more)))?;
+                let crate::limiter::Next::Slide(next) = next else { return Err(Overflow) };
+                let charge = Charge { id: None, units: more, wait: Wait::NONE };
+                (decision, self.put(edit, &next, &charge, bytes))
+            }
+            None => self.give_back(edit, index, slot, slot.units - units, bytes),
+        };
+        let decision = Decision { granted: units, wait: Wait::NONE, ..decision };
+        Ok(Some(Settlement { kind: Kind::Slide, decision, change }))
+    }
+
+    /// Gives back `less` units of the charge in slot `index`, or as many as are still there.
+    fn give_back(
+        &self,
+        mut edit: Edit<'_>,
+        index: usize,
+        slot: Slot,
+        less: u64,
+        bytes: &mut Bytes,
+    ) -> (Decision, Change) {
+        let tick = slot.when;
+        let start = self.slots_of(tick).start;
+        let entry = self.entry_of(tick).map(|entry| (entry, self.level(entry)));
+        let level = entry.map_or(0, |(_, level)| level);
+        let given_back = u128::from(less).min(self.layers(start..index + 1)).min(level.into());
+        edit.take(start..index + 1, given_back, LOWER);
+        let used = self.used().wrapping_sub(given_back as u32);
+
+        // The entries at the end without units are removed, so that later grants need not come after them.
+        let ends = entry.is_some_and(|(entry, level)| entry + 1 == self.len() && u128::from(level) == given_back);
+        let mut len = self.len();
+        if ends {
+            len = if used == 0 { 0 } else { (self.index_reaching(used) + 1).min(len) };
+            self.cut(&mut edit, if len == 0 { i64::MIN } else { self.raw_tick(len - 1) });
+        } else if let Some(slot) = edit.slot(index) {
+            edit.set(index, Slot { weight: slot.weight.wrapping_add(given_back << 64), ..slot });
+        }
+        let reset = if used == 0 { Span::ZERO } else { self.until_gone(len - 1) };
+        let limit = self.limit;
+        let decision = Decision {
+            granted: 0,
+            limit,
+            remaining: limit.saturating_sub(used.into()),
+            wait: Wait::NONE,
+            reset,
+            retried: false,
+        };
+
+        let strips = edit.is_empty(&|slot| self.is_past(slot));
+        if used == 0 && strips {
+            return (decision, Change::Remove);
+        }
+        let plan = Plan { grid: self.log.grid, shared: self.log.shared() };
+        let expires = self.now.saturating_add(reset);
+        let inner_len = HEADER + ENTRY * len;
+        if edit.fits(inner_len) && !(strips && inner_len <= STRIP) {
+            let change = self.finish(edit, &plan, (&[], inner_len, &[]), None, expires, bytes);
+            return (decision, change);
+        }
+        let inner = self.net_log(&edit, len);
+        let cut = if len == 0 { i64::MIN } else { self.raw_tick(len - 1) };
+        let moved = Moved { grid: self.log.grid, shift: 0, last: i64::MAX.into(), cut };
+        (decision, self.finish(edit, &plan, (&inner, 0, &[]), Some(moved), expires, bytes))
     }
 }

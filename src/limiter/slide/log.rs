@@ -1,5 +1,6 @@
 //! The record of SLIDE: a header and a packed log of entries, which is read in place.
 
+use crate::limiter::ledger::Ledger;
 use crate::limiter::record::{self, take, RecordError};
 use crate::limiter::{Instant, Kind, Span, MAX_PERIOD, MIN_PERIOD};
 
@@ -118,6 +119,24 @@ pub(super) const HEADER: usize = 40;
 
 impl<'a> Log<'a> {
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, RecordError> {
+        let log = Self::decode_inner(bytes)?;
+        (!log.entries.is_empty()).then_some(log).ok_or(RecordError::Unknown)
+    }
+
+    /// Reads a record with or without ids.
+    pub(super) fn decode_any(bytes: &'a [u8]) -> Result<(Self, Option<Ledger<'a>>), RecordError> {
+        match Self::decode(bytes) {
+            Ok(log) => Ok((log, None)),
+            Err(_) => {
+                let ledger = Ledger::open(bytes, Kind::Slide)?;
+                Ok((Self::decode_inner(ledger.inner())?, Some(ledger)))
+            }
+        }
+    }
+
+    /// Reads a log. With ids, a log may have no entries.
+    #[inline(always)]
+    fn decode_inner(bytes: &'a [u8]) -> Result<Self, RecordError> {
         let (head, mut fields) = record::open(bytes, Kind::Slide)?;
         let spare = take(&mut fields, 1);
         let limit = take(&mut fields, 4) as u32;
@@ -132,7 +151,6 @@ impl<'a> Log<'a> {
             && limit > 0
             && (MIN_PERIOD..=MAX_PERIOD).contains(&Span::from_us(period_us))
             && (1..=period_us).contains(&tick_us)
-            && !entries.is_empty()
             && rest.is_empty();
         let log = Self { limit, grid: Grid { tick_us, period_us }, base, before_first, mark, entries };
         valid.then_some(log).ok_or(RecordError::Unknown)

@@ -30,7 +30,8 @@ mod ids;
 mod log;
 mod write;
 
-use super::inspection::common_facts;
+use super::inspection::{common_facts, ids_facts};
+use super::ledger::Ledger;
 use super::{
     Amount, Decision, Fact, Inspection, Instant, Kind, OptionSpec, OptionValue, Overflow, PolicyOption, Quota, RecordError,
     Request, Snapshot, Span, Spec, Wait, MIN_RECORD,
@@ -91,6 +92,8 @@ pub struct View<'a> {
     live: usize,
     /// The index of the first entry that counts for the policy or for the log's own period. The entries before it are dead.
     kept: usize,
+    /// The ids in the record.
+    ledger: Option<Ledger<'a>>,
 }
 
 impl<'a> View<'a> {
@@ -99,7 +102,10 @@ impl<'a> View<'a> {
     pub(super) fn load(slide: &Slide, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
         let grid = slide.grid();
         let log = match stored {
-            Some(bytes) => Log::decode(bytes)?,
+            Some(bytes) => match Log::decode(bytes) {
+                Ok(log) => log,
+                Err(error) => return Self::load_with_ids(slide, bytes, now, error),
+            },
             None => Log { limit: 0, grid, base: 0, before_first: 0, mark: 0, entries: &[] },
         };
         Ok(Self::new(log, slide.quota.limit(), grid, now))
@@ -107,13 +113,13 @@ impl<'a> View<'a> {
 
     /// Decodes a log, and computes its state under the policy in its header.
     pub(super) fn of_record(bytes: &'a [u8], now: Instant) -> Result<Self, RecordError> {
-        let log = Log::decode(bytes)?;
-        Ok(Self::new(log, log.limit.into(), log.grid, now))
+        let (log, ledger) = Log::decode_any(bytes)?;
+        Ok(Self { ledger, ..Self::new(log, log.limit.into(), log.grid, now) })
     }
 
     #[inline(always)]
     fn new(log: Log<'a>, limit: u64, grid: Grid, now: Instant) -> Self {
-        let mut view = Self { log, limit, grid, now, shift: 0, live: 0, kept: 0 };
+        let mut view = Self { log, limit, grid, now, shift: 0, live: 0, kept: 0, ledger: None };
         let Some(last) = log.entries.len().checked_sub(1) else { return view };
         // The furthest moment at which the last entry can lie: now, or if the mark says that it may lie in the future, the
         // booking horizon or any moment. If the entry lies later, the clock has stepped back.
@@ -140,6 +146,22 @@ impl<'a> View<'a> {
         log.entries.partition_point(|entry| u64::from(offset(entry)) < oldest)
     }
 
+    /// The units granted up to the end of entry `index`, modulo 2^32, without those that were given back.
+    #[inline]
+    fn count(&self, index: usize) -> u32 {
+        self.log.count(index).wrapping_sub(self.given_back(index))
+    }
+
+    /// The units granted before entry `index`, modulo 2^32, without those that were given back.
+    #[inline]
+    fn count_before(&self, index: usize) -> u32 {
+        if index == 0 {
+            self.log.before_first
+        } else {
+            self.count(index - 1)
+        }
+    }
+
     fn len(&self) -> usize {
         self.log.entries.len()
     }
@@ -156,7 +178,10 @@ impl<'a> View<'a> {
 
     /// The index of the first entry at whose end at least `units` of the units that count were granted.
     fn index_reaching(&self, units: u32) -> usize {
-        let before = self.log.count_before(self.live);
+        let before = self.count_before(self.live);
+        if self.has_given_back() {
+            return self.net_index_reaching(before, units);
+        }
         self.live + self.log.entries[self.live..].partition_point(|entry| count(entry).wrapping_sub(before) < units)
     }
 
@@ -176,17 +201,17 @@ impl<'a> View<'a> {
     /// The units that count.
     fn used(&self) -> u32 {
         match self.len().checked_sub(1) {
-            Some(last) if self.live <= last => self.log.count(last).wrapping_sub(self.log.count_before(self.live)),
+            Some(last) if self.live <= last => self.count(last).wrapping_sub(self.count_before(self.live)),
             _ => 0,
         }
     }
 
     /// The units that are booked: those that count and lie in the future.
     fn booked(&self) -> u32 {
-        let before = self.log.count_before(self.live);
+        let before = self.count_before(self.live);
         let current = self.current_tick();
         let past = (self.live..self.len()).rev().find(|&index| self.tick(index) <= current);
-        self.used().wrapping_sub(past.map_or(0, |index| self.log.count(index).wrapping_sub(before)))
+        self.used().wrapping_sub(past.map_or(0, |index| self.count(index).wrapping_sub(before)))
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -228,7 +253,7 @@ impl<'a> View<'a> {
         let after = self.used().checked_add(units).ok_or(Overflow)?;
         // The counts must not wrap around within the entries that the log keeps, some of which count only for callers with a
         // longer period.
-        let count = self.log.count_before(self.live).wrapping_add(after);
+        let count = self.count_before(self.live).wrapping_add(after);
         count.wrapping_sub(units).wrapping_sub(self.units_dropped(&plan)).checked_add(units).ok_or(Overflow)?;
 
         let tick = plan.grid.tick_at(acts);
@@ -273,7 +298,7 @@ impl<'a> View<'a> {
         // If nothing is used in this caller's window any more, the entries before the window stay, because they count for
         // other callers.
         let index = if used == 0 { self.live - 1 } else { self.index_reaching(used).min(self.len() - 1) };
-        let count = self.log.count_before(self.live).wrapping_add(used);
+        let count = self.count_before(self.live).wrapping_add(used);
         let tick = self.placed(index, plan.grid);
         let now_us = i128::from(self.now.as_us());
         let reset = match left {
@@ -292,10 +317,10 @@ impl<'a> View<'a> {
         let used = self.used();
         let counting = self.len() - self.live;
         let moment = |index: usize| {
-            let us = self.tick(index) * i128::from(log.grid.tick_us);
             if counting == 0 {
                 Fact::Nothing
             } else {
+                let us = self.tick(index) * i128::from(log.grid.tick_us);
                 Fact::Number(Instant::saturating(us).as_ms_floor())
             }
         };
@@ -307,9 +332,10 @@ impl<'a> View<'a> {
             ("tick_us", Fact::count(log.grid.tick_us)),
             ("entries", Fact::count(counting)),
             ("entries_stored", Fact::count(self.len())),
-            ("oldest_ms", moment(self.live.min(self.len() - 1))),
-            ("newest_ms", moment(self.len() - 1)),
+            ("oldest_ms", moment(self.live)),
+            ("newest_ms", moment(self.len().saturating_sub(1))),
         ]);
+        inspection.extend(ids_facts(self.count_ids()));
         inspection
     }
 }
@@ -363,7 +389,7 @@ mod tests {
             let policy = Policy::Slide(Slide::new(quota));
             let view = policy.view(Some(&bytes), Instant::from_us(now)).expect("a record");
             for amount in [Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)] {
-                if let Ok((_, next)) = view.decide(Request { amount, ahead: Span::from_us(ahead) }) {
+                if let Ok((_, next)) = view.decide(Request { ahead: Span::from_us(ahead), ..Request::now(amount) }) {
                     view.store(&next, &mut Bytes::default());
                 }
             }

@@ -18,27 +18,29 @@ const MAX_ENTRIES: usize = 3 * NEWEST;
 pub(super) struct Plan {
     pub(super) grid: Grid,
     /// The mark, if callers with several policies share the log.
-    shared: Option<Shared>,
+    pub(super) shared: Option<Shared>,
 }
 
 /// The change of the log that a decision leads to.
 #[derive(Clone, Copy, Debug)]
 pub struct Next {
-    edit: Edit,
+    pub(super) edit: Edit,
     /// The tick of the last entry, on the planned grid.
-    tick: i128,
+    pub(super) tick: i128,
     /// The units granted up to the end of that entry, modulo 2^32.
-    count: u32,
+    pub(super) count: u32,
     /// From this moment on the log affects no decision.
-    expires: Instant,
+    pub(super) expires: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Edit {
+pub(super) enum Edit {
     /// Adds this many units.
     Grant(u32),
     /// Makes the entry at this index the last one, with fewer units.
     Refund(usize),
+    /// Removes all entries, but not the ids.
+    Clear,
 }
 
 impl Next {
@@ -49,11 +51,15 @@ impl Next {
     pub(super) const fn refund(index: usize, tick: i128, count: u32, expires: Instant) -> Self {
         Self { edit: Edit::Refund(index), tick, count, expires }
     }
+
+    pub(super) const fn clear(expires: Instant) -> Self {
+        Self { edit: Edit::Clear, tick: i64::MIN as i128, count: 0, expires }
+    }
 }
 
 impl Plan {
     /// See [`Change::Write`]. This slack makes the deadline move eight times in a period, and not with each grant.
-    fn slack(&self) -> Span {
+    pub(super) fn slack(&self) -> Span {
         Span::from_us(self.grid.period_us / 8)
     }
 
@@ -111,13 +117,17 @@ impl View<'_> {
     /// The tick of entry `index` on another grid: the tick that holds the end of the entry's own tick. Unless
     /// an entry of the current tick may be a booking, it is not placed later than `now`: its units have been granted already.
     pub(super) fn placed(&self, index: usize, grid: Grid) -> i128 {
-        let tick = self.tick(index);
+        self.place(self.tick(index), self.log.offset(index).into(), grid)
+    }
+
+    /// [`Self::placed`] for a tick of the log, which is `offset` ticks after the base.
+    pub(super) fn place(&self, tick: i128, offset: i128, grid: Grid) -> i128 {
         if self.log.grid.tick_us == grid.tick_us {
             return tick;
         }
         let end_us = (tick + 1) * i128::from(self.log.grid.tick_us) - 1;
         let placed = end_us.div_euclid(grid.tick_us.into());
-        let booked = || self.log.ahead_bound().is_none_or(|bound| u64::from(self.log.offset(index)) < bound);
+        let booked = || self.log.ahead_bound().is_none_or(|bound| offset < bound.into());
         if tick == self.current_tick() && !booked() {
             placed.min(grid.tick_at(self.now))
         } else {
@@ -138,7 +148,7 @@ impl View<'_> {
     /// The units granted before the entry at [`Self::first_kept`], modulo 2^32.
     pub(super) fn units_dropped(&self, plan: &Plan) -> u32 {
         let first = self.first_kept(plan);
-        self.log.count_before(if first < self.len() { first } else { self.live })
+        self.count_before(if first < self.len() { first } else { self.live })
     }
 
     /// Units that count for the policy again because the planned grid rounds the ends of their ticks up.
@@ -150,7 +160,7 @@ impl View<'_> {
         let grid = Grid { period_us: self.grid.period_us, ..plan.grid };
         let counts = |&index: &usize| grid.expiry_us(self.placed(index, plan.grid)) > self.now.as_us().into();
         let first = (self.kept..self.live).rev().take_while(counts).last();
-        first.map_or(0, |first| self.log.count_before(self.live).wrapping_sub(self.log.count_before(first)).into())
+        first.map_or(0, |first| self.count_before(self.live).wrapping_sub(self.count_before(first)).into())
     }
 
     /// Encodes the log after `next`.
@@ -161,6 +171,8 @@ impl View<'_> {
             Edit::Refund(index) => {
                 self.header(&plan, None).map(|header| Patch { header, index, offset: self.log.offset(index) })
             }
+            // Only a record with ids is cleared.
+            Edit::Clear => return Change::Remove,
         };
         let (offset, head) = match patch {
             Some(Patch { header, index, offset }) => (HEADER + ENTRY * index, put(bytes, header, entry(offset, next.count))),
@@ -186,7 +198,7 @@ impl View<'_> {
     /// The header for a change in place: `None` if the log has to be rewritten instead, `Some(None)` if the header stays as
     /// it is. `ahead` is the new [`Shared::ahead`], if it grows.
     #[inline]
-    fn header(&self, plan: &Plan, ahead: Option<i128>) -> Option<Option<[u8; HEADER]>> {
+    pub(super) fn header(&self, plan: &Plan, ahead: Option<i128>) -> Option<Option<[u8; HEADER]>> {
         let log = &self.log;
         if plan.grid != log.grid || self.shift != 0 {
             return None;
@@ -209,11 +221,14 @@ impl View<'_> {
 
     /// Adds `units` to the last entry, or in a new entry; `None` if the log has to be rewritten.
     #[inline]
-    fn append(&self, plan: &Plan, next: &Next, units: u32) -> Option<Patch> {
+    pub(super) fn append(&self, plan: &Plan, next: &Next, units: u32) -> Option<Patch> {
         let log = &self.log;
         let last = self.len().checked_sub(1)?;
         // Dead entries are dropped when there is more than one for four others. A grant then moves four entries on average.
-        let must_rewrite = self.kept > (self.len() - self.kept) / 4 || self.len() >= MAX_ENTRIES;
+        // A record with ids is rewritten with its ids, so it is rewritten less often.
+        let kept_len = self.len() - self.kept;
+        let most_dead = if self.has_ids() { kept_len } else { kept_len / 4 };
+        let must_rewrite = self.kept > most_dead || self.len() >= MAX_ENTRIES;
         if must_rewrite {
             return None;
         }
@@ -229,7 +244,7 @@ impl View<'_> {
 
     /// The whole record on the planned grid: the entries before `end` that the log keeps, and then the entry of `next`.
     #[cold]
-    fn rewrite(&self, plan: &Plan, end: usize, next: &Next) -> Bytes {
+    pub(super) fn rewrite(&self, plan: &Plan, end: usize, next: &Next) -> Bytes {
         let (grid, first, dropped) = (plan.grid, self.first_kept(plan), self.units_dropped(plan));
         let mut base = if first < end.min(self.len()) { self.placed(first, grid).min(next.tick) } else { next.tick };
         if let Some(shared) = plan.shared {
@@ -251,7 +266,7 @@ impl View<'_> {
         bytes.extend(&header.header());
         let added = (offset_of(next.tick), next.count.wrapping_sub(dropped));
         let thin_before = (plan.shared.is_some() && end.saturating_sub(first) > NEWEST).then(|| end - NEWEST);
-        if self.log.grid.tick_us == grid.tick_us && thin_before.is_none() {
+        if self.log.grid.tick_us == grid.tick_us && thin_before.is_none() && !self.has_given_back() {
             self.copy_entries(&mut bytes, first..end, base, dropped, added);
             return bytes;
         }
@@ -265,12 +280,15 @@ impl View<'_> {
             })
         };
         let kept = (first..end).filter(stays);
-        let kept = kept.map(|index| (offset_of(self.placed(index, grid)), self.log.count(index).wrapping_sub(dropped)));
+        let kept = kept.map(|index| (offset_of(self.placed(index, grid)), self.count(index).wrapping_sub(dropped)));
         // Of entries in the same tick, the last one is kept, for the same reason.
         let mut entries = kept.chain([added]).peekable();
+        let mut before = 0;
         while let Some((offset, count)) = entries.next() {
-            if entries.peek().is_none_or(|&(next, _)| next != offset) {
+            // An entry whose units were all given back is dropped.
+            if entries.peek().is_none_or(|&(next, _)| next != offset) && (count != before || entries.peek().is_none()) {
                 bytes.extend(&entry(offset, count));
+                before = count;
             }
         }
         bytes
@@ -315,13 +333,13 @@ impl View<'_> {
 }
 
 /// A change in place, which writes the last entry of the log.
-struct Patch {
+pub(super) struct Patch {
     /// The header, if it changes.
-    header: Option<[u8; HEADER]>,
+    pub(super) header: Option<[u8; HEADER]>,
     /// The index of the last entry.
-    index: usize,
+    pub(super) index: usize,
     /// The tick of the last entry, from the base.
-    offset: u32,
+    pub(super) offset: u32,
 }
 
 /// Writes the header, if it changes, and the last entry to `bytes`; returns how many bytes the header takes.

@@ -122,7 +122,8 @@ impl<'a> View<'a> {
 
     /// The leases that hold units.
     fn holders(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
-        let slots = self.ledger.into_iter().flat_map(|ledger| (0..ledger.blocks()).flat_map(move |block| ledger.block_slots(block)));
+        let slots =
+            self.ledger.into_iter().flat_map(|ledger| (0..ledger.blocks()).flat_map(move |block| ledger.block_slots(block)));
         slots.filter(|(_, slot)| slot.is_live() && slot.when > self.now.as_us())
     }
 
@@ -142,7 +143,8 @@ impl<'a> View<'a> {
         let last = match released {
             None => ledger.header.aggregate,
             Some(released) => {
-                let others = (0..ledger.blocks()).filter(|&block| block != released / BLOCK).map(|block| ledger.block(block));
+                let others =
+                    (0..ledger.blocks()).filter(|&block| block != released / BLOCK).map(|block| ledger.block(block));
                 let slots = ledger.block_slots(released / BLOCK).filter(|&(index, _)| index != released);
                 others.chain(slots.map(|(_, slot)| bounds::of(&slot))).fold(bounds::NONE, bounds::join)
             }
@@ -165,10 +167,11 @@ impl<'a> View<'a> {
             while let Some(Reverse((at, place))) = places.pop() {
                 match place {
                     Place::Block(block) => {
-                        let slots = ledger.block_slots(block).filter(|(_, slot)| slot.is_live() && slot.when > self.now.as_us());
-                        places.extend(slots.map(|(index, slot)| {
-                            Reverse((self.deadline(&slot), Place::Slot(index, slot.units)))
-                        }));
+                        let slots =
+                            ledger.block_slots(block).filter(|(_, slot)| slot.is_live() && slot.when > self.now.as_us());
+                        places.extend(
+                            slots.map(|(index, slot)| Reverse((self.deadline(&slot), Place::Slot(index, slot.units)))),
+                        );
                     }
                     Place::Slot(_, held) => {
                         lapsed = lapsed.saturating_add(held);

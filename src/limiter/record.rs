@@ -43,7 +43,9 @@ pub enum RecordError {
 /// The algorithm that wrote a record.
 pub(super) fn kind(bytes: &[u8]) -> Result<Kind, RecordError> {
     match *bytes {
-        [MAGIC, VERSION, head, ..] => kind_of(head & TAG_BITS).filter(|&kind| kind != Kind::Lease).ok_or(RecordError::Unknown),
+        [MAGIC, VERSION, head, ..] => {
+            kind_of(head & TAG_BITS).filter(|&kind| kind != Kind::Lease).ok_or(RecordError::Unknown)
+        }
         [MAGIC, IDS, ..] => kind_with_ids(bytes),
         [MAGIC, version, _, ..] => Err(RecordError::Version(version)),
         _ => Err(RecordError::Unknown),

@@ -228,9 +228,8 @@ impl<'a> Edit<'a> {
         // The block has an aggregate already, unless the added slot is its first one.
         let before = if range.is_empty() { 0 } else { old.block(block) };
         let changes = self.changed.range(range);
-        let sum = changes.fold(before, |sum, (&index, slot)| {
-            sum.wrapping_sub(old.slot(index).weight).wrapping_add(slot.weight)
-        });
+        let sum =
+            changes.fold(before, |sum, (&index, slot)| sum.wrapping_sub(old.slot(index).weight).wrapping_add(slot.weight));
         added.map_or(sum, |slot| sum.wrapping_add(slot.weight))
     }
 

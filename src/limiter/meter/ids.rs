@@ -165,7 +165,8 @@ impl<'a> View<'a> {
     /// FIXED: the end of the last window for which an id is remembered. The level usually lasts as long, but not after a
     /// refund.
     fn last_window_end(&self, edit: &Edit<'_>) -> Instant {
-        let last = edit.newest().filter(|slot| self.meter.drain == Drain::Windows && slot.is_live()).map(|slot| slot.when).max();
+        let last =
+            edit.newest().filter(|slot| self.meter.drain == Drain::Windows && slot.is_live()).map(|slot| slot.when).max();
         let ahead = last.map_or(0, |when| when.saturating_sub(self.window() as i64).saturating_add(1).max(0));
         let start = self.level.at.max(self.recorded.at.min(self.now)).as_us();
         let end_us = i128::from(start) + i128::from(ahead) * i128::from(self.meter.period_us);

@@ -342,7 +342,10 @@ impl<'a> View<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn decide(&self, Request { amount, ahead, .. }: Request<'_>) -> Result<(Decision, super::Next<'static>), Overflow> {
+    pub(super) fn decide(
+        &self,
+        Request { amount, ahead, .. }: Request<'_>,
+    ) -> Result<(Decision, super::Next<'static>), Overflow> {
         let Self { meter, now, level, .. } = *self;
         let capacity = meter.grains(meter.capacity);
         let free = capacity.saturating_sub(level.used);

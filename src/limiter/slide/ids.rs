@@ -151,7 +151,9 @@ impl<'a> View<'a> {
         let next = match next {
             crate::limiter::Next::Slide(next) => next,
             // The ids are remembered although nothing is used any more.
-            crate::limiter::Next::Remove if !Edit::new(Kind::Slide, self.ledger, self.now).is_empty(&|slot| self.is_past(slot)) => {
+            crate::limiter::Next::Remove
+                if !Edit::new(Kind::Slide, self.ledger, self.now).is_empty(&|slot| self.is_past(slot)) =>
+            {
                 Next::clear(self.now)
             }
             next => return Ok((decision, next)),
@@ -222,7 +224,8 @@ impl<'a> View<'a> {
         if let write::Edit::Refund(_) = next.edit {
             self.cut(&mut edit, tick);
         }
-        let last = entry(offset, next.count.wrapping_add(if self.has_given_back() { self.given_back_up_to(tick) } else { 0 }));
+        let last =
+            entry(offset, next.count.wrapping_add(if self.has_given_back() { self.given_back_up_to(tick) } else { 0 }));
         let head = header.as_ref().map_or(&[][..], |header| header);
         self.finish(edit, &plan, (&last, HEADER + ENTRY * index, head), None, next.expires, bytes)
     }
@@ -388,14 +391,7 @@ impl<'a> View<'a> {
     }
 
     /// Gives back `less` units of the charge in slot `index`, or as many as are still there.
-    fn give_back(
-        &self,
-        mut edit: Edit<'_>,
-        index: usize,
-        slot: Slot,
-        less: u64,
-        bytes: &mut Bytes,
-    ) -> (Decision, Change) {
+    fn give_back(&self, mut edit: Edit<'_>, index: usize, slot: Slot, less: u64, bytes: &mut Bytes) -> (Decision, Change) {
         let tick = slot.when;
         let start = self.slots_of(tick).start;
         let entry = self.entry_of(tick).map(|entry| (entry, self.level(entry)));

@@ -223,11 +223,15 @@ impl<'a> View<'a> {
         }
     }
 
-    pub(super) fn decide(&self, Request { amount, ahead, .. }: Request<'_>) -> Result<(Decision, super::Next<'static>), Overflow> {
+    pub(super) fn decide(
+        &self,
+        Request { amount, ahead, .. }: Request<'_>,
+    ) -> Result<(Decision, super::Next<'static>), Overflow> {
         let limit = self.limit;
         let used = u64::from(self.used());
         let Snapshot { remaining: free, reset } = self.snapshot();
-        let denied = |wait| Ok((Decision { granted: 0, limit, remaining: free, wait, reset, retried: false }, super::Next::Keep));
+        let denied =
+            |wait| Ok((Decision { granted: 0, limit, remaining: free, wait, reset, retried: false }, super::Next::Keep));
 
         let plan = self.plan();
         let mut acts = self.now;

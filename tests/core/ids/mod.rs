@@ -1,5 +1,6 @@
 //! Charges with an id: the rule of the contract against replays of whole histories, and the core against the rule.
 
+mod core;
 mod histories;
 mod model;
 mod replay;

@@ -25,11 +25,13 @@ pub struct Replay {
     /// The beginning of the first window, or the time of the first step.
     start: Q,
     events: Vec<Event>,
+    /// The last call that changed anything.
+    written: i128,
 }
 
 impl Replay {
     pub fn new(rule: &Rule) -> Self {
-        Self { rule: *rule, start: Q::zero(), events: Vec::new() }
+        Self { rule: *rule, start: Q::zero(), events: Vec::new(), written: 0 }
     }
 
     /// Keeps a call that was granted `units` (negative: it gave back so many), to act at `due`.
@@ -40,6 +42,7 @@ impl Replay {
         if self.events.is_empty() {
             self.start = self.rule.window_holding(whole(now));
         }
+        self.written = now;
         if units < 0 && matches!(self.rule.form, Form::Slide { .. }) {
             self.refund_newest(now, -units);
             return;
@@ -79,6 +82,7 @@ impl Replay {
             charge.units = units.into();
         }
         charge.id = None;
+        self.written = now;
         if more > 0 {
             self.granted(now, more, now, None);
         }
@@ -108,7 +112,7 @@ impl Replay {
     /// Whether the key means something though nothing is used: `FIXED` keeps its window until it is over.
     fn lasts(&self, now: i128) -> bool {
         match self.rule.form {
-            Form::Fixed { .. } => self.events.last().is_some_and(|last| self.steps(last.at, now).is_zero()),
+            Form::Fixed { .. } => !self.events.is_empty() && self.steps(self.written, now).is_zero(),
             Form::Slide { .. } => true,
             _ => false,
         }

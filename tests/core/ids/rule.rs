@@ -125,9 +125,14 @@ fn compare(rule: &Rule, start: i64, actions: &[Action]) -> Result<(), TestCaseEr
     Ok(())
 }
 
-fn cases(default: u32) -> ProptestConfig {
+pub fn cases(default: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default);
-    ProptestConfig { failure_persistence: None, max_shrink_iters: 20_000, max_shrink_time: 60_000, ..ProptestConfig::with_cases(cases) }
+    ProptestConfig {
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        max_shrink_time: 60_000,
+        ..ProptestConfig::with_cases(cases)
+    }
 }
 
 proptest! {

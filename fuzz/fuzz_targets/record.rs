@@ -32,7 +32,7 @@ impl<'a> Arbitrary<'a> for Stored {
         let amount = *u.choose(&[Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)])?;
         let ahead = Span::from_us(if u.arbitrary()? { u.arbitrary()? } else { 0 });
         let now = if u.arbitrary()? { u.arbitrary()? } else { start(u)? };
-        let other = *u.choose(Kind::ALL)?;
+        let other = *u.choose(Kind::RATES)?;
         let (mut rules, other, start) = (rules(u)?, rule(u, other)?, start(u)?);
         rules.push(other);
         let calls = (0..u.int_in_range(0..=12u8)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;

@@ -67,7 +67,7 @@ fn near(u: &mut Unstructured<'_>, kind: Kind, first: &Rule) -> Result<Rule> {
 
 /// A rule, and up to three others near it.
 pub fn rules(u: &mut Unstructured<'_>) -> Result<Vec<Rule>> {
-    let kind = *u.choose(Kind::ALL)?;
+    let kind = *u.choose(Kind::RATES)?;
     let mut rules = vec![rule(u, kind)?];
     for _ in 0..u.int_in_range(0..=3u8)? {
         rules.push(near(u, kind, &rules[0])?);

@@ -50,7 +50,7 @@ pub fn parse_numkeys<A: Args + ?Sized>(args: &A) -> Result<usize, Error> {
 ///
 /// # Errors
 /// If an argument is malformed, or the number of rules differs from the number of keys.
-pub fn parse_rules<A: Args + ?Sized>(args: &A, keys: usize) -> Result<Vec<Rule>, Box<Error>> {
+pub fn parse_rules<A: Args + ?Sized>(args: &A, keys: usize) -> Result<Vec<Rule<'_>>, Box<Error>> {
     let mut args = Cursor::new(args, FIRST_KEY + keys);
     let mut rules = Vec::with_capacity(keys);
     while let Some(word) = args.word() {
@@ -140,7 +140,7 @@ fn run(call: &Call<'_>) -> Result<AllReply, Error> {
 }
 
 /// The key of the rule at `index`, which should hold a limiter of the rule's algorithm.
-const fn target(index: usize, rule: &Rule) -> Target {
+const fn target(index: usize, rule: &Rule<'_>) -> Target {
     Target::at(index + 1, rule.policy.kind())
 }
 

@@ -114,11 +114,11 @@ fn find<'t, T>(table: &'t [T], keyword: impl Fn(&T) -> &'static str, word: &[u8]
 /// Parses `limit period [algorithm options] [amount] [wait]`, up to the last argument or, for [`CommandName::All`], up to the next
 /// rule.
 #[inline(always)]
-pub(super) fn rule<A: Args + ?Sized>(
+pub(super) fn rule<'a, A: Args + ?Sized>(
     kind: Kind,
     command: CommandName,
-    args: &mut Cursor<'_, A>,
-) -> Result<Rule, Box<Error>> {
+    args: &mut Cursor<'a, A>,
+) -> Result<Rule<'a>, Box<Error>> {
     let (Some(limit), Some(period)) = (args.word(), args.word()) else { return Err(Box::new(Error::NoLimit(kind))) };
     let limit = count(limit, "limit", 0, kind.spec().max_limit)?;
     let period = numbers::period(period).ok_or(BAD_PERIOD)?;
@@ -134,13 +134,13 @@ pub(super) fn rule<A: Args + ?Sized>(
 
 /// Parses what follows the limit and the period.
 #[inline(never)]
-fn options<A: Args + ?Sized>(
+fn options<'a, A: Args + ?Sized>(
     kind: Kind,
     command: CommandName,
-    args: &mut Cursor<'_, A>,
+    args: &mut Cursor<'a, A>,
     period: Span,
-    mut rule: Rule,
-) -> Result<Rule, Box<Error>> {
+    mut rule: Rule<'a>,
+) -> Result<Rule<'a>, Box<Error>> {
     let mut options_seen = 0_u32;
     let mut amount: Option<(&'static str, Amount)> = None;
     let mut wait: Option<(&'static WaitClause, Span)> = None;

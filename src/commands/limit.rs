@@ -75,13 +75,18 @@ fn run(call: &Call<'_>, kind: Kind) -> Result<Option<Decision>, Box<Error>> {
 /// # Errors
 /// If an argument is malformed. The error is about the first such argument.
 #[inline(always)]
-pub fn parse<A: Args + ?Sized>(kind: Kind, args: &A) -> Result<Rule, Box<Error>> {
+pub fn parse<A: Args + ?Sized>(kind: Kind, args: &A) -> Result<Rule<'_>, Box<Error>> {
     grammar::rule(kind, CommandName::Limit(kind), &mut Cursor::new(args, 2))
 }
 
 /// Decides `rule`, whose algorithm is `kind`, for the key that argument 1 names; `None` if the client was blocked.
 #[inline(always)]
-pub(super) fn decide(call: &Call<'_>, command: CommandName, kind: Kind, rule: Rule) -> Result<Option<Decision>, Box<Error>> {
+pub(super) fn decide(
+    call: &Call<'_>,
+    command: CommandName,
+    kind: Kind,
+    rule: Rule<'_>,
+) -> Result<Option<Decision>, Box<Error>> {
     let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(command))?;
     let amount = rule.request.amount;
     let now = now(call);

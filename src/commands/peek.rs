@@ -41,7 +41,7 @@ impl CommandHandler for Peek {
 ///
 /// # Errors
 /// If an argument is malformed. The error is about the first such argument.
-pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule, Box<Error>> {
+pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
     let kind = grammar::algorithm(args.arg(1).ok_or(Error::Arity(CommandName::Peek))?)?;
     grammar::rule(kind, CommandName::Peek, &mut Cursor::new(args, 3))
 }

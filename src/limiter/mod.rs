@@ -92,6 +92,9 @@ impl Kind {
     /// Every algorithm.
     pub const ALL: &'static [Self] = &[Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket, Self::Lease];
 
+    /// The algorithms that limit how many units are taken per period: all but [`Self::Lease`].
+    pub const RATES: &'static [Self] = &[Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket];
+
     /// The constants.
     pub const fn spec(self) -> &'static Spec {
         match self {

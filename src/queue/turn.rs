@@ -119,10 +119,13 @@ impl<C> Queue<C> {
             if answers.len() >= most {
                 return now;
             }
-            let (policy, request, timeout) = (head.policy, head.amount, head.timeout());
+            let (policy, timeout) = (head.policy, head.timeout());
             let answer = match self.turn(number, key, now, &mut bytes) {
                 Ok(Turn::Wait(due)) => return due,
-                Ok(Turn::Late) => peek(key, &policy, now, request).map(|decision| denied(decision, timeout)),
+                Ok(Turn::Late) => {
+                    let Some(head) = self.waiters.get(&number) else { return now };
+                    peek(key, &policy, now, head.request()).map(|decision| denied(decision, timeout))
+                }
                 Ok(Turn::Granted(decision, change)) => key.commit(&change, &bytes, now).map(|()| {
                     self.cached = CachedState::of(key, &policy);
                     // `reset` counts from the moment as of which the client is charged, but the answer is sent now.
@@ -142,7 +145,7 @@ impl<C> Queue<C> {
     /// which it is charged.
     fn turn<K: KeyState>(&mut self, number: u64, key: &K, now: Instant, bytes: &mut Bytes) -> Result<Turn, K::Error> {
         let Some(head) = self.waiters.get(&number) else { return Ok(Turn::Wait(Instant::MAX)) };
-        let (policy, request, joined, deadline) = (head.policy, head.request, head.joined, head.deadline);
+        let (policy, request, joined, deadline) = (head.policy, head.request(), head.joined, head.deadline);
         let record_error = |error| K::record_error(&policy, error);
         let stored = key.stored(&policy)?;
         // A client may be charged as of a past moment. The decision then depends on the key's value at that moment, even if the

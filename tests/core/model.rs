@@ -143,7 +143,7 @@ pub trait Ledger: Clone {
 /// What every call means: section 3 of the contract.
 fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request) -> Result<Decision, Silence> {
     if rule.limit == 0 {
-        return Ok(Decision { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO });
+        return Ok(Decision { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO, retried: false });
     }
     let mut ledger = match held {
         Some(held) => held.clone().bring(rule, now)?,
@@ -166,6 +166,7 @@ fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request
         remaining: whole((capacity - used).max(Q::zero())),
         wait,
         reset,
+        retried: false,
     })
 }
 
@@ -708,6 +709,15 @@ pub fn write(value: &mut Vec<u8>, offset: usize, head: usize, bytes: &[u8]) {
     value.extend_from_slice(rest);
 }
 
+/// Carries out a [`Change::Patch`] on `value`.
+pub fn patch(value: &mut Vec<u8>, len: usize, patches: &[(usize, Vec<u8>)]) {
+    assert!(value.len() <= len, "a patch shortens the value");
+    value.resize(len, 0);
+    for (offset, patch) in patches {
+        value[*offset..][..patch.len()].copy_from_slice(patch);
+    }
+}
+
 /// A key of the server: the value that the core wrote, and the time until which it counts.
 #[derive(Clone, Debug, Default)]
 pub struct Key {
@@ -777,6 +787,10 @@ impl Key {
             Change::Keep => {}
             Change::Write { offset, head, bytes, expires, .. } => {
                 write(self.value.get_or_insert_default(), *offset, *head, bytes.as_slice());
+                self.expires = Some(*expires);
+            }
+            Change::Patch { len, patches, expires, .. } => {
+                patch(self.value.get_or_insert_default(), *len, patches);
                 self.expires = Some(*expires);
             }
             Change::Remove => *self = Self::default(),

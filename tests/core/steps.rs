@@ -14,6 +14,7 @@ pub struct Outcome {
 pub enum Change {
     Keep,
     Write { offset: usize, head: usize, bytes: Vec<u8>, expires: Instant, slack: Span },
+    Patch { len: usize, patches: Vec<(usize, Vec<u8>)>, expires: Instant, slack: Span },
     Remove,
 }
 
@@ -24,6 +25,10 @@ impl Change {
             redis_rl::limiter::Change::Keep => Self::Keep,
             redis_rl::limiter::Change::Write { offset, head, expires, slack } => {
                 Self::Write { offset, head, bytes: bytes.as_slice().into(), expires, slack }
+            }
+            redis_rl::limiter::Change::Patch { len, expires, slack } => {
+                let patches = bytes.patches().map(|(offset, patch)| (offset, patch.into())).collect();
+                Self::Patch { len, patches, expires, slack }
             }
             redis_rl::limiter::Change::Remove => Self::Remove,
         }

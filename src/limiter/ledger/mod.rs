@@ -173,7 +173,7 @@ impl Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     /// The length of the id; 0: the slot is dead.
-    len: usize,
+    pub(super) len: usize,
     /// The units that were granted.
     pub(super) units: u64,
     /// FIXED: the number of the window that holds the units; SLIDE: their tick; a lease: its deadline.
@@ -280,11 +280,6 @@ impl<'a> Ledger<'a> {
     /// The number of slots in use.
     pub(super) const fn len(&self) -> usize {
         self.header.used
-    }
-
-    /// The number of live slots, past ones included.
-    pub(super) const fn live(&self) -> usize {
-        self.header.live
     }
 
     fn slot_bytes(&self, index: usize) -> &'a [u8] {

@@ -211,15 +211,6 @@ impl<'a> Log<'a> {
     pub(super) fn count(&self, index: usize) -> u32 {
         count(&self.entries[index])
     }
-
-    /// The units granted before entry `index`, modulo 2^32.
-    pub(super) fn count_before(&self, index: usize) -> u32 {
-        if index == 0 {
-            self.before_first
-        } else {
-            self.count(index - 1)
-        }
-    }
 }
 
 pub(super) fn entry(offset: u32, count: u32) -> Entry {

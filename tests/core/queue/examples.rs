@@ -34,7 +34,7 @@ fn wait(key: &Key, policy: &Policy, now: Instant) -> Wait {
 
 #[test]
 fn a_denial_names_the_wait_after_which_the_same_call_would_succeed() {
-    let decision = |granted, wait| Decision { granted, limit: 10, remaining: 3, wait, reset: span(9_000) };
+    let decision = |granted, wait| Decision { granted, limit: 10, remaining: 3, wait, reset: span(9_000), retried: false };
     for (granted, wait, expected) in [
         (0, Wait::For(span(5_000)), Wait::For(span(3_000))),
         (0, Wait::For(span(2_000)), Wait::For(span(1))),
@@ -113,7 +113,7 @@ fn a_call_that_can_never_be_granted_waits_for_its_deadline() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
-    let two = Waiter { request: Request::now(Amount::Cost(2)), ..waiter(policy, 1, EPOCH, at(9_000)) };
+    let two = Waiter { amount: Amount::Cost(2), ..waiter(policy, 1, EPOCH, at(9_000)) };
     queues.join(0, b"key", two, &key, at(10));
     key.expires = None;
     assert_eq!(look(&mut queues, &mut key, at(10)), []);
@@ -137,7 +137,7 @@ fn the_next_client_moves_up_when_the_first_leaves() {
     let mut key = Key::default();
     key.apply(&policy.decide(None, EPOCH, Request::now(Amount::Cost(9))).expect("a decision").change, EPOCH);
     let mut queues = Queues::default();
-    let five = Waiter { request: Request::now(Amount::Cost(5)), ..waiter(policy, 1, EPOCH, Instant::MAX) };
+    let five = Waiter { amount: Amount::Cost(5), ..waiter(policy, 1, EPOCH, Instant::MAX) };
     queues.join(0, b"key", five, &key, at(4_000));
     queues.join(0, b"key", waiter(policy, 2, EPOCH, Instant::MAX), &key, EPOCH);
     queues.join(0, b"key", waiter(policy, 3, EPOCH, Instant::MAX), &key, EPOCH);

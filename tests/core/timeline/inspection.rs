@@ -12,6 +12,7 @@ fn shown(value: &[u8], now: i64) -> String {
         Fact::Word(word) => word.to_owned(),
         Fact::Number(number) => number.to_string(),
         Fact::Milliseconds(span) => format!("{}us", span.as_us()),
+        Fact::Holders(holders) => format!("{holders:?}"),
     };
     let facts = inspect(value, Instant::from_us(now)).expect("a record");
     let facts: Vec<String> = facts.into_iter().skip(1).map(|(name, value)| format!("{name} {}", fact(value))).collect();

@@ -18,7 +18,7 @@ use redis_rl::limiter::{Amount, Decision, Request, Span, Wait};
 use crate::model::{Form, Key, Model, Rule};
 
 /// A booking that may be arbitrarily far ahead.
-const BOOKING: Request = Request { amount: Amount::Cost(1), ahead: Span::from_us(u64::MAX) };
+const BOOKING: Request = Request { ahead: Span::from_us(u64::MAX), ..Request::now(Amount::Cost(1)) };
 
 /// A time in microseconds: `0`, `250ms`, `-8h`, `61s-1us`, `5s+3us`.
 fn time(text: &str) -> i64 {
@@ -77,7 +77,7 @@ fn request(text: &str) -> Request {
         "REFUND" => Amount::Refund(n),
         other => panic!("no verb: {other}"),
     };
-    Request { amount, ahead }
+    Request { ahead, ..Request::now(amount) }
 }
 
 fn decision(text: &str) -> Decision {
@@ -85,7 +85,14 @@ fn decision(text: &str) -> Decision {
         panic!("not five columns: {text}")
     };
     let wait = if wait == "never" { Wait::Never } else { Wait::For(span(wait)) };
-    Decision { granted: count(granted), limit: count(limit), remaining: count(remaining), wait, reset: span(reset) }
+    Decision {
+        granted: count(granted),
+        limit: count(limit),
+        remaining: count(remaining),
+        wait,
+        reset: span(reset),
+        retried: false,
+    }
 }
 
 /// Makes the calls of a table, on a key that is missing at first.

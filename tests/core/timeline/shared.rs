@@ -91,7 +91,7 @@ fn only_cost_is_booked() {
     for policy in ["FIXED 10 60s", "SLIDE 10 60s SEGMENTS 1", "GCRA 1 60s BURST 10", "BUCKET 10 60s STEP"] {
         let (mut key, rule) = (Key::default(), rule(policy));
         key.call(&rule, 0, Request::now(Amount::Cost(10))).expect("a grant");
-        let far = |amount| Request { amount, ahead: BOOKING.ahead };
+        let far = |amount| Request { ahead: BOOKING.ahead, ..Request::now(amount) };
         let denied = key.clone().call(&rule, 0, Request::now(Amount::UpTo(1))).expect("a decision");
         assert_eq!((denied.granted, key.call(&rule, 0, far(Amount::UpTo(1)))), (0, Ok(denied)), "{policy}");
         for (amount, granted) in [(Amount::Force(5), 5), (Amount::Refund(15), 15)] {

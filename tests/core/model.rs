@@ -237,6 +237,12 @@ pub trait Meter: Ledger {
 /// cases counts.
 fn bring<M: Meter>(held: M, rule: &Rule, now: i64) -> Result<M, Silence> {
     let open = M::open(rule, now);
+    let outcomes = outcomes(&held, rule, now).into_iter().map(|outcome| outcome.unwrap_or_else(|| open.clone()));
+    Ok(outcomes.min_by_key(Ledger::used).expect("some change"))
+}
+
+/// The states at `now` for each time of the change; `None`: the state no longer differs from a missing key.
+pub fn outcomes<M: Meter>(held: &M, rule: &Rule, now: i64) -> Vec<Option<M>> {
     let now = q(now);
     let mut changes = vec![now.clone()];
     if held.rule() != rule {
@@ -251,8 +257,7 @@ fn bring<M: Meter>(held: M, rule: &Rule, now: i64) -> Result<M, Silence> {
         });
         changes.extend([dated.clone(), now.clone().min(dated + paid)]);
     }
-    let outcomes = changes.iter().map(|change| held.changed(change, rule, &now).unwrap_or_else(|| open.clone()));
-    Ok(outcomes.min_by_key(Ledger::used).expect("some change"))
+    changes.iter().map(|change| held.changed(change, rule, &now)).collect()
 }
 
 /// `FIXED`: a window and its count.

@@ -3,7 +3,7 @@
 //!
 //! The levels and the decisions are those of [`crate::model`], which knows no ids.
 
-use crate::model::{judge, q, span, take, whole, Bucket, Entry, Fixed, Form, Gcra, Ledger, Meter, Rule, Silence, Slide, Q};
+use crate::model::{judge, outcomes, q, span, take, whole, Bucket, Entry, Fixed, Form, Gcra, Ledger, Meter, Rule, Silence, Slide, Q};
 use num_bigint::BigInt;
 use num_traits::{Signed, Zero};
 use redis_rl::limiter::{Amount, Instant, Request, Span, Wait};
@@ -64,9 +64,9 @@ pub trait Holds: Ledger {
     }
     /// Whether the key still means something because of its ids alone.
     const IDS_MEAN: bool;
-    /// Whether the state at `now` no longer differs from that of a missing key, under the policy of the last write.
-    fn ended(&self, _now: i64) -> bool {
-        false
+    /// Whether the state at `now` no longer differs from that of a missing key, so that all charges are past.
+    fn ended(&self, _rule: &Rule, _now: i64) -> Result<bool, Silence> {
+        Ok(false)
     }
     /// Whether the state does not fit a record.
     fn overflows(&self) -> bool {
@@ -109,8 +109,16 @@ impl Holds for Fixed {
         q(BigInt::from(charge.due)) < self.start
     }
 
-    fn ended(&self, now: i64) -> bool {
-        self.clone().at(&q(now)).is_none()
+    fn ended(&self, rule: &Rule, now: i64) -> Result<bool, Silence> {
+        let mut held = self.clone();
+        held.start = self.kept.clone().min(q(now));
+        let outcomes = outcomes(&held, rule, now);
+        let (ended, lasting): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| outcome.is_none());
+        if lasting.iter().any(|outcome| outcome.as_ref().is_some_and(|held| held.used().is_zero())) && !ended.is_empty() {
+            // Nothing is used either way: the contract does not say which of the two windows is in force.
+            return Err(Silence::Open);
+        }
+        Ok(!ended.is_empty())
     }
 
     fn over(&self, charge: &Charge) -> i128 {
@@ -263,9 +271,9 @@ impl<L: Holds> State<L> {
     pub fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
         let old = *self.ledger.rule();
         let mut charges = self.charges;
-        if self.ledger.ended(now) {
+        if self.ledger.ended(rule, now)? {
             // The contract does not say whether a booking alone, all of whose units were given back by REFUND, keeps a window.
-            if charges.iter().any(|charge| self.ledger.over(charge) > now.into()) {
+            if old == *rule && charges.iter().any(|charge| self.ledger.over(charge) > now.into()) {
                 return Err(Silence::Open);
             }
             charges.clear();
@@ -453,6 +461,11 @@ impl Model {
             Some(held) => Ok(held.clone().bring(rule, now)?.find(id).map(|charge| charge.units)),
             None => Ok(None),
         })
+    }
+
+    /// `SLIDE`: the last instant of the tick of the newest remembered charge.
+    pub fn newest_tick(&self) -> i128 {
+        each!(self, state => state.as_ref().and_then(|held| held.charges.last()).map_or(0, |charge| charge.tick))
     }
 
     /// How many ids are remembered, and the instant from which on the state means nothing.

@@ -10,7 +10,7 @@ use redis_rl::limiter::{Amount, Request, Span, Wait};
 /// A call, with everything resolved that depends on what came before it.
 #[derive(Clone, Debug)]
 pub enum Call {
-    Charge(Request, Option<Vec<u8>>),
+    Charge(Request<'static>, Option<Vec<u8>>),
     Settle(Vec<u8>, u64),
 }
 
@@ -125,6 +125,11 @@ fn compare(rule: &Rule, start: i64, actions: &[Action]) -> Result<(), TestCaseEr
     Ok(())
 }
 
+/// The most calls in a history. `IDS_CALLS` sets another number: short histories show a failure better.
+pub fn calls() -> usize {
+    std::env::var("IDS_CALLS").ok().and_then(|calls| calls.parse().ok()).unwrap_or(100)
+}
+
 pub fn cases(default: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default);
     ProptestConfig {
@@ -140,7 +145,7 @@ proptest! {
 
     #[test]
     fn the_rule_equals_a_replay(
-        rule in kinds().prop_flat_map(rules), start in starts(), actions in histories(ALL, 100),
+        rule in kinds().prop_flat_map(rules), start in starts(), actions in histories(ALL, calls()),
     ) {
         compare(&rule, start, &actions)?;
     }

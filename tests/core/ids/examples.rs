@@ -6,9 +6,14 @@ use crate::model::{Form, Rule};
 use redis_rl::limiter::{Amount, Request, Span};
 
 fn charge(now: i64, amount: Amount, ahead: u64, id: &str) -> Timed {
+    under(0, now, amount, ahead, id)
+}
+
+/// A charge under the policy of this index.
+fn under(rule: usize, now: i64, amount: Amount, ahead: u64, id: &str) -> Timed {
     let mut request = Request::now(amount);
     request.ahead = Span::from_us(ahead);
-    (now, 0, Call::Charge(request, (!id.is_empty()).then(|| id.into())))
+    (now, rule, Call::Charge(request, (!id.is_empty()).then(|| id.into())))
 }
 
 fn settle(now: i64, id: &str, units: u64) -> Timed {
@@ -16,7 +21,11 @@ fn settle(now: i64, id: &str, units: u64) -> Timed {
 }
 
 fn assert_same(rule: Rule, calls: &[Timed]) {
-    let difference = difference(&[rule], calls, false);
+    assert_same_under(&[rule], calls);
+}
+
+fn assert_same_under(rules: &[Rule], calls: &[Timed]) {
+    let difference = difference(rules, calls, false);
     assert!(difference.is_none(), "{difference:?}");
 }
 
@@ -74,5 +83,38 @@ fn the_retry_of_a_booking_keeps_the_moment_that_it_was_told() {
             charge(50_006, Amount::Cost(1), 0, "e"),
             charge(50_006, Amount::Cost(1), 0, "c"),
         ],
+    );
+}
+
+#[test]
+fn the_retry_of_a_booking_due_just_before_its_tick_keeps_the_microsecond() {
+    let rule = Rule { limit: 11, period: 6_020, form: Form::Slide { segments: 14 } };
+    assert_same(
+        rule,
+        &[
+            charge(12, Amount::Cost(1), 0, "b"),
+            charge(433, Amount::Force(1), 0, ""),
+            charge(607, Amount::UpTo(5), 0, "c"),
+            charge(613, Amount::UpTo(6), 0, "a"),
+            settle(631, "a", 3),
+            charge(2_005, Amount::Cost(3), 5_430, ""),
+            charge(2_011, Amount::Refund(2), 0, ""),
+            charge(2_402, Amount::Force(2), 0, ""),
+            settle(2_402, "c", 4),
+            charge(2_748, Amount::Refund(1), 0, ""),
+            // Due at 6449, in the tick from 6450 on, which an earlier booking opened.
+            charge(2_760, Amount::Cost(1), 6_459, "d"),
+            charge(3_395, Amount::Cost(1), 0, "d"),
+        ],
+    );
+}
+
+#[test]
+fn a_caller_with_other_segments_does_not_push_the_deadline_away() {
+    let rule = |segments| Rule { limit: 3, period: 1_000_000, form: Form::Slide { segments } };
+    let now = 1_760_000_000_000_000;
+    assert_same_under(
+        &[rule(4), rule(65_536)],
+        &[under(0, now, Amount::Cost(1), 0, "a"), under(1, now, Amount::Cost(1), 0, "b")],
     );
 }

@@ -3,7 +3,9 @@
 //!
 //! The levels and the decisions are those of [`crate::model`], which knows no ids.
 
-use crate::model::{judge, outcomes, q, span, take, whole, Bucket, Entry, Fixed, Form, Gcra, Ledger, Meter, Rule, Silence, Slide, Q};
+use crate::model::{
+    judge, outcomes, q, span, take, whole, Bucket, Entry, Fixed, Form, Gcra, Ledger, Meter, Rule, Silence, Slide, Q,
+};
 use num_bigint::BigInt;
 use num_traits::{Signed, Zero};
 use redis_rl::limiter::{Amount, Instant, Request, Span, Wait};

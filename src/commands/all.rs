@@ -8,7 +8,8 @@
 //! Charges all rules or none. Replies with 1 or 0 (charged or not), with wait_ms, and with a row of five integers for each rule.
 
 use super::outcome::wait_ms;
-use super::{count, grammar, now, record_outcome, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
+use super::{count, grammar, now, record_outcome, reply, row, waiting};
+use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Span, Wait};
 use crate::queue::denied;
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
@@ -28,7 +29,8 @@ fn arguments() -> Vec<Argument> {
     vec![
         Argument::new("numkeys", ArgumentKind::Integer),
         grammar::key_argument().multiple(),
-        grammar::algorithm_arguments("rule", |kind| grammar::rule_arguments(kind, CommandName::All)).multiple(),
+        grammar::algorithm_arguments("rule", CommandName::All, |kind| grammar::rule_arguments(kind, CommandName::All))
+            .multiple(),
     ]
 }
 
@@ -54,7 +56,7 @@ pub fn parse_rules<A: Args + ?Sized>(args: &A, keys: usize) -> Result<Vec<Rule<'
     let mut args = Cursor::new(args, FIRST_KEY + keys);
     let mut rules = Vec::with_capacity(keys);
     while let Some(word) = args.word() {
-        let kind = grammar::algorithm(word)?;
+        let kind = grammar::algorithm(word, CommandName::All)?;
         if rules.len() == keys {
             return Err(Box::new(Error::Unpaired { keys, rules: keys + 1 }));
         }
@@ -133,7 +135,8 @@ fn run(call: &Call<'_>) -> Result<AllReply, Error> {
     for (index, (rule, row)) in rules.iter().zip(&rows).enumerate() {
         // In a denied call, a rule that would have granted counts neither as granted nor as denied.
         if granted || row.granted == 0 {
-            record_outcome(call, || call.key(FIRST_KEY + index), rule.policy.kind(), rule.request.amount, granted, now);
+            let outcome = Outcome::of(rule.request.amount, row, granted);
+            record_outcome(call, || call.key(FIRST_KEY + index), rule.policy.kind(), outcome, now);
         }
     }
     Ok(AllReply { granted, wait, rows })

@@ -85,7 +85,7 @@ pub(super) fn run(call: &Call<'_>, command: CommandName, args: Result<ThrottleAr
 
 fn decide(call: &Call<'_>, command: CommandName, ThrottleArgs { policy, amount }: ThrottleArgs) -> Result<[i64; 5], Error> {
     let request = Request::now(amount.unwrap_or(Amount::Cost(1)));
-    let rule = Rule { policy, request, block: None };
+    let rule = Rule::new(policy, request);
     let Some(amount) = amount else {
         let key = ReadKey::open(call, 1).ok_or(Error::Arity(command))?;
         return Ok(row(true, &Target::only(Kind::Gcra).peek(&key, &rule, now(call))?));

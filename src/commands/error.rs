@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::limiter::{Kind, Overflow, RecordError};
+use crate::limiter::{Id, Kind, Overflow, RecordError};
 
 /// The name of a command, as error texts show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,10 @@ pub enum CommandName {
     Peek,
     /// `RL.ALL`
     All,
+    /// `RL.SETTLE`
+    Settle,
+    /// `RL.RELEASE`
+    Release,
     /// `RL.INSPECT`
     Inspect,
     /// `RL.TOP`
@@ -29,6 +33,8 @@ impl fmt::Display for CommandName {
             Self::Limit(kind) => kind.name(),
             Self::Peek => "PEEK",
             Self::All => "ALL",
+            Self::Settle => "SETTLE",
+            Self::Release => "RELEASE",
             Self::Inspect => "INSPECT",
             Self::Top => "TOP",
             Self::ClThrottle => return f.write_str("CL.THROTTLE"),
@@ -99,8 +105,24 @@ pub enum Error {
         /// The command.
         command: CommandName,
     },
-    /// The word, in printable form, is not the name of an algorithm.
-    UnknownAlgorithm(String),
+    /// The word is not the name of an algorithm that the command's arguments can name.
+    UnknownAlgorithm {
+        /// The word, in printable form.
+        word: String,
+        /// The command.
+        command: CommandName,
+    },
+    /// The argument is not an id: it has no bytes, or too many.
+    IdLength(&'static str),
+    /// A lease needs an id.
+    NoId,
+    /// A lease can't be renewed with another COST than the units that it holds.
+    OtherCost {
+        /// The units that it holds.
+        held: u64,
+    },
+    /// The id names a lease, which can be released, but not settled to units.
+    SettledLease,
     /// The keyword has no value.
     MissingValue(&'static str),
     /// The keyword occurs twice.
@@ -127,6 +149,8 @@ pub enum Error {
     },
     /// The result would not fit a record.
     Overflow,
+    /// The server is out of memory. The text is the server's own.
+    OutOfMemory,
     /// The key's slot has moved to another node while the client waited. Cluster clients repeat the call when they get this
     /// error code, and the server then redirects them.
     Moved,
@@ -157,6 +181,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Arity(name) => write!(f, "ERR wrong number of arguments for {name}"),
+            Self::NoLimit(Kind::Lease) => f.write_str("ERR LEASE needs a limit and a ttl"),
             Self::NoLimit(kind) => write!(f, "ERR {} needs a limit and a period", kind.name()),
             Self::Count { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
             Self::Integer { name, min, max } => {
@@ -171,14 +196,18 @@ impl fmt::Display for Error {
                 "ERR {name} must be {range}: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"
             ),
             Self::UnknownOption { word, command } => write!(f, "ERR unknown option '{word}' for {command}"),
-            Self::UnknownAlgorithm(word) => {
+            Self::UnknownAlgorithm { word, command } => {
                 write!(f, "ERR unknown algorithm '{word}': must be ")?;
-                let last = Kind::ALL.len() - 1;
-                Kind::ALL.iter().enumerate().try_for_each(|(index, kind)| {
+                let last = command.algorithms().len() - 1;
+                command.algorithms().iter().enumerate().try_for_each(|(index, kind)| {
                     let join = if index == 0 { "" } else if index == last { " or " } else { ", " };
                     write!(f, "{join}{}", kind.name())
                 })
             }
+            Self::IdLength(name) => write!(f, "ERR {name} must be 1 to {} bytes long", Id::MAX_LEN),
+            Self::NoId => f.write_str("ERR RL.LEASE needs an ID"),
+            Self::OtherCost { held } => write!(f, "ERR COST must be {held}, the units that this ID holds, or be omitted"),
+            Self::SettledLease => f.write_str("ERR units must be 0 for a lease: RL.RELEASE ends it"),
             Self::MissingValue(name) => write!(f, "ERR {name} needs a value"),
             Self::Twice(name) => write!(f, "ERR {name} is given twice"),
             Self::Conflict(one, other) => write!(f, "ERR {one} and {other} can't be combined"),
@@ -205,6 +234,7 @@ impl fmt::Display for Error {
                 }
             }
             Self::Overflow => f.write_str("ERR the result is too large for a limiter's record"),
+            Self::OutOfMemory => f.write_str("OOM command not allowed when used memory > 'maxmemory'."),
             Self::Moved => f.write_str("TRYAGAIN the key's slot has moved to another node"),
             Self::Unblocked => f.write_str("UNBLOCKED the wait has been ended"),
         }

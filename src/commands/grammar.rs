@@ -1,11 +1,11 @@
-//! The grammar that the commands share: a rule, `limit period [algorithm options] [amount] [wait]`.
+//! The grammar that the commands share: a rule, `limit period [algorithm options] [amount] [ID id] [RENEW] [wait]`.
 //!
 //! Arguments are arbitrary bytes. Keywords come in any order and any letter case, each at most once. `COMMAND DOCS` is
 //! generated from the same tables that the parser reads.
 
-use super::numbers::{self, printable, BAD_PERIOD};
+use super::numbers::{self, bad_period, printable};
 use super::{count, CommandName, Error};
-use crate::limiter::{Amount, Kind, OptionSpec, OptionValue, Policy, PolicyOption, Quota, Request, Span, MAX_UNITS};
+use crate::limiter::{Amount, Id, Kind, OptionSpec, OptionValue, Policy, PolicyOption, Quota, Request, Span, MAX_UNITS};
 use crate::server::{Argument, ArgumentKind};
 
 /// The arguments of a call.
@@ -29,6 +29,17 @@ pub struct Rule<'r> {
     pub request: Request<'r>,
     /// The longest time for which the client may be blocked until the units are free; `None`: it must not be blocked.
     pub block: Option<Span>,
+    /// Whether the call names the amount, which is 1 otherwise.
+    pub names_amount: bool,
+    /// Whether the call only renews a lease.
+    pub renew: bool,
+}
+
+impl<'r> Rule<'r> {
+    /// A rule without BLOCK.
+    pub(super) const fn new(policy: Policy, request: Request<'r>) -> Self {
+        Self { policy, request, block: None, names_amount: false, renew: false }
+    }
 }
 
 /// Reads the arguments of a call one by one.
@@ -78,40 +89,66 @@ const WAITS: [WaitClause; 2] = [
     WaitClause { keyword: "BLOCK", amounts: &["COST", "UPTO"], set: |rule, span| rule.block = Some(span) },
 ];
 
+/// The keyword for the id, and the keywords for the amount that it can be combined with.
+const ID: &str = "ID";
+const AMOUNTS_WITH_ID: &[&str] = &["COST", "UPTO"];
+
+/// The keyword that only renews a lease.
+const RENEW: &str = "RENEW";
+
 impl CommandName {
     /// The keywords for the wait that the command takes.
-    const fn waits(self) -> &'static [WaitClause] {
+    fn waits(self) -> &'static [WaitClause] {
         match self {
+            Self::Limit(Kind::Lease) => &WAITS[1..],
             Self::Limit(_) => &WAITS,
             _ => &[],
         }
     }
 
-    /// The keywords for the amount that the command takes.
-    fn amounts(self) -> &'static [(&'static str, AmountOf)] {
-        match self {
-            Self::Limit(_) => &AMOUNTS,
-            Self::Peek => &AMOUNTS[..2],
-            Self::All => &AMOUNTS[..1],
+    /// The keywords for the amount that the command takes, in a rule of this algorithm.
+    fn amounts(self, kind: Kind) -> &'static [(&'static str, AmountOf)] {
+        match (self, kind) {
+            (Self::Limit(_) | Self::Peek | Self::All, Kind::Lease) | (Self::All, _) => &AMOUNTS[..1],
+            (Self::Limit(_), _) => &AMOUNTS,
+            (Self::Peek, _) => &AMOUNTS[..2],
             _ => &[],
+        }
+    }
+
+    /// Whether the command takes an id.
+    const fn takes_id(self) -> bool {
+        matches!(self, Self::Limit(_))
+    }
+
+    /// The algorithms that the command's arguments can name.
+    pub(super) const fn algorithms(self) -> &'static [Kind] {
+        match self {
+            Self::All => Kind::RATES,
+            _ => Kind::ALL,
         }
     }
 }
 
 /// Parses the name of an algorithm.
-pub(super) fn algorithm(word: &[u8]) -> Result<Kind, Error> {
-    algorithm_named(word).ok_or_else(|| Error::UnknownAlgorithm(printable(word)))
+pub(super) fn algorithm(word: &[u8], command: CommandName) -> Result<Kind, Error> {
+    algorithm_named(word, command).ok_or_else(|| Error::UnknownAlgorithm { word: printable(word), command })
 }
 
-fn algorithm_named(word: &[u8]) -> Option<Kind> {
-    find(Kind::ALL, |kind| kind.name(), word).map(|(_, &kind)| kind)
+fn algorithm_named(word: &[u8], command: CommandName) -> Option<Kind> {
+    find(command.algorithms(), |kind| kind.name(), word).map(|(_, &kind)| kind)
+}
+
+/// Parses an id. `name` is the argument.
+pub(super) fn id<'a>(word: &'a [u8], name: &'static str) -> Result<Id<'a>, Error> {
+    Id::new(word).ok_or(Error::IdLength(name))
 }
 
 fn find<'t, T>(table: &'t [T], keyword: impl Fn(&T) -> &'static str, word: &[u8]) -> Option<(usize, &'t T)> {
     table.iter().enumerate().find(|(_, row)| keyword(row).as_bytes().eq_ignore_ascii_case(word))
 }
 
-/// Parses `limit period [algorithm options] [amount] [wait]`, up to the last argument or, for [`CommandName::All`], up to the next
+/// Parses `limit period [algorithm options] [amount] [ID id] [RENEW] [wait]`, up to the last argument or, for [`CommandName::All`], up to the next
 /// rule.
 #[inline(always)]
 pub(super) fn rule<'a, A: Args + ?Sized>(
@@ -121,10 +158,10 @@ pub(super) fn rule<'a, A: Args + ?Sized>(
 ) -> Result<Rule<'a>, Box<Error>> {
     let (Some(limit), Some(period)) = (args.word(), args.word()) else { return Err(Box::new(Error::NoLimit(kind))) };
     let limit = count(limit, "limit", 0, kind.spec().max_limit)?;
-    let period = numbers::period(period).ok_or(BAD_PERIOD)?;
-    let quota = Quota::new(limit, period).ok_or(BAD_PERIOD)?;
-    let policy = kind.policy(quota).ok_or(BAD_PERIOD)?;
-    let rule = Rule { policy, request: Request::now(Amount::Cost(1)), block: None };
+    let period = numbers::period(period).ok_or_else(|| bad_period(kind))?;
+    let quota = Quota::new(limit, period).ok_or_else(|| bad_period(kind))?;
+    let policy = kind.policy(quota).ok_or_else(|| bad_period(kind))?;
+    let rule = Rule::new(policy, Request::now(Amount::Cost(1)));
     // Most calls have no options, and so skip the loop.
     if args.peek().is_none() {
         return Ok(rule);
@@ -145,7 +182,7 @@ fn options<'a, A: Args + ?Sized>(
     let mut amount: Option<(&'static str, Amount)> = None;
     let mut wait: Option<(&'static WaitClause, Span)> = None;
     while let Some(word) = args.peek() {
-        if command == CommandName::All && algorithm_named(word).is_some() {
+        if command == CommandName::All && algorithm_named(word, command).is_some() {
             break;
         }
         args.next += 1;
@@ -155,7 +192,7 @@ fn options<'a, A: Args + ?Sized>(
             }
             options_seen |= 1 << index;
             rule.policy.set(option_value(option, args, period)?);
-        } else if let Some((_, &(keyword, of))) = find(command.amounts(), |amount| amount.0, word) {
+        } else if let Some((_, &(keyword, of))) = find(command.amounts(kind), |amount| amount.0, word) {
             match amount {
                 Some((other, _)) if other == keyword => return Err(Box::new(Error::Twice(keyword))),
                 Some((other, _)) => return Err(Box::new(Error::Conflict(other, keyword))),
@@ -167,12 +204,26 @@ fn options<'a, A: Args + ?Sized>(
                 Some((other, _)) => return Err(Box::new(Error::Conflict(other.keyword, found.keyword))),
                 None => wait = Some((found, numbers::wait(args.value(found.keyword)?, found.keyword)?)),
             }
+        } else if command.takes_id() && ID.as_bytes().eq_ignore_ascii_case(word) {
+            if rule.request.id.is_some() {
+                return Err(Box::new(Error::Twice(ID)));
+            }
+            rule.request.id = Some(id(args.value(ID)?, ID)?);
+        } else if command == CommandName::Limit(Kind::Lease) && RENEW.as_bytes().eq_ignore_ascii_case(word) {
+            if rule.renew {
+                return Err(Box::new(Error::Twice(RENEW)));
+            }
+            rule.renew = true;
         } else {
             return Err(Box::new(Error::UnknownOption { word: printable(word), command }));
         }
     }
+    rule.names_amount = amount.is_some();
     let (keyword, amount) = amount.unwrap_or(("COST", rule.request.amount));
     rule.request.amount = amount;
+    if rule.request.id.is_some() && !AMOUNTS_WITH_ID.contains(&keyword) {
+        return Err(Box::new(Error::Conflict(keyword, ID)));
+    }
     if let Some((wait, span)) = wait {
         if !wait.amounts.contains(&keyword) {
             return Err(Box::new(Error::Conflict(keyword, wait.keyword)));
@@ -199,7 +250,8 @@ pub(super) fn key_argument() -> Argument {
 
 /// The arguments of a rule, as [`rule`] parses them.
 pub(super) fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
-    let mut arguments = vec![Argument::new("limit", ArgumentKind::Integer), Argument::new("period", ArgumentKind::Text)];
+    let period = if kind == Kind::Lease { "ttl" } else { "period" };
+    let mut arguments = vec![Argument::new("limit", ArgumentKind::Integer), Argument::new(period, ArgumentKind::Text)];
     arguments.extend(kind.spec().options.iter().map(|option| {
         let keyword = option.keyword.to_lowercase();
         match option.value {
@@ -209,8 +261,18 @@ pub(super) fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> 
         }
         .optional()
     }));
-    let amounts = command.amounts().iter().map(|(keyword, _)| Argument::new("units", ArgumentKind::Integer).token(keyword));
-    arguments.extend(one_of("amount", amounts.collect()).map(Argument::optional));
+    let amounts =
+        command.amounts(kind).iter().map(|(keyword, _)| Argument::new("units", ArgumentKind::Integer).token(keyword));
+    let amount = one_of("amount", amounts.collect()).map(Argument::optional);
+    let id = command.takes_id().then(|| Argument::new("id", ArgumentKind::Text).token(ID));
+    if kind == Kind::Lease {
+        arguments.extend(id.into_iter().chain(amount));
+    } else {
+        arguments.extend(amount.into_iter().chain(id.map(Argument::optional)));
+    }
+    if command == CommandName::Limit(Kind::Lease) {
+        arguments.push(Argument::new("renew", ArgumentKind::Token).token(RENEW).optional());
+    }
     let waits = command.waits().iter().map(|wait| Argument::new("duration", ArgumentKind::Text).token(wait.keyword));
     arguments.extend(one_of("wait", waits.collect()).map(Argument::optional));
     arguments
@@ -224,13 +286,13 @@ pub(super) fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argumen
     arguments.pop()
 }
 
-/// A choice between the algorithms. Each alternative is the algorithm's name, followed by the arguments that `rest` returns for it.
-pub(super) fn algorithm_arguments(name: &str, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
+/// A choice between the algorithms of a command. Each alternative is the algorithm's name, followed by the arguments that `rest` returns for it.
+pub(super) fn algorithm_arguments(name: &str, command: CommandName, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
     let block = |&kind: &Kind| {
         let name = kind.name().to_lowercase();
         let mut arguments = vec![Argument::new(&*name, ArgumentKind::Token).token(kind.name())];
         arguments.extend(rest(kind));
         Argument::new(name, ArgumentKind::Block(arguments))
     };
-    Argument::new(name, ArgumentKind::OneOf(Kind::ALL.iter().map(block).collect()))
+    Argument::new(name, ArgumentKind::OneOf(command.algorithms().iter().map(block).collect()))
 }

@@ -7,7 +7,7 @@
 //! Replies with a map of names and values, or with nil if the key does not exist.
 
 use super::{grammar, integer, now, reply, waiting, CommandName, Error, Target};
-use crate::limiter::{self, Fact, Inspection, Span};
+use crate::limiter::{self, Fact, Holder, Inspection, Span};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};
 
 pub(super) const COMMAND: Command = Command {
@@ -17,7 +17,7 @@ pub(super) const COMMAND: Command = Command {
     flags: c"readonly fast",
     keys: KeySpec::ReadOnly(1),
     summary: c"Returns the state of the limiter that a key holds.",
-    complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
+    complexity: c"O(log(N)) with N the grants in the window for SLIDE; O(N*log(N)) with N the leases for LEASE; O(1) for the others, plus O(N) with N the ids",
     arguments,
 };
 
@@ -40,11 +40,25 @@ impl CommandHandler for Inspect {
                         Fact::Word(word) => call.reply_string(word),
                         Fact::Number(number) => call.reply_integer(number),
                         Fact::Milliseconds(span) => reply_milliseconds(call, span),
-                        Fact::Holders(_) => call.reply_nil(),
+                        Fact::Holders(holders) => reply_holders(call, &holders),
                     }
                 }
             }
         });
+    }
+}
+
+/// Replies with an array of leases, each a map.
+fn reply_holders(call: &Call<'_>, holders: &[Holder]) {
+    call.reply_array(holders.len());
+    for Holder { id, units, left } in holders {
+        call.reply_map(3);
+        call.reply_string("id");
+        call.reply_bytes(id);
+        for (name, number) in [("units", *units), ("left_ms", left.as_ms_ceil())] {
+            call.reply_string(name);
+            call.reply_integer(integer(number));
+        }
     }
 }
 

@@ -1,14 +1,15 @@
 //! `RL.FIXED`, `RL.SLIDE`, `RL.GCRA` and `RL.BUCKET`, which share their code.
 //!
 //! ```text
-//! RL.<algorithm> key limit period [algorithm options] [COST n | UPTO n | FORCE n | REFUND n] [RESERVE d | BLOCK d]
+//! RL.<algorithm> key limit period [algorithm options] [COST n | UPTO n | FORCE n | REFUND n] [ID id] [RESERVE d | BLOCK d]
 //! ```
 //!
 //! Replies with five integers: granted, limit, remaining, wait_ms, reset_ms. With BLOCK the reply may come later.
 
 use std::ffi::CStr;
 
-use super::{grammar, now, record_outcome, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
+use super::{grammar, now, record_outcome, reply, row, waiting};
+use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Kind};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
@@ -91,7 +92,7 @@ pub(super) fn decide(
     let amount = rule.request.amount;
     let now = now(call);
     let has_waiters = waiting::has_waiters(call, 1);
-    let decided = if has_waiters && amount.takes_free_units() {
+    let decided = if has_waiters && amount.takes_free_units() && Target::only(kind).held(&key, &rule, now)?.is_none() {
         None
     } else {
         let accept = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
@@ -108,6 +109,6 @@ pub(super) fn decide(
     if has_waiters && !amount.takes_free_units() {
         waiting::wake(call, 1);
     }
-    record_outcome(call, || call.key(1), kind, amount, changed, now);
+    record_outcome(call, || call.key(1), kind, Outcome::of(amount, &decision, changed), now);
     Ok(Some(decision))
 }

@@ -10,11 +10,13 @@ mod gcra;
 mod grammar;
 mod help;
 mod inspect;
+mod lease;
 mod limit;
 mod numbers;
 mod outcome;
 mod parameters;
 mod peek;
+mod settle;
 mod stats;
 mod target;
 mod top;
@@ -29,7 +31,7 @@ pub(crate) use stats::info_fields;
 use error::{CommandName, Error};
 use grammar::{Args, Cursor, Rule};
 use numbers::count;
-use outcome::{integer, now, record_outcome, reply, row};
+use outcome::{integer, now, record_outcome, reply, row, Outcome};
 use target::Target;
 
 /// The commands that the module always provides.
@@ -38,6 +40,9 @@ const COMMANDS: &[Command] = &[
     limit::SLIDE,
     limit::GCRA,
     limit::BUCKET,
+    lease::COMMAND,
+    settle::SETTLE,
+    settle::RELEASE,
     peek::COMMAND,
     all::COMMAND,
     inspect::COMMAND,
@@ -59,9 +64,11 @@ pub mod parsers {
     pub use super::cl_throttle::{parse as parse_cl_throttle, ThrottleArgs};
     pub use super::gcra::parse as parse_gcra;
     pub use super::grammar::{Args, Rule};
+    pub use super::lease::parse as parse_lease;
     pub use super::limit::parse as parse_limit;
     pub use super::parameters::MAX_TOP_KEYS;
     pub use super::peek::parse as parse_peek;
+    pub use super::settle::{parse_release, parse_settle, SettleArgs};
     pub use super::top::{parse as parse_top, TopArgs};
 }
 

@@ -1,13 +1,21 @@
 //! Numbers and durations, as callers write them.
 
 use super::Error;
-use crate::limiter::{Span, MAX_PERIOD, MIN_PERIOD};
+use crate::limiter::{Kind, Span, MAX_PERIOD, MIN_PERIOD};
 
 /// The longest duration after RESERVE or BLOCK: a day.
 const MAX_WAIT_US: u64 = 86_400_000_000;
 
 /// The error for a period that is malformed or out of range.
 pub(super) const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
+
+/// The error for the period of an algorithm, which is the ttl of a lease.
+pub(super) const fn bad_period(kind: Kind) -> Error {
+    match kind {
+        Kind::Lease => Error::Duration { name: "ttl", range: "from 1ms to 3650d" },
+        _ => BAD_PERIOD,
+    }
+}
 
 /// Parses a whole number from `min` to `max`.
 pub(super) fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Error> {

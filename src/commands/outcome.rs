@@ -4,8 +4,37 @@ use super::{stats, top, Error};
 use crate::limiter::{Amount, Decision, Instant, Kind, Wait};
 use crate::server::{Call, Server};
 
-/// Updates the statistics and `RL.TOP`, and publishes a keyspace notification, after a limiter of this `kind` has decided a request
-/// for `amount`. `changed` is whether the request changed the key. The key must be closed, because subscribers may modify it.
+/// What a call did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It changed the key.
+    Changed,
+    /// It had nothing to change, for example a refund when nothing is in use. This is not a denial.
+    Kept,
+    /// It was denied.
+    Denied,
+    /// It repeats a charge that the key remembers.
+    Retried,
+}
+
+impl Outcome {
+    /// The outcome of a request for `amount`. `changed` is whether the request changed the key.
+    #[inline(always)]
+    pub(super) const fn of(amount: Amount, decision: &Decision, changed: bool) -> Self {
+        if changed {
+            Self::Changed
+        } else if decision.retried {
+            Self::Retried
+        } else if decision.granted > 0 || matches!(amount, Amount::Refund(_)) {
+            Self::Kept
+        } else {
+            Self::Denied
+        }
+    }
+}
+
+/// Updates the statistics and `RL.TOP`, and publishes a keyspace notification, after a limiter of this `kind` has decided a request.
+/// The key must be closed, because subscribers may modify it.
 ///
 /// `key` returns the database and the name of the key. It is called only if they are needed.
 #[inline(always)]
@@ -13,24 +42,27 @@ pub(super) fn record_outcome<'k>(
     server: &Server<'_>,
     key: impl FnOnce() -> (i32, &'k [u8]),
     kind: Kind,
-    amount: Amount,
-    changed: bool,
+    outcome: Outcome,
     now: Instant,
 ) {
-    // A grant always changes the key. A refund changes nothing if there is nothing to give back, but it is not a denial.
-    let denied = !changed && !matches!(amount, Amount::Refund(_));
-    stats::count_call(kind, denied);
+    stats::count_call(kind, outcome);
+    let denied = outcome == Outcome::Denied;
     let notifies = server.notifications_enabled();
     if denied || notifies {
         let (db, name) = key();
         if denied {
             top::count_denial(db, name, now);
         }
-        if notifies && (denied || changed) {
-            let event = if denied { "rl.denied".into() } else { format!("rl.{}", kind.name().to_lowercase()) };
-            server.notify(db, name, &event);
+        if notifies && (denied || outcome == Outcome::Changed) {
+            notify(server, db, name, kind, denied);
         }
     }
+}
+
+/// Publishes the keyspace notification for a change of a limiter's key, or for a denial.
+pub(super) fn notify(server: &Server<'_>, db: i32, name: &[u8], kind: Kind, denied: bool) {
+    let event = if denied { "rl.denied".into() } else { format!("rl.{}", kind.name().to_lowercase()) };
+    server.notify(db, name, &event);
 }
 
 /// Reads the clock. A call does so once, and uses the result for all its decisions.

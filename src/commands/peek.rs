@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! RL.PEEK <FIXED|SLIDE|GCRA|BUCKET> key limit period [algorithm options] [COST n | UPTO n]
+//! RL.PEEK LEASE key limit ttl [COST n]
 //! ```
 //!
 //! Replies with the integers of the limiter's own command, except that remaining and reset_ms show the present state, because
@@ -19,12 +20,13 @@ pub(super) const COMMAND: Command = Command {
     flags: c"readonly fast",
     keys: KeySpec::ReadOnly(2),
     summary: c"Returns the reply that a limiter would give, without taking units.",
-    complexity: c"O(log(N)) with N the grants in the window for SLIDE, O(1) for the others",
+    complexity:
+        c"O(log(N)) with N the grants in the window for SLIDE; O(N) with N the leases for LEASE; O(1) for the others",
     arguments,
 };
 
 fn arguments() -> Vec<Argument> {
-    vec![grammar::algorithm_arguments("algorithm", |kind| {
+    vec![grammar::algorithm_arguments("algorithm", CommandName::Peek, |kind| {
         [grammar::key_argument()].into_iter().chain(grammar::rule_arguments(kind, CommandName::Peek)).collect()
     })]
 }
@@ -42,7 +44,7 @@ impl CommandHandler for Peek {
 /// # Errors
 /// If an argument is malformed. The error is about the first such argument.
 pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
-    let kind = grammar::algorithm(args.arg(1).ok_or(Error::Arity(CommandName::Peek))?)?;
+    let kind = grammar::algorithm(args.arg(1).ok_or(Error::Arity(CommandName::Peek))?, CommandName::Peek)?;
     grammar::rule(kind, CommandName::Peek, &mut Cursor::new(args, 3))
 }
 

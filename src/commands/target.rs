@@ -4,7 +4,8 @@ use std::ops::RangeInclusive;
 
 use super::error::Holds;
 use super::{Error, Rule};
-use crate::limiter::{Bytes, Change, Decision, Instant, Kind, Overflow, Policy, RecordError, Span, View, MIN_LEN};
+use crate::limiter::{settle, Bytes, Change, Decision, Id, Instant, Kind, Overflow, Policy, RecordError, SettleError};
+use crate::limiter::{Settlement, Span, View, MIN_LEN};
 use crate::queue::KeyState;
 use crate::server::{ReadKey, Value, WriteKey};
 
@@ -62,6 +63,12 @@ impl Target {
         Ok(self.view(self.stored(key)?, rule, now)?.peek(rule.request)?)
     }
 
+    /// The units that the id of the rule holds; `None` if the rule has no id, or the id holds none.
+    pub(super) fn held(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Option<u64>, Box<Error>> {
+        let Some(id) = rule.request.id else { return Ok(None) };
+        Ok(self.view(self.stored(key)?, rule, now)?.held(id))
+    }
+
     /// Returns the decision or the error that [`Self::charge`] would return, but changes nothing.
     pub(super) fn decide(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Decision, Box<Error>> {
         let stored = self.stored(key)?;
@@ -90,6 +97,26 @@ impl Target {
         let change = view.store(&next, &mut bytes);
         commit(key, &change, &bytes)?;
         Ok(Some((decision, !matches!(change, Change::Keep))))
+    }
+
+    /// Settles what an id holds to `units`. `None` if the key does not exist, or does not remember the id: it is not changed then.
+    pub(super) fn settle(
+        self,
+        key: &mut WriteKey<'_>,
+        id: Id<'_>,
+        units: u64,
+        now: Instant,
+    ) -> Result<Option<Settlement>, Box<Error>> {
+        let Some(stored) = self.stored(key)? else { return Ok(None) };
+        let mut bytes = Bytes::default();
+        let settlement = settle(stored, now, id, units, &mut bytes).map_err(|error| match error {
+            SettleError::Record(error) => self.record_error(error),
+            SettleError::Overflow => Error::Overflow,
+            SettleError::Lease => Error::SettledLease,
+        })?;
+        let Some(settlement) = settlement else { return Ok(None) };
+        commit(key, &settlement.change, &bytes)?;
+        Ok(Some(settlement))
     }
 }
 
@@ -139,6 +166,10 @@ impl KeyState for WriteKey<'_> {
 
     fn record_error(policy: &Policy, error: RecordError) -> Error {
         Target::only(policy.kind()).record_error(error)
+    }
+
+    fn other_cost(held: u64) -> Error {
+        Error::OtherCost { held }
     }
 
     fn commit(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> Result<(), Error> {

@@ -10,9 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use lazy_static::lazy_static;
 
 use super::stats::{ABANDONED, TIMEOUTS, WAITS};
-use super::{now, record_outcome, reply, row, CommandName, Error, Rule, Target};
+use super::{now, record_outcome, reply, row, CommandName, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Instant, Span, Wait};
-use crate::queue::{self, denied, first_grant, Queues, Waiter};
+use crate::queue::{self, denied, first_grant, timed_out, Queues, Waiter};
 use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey, ReplyHandler, Server, Timer, WriteKey};
 
 /// A waiting client, as the queues hold it.
@@ -121,15 +121,16 @@ pub(super) fn block_or_deny(
         Wait::For(_) if decision.granted > 0 => Span::ZERO,
         Wait::For(need) => first_grant(key, &rule.policy, rule.request, now, now.saturating_add(need))?.since(now),
     };
-    if need > timeout {
+    // Units that are usually given back early can be free before the wait is over.
+    if need > timeout && !rule.policy.frees_early() {
         return Ok(Some(denied(decision, timeout)));
     }
     // The server has refused to block this client: answer as without BLOCK.
     let Some(client) = WaitingClient::block(call) else { return Ok(Some(without_block)) };
     WAITS.increment();
-    let (Rule { policy, request, .. }, deadline) = (*rule, now.saturating_add(timeout));
+    let (Rule { policy, request, names_amount, .. }, deadline) = (*rule, now.saturating_add(timeout));
     let (amount, id) = (request.amount, request.id.map(|id| id.as_bytes().into()));
-    let waiter = Waiter { client, policy, amount, id, joined: now, deadline };
+    let waiter = Waiter { client, policy, amount, names_amount, id, joined: now, deadline };
     let mut waiting = lock();
     waiting.adjust_to_clock(call);
     waiting.queues.join(call.db(), call.argument(1).unwrap_or_default(), waiter, key, now.saturating_add(need));
@@ -228,8 +229,8 @@ impl EventHandler for WaitQueues {
                     let served = lock().queues.serve(id, &mut key, now, may_grant, BATCH - answers.len());
                     for (waiter, answer) in served {
                         if let Ok(decision) = &answer {
-                            let (kind, amount) = (waiter.policy.kind(), waiter.amount);
-                            decided.push((db, name.clone(), kind, amount, decision.granted));
+                            let outcome = Outcome::of(waiter.amount, decision, decision.granted > 0 && !decision.retried);
+                            decided.push((db, name.clone(), waiter.policy.kind(), outcome));
                         }
                         answers.push((waiter.client, answer));
                     }
@@ -244,11 +245,11 @@ impl EventHandler for WaitQueues {
             }
         }
         lock().rearm_timer(server, now);
-        for (db, name, kind, amount, granted) in decided {
-            if granted == 0 {
+        for (db, name, kind, outcome) in decided {
+            if outcome == Outcome::Denied {
                 TIMEOUTS.increment();
             }
-            record_outcome(server, || (db, &name), kind, amount, granted > 0, now);
+            record_outcome(server, || (db, &name), kind, outcome, now);
         }
         // If several clients are unblocked in one callback, the server sends their replies in reverse order.
         for (client, answer) in answers.into_iter().rev() {
@@ -303,11 +304,13 @@ fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>) -> Result<De
     let (kind, now) = (waiter.policy.kind(), now(call));
     // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
     let key = ReadKey::open(call, 1).ok_or(Error::Arity(CommandName::Limit(kind)))?;
-    let rule = Rule { policy: waiter.policy, request: waiter.request(), block: None };
-    let decision = denied(Target::only(kind).peek(&key, &rule, now)?, waiter.timeout());
+    let rule = Rule::new(waiter.policy, waiter.request());
+    let decision = timed_out(Target::only(kind).peek(&key, &rule, now)?, waiter.timeout());
     drop(key);
-    TIMEOUTS.increment();
-    record_outcome(call, || call.key(1), kind, waiter.amount, false, now);
+    if !decision.retried {
+        TIMEOUTS.increment();
+    }
+    record_outcome(call, || call.key(1), kind, Outcome::of(waiter.amount, &decision, false), now);
     Ok(decision)
 }
 

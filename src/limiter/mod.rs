@@ -35,7 +35,7 @@ mod time;
 pub use change::{Bytes, Change};
 pub use decision::{Amount, Decision, Overflow, Quota, Request, Snapshot, Wait};
 pub use inspection::{Fact, Holder, Inspection};
-pub use ledger::{Charge, Id, MAX_IDS};
+pub use ledger::{fingerprint, without_ids, Charge, Id, MAX_IDS};
 pub use option::{OptionSpec, OptionValue, PolicyOption};
 pub use record::RecordError;
 pub use settle::{settle, SettleError, Settlement};

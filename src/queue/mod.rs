@@ -36,7 +36,10 @@ pub trait KeyState {
     /// The error for a value that is not a record of the policy's algorithm.
     fn record_error(policy: &Policy, error: RecordError) -> Self::Error;
 
-    /// Changes the key. `bytes` are the new bytes of [`Change::Write`].
+    /// The error for a call that renews a lease of `held` units, but names another amount.
+    fn other_cost(held: u64) -> Self::Error;
+
+    /// Changes the key. `bytes` are the new bytes of [`Change::Write`] and [`Change::Patch`].
     ///
     /// # Errors
     /// If the value would be too long for the server. The key is not changed then.
@@ -70,8 +73,10 @@ pub struct Waiter<C> {
     pub policy: Policy,
     /// How many units the call takes.
     pub amount: Amount,
+    /// Whether the call names the amount.
+    pub names_amount: bool,
     /// The id of the call.
-    pub id: Option<Box<[u8]>>,
+    pub id: Option<Arc<[u8]>>,
     /// When the client began to wait.
     pub joined: Instant,
     /// When the wait ends. Units that are due at this very moment are still granted.
@@ -106,6 +111,15 @@ pub fn denied(decision: Decision, timeout: Span) -> Decision {
         Wait::For(need) => Wait::For(need.saturating_sub(timeout).max(MIN_WAIT)),
     };
     Decision { granted: 0, wait, ..decision }
+}
+
+/// The answer to a client whose `timeout` passes: a denial, unless the key remembers a charge with the id of the call.
+pub fn timed_out(decision: Decision, timeout: Span) -> Decision {
+    if decision.retried {
+        decision
+    } else {
+        denied(decision, timeout)
+    }
 }
 
 /// When the units are due of a request that was decided at `at`.
@@ -217,8 +231,7 @@ impl<C: Client> Queues<C> {
         self.clients.insert(waiter.client.id(), (id, number));
         let Some(queue) = self.queues.get_mut(&id) else { return };
         let wake = queue.wake.min(waiter.deadline);
-        queue.deadlines.insert((waiter.deadline, number));
-        queue.waiters.insert(number, waiter);
+        queue.insert(number, waiter);
         self.wake_by(id, wake);
     }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{denied, due, first_grant, peek, Answer, KeyState, Waiter};
-use crate::limiter::{Bytes, Change, Decision, Instant, Policy, Span, View};
+use super::{denied, due, first_grant, peek, timed_out, Answer, KeyState, Waiter};
+use crate::limiter::{fingerprint, without_ids, Amount, Bytes, Change, Decision, Instant, Kind, Policy, Span, View};
 
 /// A client may be charged as of a moment that is at most this long ago. Timers are late by a millisecond or two, and units
 /// that flow in meanwhile must not be lost. But after a longer standstill of the server, the units of the whole standstill must
@@ -14,9 +14,6 @@ const MAX_LATENESS: Span = Span::from_us(100_000);
 /// While the server refuses writes, a queue is served again after this span.
 const PAUSED_RETRY: Span = Span::from_us(20_000);
 
-/// Values up to this length, in bytes, are cached, to detect whether they have changed.
-const MAX_CACHED_LEN: usize = 64;
-
 /// The clients that wait for one key.
 #[derive(Debug)]
 pub(super) struct Queue<C> {
@@ -25,6 +22,10 @@ pub(super) struct Queue<C> {
     /// The clients by their numbers, in the order of arrival.
     pub(super) waiters: BTreeMap<u64, Waiter<C>>,
     pub(super) deadlines: BTreeSet<(Instant, u64)>,
+    /// The clients whose calls have an id.
+    ids: BTreeSet<(Arc<[u8]>, u64)>,
+    /// The clients whose id was granted units in the call of another client.
+    retries: BTreeSet<u64>,
     /// The wake time: when to serve the queue next.
     pub(super) wake: Instant,
     /// When the units of the first client are due, as last computed; while the server refuses writes, when to serve the queue again.
@@ -37,15 +38,18 @@ pub(super) struct Queue<C> {
 
 #[derive(Debug)]
 struct CachedState {
+    /// The [fingerprint] of the value; `None`: the key did not exist.
     value: Option<Box<[u8]>>,
     expires: Option<Instant>,
 }
 
 impl CachedState {
     fn of<K: KeyState>(key: &K, policy: &Policy) -> Option<Self> {
-        let value = key.stored(policy).ok()?;
-        let short = value.is_none_or(|bytes| bytes.len() <= MAX_CACHED_LEN);
-        short.then(|| Self { value: value.map(Into::into), expires: key.expires() })
+        let value = match key.stored(policy).ok()? {
+            Some(bytes) => Some(fingerprint(bytes)?.into()),
+            None => None,
+        };
+        Some(Self { value, expires: key.expires() })
     }
 }
 
@@ -57,6 +61,8 @@ enum Turn {
     Late,
     /// The client is granted its units. The bytes of the change are in the buffer that was passed to [`Queue::turn`].
     Granted(Decision, Change),
+    /// The client's id holds units already: a charge that it repeats, or a lease that it renews now.
+    Held(Decision, Change),
 }
 
 impl<C> Queue<C> {
@@ -65,15 +71,38 @@ impl<C> Queue<C> {
         let (policy, joined) = (&waiter.policy, waiter.joined);
         let due = first_grant(state, policy, waiter.request(), joined, due).unwrap_or(due);
         let cached = CachedState::of(state, policy);
-        let (waiters, deadlines) = (BTreeMap::new(), BTreeSet::new());
-        let mut queue = Self { db, key, waiters, deadlines, wake: due, due, cached, as_of: joined };
+        let mut queue = Self {
+            db,
+            key,
+            waiters: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            ids: BTreeSet::new(),
+            retries: BTreeSet::new(),
+            wake: due,
+            due,
+            cached,
+            as_of: joined,
+        };
         queue.wake = queue.next_wake(state);
         queue
+    }
+
+    /// Adds a client at the end of the queue.
+    pub(super) fn insert(&mut self, number: u64, waiter: Waiter<C>) {
+        self.deadlines.insert((waiter.deadline, number));
+        if let Some(id) = &waiter.id {
+            self.ids.insert((id.clone(), number));
+        }
+        self.waiters.insert(number, waiter);
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<Waiter<C>> {
         let waiter = self.waiters.remove(&number)?;
         self.deadlines.remove(&(waiter.deadline, number));
+        if let Some(id) = &waiter.id {
+            self.ids.remove(&(id.clone(), number));
+            self.retries.remove(&number);
+        }
         Some(waiter)
     }
 
@@ -115,13 +144,21 @@ impl<C> Queue<C> {
         answers: &mut Vec<Answer<C, K::Error>>,
     ) -> Instant {
         let mut bytes = Bytes::default();
-        while let Some((&number, head)) = self.waiters.first_key_value() {
+        loop {
+            // The clients with an id that has just been granted units do not wait for their turn.
+            let next = self.retries.first().copied().or_else(|| Some(*self.waiters.first_key_value()?.0));
+            let Some((number, head)) = next.and_then(|number| Some((number, self.waiters.get(&number)?))) else {
+                return Instant::MAX;
+            };
             if answers.len() >= most {
                 return now;
             }
             let (policy, timeout) = (head.policy, head.timeout());
             let answer = match self.turn(number, key, now, &mut bytes) {
+                // The id of this client has been given back meanwhile.
+                Ok(Turn::Wait(_)) if self.retries.remove(&number) => continue,
                 Ok(Turn::Wait(due)) => return due,
+                Ok(Turn::Held(decision, change)) => key.commit(&change, &bytes, now).map(|()| decision),
                 Ok(Turn::Late) => {
                     let Some(head) = self.waiters.get(&number) else { return now };
                     peek(key, &policy, now, head.request()).map(|decision| denied(decision, timeout))
@@ -135,10 +172,13 @@ impl<C> Queue<C> {
                 Err(error) => Err(error),
             };
             if let Some(head) = self.remove(number) {
+                if let (Some(id), true) = (&head.id, answer.is_ok()) {
+                    let same = (id.clone(), 0)..=(id.clone(), u64::MAX);
+                    self.retries.extend(self.ids.range(same).map(|&(_, number)| number));
+                }
                 answers.push((head, answer));
             }
         }
-        Instant::MAX
     }
 
     /// Serves the first client, whose number is `number`. If it is granted its units, [`Self::as_of`] becomes the moment as of
@@ -148,14 +188,30 @@ impl<C> Queue<C> {
         let (policy, request, joined, deadline) = (head.policy, head.request(), head.joined, head.deadline);
         let record_error = |error| K::record_error(&policy, error);
         let stored = key.stored(&policy)?;
+        if let Some(id) = request.id {
+            let view = policy.view(stored, now).map_err(record_error)?;
+            if let Some(held) = view.held(id) {
+                if policy.kind() == Kind::Lease && head.names_amount && head.amount != Amount::Cost(held) {
+                    return Err(K::other_cost(held));
+                }
+                let (decision, next) = view.decide(request)?;
+                return Ok(Turn::Held(decision, view.store(&next, bytes)));
+            }
+        }
         // A client may be charged as of a past moment. The decision then depends on the key's value at that moment, even if the
         // key has expired since. If the record was written under another policy, it does not show exactly when the units were
         // due, and the client is charged as of now instead.
-        let cached = self.cached.as_ref().map(|cached| (cached.value.as_deref(), cached.expires));
-        let cached = cached.filter(|&(value, expires)| {
-            value == stored || stored.is_none() && policy.charges_when_due() && expires.is_some_and(|expires| expires <= now)
+        let cached = self.cached.as_ref().and_then(|cached| match (stored, cached.value.as_deref()) {
+            (Some(bytes), Some(value)) => (fingerprint(bytes) == Some(value)).then_some(stored),
+            (None, None) => Some(None),
+            (None, Some(value)) => {
+                let expired = cached.expires.is_some_and(|expires| expires <= now);
+                // The ids have been forgotten with the key.
+                (expired && policy.charges_when_due()).then(|| Some(without_ids(value)))
+            }
+            (Some(_), None) => None,
         });
-        if let Some((value, _)) = cached {
+        if let Some(value) = cached {
             let earliest = self.as_of.max(joined).max(now.saturating_sub(MAX_LATENESS)).min(now);
             let view = policy.view(value, earliest).ok().filter(View::matches_policy);
             if let Some(view) = view {
@@ -165,14 +221,14 @@ impl<C> Queue<C> {
                     let charged = if policy.charges_when_due() { due } else { now };
                     let view = policy.view(value, charged).map_err(record_error)?;
                     let (decision, next) = view.decide(request)?;
-                    if decision.granted > 0 {
+                    if decision.granted > 0 && !decision.retried {
                         if due > deadline {
                             return Ok(Turn::Late);
                         }
                         self.as_of = charged;
                         return Ok(Turn::Granted(decision, view.store(&next, bytes)));
                     }
-                } else if value == stored {
+                } else if value.is_some() == stored.is_some() {
                     return Ok(Turn::Wait(due));
                 }
             }
@@ -203,7 +259,7 @@ impl<C> Queue<C> {
             let Some(waiter) = self.remove(number) else { break };
             let decision = peek(key, &waiter.policy, now, waiter.request());
             let timeout = waiter.timeout();
-            answers.push((waiter, decision.map(|decision| denied(decision, timeout))));
+            answers.push((waiter, decision.map(|decision| timed_out(decision, timeout))));
             first_left |= Some(number) == first;
         }
         first_left && !self.waiters.is_empty()

@@ -80,6 +80,11 @@ impl<'a> Server<'a> {
         !read_only && !paused && !write_refusals::refuses_writes(self)
     }
 
+    /// Whether the server would refuse a command that has the flag `deny-oom`, because it is out of memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        write_refusals::refuses_memory(self)
+    }
+
     /// Whether the server is a node of a cluster.
     pub(super) fn in_cluster(&self) -> bool {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0

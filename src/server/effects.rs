@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::{api, raw, Ctx, ServerString};
+use super::{api, raw, string_bytes, Ctx, ServerString};
 
 /// The commands that effects use. The server must know all of them by these names.
 pub(super) const COMMANDS: [&CStr; 4] = [SET, SETRANGE, PEXPIREAT, DEL];
@@ -51,6 +51,12 @@ impl Effects {
     #[inline(always)]
     pub(super) const unsafe fn new(ctx: Ctx, name: ServerString) -> Self {
         Self { ctx, name }
+    }
+
+    /// The length of the key's name, in bytes.
+    pub(super) fn name_len(self) -> usize {
+        // SAFETY: `new` requires a valid name.
+        unsafe { string_bytes(self.name) }.len()
     }
 
     /// `SET name value PXAT deadline_ms`

@@ -14,7 +14,7 @@ const MAX_LEN: usize = 512 * 1024 * 1024;
 /// effects, with the appended bytes and with the deadline. These are then cheaper than one effect with the whole value.
 const LONG: usize = 256;
 
-/// The length of an effect besides the bytes that it writes, about, in bytes.
+/// The length of an effect besides the key's name and the bytes that it writes, about, in bytes.
 const EFFECT: usize = 48;
 
 /// The value of a key.
@@ -215,7 +215,7 @@ impl<'c> WriteKey<'c> {
     /// Changes the value at several places: extends it to `len` bytes, and writes each of `patches`, an offset and the bytes that
     /// belong there. `deadlines` is the range that the key's deadline must be in afterwards, as in [`Self::write`].
     ///
-    /// The result must [fit](Self::fits), and must not be shorter than the value. Patches beyond `len` are ignored.
+    /// The result must [fit](Self::fits), and must not be shorter than the value. Each patch must lie within `len` bytes.
     pub fn patch<'p>(
         &mut self,
         len: usize,
@@ -223,31 +223,36 @@ impl<'c> WriteKey<'c> {
         deadlines: RangeInclusive<i64>,
     ) {
         debug_assert!(Self::fits(len));
+        debug_assert!(patches.clone().all(|(offset, patch)| offset + patch.len() <= len));
         let handle = self.key.handle;
-        let Some((bytes, _)) = self.resize(len) else { return };
+        let Some((bytes, old_len)) = self.resize(len) else { return };
+        debug_assert!(old_len <= len);
+        // `SETRANGE` extends a value only as far as it writes.
+        let covers_end = len == old_len || patches.clone().any(|(offset, patch)| offset + patch.len() == len);
         // SAFETY: `bytes` points to the `len` bytes of the value, which the server neither reads nor writes until the next call.
         let value = unsafe { std::slice::from_raw_parts_mut(bytes, len) };
-        let mut patched_len = 0;
         for (offset, patch) in patches.clone() {
             if let Some(place) = value.get_mut(offset..offset + patch.len()) {
                 place.copy_from_slice(patch);
             }
-            patched_len += patch.len() + EFFECT;
         }
+        // As in `write`, the deadline is moved only if it must be, and then as far as possible.
         // SAFETY: the key is open and holds a string.
-        let moves_deadline = !deadlines.contains(&unsafe { api!(RedisModule_GetAbsExpire(handle)) });
-        let deadline_ms = *deadlines.end();
+        let present_ms = unsafe { api!(RedisModule_GetAbsExpire(handle)) };
+        let moves_deadline = !deadlines.contains(&present_ms);
+        let deadline_ms = if moves_deadline { *deadlines.end() } else { present_ms };
         self.propagate(|effects| {
-            if patched_len < value.len() {
+            let each = EFFECT + effects.name_len();
+            let in_place =
+                patches.clone().map(|(_, patch)| patch.len() + each).sum::<usize>() + usize::from(moves_deadline) * each;
+            if covers_end && in_place < value.len() + each {
+                // A replica that extends the value pads it with zeros, as the server does here.
                 patches.for_each(|(offset, patch)| effects.set_range(offset, patch));
                 if moves_deadline {
                     effects.expire_at(deadline_ms);
                 }
             } else {
-                // This effect also sets the deadline, so it must be the one that the key has in the end.
-                // SAFETY: the key is open and holds a string.
-                let present_ms = unsafe { api!(RedisModule_GetAbsExpire(handle)) };
-                effects.set(value, if moves_deadline { deadline_ms } else { present_ms });
+                effects.set(value, deadline_ms);
             }
         });
         if moves_deadline {

@@ -115,6 +115,12 @@ pub(super) fn refuses_writes(server: &Server<'_>) -> bool {
         || cannot_persist(server, configuration, flags)
 }
 
+/// Whether the server, which is a primary, would now refuse a client's command with the flag `deny-oom`.
+pub(super) fn refuses_memory(server: &Server<'_>) -> bool {
+    let flags = server.flags();
+    flags & raw::REDISMODULE_CTX_FLAGS_OOM != 0 && is_out_of_memory(server, configuration(server), flags)
+}
+
 /// `OOM`: more memory than `maxmemory` is used, and no key can be evicted.
 fn is_out_of_memory(server: &Server<'_>, configuration: Configuration, flags: u32) -> bool {
     if flags & raw::REDISMODULE_CTX_FLAGS_OOM == 0 {

@@ -2,6 +2,9 @@
 
 mod changes;
 mod ids;
+mod damage;
+mod exercise;
+mod leases;
 mod model;
 mod properties;
 mod queue;

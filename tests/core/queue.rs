@@ -76,6 +76,10 @@ impl KeyState for Key {
         error.into()
     }
 
+    fn other_cost(held: u64) -> DecideError {
+        unreachable!("no lease of {held} units")
+    }
+
     fn commit(&mut self, change: &limiter::Change, bytes: &Bytes, now: Instant) -> Result<(), DecideError> {
         self.apply(&Change::with(change, bytes), now);
         Ok(())
@@ -166,7 +170,7 @@ impl World {
         let client = Client { number: self.next, amount, joined: now, deadline: now.saturating_add(patience) };
         self.next += 1;
         let Client { number, joined, deadline, .. } = client;
-        let waiter = Waiter { client: number, policy: self.policy, amount, id: None, joined, deadline };
+        let waiter = Waiter { client: number, policy: self.policy, amount, names_amount: false, id: None, joined, deadline };
         self.queues.join(0, b"key", waiter, &self.key, now.saturating_add(need));
         self.waiting.push(client);
         self.tell(format!("{client:?} waits"));
@@ -433,7 +437,7 @@ fn policy(kind: Kind, limit: u64, period_ms: u64) -> Policy {
 }
 
 fn waiter(policy: Policy, client: u32, joined: Instant, deadline: Instant) -> Waiter<u32> {
-    Waiter { client, policy, amount: Amount::Cost(1), id: None, joined, deadline }
+    Waiter { client, policy, amount: Amount::Cost(1), names_amount: false, id: None, joined, deadline }
 }
 
 #[test]

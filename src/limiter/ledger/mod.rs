@@ -34,7 +34,7 @@ pub(super) use edit::{bounds, Edit, Finish};
 pub(super) use layers::LOWER;
 
 use super::record::{self, RecordError};
-use super::{Decision, Instant, Kind, Snapshot, Span, Wait};
+use super::{Bytes, Decision, Instant, Kind, Snapshot, Span, Wait};
 
 /// The most ids that a key remembers. One more forgets the oldest.
 pub const MAX_IDS: usize = 65_536;
@@ -373,6 +373,25 @@ impl<'a> Ledger<'a> {
     pub(super) fn find(&self, id: Id<'_>) -> Option<usize> {
         let slots = self.probe(id).map(|(_, cell)| cell).take_while(|&cell| cell != 0).map(|cell| cell as usize - 1);
         slots.filter(|&slot| slot < self.len()).find(|&slot| self.id(slot) == id.0)
+    }
+}
+
+/// The front of a value, if it is short. It differs before and after each change of a limiter's record: a record without ids is its own
+/// front, and the front of a record with ids has a revision. `None` if the front is long, as that of a SLIDE log.
+pub fn fingerprint(stored: &[u8]) -> Option<&[u8]> {
+    const MAX: usize = 128;
+    if stored.len() <= Bytes::SHORT {
+        return Some(stored);
+    }
+    let header = record::kind_with_ids(stored).ok().and(stored.first_chunk()).map(Header::decode)?;
+    stored.get(..HEADER + header.inner_len).filter(|front| front.len() <= MAX)
+}
+
+/// The record of a [`fingerprint`], without ids.
+pub fn without_ids(fingerprint: &[u8]) -> &[u8] {
+    match record::kind_with_ids(fingerprint) {
+        Ok(_) => fingerprint.get(HEADER..).unwrap_or_default(),
+        Err(_) => fingerprint,
     }
 }
 

@@ -221,6 +221,10 @@ impl Pair {
                 }
             }
         }
+        // The contract does not say for how long a settlement keeps a log shared.
+        if matches!(call, Call::Settle(..)) && self.model.is_shared() {
+            return Err(Stop::Open);
+        }
         for (id, _) in self.ids.iter().filter(|(_, tick)| !unsure(*tick)) {
             let Ok(expected) = model.held(&rule, now, id) else { continue };
             let actual = key.held(&rule, now, id);

@@ -470,6 +470,11 @@ impl Model {
         each!(self, state => state.as_ref().and_then(|held| held.charges.last()).map_or(0, |charge| charge.tick))
     }
 
+    /// `SLIDE`: whether callers with several grids share the log.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Slide(Some(held)) if held.ledger.shared.is_some())
+    }
+
     /// How many ids are remembered, and the instant from which on the state means nothing.
     pub fn extent(&self, now: i64) -> Result<(usize, i128), Silence> {
         each!(self, state => match state {

@@ -63,7 +63,7 @@ fn rule(text: &str) -> Rule {
     Rule { limit: count(words[1]), period: time(words[2]) as u64, form }
 }
 
-fn request(text: &str) -> Request {
+fn request(text: &str) -> Request<'static> {
     let (amount, ahead) = match text.split_once(" RESERVE ") {
         Some((amount, ahead)) => (amount, span(ahead)),
         None => (text, Span::ZERO),

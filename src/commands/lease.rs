@@ -1,0 +1,84 @@
+//! `RL.LEASE`: units that are held until they are released, or until a time to live (ttl) passes.
+//!
+//! ```text
+//! RL.LEASE key limit ttl ID id [COST n] [RENEW] [BLOCK d]
+//! ```
+//!
+//! Replies with five integers: the units that the id holds, limit, remaining, wait_ms, reset_ms. With BLOCK the reply may come later.
+//! A call with an id that holds a lease renews it.
+
+use super::{grammar, now, record_outcome, reply, row, waiting};
+use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
+use crate::limiter::{Amount, Decision, Kind, Wait};
+use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
+
+/// The command has no `deny-oom`, because a renewal must work when the server is out of memory. The handler refuses new leases then.
+pub(super) const COMMAND: Command = Command {
+    name: c"rl.lease",
+    callback: run_command::<Lease>,
+    arity: -6,
+    flags: c"write fast",
+    keys: KeySpec::ReadWrite(1),
+    summary: c"Takes or renews a lease: units that are held until they are released, or until a time to live passes.",
+    complexity: c"O(N) with N the leases; with BLOCK, N also counts the waiting clients",
+    arguments,
+};
+
+const NAME: CommandName = CommandName::Limit(Kind::Lease);
+
+fn arguments() -> Vec<Argument> {
+    [grammar::key_argument()].into_iter().chain(grammar::rule_arguments(Kind::Lease, NAME)).collect()
+}
+
+struct Lease;
+
+impl CommandHandler for Lease {
+    fn run(call: &Call<'_>) {
+        match run(call) {
+            // The client is blocked. `waiting` replies to it later.
+            Ok(None) => {}
+            Ok(Some(decision)) => reply(call, Ok(decision), |decision| call.reply_integers(&row(&decision))),
+            Err(error) => reply(call, Err(*error), |()| {}),
+        }
+    }
+}
+
+/// Parses the arguments.
+///
+/// # Errors
+/// If an argument is malformed, or the id is missing.
+pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
+    let rule = grammar::rule(Kind::Lease, NAME, &mut Cursor::new(args, 2))?;
+    rule.request.id.map(|_| rule).ok_or_else(|| Box::new(Error::NoId))
+}
+
+fn run(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
+    let rule = parse(call)?;
+    let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(NAME))?;
+    let (target, now) = (Target::only(Kind::Lease), now(call));
+    let held = target.held(&key, &rule, now)?;
+    let decided = match held {
+        Some(held) if rule.names_amount && rule.request.amount != Amount::Cost(held) => {
+            return Err(Box::new(Error::OtherCost { held }));
+        }
+        // A renewal does not wait for other clients.
+        Some(_) => target.charge(&mut key, &rule, now, |_| true)?,
+        None if rule.renew => {
+            let present = target.peek(&key, &rule, now)?;
+            Some((Decision { granted: 0, wait: Wait::Never, ..present }, false))
+        }
+        None if rule.policy.limit() > 0 && call.is_out_of_memory() => return Err(Box::new(Error::OutOfMemory)),
+        None if waiting::has_waiters(call, 1) => None,
+        None => target.charge(&mut key, &rule, now, |decision| decision.granted > 0 || rule.block.is_none())?,
+    };
+    let (decision, changed) = match decided {
+        Some(decided) => decided,
+        None => match waiting::block_or_deny(call, &key, &rule, now)? {
+            Some(decision) => (decision, false),
+            None => return Ok(None),
+        },
+    };
+    drop(key);
+    record_outcome(call, || call.key(1), Kind::Lease, Outcome::of(rule.request.amount, &decision, changed), now);
+    Ok(Some(decision))
+}

@@ -1,0 +1,118 @@
+//! `RL.SETTLE` and `RL.RELEASE`: what an id holds becomes what it really cost, or is given back.
+//!
+//! ```text
+//! RL.SETTLE key id units
+//! RL.RELEASE key id
+//! ```
+//!
+//! Both reply with five integers: units, limit, remaining, 0, reset_ms, or with nil if the key does not remember the id.
+
+use super::outcome::notify;
+use super::stats::{RELEASED, SETTLED};
+use super::{count, grammar, now, reply, row, waiting, Args, CommandName, Error, Target};
+use crate::limiter::{Id, Settlement, MAX_UNITS};
+use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
+
+/// Neither command has `deny-oom`: giving back must work when the server is out of memory.
+const FLAGS: &std::ffi::CStr = c"write fast";
+
+const COMPLEXITY: &std::ffi::CStr =
+    c"O(N) with N the ids that the key remembers, in steps of 64; for SLIDE, plus O(log(M)) with M the grants in the window";
+
+pub(super) const SETTLE: Command = Command {
+    name: c"rl.settle",
+    callback: run_command::<Settle>,
+    arity: 4,
+    flags: FLAGS,
+    keys: KeySpec::ReadWrite(1),
+    summary: c"Sets a charge that was made with an ID to what it really cost.",
+    complexity: COMPLEXITY,
+    arguments: || {
+        let units = Argument::new("units", ArgumentKind::Integer);
+        arguments().into_iter().chain([units]).collect()
+    },
+};
+
+pub(super) const RELEASE: Command = Command {
+    name: c"rl.release",
+    callback: run_command::<Release>,
+    arity: 3,
+    flags: FLAGS,
+    keys: KeySpec::ReadWrite(1),
+    summary: c"Gives back what an ID holds: a lease, or a charge.",
+    complexity: COMPLEXITY,
+    arguments,
+};
+
+fn arguments() -> Vec<Argument> {
+    vec![grammar::key_argument(), Argument::new("id", ArgumentKind::Text)]
+}
+
+/// The parsed arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettleArgs<'a> {
+    /// The id.
+    pub id: Id<'a>,
+    /// The units that it becomes.
+    pub units: u64,
+}
+
+/// Parses the arguments of `RL.SETTLE`.
+///
+/// # Errors
+/// If an argument is malformed. The error is about the first such argument.
+pub fn parse_settle<A: Args + ?Sized>(args: &A) -> Result<SettleArgs<'_>, Error> {
+    let id = id(args, CommandName::Settle)?;
+    let units = count(args.arg(3).ok_or(Error::Arity(CommandName::Settle))?, "units", 0, MAX_UNITS)?;
+    Ok(SettleArgs { id, units })
+}
+
+/// Parses the arguments of `RL.RELEASE`.
+///
+/// # Errors
+/// If the id is missing or malformed.
+pub fn parse_release<A: Args + ?Sized>(args: &A) -> Result<SettleArgs<'_>, Error> {
+    Ok(SettleArgs { id: id(args, CommandName::Release)?, units: 0 })
+}
+
+fn id<A: Args + ?Sized>(args: &A, command: CommandName) -> Result<Id<'_>, Error> {
+    grammar::id(args.arg(2).ok_or(Error::Arity(command))?, "id")
+}
+
+struct Settle;
+
+impl CommandHandler for Settle {
+    fn run(call: &Call<'_>) {
+        run(call, CommandName::Settle, parse_settle(call));
+    }
+}
+
+struct Release;
+
+impl CommandHandler for Release {
+    fn run(call: &Call<'_>) {
+        run(call, CommandName::Release, parse_release(call));
+    }
+}
+
+fn run(call: &Call<'_>, command: CommandName, args: Result<SettleArgs<'_>, Error>) {
+    reply(call, args.and_then(|args| Ok(settle(call, command, args)?)), |settlement| match settlement {
+        None => call.reply_nil(),
+        Some(settlement) => call.reply_integers(&row(&settlement.decision)),
+    });
+}
+
+fn settle(call: &Call<'_>, command: CommandName, args: SettleArgs<'_>) -> Result<Option<Settlement>, Box<Error>> {
+    let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(command))?;
+    let settled = Target::ANY.settle(&mut key, args.id, args.units, now(call))?;
+    drop(key);
+    if let Some(settlement) = settled {
+        waiting::wake(call, 1);
+        if command == CommandName::Release { &RELEASED } else { &SETTLED }.increment();
+        if call.notifications_enabled() {
+            let (db, name) = call.key(1);
+            notify(call, db, name, settlement.kind, false);
+        }
+    }
+    Ok(settled)
+}

@@ -1,9 +1,9 @@
 //! Tests of the pure core: the limiters, the queues of waiting clients, and the table of busiest keys. No server runs.
 
 mod changes;
-mod ids;
 mod damage;
 mod exercise;
+mod ids;
 mod leases;
 mod model;
 mod properties;

@@ -238,7 +238,7 @@ pub fn starts() -> impl Strategy<Value = i64> {
 /// The name of the n-th charge, 1 to 64 bytes long. No two of the first 65 536 are the same.
 pub fn name(n: usize) -> Vec<u8> {
     let length = [2, 3, 8, 16, 17, 36, 63, 64][n % 8];
-    let length = if n < 256 && n % 8 == 0 { 1 } else { length };
+    let length = if n < 256 && n.is_multiple_of(8) { 1 } else { length };
     (0..length)
         .map(|place| match place {
             0 => n as u8,

@@ -209,8 +209,9 @@ impl Pair {
         if changed {
             self.longest = self.longest.max(rule.period);
             if let Some(value) = &key.value {
+                let past = !self.ids.iter().any(|(_, tick)| unsure(*tick));
                 let short = !matches!(rule.form, Form::Slide { .. }) || value.len() < 1_024;
-                if before == 0 && ids == 0 && short && value[1] != 1 {
+                if before == 0 && ids == 0 && past && short && value[1] != 1 {
                     return differs(format!("no id is remembered, and the version is {}", value[1]));
                 }
                 let expires = i128::from(key.expires.expect("a deadline").as_us());

@@ -74,6 +74,10 @@ pub trait Holds: Ledger {
     fn overflows(&self) -> bool {
         false
     }
+    /// Whether the record shows the window in force: that of `FIXED` keeps no `ALIGN`, which a settlement does not name.
+    fn shows_its_window(&self) -> bool {
+        true
+    }
     /// Prepares for a write by a settlement, which leaves the policy as it is.
     fn begin_settle(&mut self) {}
 }
@@ -105,6 +109,10 @@ impl Holds for Fixed {
 
     fn add(&mut self, units: &Q) {
         self.charge(units);
+    }
+
+    fn shows_its_window(&self) -> bool {
+        self.kept == self.start
     }
 
     fn past(&self, charge: &Charge) -> bool {
@@ -392,6 +400,9 @@ pub fn call<L: Holds>(
 pub fn settle<L: Holds>(held: &mut Option<State<L>>, now: i64, id: &[u8], units: u64) -> Result<Option<Answer>, Silence> {
     let Some(mut state) = held.clone() else { return Ok(None) };
     state = state.bring_as_written(now)?;
+    if !state.ledger.shows_its_window() {
+        return Err(Silence::Open);
+    }
     let Some(place) = state.charges.iter().position(|charge| charge.id == id) else { return Ok(None) };
     state.ledger.begin_settle();
     state.note_levels(&Q::zero());

@@ -25,6 +25,18 @@ fn calls(client: &mut Connection) {
             pipe.add_command(command(&format!("RL.{name} one:{key} 5 1d REFUND 2")));
         }
     }
+    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        let key = NEXT.fetch_add(1, Ordering::Relaxed);
+        pipe.add_command(command(&format!("RL.{name} ids:{key} 5 1d COST 2 ID one")));
+        pipe.add_command(command(&format!("RL.{name} ids:{key} 5 1d COST 2 ID two")));
+        pipe.add_command(command(&format!("RL.SETTLE ids:{key} one {}", key % 4)));
+        pipe.add_command(command(&format!("RL.{name} many-ids:{name} 1000000 1d ID charge:{key}")));
+    }
+    let key = NEXT.fetch_add(1, Ordering::Relaxed);
+    pipe.add_command(command(&format!("RL.LEASE lease:{key} 5 1d ID one")));
+    pipe.add_command(command(&format!("RL.LEASE lease:{key} 5 1d ID two")));
+    pipe.add_command(command(&format!("RL.RELEASE lease:{key} one")));
+    pipe.add_command(command(&format!("RL.LEASE leases 60000 1d ID worker:{key}")));
     let key = NEXT.fetch_add(1, Ordering::Relaxed);
     pipe.add_command(command("RL.SLIDE log 1000000 1h"));
     pipe.add_command(command(&format!("RL.ALL 2 all:a:{key} all:b:{key} GCRA 5 1d FIXED 5 1d")));

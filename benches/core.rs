@@ -44,6 +44,10 @@ fn call(policy: &Policy, value: &mut Vec<u8>, now: Instant, amount: Amount) -> u
             value[..head.len()].copy_from_slice(head);
             value.extend_from_slice(rest);
         }
+        Change::Patch { len, .. } => {
+            value.resize(len, 0);
+            bytes.patches().for_each(|(offset, patch)| value[offset..offset + patch.len()].copy_from_slice(patch));
+        }
         Change::Remove => value.clear(),
     }
     decision.granted

@@ -5,7 +5,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_rust
 need c++
-targets=(grammar record calls queue)
+targets=(grammar record ledger calls queue)
 seconds=${SECONDS_EACH:-600}
 fuzzed=$root/target/fuzz
 if ! cargo fuzz --version >/dev/null 2>&1; then

@@ -21,7 +21,7 @@ struct Stored {
     keep: Option<u8>,
     /// The time and the request of the call on the value.
     now: i64,
-    request: Request,
+    request: Request<'static>,
     /// The bytes after the record.
     more: Vec<u8>,
 }
@@ -39,7 +39,7 @@ impl<'a> Arbitrary<'a> for Stored {
         let patches = (0..u.int_in_range(0..=6u8)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
         let keep = u.arbitrary()?;
         let more = u.bytes(u.len())?.to_vec();
-        Ok(Self { calls, rules, start, patches, keep, now, request: Request { amount, ahead }, more })
+        Ok(Self { calls, rules, start, patches, keep, now, request: Request { ahead, ..Request::now(amount) }, more })
     }
 }
 
@@ -76,7 +76,7 @@ fuzz_target!(|stored: Stored| {
 
 /// Checks what must be true for any value at any time, and if the value is `sound`, also what must be true for a value that
 /// a limiter may have written.
-fn check(rule: &Rule, value: &[u8], now: i64, request: Request, sound: bool) {
+fn check(rule: &Rule, value: &[u8], now: i64, request: Request<'static>, sound: bool) {
     let (policy, at) = (rule.policy(), Instant::from_us(now));
     survives(&policy, value, now, request);
     let _ = policy.wrote(value);
@@ -101,7 +101,7 @@ fn check(rule: &Rule, value: &[u8], now: i64, request: Request, sound: bool) {
         let written = key.value.expect("a value");
         assert!(policy.wrote(&written) || matches!(rule.form, Form::Fixed { align: Some(_) }));
         let report = inspect(&written, at).expect("a limiter writes records");
-        let fact = |name| report.iter().find(|fact| fact.0 == name).map(|fact| fact.1);
+        let fact = |name| report.iter().find(|fact| fact.0 == name).map(|fact| fact.1.clone());
         let number = |n: u64| Some(Fact::Number(n as i64));
         assert_eq!(fact("algorithm"), Some(Fact::Word(policy.kind().name())));
         // A shared log shows the policy of the caller with the longest period.

@@ -4,6 +4,8 @@
 pub mod steps;
 #[path = "../../tests/core/model.rs"]
 pub mod model;
+#[path = "../../tests/core/exercise.rs"]
+pub mod exercise;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use model::{Form, Key, Rule};
@@ -47,7 +49,8 @@ fn form(u: &mut Unstructured<'_>, kind: Kind, limit: u64, period: u64) -> Result
         Kind::Fixed => Form::Fixed { align: if u.arbitrary()? { Some(u.int_in_range(-size..=size)?) } else { None } },
         Kind::Slide => Form::Slide { segments: if u.arbitrary()? { units(u, 65_536)? } else { 65_536 } },
         Kind::Gcra => Form::Gcra { burst: capacity(u)? },
-        Kind::Bucket => Form::Bucket { capacity: capacity(u)?, step: u.arbitrary()? },
+        // Callers ask for the rules of `Kind::RATES` only.
+        Kind::Bucket | Kind::Lease => Form::Bucket { capacity: capacity(u)?, step: u.arbitrary()? },
     })
 }
 
@@ -194,7 +197,7 @@ impl Clock {
     }
 
     /// The clock moves on to the call: what it asks of `key`.
-    pub fn next(&mut self, call: &Call, rule: &Rule, key: &Key) -> Request {
+    pub fn next(&mut self, call: &Call, rule: &Rule, key: &Key) -> Request<'static> {
         self.now = match call.step {
             Step::Us(us) => self.now.saturating_add_unsigned(us),
             Step::Period(permille) => self.now.saturating_add_unsigned(share(rule.period, permille)),
@@ -219,7 +222,7 @@ impl Clock {
             Ahead::Wait => key.wait(rule, self.now, amount),
             Ahead::Less => key.wait(rule, self.now, amount).saturating_sub(1),
         };
-        Request { amount, ahead: Span::from_us(ahead) }
+        Request { ahead: Span::from_us(ahead), ..Request::now(amount) }
     }
 
     /// Remembers the wait and the reset of a reply.

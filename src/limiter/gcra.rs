@@ -4,6 +4,7 @@
 //! its module says why. Besides its own records, GCRA reads the values that redis-cell stored, so that a key of that module
 //! keeps its state.
 
+use super::inspection::ids_facts;
 use super::meter::{Drain, Meter, View};
 use super::record::{tat_ns, TAT_DIGITS};
 use super::{Fact, Inspection, Instant, Kind, OptionSpec, OptionValue, PolicyOption, Quota, Spec, MAX_UNITS};
@@ -37,7 +38,7 @@ pub(super) fn inspect_redis_cell(stored: &[u8], now: Instant) -> Option<Inspecti
     let tat_ns = tat_ns(stored)?;
     let tat = Instant::from_us(tat_ns.div_euclid(1_000) + i64::from(tat_ns % 1_000 != 0));
     let unknown = |name| (name, Fact::Nothing);
-    Some(vec![
+    let mut inspection = vec![
         ("algorithm", Fact::Word(SPEC.name)),
         unknown("limit"),
         unknown("period_ms"),
@@ -47,5 +48,7 @@ pub(super) fn inspect_redis_cell(stored: &[u8], now: Instant) -> Option<Inspecti
         unknown("debt"),
         unknown("burst"),
         ("tat_ms", Fact::Number(tat.as_ms_ceil())),
-    ])
+    ];
+    inspection.extend(ids_facts((0, 0)));
+    Some(inspection)
 }

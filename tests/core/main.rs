@@ -1,6 +1,9 @@
 //! Tests of the pure core: the limiters, the queues of waiting clients, and the table of busiest keys. No server runs.
 
 mod changes;
+mod damage;
+mod exercise;
+mod leases;
 mod model;
 mod properties;
 mod queue;

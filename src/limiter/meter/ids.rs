@@ -22,20 +22,6 @@ impl<'a> Record<'a> {
     }
 }
 
-impl Meter {
-    /// Converts grains that can be given back, as [`Meter::carry`] converts usage, but rounded down.
-    fn carry_down(&self, old: &Self, grains: u128) -> u128 {
-        let (from, to) = (u128::from(old.grains_per_unit()), u128::from(self.grains_per_unit()));
-        let grains = (grains / from).saturating_mul(to).saturating_add(grains % from * to / from);
-        let grains = self.carry_units(old, grains);
-        if self.drain == Drain::Steps {
-            grains / to * to
-        } else {
-            grains
-        }
-    }
-}
-
 impl<'a> View<'a> {
     /// [`Self::load`] of a value that is not a record without ids: `error` says why not.
     #[cold]

@@ -165,6 +165,10 @@ mod tests {
         bytes
     }
 
+    fn decoded(bytes: &[u8], kind: Kind) -> Result<(Meter, Level), RecordError> {
+        Record::decode(bytes, kind).map(|record| (record.meter, record.level))
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
@@ -173,7 +177,7 @@ mod tests {
             prop_assert!(holds(level.used));
             let bytes = encoded(&meter, level);
             prop_assert!((MIN_RECORD..=Bytes::SHORT).contains(&bytes.as_slice().len()));
-            prop_assert_eq!(Record::decode(bytes.as_slice(), meter.kind), Ok(Record { meter, level }));
+            prop_assert_eq!(decoded(bytes.as_slice(), meter.kind), Ok((meter, level)));
         }
 
         #[test]
@@ -186,7 +190,7 @@ mod tests {
             if let Ok(record) = Record::decode(&bytes, kind) {
                 let again = encoded(&record.meter, record.level);
                 prop_assert!(again.as_slice().len() <= bytes.len());
-                prop_assert_eq!(Record::decode(again.as_slice(), kind), Ok(record));
+                prop_assert_eq!(decoded(again.as_slice(), kind), Ok((record.meter, record.level)));
             }
         }
 

@@ -5,7 +5,7 @@ use redis_rl::limiter::{inspect, Fact, Instant};
 use super::{request, rule, time};
 use crate::model::Key;
 
-/// The facts in words, but without the algorithm.
+/// The facts in words, but without the algorithm, and without the last two: no id is remembered.
 fn shown(value: &[u8], now: i64) -> String {
     let fact = |fact: Fact| match fact {
         Fact::Nothing => "nothing".to_owned(),
@@ -16,7 +16,8 @@ fn shown(value: &[u8], now: i64) -> String {
     };
     let facts = inspect(value, Instant::from_us(now)).expect("a record");
     let facts: Vec<String> = facts.into_iter().skip(1).map(|(name, value)| format!("{name} {}", fact(value))).collect();
-    facts.join(", ")
+    let facts = facts.join(", ");
+    facts.strip_suffix(", ids 0, ids_units 0").expect("the facts about ids").to_owned()
 }
 
 /// Makes calls of a policy, `time amount; time amount`, and checks the facts at each time of the table.

@@ -195,7 +195,8 @@ fn primaries_that_change() {
 
 #[test]
 fn a_primary_that_was_loaded_with_its_history() {
-    let mut primary = Server::on_port(&[]);
+    // The backlog has room for all that is replicated before the replica resumes.
+    let mut primary = Server::on_port(&["--repl-backlog-size", "64mb"]);
     let replica = under_load(&primary, || follow(&primary, &[]));
     assert_in_step(&primary, &replica);
     for _ in 0..2 {
@@ -266,8 +267,9 @@ fn begin_backlog_unseen(primary: &Server) {
     assert_eq!(info(&mut client, "stats", "total_forks"), 0);
 }
 
-/// Options of a primary that waits long before it makes a snapshot for a replica.
-const SLOW_TO_COPY: [&str; 4] = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "3600"];
+/// Options of a primary that waits long before it makes a snapshot for a replica, and whose backlog is long enough to do without.
+const SLOW_TO_COPY: [&str; 6] =
+    ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "3600", "--repl-backlog-size", "64mb"];
 
 #[test]
 fn a_replica_that_is_seeded_with_a_snapshot_made_without_a_fork() {

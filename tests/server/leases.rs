@@ -208,6 +208,25 @@ fn a_waiter_gets_no_lease_while_memory_is_full() {
 // ---- Waiting ----
 
 #[test]
+fn transactions_and_scripts_never_wait() {
+    let server = Server::start();
+    let mut client = server.client();
+    limit(&mut client, "RL.LEASE key 1 1h ID a");
+    let mut transaction = redis::pipe();
+    transaction.atomic();
+    for words in
+        ["RL.LEASE key 1 1h ID b BLOCK 1d", "RL.RELEASE key a", "RL.LEASE key 1 1h ID b BLOCK 1d", "RL.RELEASE key a"]
+    {
+        transaction.add_command(command(words));
+    }
+    let replies: Vec<Option<[i64; 5]>> = transaction.query(&mut client).expect("replies");
+    assert_eq!(replies.iter().map(|row| row.map(|row| row[0])).collect::<Vec<_>>(), [Some(0), Some(0), Some(1), None]);
+    let script = "return {redis.call('RL.LEASE', KEYS[1], 1, '1h', 'ID', 'c', 'BLOCK', '1d'), redis.call('RL.RELEASE', KEYS[1], 'b')}";
+    let rows: Vec<[i64; 5]> = redis::cmd("EVAL").arg(script).arg(1).arg("key").query(&mut client).expect("two rows");
+    assert_eq!((rows[0][0], rows[1][..3].to_vec()), (0, vec![0, 1, 1]));
+}
+
+#[test]
 fn a_release_grants_the_first_waiter_at_once() {
     let server = Watched::with(&[]);
     let mut client = server.client();

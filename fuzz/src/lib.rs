@@ -1,11 +1,11 @@
 //! What the targets share: policies and calls made of arbitrary bytes, near enough to each other that something happens.
 
-#[path = "../../tests/core/steps.rs"]
-pub mod steps;
-#[path = "../../tests/core/model.rs"]
-pub mod model;
 #[path = "../../tests/core/exercise.rs"]
 pub mod exercise;
+#[path = "../../tests/core/model.rs"]
+pub mod model;
+#[path = "../../tests/core/steps.rs"]
+pub mod steps;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use model::{Form, Key, Rule};

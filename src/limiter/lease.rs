@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::ledger::{bounds, Edit, Finish, Ledger, Slot, BLOCK};
-use super::record::{take, RecordError};
+use super::record::{self, take, RecordError};
 use super::{
     Amount, Bytes, Change, Decision, Fact, Holder, Id, Inspection, Instant, Kind, Quota, Request, SettleError, Settlement,
     Snapshot, Span, Spec, Wait, MAX_PERIOD, MIN_PERIOD, MIN_RECORD,
@@ -94,7 +94,10 @@ impl<'a> View<'a> {
 
     /// The leases in a record, under the policy of its last caller.
     pub(super) fn of_record(bytes: &'a [u8], now: Instant) -> Result<Self, RecordError> {
-        let ledger = Ledger::open(bytes, Kind::Lease)?;
+        let ledger = Ledger::open(bytes, Kind::Lease).map_err(|error| match record::kind(bytes) {
+            Ok(kind) if kind != Kind::Lease => RecordError::OtherAlgorithm(kind),
+            _ => error,
+        })?;
         let mut fields = ledger.inner();
         if fields.len() != INNER {
             return Err(RecordError::Unknown);

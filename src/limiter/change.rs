@@ -41,8 +41,12 @@ pub struct Bytes {
     /// All the bytes, if `short` can't hold them.
     long: Option<Vec<u8>>,
     /// The patches that the bytes consist of: where each belongs in the value, and where it begins in the bytes.
-    patches: Vec<(usize, usize)>,
+    patches: Option<Box<Patches>>,
 }
+
+/// Where each patch belongs in the value, and where it begins in the bytes. Few changes have any, so [`Bytes`] boxes them.
+#[derive(Default)]
+struct Patches(Vec<(usize, usize)>);
 
 impl Bytes {
     /// Up to this length the bytes need no allocation. No record of fixed length is longer.
@@ -64,13 +68,15 @@ impl Bytes {
 
     /// Begins a patch, which belongs at `offset` in the value. [`Self::extend`] appends to it.
     pub(super) fn start_patch(&mut self, offset: usize) {
-        self.patches.push((offset, self.as_slice().len()));
+        let start = self.as_slice().len();
+        self.patches.get_or_insert_default().0.push((offset, start));
     }
 
     /// The patches of [`Change::Patch`]: where each belongs in the value, and its bytes. Offsets ascend, and patches do not overlap.
     pub fn patches(&self) -> impl Iterator<Item = (usize, &[u8])> + Clone {
-        let ends = self.patches.iter().skip(1).map(|&(_, start)| start).chain([self.as_slice().len()]);
-        self.patches.iter().zip(ends).map(|(&(offset, start), end)| (offset, &self.as_slice()[start..end]))
+        let patches = self.patches.as_ref().map_or(&[][..], |patches| &patches.0);
+        let ends = patches.iter().skip(1).map(|&(_, start)| start).chain([self.as_slice().len()]);
+        patches.iter().zip(ends).map(|(&(offset, start), end)| (offset, &self.as_slice()[start..end]))
     }
 
     /// Appends zeros up to a length of `len`.
@@ -115,7 +121,7 @@ impl Bytes {
 impl Default for Bytes {
     #[inline]
     fn default() -> Self {
-        Self { short: [0; Self::SHORT], len: 0, long: None, patches: Vec::new() }
+        Self { short: [0; Self::SHORT], len: 0, long: None, patches: None }
     }
 }
 

@@ -5,7 +5,7 @@
 //! keeps its state.
 
 use super::inspection::ids_facts;
-use super::meter::{Drain, Meter, View};
+use super::meter::{Drain, Meter, Record};
 use super::record::{tat_ns, TAT_DIGITS};
 use super::{Fact, Inspection, Instant, Kind, OptionSpec, OptionValue, PolicyOption, Quota, Spec, MAX_UNITS};
 
@@ -27,9 +27,9 @@ pub(super) const fn meter(quota: Quota) -> Meter {
 }
 
 /// Adds the facts that only GCRA shows.
-pub(super) fn inspect(view: &View<'_>, inspection: &mut Inspection) {
-    let tat_ms = view.drained_at().as_ms_ceil();
-    inspection.extend([("burst", Fact::count(view.meter.capacity)), ("tat_ms", Fact::Number(tat_ms))]);
+pub(super) fn inspect(record: &Record<'_>, inspection: &mut Inspection) {
+    let tat_ms = record.drained_at().as_ms_ceil();
+    inspection.extend([("burst", Fact::count(record.meter.capacity)), ("tat_ms", Fact::Number(tat_ms))]);
 }
 
 /// The facts in a theoretical arrival time that redis-cell stored; `None` if `stored` is not one. redis-cell does not store

@@ -85,6 +85,7 @@ enum Place {
 }
 
 impl<'a> View<'a> {
+    #[inline(never)]
     pub(super) fn load(lease: &Lease, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
         match stored {
             None => Ok(Self { ids: None, quota: lease.quota, now, held: 0, stepped_back: false }),
@@ -229,6 +230,7 @@ impl<'a> View<'a> {
     }
 
     /// See [`super::View::held`].
+    #[inline(never)]
     pub(super) fn held(&self, id: Id<'_>) -> Option<u64> {
         self.find(id).map(|(_, slot)| slot.units)
     }
@@ -237,11 +239,13 @@ impl<'a> View<'a> {
         self.quota.limit().saturating_sub(held)
     }
 
+    #[inline(never)]
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot { remaining: self.remaining(self.held), reset: self.last_deadline(None).since(self.now) }
     }
 
     /// A request without an id is decided as one for a new lease, but leads to no next state.
+    #[inline(never)]
     pub(super) fn decide<'r>(&self, request: Request<'r>) -> (Decision, super::Next<'r>) {
         let limit = self.quota.limit();
         let ttl = self.quota.period();
@@ -275,10 +279,11 @@ impl<'a> View<'a> {
             retried: false,
         };
         let renewed = found.map(|(index, _)| index);
-        let next = request.id.map_or(super::Next::Keep, |id| super::Next::Lease(Next { id, renewed, slot }));
+        let next = request.id.map_or(super::Next::Keep, |id| super::Next::Lease(Box::new(Next { id, renewed, slot })));
         (decision, next)
     }
 
+    #[inline(never)]
     pub(super) fn store(&self, next: &Next<'_>, bytes: &mut Bytes) -> Change {
         let mut edit = self.edit();
         let mut held = self.held;

@@ -199,14 +199,8 @@ impl Policy {
     #[inline(always)]
     pub fn view<'a>(&'a self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
         match self {
-            Self::Meter(meter) => {
-                let view = meter::View::load(meter, stored, now)?;
-                Ok(if meter.limit == 0 { View::Closed } else { View::Meter(view) })
-            }
-            Self::Slide(slide) => {
-                let view = slide::View::load(slide, stored, now)?;
-                Ok(if slide.quota.limit() == 0 { View::Closed } else { View::Slide(view) })
-            }
+            Self::Meter(meter) => meter::View::load(meter, stored, now),
+            Self::Slide(slide) => slide::View::load(slide, stored, now),
             Self::Lease(lease) => {
                 let view = lease::View::load(lease, stored, now)?;
                 Ok(if lease.quota.limit() == 0 { View::Closed } else { View::Lease(view) })
@@ -228,7 +222,7 @@ pub enum View<'a> {
 }
 
 /// The state that a decision leads to. [`View::store`] encodes it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Next<'r> {
     /// The key stays as it is.
     Keep,
@@ -236,14 +230,15 @@ pub enum Next<'r> {
     Remove,
     /// A level of used units.
     Meter(meter::Next),
-    /// A level of used units, and the ids of charges.
-    MeterWithIds(meter::Next, Charge<'r>),
     /// A log with added or removed units.
     Slide(slide::Next),
-    /// A log with added or removed units, and the ids of charges.
-    SlideWithIds(slide::Next, Charge<'r>),
+    /// As [`Self::Meter`], with the ids of charges. The next states with ids are boxed, because those without are then smaller and
+    /// faster.
+    MeterWithIds(Box<(meter::Next, Charge<'r>)>),
+    /// As [`Self::Slide`], with the ids of charges.
+    SlideWithIds(Box<(slide::Next, Charge<'r>)>),
     /// A lease that is taken or renewed.
-    Lease(lease::Next<'r>),
+    Lease(Box<lease::Next<'r>>),
 }
 
 impl View<'_> {
@@ -296,8 +291,8 @@ impl View<'_> {
             (_, Next::Remove) => Change::Remove,
             (Self::Meter(view), Next::Meter(next)) => view.store(next, bytes),
             (Self::Slide(view), Next::Slide(next)) => view.store(next, bytes),
-            (Self::Meter(view), Next::MeterWithIds(next, charge)) => view.store_with_ids(next, charge, bytes),
-            (Self::Slide(view), Next::SlideWithIds(next, charge)) => view.store_with_ids(next, charge, bytes),
+            (Self::Meter(view), Next::MeterWithIds(next)) => view.store_with_ids(&next.0, &next.1, bytes),
+            (Self::Slide(view), Next::SlideWithIds(next)) => view.store_with_ids(&next.0, &next.1, bytes),
             (Self::Lease(view), Next::Lease(next)) => view.store(next, bytes),
             // Besides `Keep`, these are next states of another kind of view, which no caller has.
             _ => Change::Keep,
@@ -330,7 +325,7 @@ pub fn inspect(stored: &[u8], now: Instant) -> Result<Inspection, RecordError> {
             let mut inspection = view.inspect();
             match kind {
                 Kind::Fixed => fixed::inspect(&view, &mut inspection),
-                Kind::Gcra => gcra::inspect(&view, &mut inspection),
+                Kind::Gcra => gcra::inspect(&record, &mut inspection),
                 Kind::Bucket => bucket::inspect(&view, &mut inspection),
                 Kind::Slide | Kind::Lease => {}
             }

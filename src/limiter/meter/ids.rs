@@ -25,6 +25,7 @@ impl<'a> Record<'a> {
 impl<'a> View<'a> {
     /// [`Self::load`] of a value that is not a record without ids: `error` says why not.
     #[cold]
+    #[inline(never)]
     pub(super) fn load_other(
         meter: &'a Meter,
         bytes: &'a [u8],
@@ -35,8 +36,8 @@ impl<'a> View<'a> {
             return Ok(view);
         }
         let Ok(ledger) = Ledger::open(bytes, meter.kind) else { return Err(error) };
-        Record::decode(ledger.inner(), meter.kind)?;
-        Ok(Self { ids: Some(ledger.record()), ..Self::load(meter, Some(ledger.inner()), now)? })
+        let record = Record::decode(ledger.inner(), meter.kind)?;
+        Ok(Self { ids: Some(ledger.record()), ..Self::of(meter, Some(record), now) })
     }
 
     /// The ids in the record.
@@ -46,7 +47,7 @@ impl<'a> View<'a> {
 
     /// FIXED: the number of the window in force.
     fn window(&self) -> u64 {
-        let start = self.recorded.at.min(self.now);
+        let start = self.recorded_at.min(self.now);
         let since_us = self.level.at.since(start).as_us();
         self.ledger().map_or(0, |ledger| ledger.header.window).wrapping_add(since_us.div_ceil(self.meter.period_us))
     }
@@ -78,8 +79,10 @@ impl<'a> View<'a> {
     }
 
     /// [`Self::decide`] if the request has an id, or the record has ids.
+    #[cold]
+    #[inline(never)]
     pub(in crate::limiter) fn decide_with_ids<'r>(
-        &self,
+        self,
         request: Request<'r>,
     ) -> Result<(Decision, crate::limiter::Next<'r>), Overflow> {
         if let Some((_, _, slot)) = request.id.and_then(|id| self.find(id)) {
@@ -89,11 +92,13 @@ impl<'a> View<'a> {
         let crate::limiter::Next::Meter(next) = next else { return Ok((decision, next)) };
         let Decision { granted, wait, .. } = decision;
         let charge = Charge { id: request.id, units: granted, wait };
-        Ok((decision, crate::limiter::Next::MeterWithIds(next, charge)))
+        Ok((decision, crate::limiter::Next::MeterWithIds(Box::new((next, charge)))))
     }
 
     /// Encodes the next state of [`Self::decide_with_ids`].
-    pub(in crate::limiter) fn store_with_ids(&self, next: &Next, charge: &Charge<'_>, bytes: &mut Bytes) -> Change {
+    #[cold]
+    #[inline(never)]
+    pub(in crate::limiter) fn store_with_ids(self, next: &Next, charge: &Charge<'_>, bytes: &mut Bytes) -> Change {
         let meter = self.meter;
         let before = self.level.used;
         let (Level { used: after, .. }, _) = meter.read(next.level);
@@ -164,7 +169,7 @@ impl<'a> View<'a> {
         if ahead <= 0 {
             return self.now;
         }
-        let start = self.level.at.max(self.recorded.at.min(self.now)).as_us();
+        let start = self.level.at.max(self.recorded_at.min(self.now)).as_us();
         Instant::saturating(i128::from(start) + i128::from(ahead) * i128::from(self.meter.period_us))
     }
 

@@ -221,21 +221,30 @@ impl Meter {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     /// The policy that the record was written under, without the alignment, which records do not hold.
-    meter: Meter,
+    pub(super) meter: Meter,
     /// The level as [`Meter::written`] made it, to be read with [`Meter::read`].
     level: Level,
     /// The ids.
     ids: Option<WithIds<'a>>,
 }
 
+impl Record<'_> {
+    /// The moment at which the level has drained: the TAT of GCRA.
+    pub(super) fn drained_at(&self) -> Instant {
+        let (level, _) = self.meter.read(self.level);
+        level.at.saturating_add(self.meter.reset(level, level.at))
+    }
+}
+
 /// A key's level under a policy, at a moment.
+#[derive(Clone, Copy)]
 pub struct View<'a> {
     pub(super) meter: &'a Meter,
     now: Instant,
     /// The level at `now`.
     level: Level,
-    /// The level that [`Meter::read`] returned for the record; without a record, `level`.
-    recorded: Level,
+    /// The date of the level that [`Meter::read`] returned for the record; without a record, that of `level`.
+    recorded_at: Instant,
     /// See [`super::View::matches_policy`].
     pub(super) matches_policy: bool,
     /// The ids in the record.
@@ -254,21 +263,41 @@ pub struct Next {
 impl<'a> View<'a> {
     /// Computes the level of a key that holds `stored`.
     #[inline(always)]
-    pub(super) fn load(meter: &'a Meter, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
-        let Some(bytes) = stored else {
-            let level = Level { at: meter.start(now), used: 0 };
-            return Ok(Self { meter, now, level, recorded: level, matches_policy: true, ids: None });
+    pub(super) fn load(meter: &'a Meter, stored: Option<&'a [u8]>, now: Instant) -> Result<super::View<'a>, RecordError> {
+        let record = match stored.map(|bytes| Record::decode(bytes, meter.kind)) {
+            None => None,
+            Some(Ok(record)) => Some(record),
+            // A record of another kind is loaded elsewhere, so that this function copies no view.
+            Some(Err(error)) => return Self::load_other(meter, stored.unwrap_or_default(), now, error).map(Self::opened),
         };
-        match Record::decode(bytes, meter.kind) {
-            Ok(Record { meter: old, level, .. }) => {
+        Ok(Self::of(meter, record, now).opened())
+    }
+
+    /// The view of a record without ids; `None`: the key does not exist.
+    #[inline(always)]
+    fn of(meter: &'a Meter, record: Option<Record<'_>>, now: Instant) -> Self {
+        let (level, recorded_at, matches_policy) = match record {
+            None => {
+                let at = meter.start(now);
+                (Level { at, used: 0 }, at, true)
+            }
+            Some(Record { meter: old, level, .. }) => {
                 let (recorded, written) = old.read(level);
                 let same = meter.drains_as(&old);
                 let level =
                     if same { meter.advance_aligned(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
-                let matches_policy = same && meter.start(recorded.at) == recorded.at;
-                Ok(Self { meter, now, level, recorded, matches_policy, ids: None })
+                (level, recorded.at, same && meter.start(recorded.at) == recorded.at)
             }
-            Err(error) => Self::load_other(meter, bytes, now, error),
+        };
+        Self { meter, now, level, recorded_at, matches_policy, ids: None }
+    }
+
+    #[inline(always)]
+    const fn opened(self) -> super::View<'a> {
+        if self.meter.limit == 0 {
+            super::View::Closed
+        } else {
+            super::View::Meter(self)
         }
     }
 
@@ -279,13 +308,14 @@ impl<'a> View<'a> {
         let tat_ns = if meter.kind == Kind::Gcra { tat_ns(bytes)? } else { return None };
         let left_ns = (i128::from(tat_ns) - i128::from(now.as_us()) * 1_000).max(0).unsigned_abs();
         let level = Level { at: now, used: (left_ns * u128::from(meter.limit)).div_ceil(1_000) };
-        Some(Self { meter, now, level, recorded: level, matches_policy: true, ids: None })
+        Some(Self { meter, now, level, recorded_at: now, matches_policy: true, ids: None })
     }
 
     /// Computes the level of a record under the policy that it was written under.
     pub(super) fn of_record(Record { meter, level, ids }: &'a Record<'a>, now: Instant) -> Self {
         let (recorded, _) = meter.read(*level);
-        Self { meter, now, level: meter.advance(recorded, now), recorded, matches_policy: true, ids: *ids }
+        let level = meter.advance(recorded, now);
+        Self { meter, now, level, recorded_at: recorded.at, matches_policy: true, ids: *ids }
     }
 
     #[inline]
@@ -368,7 +398,7 @@ impl<'a> View<'a> {
         let expires = now.checked_add(left).ok_or(Overflow)?;
         // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
         // the window's start further and further back.
-        let at = level.at.max(self.recorded.at.min(now));
+        let at = level.at.max(self.recorded_at.min(now));
         let level = meter.written(Level { at, used }, now);
         if !record::holds(level.used) {
             return Err(Overflow);
@@ -387,17 +417,12 @@ impl<'a> View<'a> {
         self.level.used.div_ceil(self.meter.grains_per_unit().into())
     }
 
-    /// The moment at which the recorded level has drained: the TAT of GCRA.
-    pub(super) fn drained_at(&self) -> Instant {
-        self.recorded.at.saturating_add(self.meter.reset(self.recorded, self.recorded.at))
-    }
-
     /// The start and the end of the step or window in force; `None` if usage drains continuously, or if nothing is used.
     pub(super) fn step(&self) -> Option<(Instant, Instant)> {
-        let Self { meter, level, recorded, .. } = self;
+        let Self { meter, level, recorded_at, .. } = self;
         // A level with usage always has a step or window in force. A window without usage is in force if it is the recorded
         // one: a window that has ended was replaced by one with another date.
-        let over = level.used == 0 && (meter.drain != Drain::Windows || level.at != recorded.at);
+        let over = level.used == 0 && (meter.drain != Drain::Windows || level.at != *recorded_at);
         let end = level.at.saturating_add(Span::from_us(meter.period_us));
         (meter.drain != Drain::Smooth && !over).then_some((level.at, end))
     }

@@ -35,6 +35,7 @@ struct Moved {
 impl<'a> View<'a> {
     /// [`Self::load`] of a value that is not a record without ids: `error` says why not.
     #[cold]
+    #[inline(never)]
     pub(super) fn load_with_ids(
         slide: &Slide,
         bytes: &'a [u8],
@@ -56,13 +57,13 @@ impl<'a> View<'a> {
     }
 
     /// Whether the log still holds units that were given back.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_given_back(&self) -> bool {
         self.ids.is_some_and(|ids| ids.aggregate() > LOWER)
     }
 
     /// The units that were given back of those that the log holds up to the end of entry `index`, modulo 2^32.
-    #[inline]
+    #[inline(always)]
     pub(super) fn given_back(&self, index: usize) -> u32 {
         if self.has_given_back() {
             self.given_back_up_to(self.raw_tick(index))
@@ -134,8 +135,10 @@ impl<'a> View<'a> {
     }
 
     /// [`Self::decide`] if the request has an id, or the record has ids.
+    #[cold]
+    #[inline(never)]
     pub(in crate::limiter) fn decide_with_ids<'r>(
-        &self,
+        self,
         request: Request<'r>,
     ) -> Result<(Decision, crate::limiter::Next<'r>), Overflow> {
         if let Some((_, _, slot)) = request.id.and_then(|id| self.find(id)) {
@@ -154,11 +157,13 @@ impl<'a> View<'a> {
             }
             next => return Ok((decision, next)),
         };
-        Ok((decision, crate::limiter::Next::SlideWithIds(next, charge)))
+        Ok((decision, crate::limiter::Next::SlideWithIds(Box::new((next, charge)))))
     }
 
     /// Encodes the next state of [`Self::decide_with_ids`].
-    pub(in crate::limiter) fn store_with_ids(&self, next: &Next, charge: &Charge<'_>, bytes: &mut Bytes) -> Change {
+    #[cold]
+    #[inline(never)]
+    pub(in crate::limiter) fn store_with_ids(self, next: &Next, charge: &Charge<'_>, bytes: &mut Bytes) -> Change {
         let mut edit = Edit::new(Kind::Slide, self.ledger(), self.now);
         // A past charge may have had the same id.
         let same_id = self.ledger().zip(charge.id).and_then(|(ledger, id)| ledger.find(id));

@@ -79,6 +79,7 @@ impl Slide {
 }
 
 /// The state of a log at a moment, under a policy that may differ from the one it was written under.
+#[derive(Clone, Copy)]
 pub struct View<'a> {
     log: Log<'a>,
     /// The policy's limit, in units.
@@ -99,16 +100,25 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Decodes the log of a key that holds `stored`, and computes its state.
     #[inline(always)]
-    pub(super) fn load(slide: &Slide, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
+    pub(super) fn load(slide: &Slide, stored: Option<&'a [u8]>, now: Instant) -> Result<super::View<'a>, RecordError> {
         let grid = slide.grid();
         let log = match stored {
             Some(bytes) => match Log::decode(bytes) {
                 Ok(log) => log,
-                Err(error) => return Self::load_with_ids(slide, bytes, now, error),
+                Err(error) => return Self::load_with_ids(slide, bytes, now, error).map(Self::opened),
             },
             None => Log { limit: 0, grid, base: 0, before_first: 0, mark: 0, entries: &[] },
         };
-        Ok(Self::new(log, slide.quota.limit(), grid, now))
+        Ok(Self::new(log, slide.quota.limit(), grid, now).opened())
+    }
+
+    #[inline(always)]
+    const fn opened(self) -> super::View<'a> {
+        if self.limit == 0 {
+            super::View::Closed
+        } else {
+            super::View::Slide(self)
+        }
     }
 
     /// Decodes a log, and computes its state under the policy in its header.
@@ -147,13 +157,13 @@ impl<'a> View<'a> {
     }
 
     /// The units granted up to the end of entry `index`, modulo 2^32, without those that were given back.
-    #[inline]
+    #[inline(always)]
     fn count(&self, index: usize) -> u32 {
         self.log.count(index).wrapping_sub(self.given_back(index))
     }
 
     /// The units granted before entry `index`, modulo 2^32, without those that were given back.
-    #[inline]
+    #[inline(always)]
     fn count_before(&self, index: usize) -> u32 {
         if index == 0 {
             self.log.before_first
@@ -199,6 +209,7 @@ impl<'a> View<'a> {
     }
 
     /// The units that count.
+    #[inline(always)]
     fn used(&self) -> u32 {
         match self.len().checked_sub(1) {
             Some(last) if self.live <= last => self.count(last).wrapping_sub(self.count_before(self.live)),
@@ -215,7 +226,12 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
-        let used = self.used();
+        self.snapshot_of(self.used())
+    }
+
+    /// The snapshot if `used` units count.
+    #[inline(always)]
+    fn snapshot_of(&self, used: u32) -> Snapshot {
         Snapshot {
             remaining: self.limit.saturating_sub(used.into()),
             // The last entry leaves the window last.
@@ -228,8 +244,9 @@ impl<'a> View<'a> {
         Request { amount, ahead, .. }: Request<'_>,
     ) -> Result<(Decision, super::Next<'static>), Overflow> {
         let limit = self.limit;
-        let used = u64::from(self.used());
-        let Snapshot { remaining: free, reset } = self.snapshot();
+        let counting = self.used();
+        let used = u64::from(counting);
+        let Snapshot { remaining: free, reset } = self.snapshot_of(counting);
         let denied =
             |wait| Ok((Decision { granted: 0, limit, remaining: free, wait, reset, retried: false }, super::Next::Keep));
 
@@ -254,7 +271,7 @@ impl<'a> View<'a> {
             Amount::Refund(n) => return Ok(self.refund(n.min(used) as u32, reset, &plan)),
         };
         let units = u32::try_from(granted).map_err(|_| Overflow)?;
-        let after = self.used().checked_add(units).ok_or(Overflow)?;
+        let after = counting.checked_add(units).ok_or(Overflow)?;
         // The counts must not wrap around within the entries that the log keeps, some of which count only for callers with a
         // longer period.
         let count = self.count_before(self.live).wrapping_add(after);

@@ -220,7 +220,7 @@ impl View<'_> {
     }
 
     /// Adds `units` to the last entry, or in a new entry; `None` if the log has to be rewritten.
-    #[inline]
+    #[inline(always)]
     pub(super) fn append(&self, plan: &Plan, next: &Next, units: u32) -> Option<Patch> {
         let log = &self.log;
         let last = self.len().checked_sub(1)?;

@@ -6,7 +6,7 @@ estimate is charged before the call, and settled to the tokens that it really us
         Limit("llm:tokens", "SLIDE", 100_000, 60),                # the estimate is charged, and settled afterwards
         Limit("llm:requests", "SLIDE", 500, 60, cost=1),          # each call costs 1
     )
-    async with budget.charge(estimate=1200, wait=30) as charge:   # waits in line; raises OverBudget after 30 s
+    async with budget.charge(estimate=1200, wait=90) as charge:   # waits in line; raises OverBudget after 90 s
         answer = await model.complete(prompt, max_tokens=1000)
         charge.used = answer.usage.total_tokens
 
@@ -20,7 +20,8 @@ If a call fails halfway and has used tokens, as an interrupted stream has, set `
 
 All limits are charged, or none: they are taken in order, each with what is left of the wait, and if one is denied, those before it
 are given back. Put the limit that is usually the first to run out first. The server holds the calls that wait, first come first
-served for each key.
+served for each key. Wait for longer than the period, 90 seconds for a limit per minute: the server denies a call at once if its
+units will not be free in time by themselves, although another call may settle to less, and free them earlier.
 
 Each charge has an id, by default a new uuid4. A call whose reply is lost is repeated with the same id, and charged once. Pass `id`,
 such as the id of a job, if a process that restarts repeats a request: the charge that it made before its restart is still there
@@ -89,7 +90,7 @@ class Budget:
         self.limits = limits
 
     @contextlib.asynccontextmanager
-    async def charge(self, estimate, *, wait=60, id=None):
+    async def charge(self, estimate, *, wait, id=None):
         charge = Charge(uuid.uuid4().hex if id is None else id)
         end = time.monotonic() + wait
         taken = {}
@@ -126,7 +127,7 @@ class Budget:
                 # Sent once: it has no id, so it would be charged twice.
                 await self._send(limit.command("FORCE", used - charged), pauses=())
         except redis.RedisError as error:
-            log.warning("%s: %s tokens of %s were not settled to %s: %s", limit.key, charged, id, used, error)
+            log.warning("%s: %s of %s were not settled to %s: %s", limit.key, charged, id, used, error)
 
     async def _send(self, command, end=0, pauses=PAUSES_S):
         """Returns the reply, and whether the command had been sent before without a reply. Waits in line until `end`.

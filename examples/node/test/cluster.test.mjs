@@ -9,6 +9,7 @@ import { createCluster } from '@redis/client';
 import express from 'express';
 import { rateLimit as expressRateLimit } from 'express-rate-limit';
 import { Cluster, Command } from 'ioredis';
+import { withBudget } from '../budget.mjs';
 import { rateLimit } from '../rate-limit.mjs';
 import { RedisRlStore } from '../store.mjs';
 import { waitInLine } from '../wait.mjs';
@@ -22,6 +23,12 @@ let cluster;
 before(async () => (cluster = await startCluster()));
 after(() => cluster?.stop());
 beforeEach(() => Promise.all(cluster.each.map((node) => node.flushall())));
+
+class Inspect extends Command {
+  getKeys() {
+    return [this.args[0]];
+  }
+}
 
 /** Runs `use` with a cluster client of ioredis that knows the nodes. Returns the number of calls that were redirected. */
 async function ioredis(options, use) {
@@ -103,6 +110,26 @@ for (const enableAutoPipelining of PIPELINING) {
       await Promise.all(KEYS.map((key) => redis.get(`other:${key}`)));
       for (const { granted } of await Promise.all(waiters)) assert.equal(granted, 1);
       assert.equal(await all(), 0);
+    });
+    assert.equal(moved, 0);
+  });
+
+  test(`budget.mjs charges and settles on the nodes that have the keys, ${mode}`, async () => {
+    const moved = await ioredis({ enableAutoPipelining }, async (redis) => {
+      await Promise.all(KEYS.map(async (key) => {
+        const limits = [
+          { key: `requests:${key}`, algorithm: 'FIXED', limit: 10, period: 3600, cost: 1 },
+          { key, algorithm: 'FIXED', limit: 1000, period: 3600 },
+        ];
+        const call = async (charge) => (charge.used = 100);
+        const calls = Array.from({ length: 3 }, () => withBudget(redis, limits, { estimate: 600, wait: 7200 }, call));
+        assert.deepEqual(await Promise.all(calls), [100, 100, 100]);
+        for (const [name, used] of [[key, 300], [`requests:${key}`, 3]]) {
+          const facts = await redis.sendCommand(new Inspect('RL.INSPECT', [name], { replyEncoding: 'utf8' }));
+          assert.equal(facts[facts.indexOf('used') + 1], used);
+        }
+      }));
+      await onEveryNode();
     });
     assert.equal(moved, 0);
   });

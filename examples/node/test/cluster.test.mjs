@@ -24,7 +24,8 @@ before(async () => (cluster = await startCluster()));
 after(() => cluster?.stop());
 beforeEach(() => Promise.all(cluster.each.map((node) => node.flushall())));
 
-class Inspect extends Command {
+/** A command whose first argument is its key. */
+class Keyed extends Command {
   getKeys() {
     return [this.args[0]];
   }
@@ -125,7 +126,7 @@ for (const enableAutoPipelining of PIPELINING) {
         const calls = Array.from({ length: 3 }, () => withBudget(redis, limits, { estimate: 600, wait: 7200 }, call));
         assert.deepEqual(await Promise.all(calls), [100, 100, 100]);
         for (const [name, used] of [[key, 300], [`requests:${key}`, 3]]) {
-          const facts = await redis.sendCommand(new Inspect('RL.INSPECT', [name], { replyEncoding: 'utf8' }));
+          const facts = await redis.sendCommand(new Keyed('RL.INSPECT', [name], { replyEncoding: 'utf8' }));
           assert.equal(facts[facts.indexOf('used') + 1], used);
         }
       }));
@@ -254,5 +255,30 @@ test('node-redis gets the key as an argument', async () => {
     assert.ok((await cluster.moved()) - before > KEYS.length / 3);
   } finally {
     redis.destroy();
+  }
+});
+
+test('a Cluster repeats a command whose connection broke, unless retryDelayOnFailover is 0', async () => {
+  const blocked = async (node) => {
+    const clients = (await node.client('LIST')).split('\n').filter((client) => / flags=\w*b/.test(client));
+    return clients.map((client) => client.match(/^id=(\d+)/)[1]);
+  };
+  for (const [retryDelayOnFailover, repeats] of [[100, true], [0, false]]) {
+    await Promise.all(cluster.each.map((node) => node.flushall()));
+    await ioredis({ retryDelayOnFailover, redisOptions: { autoResendUnfulfilledCommands: false } }, async (redis) => {
+      const call = (...block) => redis.sendCommand(new Keyed('RL.FIXED', ['line', 1, '1h', ...block]));
+      assert.equal((await call())[0], 1);
+      const slot = await redis.cluster('KEYSLOT', 'line');
+      const node = cluster.each[cluster.nodes.findIndex(({ port }) => redis.slots[slot][0].endsWith(`:${port}`))];
+      const reply = call('BLOCK', '2h').then(([granted]) => granted, ({ message }) => message);
+      await eventually(async () => (await blocked(node)).length === 1);
+      const [first] = await blocked(node);
+      await node.client('KILL', 'ID', first);
+      if (repeats) {
+        await eventually(async () => (await blocked(node)).some((id) => id !== first));
+        await node.del('line');
+      }
+      assert.equal(await reply, repeats ? 1 : 'Connection is closed.');
+    });
   }
 });

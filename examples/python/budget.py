@@ -101,7 +101,7 @@ class Budget:
                 command = limit.command("COST", taken[limit], "ID", charge.id)
                 (granted, capacity, _, wait_ms, _), _ = await self._send(command, end)
                 if not granted:
-                    del taken[limit]
+                    del taken[limit]  # A denied call has charged nothing.
                     raise OverBudget(limit.key, capacity, wait_ms)
                 # Not the estimate, if this id was charged with another one before.
                 taken[limit] = granted

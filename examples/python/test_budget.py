@@ -240,6 +240,12 @@ def test_when_the_id_is_forgotten_only_the_excess_is_charged(client, socket):
                     charge.used = spent
             assert used(client) == charged
             client.delete(TOKENS)
+        client.execute_command("RL.FIXED", TOKENS, 1000, "1h", "COST", 100, "ID", "job-8")
+        async with budget.charge(300, wait=0, id="job-8") as charge:
+            client.delete(TOKENS)
+            charge.used = 120
+        assert used(client) == 20, "100 were charged, not 300"
+        client.delete(TOKENS)
         with pytest.raises(KeyError):
             async with budget.charge(300, wait=0):
                 client.delete(TOKENS)
@@ -283,6 +289,13 @@ def test_a_process_that_restarts_is_charged_once_for_the_same_id(client, socket)
             assert used(client) == 300
             charge.used = 350
         assert used(client) == 350
+        # The charge that is settled is the first one, whatever the second asks for.
+        for spent, total in [(..., 650), (380, 1030)]:
+            assert client.execute_command("RL.FIXED", TOKENS, 1000, "1h", "COST", 300, "ID", "job-8")[0] == 300
+            async with budget.charge(400, wait=0, id="job-8") as charge:
+                if spent is not ...:
+                    charge.used = spent
+            assert used(client) == total
 
     run(main, socket, tokens())
 

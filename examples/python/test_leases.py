@@ -11,6 +11,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 
 from conftest import eventually, inspect, killed_in_the_middle, running_server, server_s
+import leases
 from leases import Busy, Jobs, LeaseLost, async_semaphore, semaphore
 
 KEY = "gpu"
@@ -200,6 +201,29 @@ def test_a_lost_reply_makes_no_second_lease(client, proxy, what):
     assert proxy.lost == losses * 2
 
 
+def test_a_lease_whose_reply_never_arrives_is_released(client, proxy):
+    attempts = len(leases.PAUSES_S) + 1
+    taken = client.info("rl")["rl_lease_granted"]
+    for _ in range(attempts):
+        proxy.lose("reply", "COST")
+    with redis.Redis(unix_socket_path=proxy.server_address) as lossy:
+        with pytest.raises(redis.ConnectionError), semaphore(lossy, KEY, limit=2, ttl=HOUR):
+            pytest.fail("ran without a reply")
+    assert inspect(client, KEY) is None
+
+    async def main():
+        for _ in range(attempts):
+            proxy.lose("reply", "COST")
+        async with redis.asyncio.Redis(unix_socket_path=proxy.server_address) as lossy:
+            with pytest.raises(redis.ConnectionError):
+                async with async_semaphore(lossy, KEY, limit=2, ttl=HOUR):
+                    pytest.fail("ran without a reply")
+
+    asyncio.run(main())
+    assert inspect(client, KEY) is None
+    assert client.info("rl")["rl_lease_granted"] == taken + 2 * attempts
+
+
 def test_a_waiter_whose_connection_breaks_goes_on_waiting(client):
     got = []
 
@@ -320,7 +344,9 @@ def test_a_job_that_blocks_its_event_loop_is_not_stopped_in_time(client, socket)
     assert inspect(client, KEY)["held"] == 1
 
 
-def test_a_job_whose_server_hangs_stops_when_its_lease_has_lapsed(caplog):
+# With a short time-out, renewals fail until the lease has lapsed. With a long one, a renewal is still unanswered then.
+@pytest.mark.parametrize("timeout", [0.1, 60])
+def test_a_job_whose_server_hangs_stops_when_its_lease_has_lapsed(timeout):
     with running_server() as (process, socket):
         stopped = []
 
@@ -329,25 +355,61 @@ def test_a_job_whose_server_hangs_stops_when_its_lease_has_lapsed(caplog):
             try:
                 await asyncio.sleep(HOUR)
             finally:
+                process.send_signal(signal.SIGCONT)
                 stopped.append(1)
 
         async def main():
-            hurried = {"socket_timeout": 0.1, "retry": AsyncRetry(NoBackoff(), 0)}
-            async with runner(socket, ttl=3, **hurried) as jobs:
+            options = {"socket_timeout": timeout, "retry": AsyncRetry(NoBackoff(), 0)}
+            async with runner(socket, ttl=3, **options) as jobs:
                 with pytest.raises(LeaseLost):
-                    await jobs.run(job)
+                    await asyncio.wait_for(jobs.run(job), 30)
 
         try:
             asyncio.run(main())
         finally:
             process.send_signal(signal.SIGCONT)
         assert stopped == [1]
-        assert "was not released, and lapses by itself" in caplog.text
+
+
+def test_a_release_that_fails_is_logged_and_hides_no_result(caplog):
+    with running_server() as (process, socket):
+
+        async def job():
+            process.kill()
+            process.wait()
+            return "a result"
+
+        async def main():
+            async with runner(socket, retry=AsyncRetry(NoBackoff(), 0)) as jobs:
+                assert await jobs.run(job) == "a result"
+
+        asyncio.run(main())
+    assert "was not released, and lapses by itself" in caplog.text
+
+
+def test_a_job_does_not_begin_if_its_lease_has_lapsed_already(client, socket, monkeypatch):
+    def stall(lease, reply):
+        assert reply[0] == 1
+        client.delete(KEY)
+
+    async def main():
+        monkeypatch.setattr(leases.AsyncLease, "_acquired", stall)
+        async with runner(socket) as jobs:
+            with pytest.raises(LeaseLost):
+                await jobs.run(lambda: pytest.fail("ran without a lease"))
+
+    asyncio.run(main())
 
 
 def test_a_job_that_is_cancelled_releases_its_lease_or_leaves_the_line(client, socket):
+    held = []
+
     async def job():
-        await asyncio.sleep(HOUR)
+        try:
+            await asyncio.sleep(HOUR)
+        finally:
+            await asyncio.sleep(0.05)
+            held.append(inspect(client, KEY)["held"])
 
     async def main():
         async with runner(socket) as jobs:
@@ -361,6 +423,7 @@ def test_a_job_that_is_cancelled_releases_its_lease_or_leaves_the_line(client, s
                     await task
                 await until(lambda: waiting(client) == 0)
                 assert (inspect(client, KEY) or {"held": 0})["held"] == (task is waiter)
+            assert held == [1], "the job has ended before its lease does"
             with pytest.raises(Busy), semaphore(client, KEY, limit=0, ttl=1):
                 pytest.fail("ran without a lease")
 

@@ -81,6 +81,14 @@ test('if one limit denies, the others are given back', async () => {
   assert.deepEqual([await used(REQUESTS), await used()], [1, 700]);
 });
 
+test('an abort while the last call is under way gives back its charge', async () => {
+  const control = new AbortController();
+  const calls = { isCluster: false, sendCommand: (command) => redis.sendCommand(command).finally(() => control.abort()) };
+  const call = withBudget(calls, [TOKENS], { ...HURRIED, signal: control.signal }, () => assert.fail('ran after the abort'));
+  await assert.rejects(call, { name: 'AbortError' });
+  assert.deepEqual([await used(), await ids()], [0, 0]);
+});
+
 test('thirty calls wait in line for a budget of four estimates', async () => {
   const seen = [];
   const call = (n) =>
@@ -124,10 +132,10 @@ test('an abort gives back the charge, or leaves the line', async () => {
   assert.deepEqual([await used(REQUESTS), await used()], [0, 0]);
 });
 
-for (const what of ['request', 'reply']) {
+for (const [what, options] of [['request', { maxRetriesPerRequest: 0 }], ['reply', {}]]) {
   test(`a lost ${what} charges once and settles once`, async () => {
     const proxy = await startProxy(server);
-    const lossy = new Redis({ path: proxy.path, ...ONCE });
+    const lossy = new Redis({ path: proxy.path, ...ONCE, ...options });
     lossy.on('error', () => {});
     try {
       const losses = [[what, 'COST'], [what, 'RL.SETTLE']];
@@ -206,6 +214,10 @@ test('a process that restarts is charged once for the same id', async () => {
     charge.used = 350;
   });
   assert.equal(await used(), 350);
+  // The charge that is settled is the first one, whatever the second asks for.
+  await redis.call('RL.FIXED', TOKENS.key, 1000, 3600, 'COST', 300, 'ID', 'job-8');
+  await withBudget(redis, [TOKENS], { estimate: 400, wait: 1, id: 'job-8' }, async () => assert.equal(await used(), 650));
+  assert.equal(await used(), 650);
 });
 
 test('when Redis is down: an error before the request, and none after it', async (context) => {

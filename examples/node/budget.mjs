@@ -23,8 +23,8 @@ export class OverBudget extends Error {
 }
 
 /**
- * A budget of tokens for calls of a language model. What a call costs is known only afterwards, so an estimate is charged before
- * the call, and settled to the tokens that it really used.
+ * A budget of tokens for calls of a language model. What a call costs is known only afterwards, so an estimate is charged
+ * before the call, and settled to the tokens that it really used.
  *
  *     const limits = [
  *       { key: 'llm:tokens', algorithm: 'SLIDE', limit: 100_000, period: 60 },
@@ -36,20 +36,21 @@ export class OverBudget extends Error {
  *       return answer;
  *     });
  *
- * `redis` is a Redis or a Cluster of ioredis, and may be shared: a call that has to wait gets its own connection, from wait.mjs.
- * Set commandTimeout, because ioredis may never reject a call whose connection closed, and set autoResendUnfulfilledCommands to
- * false, because ioredis would also repeat the commands that must not be repeated. A limit with a `cost` counts requests, one
- * without counts tokens. All limits are charged, or none: they are taken in order, each with what is left of the
- * `wait` in seconds, and if one is denied, those before it are given back, and OverBudget is thrown. Wait for longer than the period:
- * the server denies a call at once if its units will not be free in time by themselves, although another call may settle to less.
+ * `redis` is a Redis or a Cluster of ioredis, and may be shared: a call that has to wait gets its own connection, from
+ * wait.mjs. Set commandTimeout, because ioredis may never reject a call whose connection closed, and set
+ * autoResendUnfulfilledCommands to false, because ioredis would also repeat the commands that must not be repeated. A limit
+ * with a `cost` counts requests, one without counts tokens. All limits are charged, or none: they are taken in order, each
+ * with what is left of the `wait` in seconds, and if one is denied, those before it are given back, and OverBudget is
+ * thrown. Wait for longer than the period: the server denies a call at once if its units will not be free in time by
+ * themselves, although another call may settle to less.
  *
- * When `request` ends: if it has set `charge.used`, the charge becomes that. The rest of the estimate is free again at once; more
- * than the estimate is taken now, whatever the limit. If it has not set it, the estimate stays, or, if it throws, everything is
- * given back. A request that fails halfway and has used tokens sets `used` before it throws. To leave the line, abort the `signal`;
- * `request` passes it on to what it calls.
+ * When `request` ends: if it has set `charge.used`, the charge becomes that. The rest of the estimate is free again at once;
+ * more than the estimate is taken now, whatever the limit. If it has not set it, the estimate stays, or, if it throws,
+ * everything is given back. A request that fails halfway and has used tokens sets `used` before it throws. To leave the
+ * line, abort the `signal`; `request` passes it on to what it calls.
  *
- * Each charge has an `id`, by default a new UUID. A call whose reply is lost is repeated with the same id, and charged once. Pass
- * the id of a job if a process that restarts repeats its request. Two charges at the same time need different ids.
+ * Each charge has an `id`, by default a new UUID. A call whose reply is lost is repeated with the same id, and charged once.
+ * Pass the id of a job if a process that restarts repeats its request. Two charges at the same time need different ids.
  */
 export async function withBudget(redis, limits, { estimate, wait, id = randomUUID(), signal }, request) {
   const end = performance.now() + wait * 1000;

@@ -1,5 +1,5 @@
-"""A budget of tokens for calls of a language model, over redis-py for asyncio. What a call costs is known only afterwards, so an
-estimate is charged before the call, and settled to the tokens that it really used.
+"""A budget of tokens for calls of a language model, over redis-py for asyncio. What a call costs is known only afterwards, so
+an estimate is charged before the call, and settled to the tokens that it really used.
 
     budget = Budget(
         redis.asyncio.Redis(),
@@ -11,24 +11,26 @@ estimate is charged before the call, and settled to the tokens that it really us
         charge.used = answer.usage.total_tokens
 
 At the end of the block:
-  used is set            the charge becomes what was used: the rest of the estimate is free again at once, as if it had never been
-                         charged; more than the estimate is taken now, whatever the limit (a debt, which delays later calls)
+  used is set            the charge becomes what was used: the rest of the estimate is free again at once, as if it had never
+                         been charged; more than the estimate is taken now, whatever the limit, and later calls wait for it
   no used, no exception  the estimate stays
   no used, an exception  everything is given back. Cancelling a task is such an exception
 
 If a call fails halfway and has used tokens, as an interrupted stream has, set `used` before the exception leaves the block.
 
-All limits are charged, or none: they are taken in order, each with what is left of the wait, and if one is denied, those before it
-are given back. Put the limit that is usually the first to run out first. The server holds the calls that wait, first come first
-served for each key. Wait for longer than the period, 90 seconds for a limit per minute: the server denies a call at once if its
-units will not be free in time by themselves, although another call may settle to less, and free them earlier.
+All limits are charged, or none: they are taken in order, each with what is left of the wait, and if one is denied, those
+before it are given back. Put the limit that is usually the first to run out first. The server holds the calls that wait,
+first come first served for each key. Wait for longer than the period, 90 seconds for a limit per minute: the server denies a
+call at once if its units will not be free in time by themselves, although another call may settle to less, and free them
+earlier.
 
-Each charge has an id, by default a new uuid4. A call whose reply is lost is repeated with the same id, and charged once. Pass `id`,
-such as the id of a job, if a process that restarts repeats a request: the charge that it made before its restart is still there
-then, and is not made again. Two charges at the same time need different ids.
+Each charge has an id, by default a new uuid4. A call whose reply is lost is repeated with the same id, and charged once.
+Pass `id`, such as the id of a job, if a process that restarts repeats a request: the charge that it made before its restart
+is still there then, and is not made again. Two charges at the same time need different ids.
 
-The server remembers an id until its charge is past: with SLIDE for a period, with FIXED until the window ends, with GCRA and BUCKET
-until nothing is used any more. Then there is nothing to give back, and only what was used above the estimate is charged, with FORCE.
+The server remembers an id until its charge is past: with SLIDE for a period, with FIXED until the window ends, with GCRA and
+BUCKET until nothing is used any more. Then there is nothing to give back, and only what was used above the estimate is
+charged, with FORCE.
 """
 
 import asyncio
@@ -132,9 +134,9 @@ class Budget:
     async def _send(self, command, end=0, pauses=PAUSES_S):
         """Returns the reply, and whether the command had been sent before without a reply. Waits in line until `end`.
 
-        A command is sent on a connection of its own, because it may wait. redis-py's execute_command would give up a waiting call
-        after its socket_timeout, and ask for the whole wait again. A read that fails closes the connection, so the call leaves the
-        line."""
+        A command is sent on a connection of its own, because it may wait. redis-py's execute_command would give up a waiting
+        call after its socket_timeout, and ask for the whole wait again. A read that fails closes the connection, so the call
+        leaves the line."""
         pool = self.client.connection_pool
         sent = 0
         for pause in (*pauses, None):

@@ -157,7 +157,7 @@ def proxy(socket, tmp_path):
 
 @contextlib.contextmanager
 def killed_in_the_middle(program, *arguments):
-    """Runs a program in a separate process until it prints that it is in the middle. Yields a function that kills the process."""
+    """Runs a program in a separate process until it prints that it is in the middle. Yields a function that kills it."""
     here = pathlib.Path(__file__).parent
     command = [sys.executable, "-B", "-c", program, *map(str, arguments)]
     process = subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, text=True)

@@ -11,19 +11,20 @@
     jobs = Jobs(redis.asyncio.Redis(), "reports", limit=4, ttl=30)
     await jobs.run(report, customer, wait=3600)    # renews by itself while report(customer) runs
 
-The server holds the calls that wait, first come first served. The end of the block releases the lease, also after an exception.
-A lease that is neither renewed nor released lapses by itself, `ttl` seconds after its last renewal: so the lease of a process
-that crashed goes to the first in line, without anybody's help.
+The server holds the calls that wait, first come first served. The end of the block releases the lease, also after an
+exception. A lease that is neither renewed nor released lapses by itself, `ttl` seconds after its last renewal: so the lease
+of a process that crashed goes to the first in line, without anybody's help.
 
-This is no lock for correctness. A holder that stalls for longer than its ttl (a paused machine, a blocked event loop) loses its
-lease to another one and is not stopped: it finds out when it renews. Where two holders at once would do harm, the storage that
-they write to must refuse the older one.
+This is no lock for correctness. A holder that stalls for longer than its ttl (a paused machine, a blocked event loop) loses
+its lease to another one and is not stopped: it finds out when it renews. Where two holders at once would do harm, the
+storage that they write to must refuse the older one.
 
-Each lease has an id. The default is a new uuid4 for each lease. Pass `id` to take a lease again after a restart of the process,
-without waiting until it lapses: the id of the job, for example. The same id twice at a time is one lease for both, so only pass
-it if the process before has ended.
+Each lease has an id. The default is a new uuid4 for each lease. Pass `id` to take a lease again after a restart of the
+process, without waiting until it lapses: the id of the job, for example. The same id twice at a time is one lease for both,
+so only pass it if the process before has ended.
 
-A lost reply does no harm: the call is repeated with the same id, and the server answers with the lease that it granted before.
+A lost reply does no harm: the call is repeated with the same id, and the server answers with the lease that it granted
+before.
 """
 
 import asyncio
@@ -162,8 +163,8 @@ class Jobs:
     async def run(self, job, *arguments, wait=0, units=1, id=None):
         """Waits in line for at most `wait` seconds (then raises Busy), runs job(*arguments), and returns its result.
 
-        The lease is renewed at each third of its ttl. When it is lost, the job is cancelled at its next `await`, and LeaseLost is
-        raised. A job must not block the event loop: then nothing is renewed, and nothing is cancelled."""
+        The lease is renewed at each third of its ttl. When it is lost, the job is cancelled at its next `await`, and LeaseLost
+        is raised. A job must not block the event loop: then nothing is renewed, and nothing is cancelled."""
         options = {"limit": self.limit, "ttl": self.ttl, "units": units, "id": id}
         async with async_semaphore(self.client, self.key, timeout=wait, **options) as lease:
             # How long ago the server granted the lease is unknown; a lease that is renewed now lasts a ttl from now at least.
@@ -196,8 +197,9 @@ class Jobs:
                 log.warning("%s: the lease %s was not renewed: %s", self.key, lease.id, error)
 
 
-# A command is sent on a connection of its own, because it may wait. redis-py's execute_command would give up a waiting call after
-# its socket_timeout, and ask for the whole wait again. A read that fails closes the connection, so the call leaves the line.
+# A command is sent on a connection of its own, because it may wait. redis-py's execute_command would give up a waiting call
+# after its socket_timeout, and ask for the whole wait again. A read that fails closes the connection, so the call leaves the
+# line.
 
 
 def _send(client, command, wait=0, pauses=PAUSES_S):

@@ -112,7 +112,8 @@ test('an abort gives back the charge, or leaves the line', async () => {
   const start = () => {
     const control = new AbortController();
     const { signal } = control;
-    const call = withBudget(redis, BOTH, { estimate: 600, wait: LONG_S, signal }, () => sleep(3_600_000, undefined, { signal }));
+    const request = () => sleep(3_600_000, undefined, { signal });
+    const call = withBudget(redis, BOTH, { estimate: 600, wait: LONG_S, signal }, request);
     return [control, assert.rejects(call, { name: 'AbortError' })];
   };
   const [running, failed] = start();

@@ -117,8 +117,9 @@ async function freePorts(count) {
 }
 
 /**
- * Starts a proxy to a server, which loses what a test says. `lose(what, command)` closes the connection on which this command comes
- * next: before it reaches the server ('request'), or when the server has answered it, without passing on the answer ('reply').
+ * Starts a proxy to a server, which loses what a test says. `lose(what, command)` closes the connection on which this command
+ * comes next: before it reaches the server ('request'), or when the server has answered it, without passing on the answer
+ * ('reply').
  */
 export async function startProxy(server) {
   const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));

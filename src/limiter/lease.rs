@@ -18,8 +18,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::ledger::{bounds, Edit, Finish, Ledger, Slot, BLOCK};
-use super::record::{take, RecordError};
+use super::ledger::{bounds, Edit, Finish, Ledger, Slot, WithIds, BLOCK};
+use super::record::{self, take, RecordError};
 use super::{
     Amount, Bytes, Change, Decision, Fact, Holder, Id, Inspection, Instant, Kind, Quota, Request, SettleError, Settlement,
     Snapshot, Span, Spec, Wait, MAX_PERIOD, MIN_PERIOD, MIN_RECORD,
@@ -40,6 +40,8 @@ pub(super) const SPEC: Spec = Spec {
 
 /// The length of the inner record.
 const INNER: usize = 32;
+/// After this many steps, the moment when leases will have lapsed is found in another way, which is faster for many leases.
+const MAX_POPS: usize = 512;
 /// `RL.INSPECT` shows at most this many leases.
 const MAX_HOLDERS: usize = 100;
 
@@ -57,7 +59,7 @@ impl Lease {
 
 /// The leases of a key at a moment.
 pub struct View<'a> {
-    ledger: Option<Ledger<'a>>,
+    ids: Option<WithIds<'a>>,
     quota: Quota,
     now: Instant,
     /// Units that are held.
@@ -85,14 +87,17 @@ enum Place {
 impl<'a> View<'a> {
     pub(super) fn load(lease: &Lease, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
         match stored {
-            None => Ok(Self { ledger: None, quota: lease.quota, now, held: 0, stepped_back: false }),
+            None => Ok(Self { ids: None, quota: lease.quota, now, held: 0, stepped_back: false }),
             Some(bytes) => Ok(Self { quota: lease.quota, ..Self::of_record(bytes, now)? }),
         }
     }
 
     /// The leases in a record, under the policy of its last caller.
     pub(super) fn of_record(bytes: &'a [u8], now: Instant) -> Result<Self, RecordError> {
-        let ledger = Ledger::open(bytes, Kind::Lease)?;
+        let ledger = Ledger::open(bytes, Kind::Lease).map_err(|error| match record::kind(bytes) {
+            Ok(kind) if kind != Kind::Lease => RecordError::OtherAlgorithm(kind),
+            _ => error,
+        })?;
         let mut fields = ledger.inner();
         if fields.len() != INNER {
             return Err(RecordError::Unknown);
@@ -102,9 +107,13 @@ impl<'a> View<'a> {
         let valid = (1..=MAX_LIMIT).contains(&limit) && (MIN_PERIOD..=MAX_PERIOD).contains(&ttl);
         let quota = Quota::new(limit, ttl).filter(|_| valid).ok_or(RecordError::Unknown)?;
         let stepped_back = now < Instant::from_us(latest as i64);
-        let mut view = Self { ledger: Some(ledger), quota, now, held, stepped_back };
+        let mut view = Self { ids: Some(ledger.record()), quota, now, held, stepped_back };
         view.held = view.lapsed().fold(held, |held, (_, slot)| held.saturating_sub(slot.units));
         Ok(view)
+    }
+
+    fn ledger(&self) -> Option<Ledger<'a>> {
+        self.ids.map(WithIds::ledger)
     }
 
     /// The leases that have lapsed, but are still in the ledger.
@@ -112,7 +121,7 @@ impl<'a> View<'a> {
         let now_us = self.now.as_us();
         // The first deadline of all leases, or of a block, shows whether any has lapsed.
         let any = move |aggregate: u128| bounds::unpack(aggregate).0 <= now_us;
-        let ledger = self.ledger.filter(|ledger| any(ledger.header.aggregate));
+        let ledger = self.ledger().filter(|ledger| any(ledger.header.aggregate));
         ledger.into_iter().flat_map(move |ledger| {
             let blocks = (0..ledger.blocks()).filter(move |&block| any(ledger.block(block)));
             let slots = blocks.flat_map(move |block| ledger.block_slots(block));
@@ -122,8 +131,10 @@ impl<'a> View<'a> {
 
     /// The leases that hold units.
     fn holders(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
-        let slots =
-            self.ledger.into_iter().flat_map(|ledger| (0..ledger.blocks()).flat_map(move |block| ledger.block_slots(block)));
+        let slots = self
+            .ledger()
+            .into_iter()
+            .flat_map(|ledger| (0..ledger.blocks()).flat_map(move |block| ledger.block_slots(block)));
         slots.filter(|(_, slot)| slot.is_live() && slot.when > self.now.as_us())
     }
 
@@ -139,7 +150,7 @@ impl<'a> View<'a> {
             let holders = self.holders().filter(|&(index, _)| Some(index) != released);
             return holders.map(|(_, slot)| self.deadline(&slot)).max().unwrap_or(self.now);
         }
-        let Some(ledger) = self.ledger else { return self.now };
+        let Some(ledger) = self.ledger() else { return self.now };
         let last = match released {
             None => ledger.header.aggregate,
             Some(released) => {
@@ -155,7 +166,7 @@ impl<'a> View<'a> {
     /// How long until leases with `units` in all have lapsed, if none is renewed or released.
     fn until_lapsed(&self, units: u64) -> Span {
         let mut places = BinaryHeap::new();
-        if let Some(ledger) = self.ledger {
+        if let Some(ledger) = self.ledger() {
             if self.stepped_back {
                 let holders = self.holders();
                 places.extend(holders.map(|(index, slot)| Reverse((self.deadline(&slot), Place::Slot(index, slot.units)))));
@@ -164,7 +175,12 @@ impl<'a> View<'a> {
                 places.extend((0..ledger.blocks()).map(|block| Reverse((first(block), Place::Block(block)))));
             }
             let mut lapsed = 0_u64;
+            let mut looked_at = 0;
             while let Some(Reverse((at, place))) = places.pop() {
+                looked_at += 1;
+                if looked_at > MAX_POPS {
+                    break;
+                }
                 match place {
                     Place::Block(block) => {
                         let slots =
@@ -182,12 +198,31 @@ impl<'a> View<'a> {
                 }
             }
         }
-        // Only a damaged record has fewer leases than units that are held.
-        self.quota.period()
+        self.until_many_lapsed(units)
+    }
+
+    /// [`Self::until_lapsed`] for many leases: halves the leases by their deadlines until one is left, which takes O(n) in all.
+    #[cold]
+    fn until_many_lapsed(&self, mut units: u64) -> Span {
+        let mut leases: Vec<_> = self.holders().map(|(_, slot)| (self.deadline(&slot), slot.units)).collect();
+        let mut leases = leases.as_mut_slice();
+        while leases.len() > 1 {
+            let middle = (leases.len() - 1) / 2;
+            leases.select_nth_unstable(middle);
+            let (first, last) = leases.split_at_mut(middle + 1);
+            let lapsed = first.iter().fold(0, |sum: u64, &(_, held)| sum.saturating_add(held));
+            leases = if lapsed >= units {
+                first
+            } else {
+                units -= lapsed;
+                last
+            };
+        }
+        leases.first().map_or(Span::ZERO, |(deadline, _)| deadline.since(self.now))
     }
 
     fn find(&self, id: Id<'_>) -> Option<(usize, Slot)> {
-        let ledger = self.ledger?;
+        let ledger = self.ledger()?;
         let index = ledger.find(id)?;
         let slot = ledger.slot(index);
         (slot.when > self.now.as_us()).then_some((index, slot))
@@ -262,7 +297,7 @@ impl<'a> View<'a> {
     where
         'a: 'r,
     {
-        let mut edit = Edit::new(Kind::Lease, self.ledger, self.now);
+        let mut edit = Edit::new(Kind::Lease, self.ledger(), self.now);
         self.lapsed().for_each(|(index, _)| edit.kill(index));
         if self.stepped_back {
             for (index, slot) in self.holders() {
@@ -321,7 +356,7 @@ impl<'a> View<'a> {
         let count = leases.len();
         leases.sort_unstable();
         let holder = |&(deadline, index, units): &(Instant, usize, u64)| Holder {
-            id: self.ledger.map_or(&[][..], |ledger| ledger.id(index)).into(),
+            id: self.ledger().map_or(&[][..], |ledger| ledger.id(index)).into(),
             units,
             left: deadline.since(self.now),
         };

@@ -3,9 +3,13 @@
 import contextlib
 import os
 import pathlib
+import select
 import socket as socket_module
+import socketserver
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 
 import pytest
@@ -89,6 +93,101 @@ def eventually(condition, seconds=20):
     while not condition():
         assert time.monotonic() < deadline, "waited for too long"
         time.sleep(0.005)
+
+
+class Proxy(socketserver.ThreadingUnixStreamServer):
+    """Stands between clients and a server, and loses what a test says. Its `server_address` is a socket for clients."""
+
+    daemon_threads = False
+
+    def __init__(self, address, server):
+        super().__init__(address, Forwarder)
+        self.server_socket = server
+        self.closing = False
+        self.to_lose = []
+        self.lost = []
+
+    def lose(self, what, command):
+        """Closes the connection on which this command comes next: before it reaches the server ("request"), or when the server
+        has answered it, without passing on the answer ("reply")."""
+        self.to_lose.append((what, command))
+
+
+class Forwarder(socketserver.BaseRequestHandler):
+    def handle(self):
+        with socket_module.socket(socket_module.AF_UNIX) as server:
+            server.connect(self.server.server_socket)
+            losing = None
+            while not self.server.closing:
+                for source in select.select([self.request, server], [], [], 0.02)[0]:
+                    try:
+                        data = source.recv(65536)
+                        if not data:
+                            return
+                        if source is server:
+                            if losing:
+                                self.server.lost.append(losing)
+                                return
+                            self.request.sendall(data)
+                            continue
+                        losing = next((each for each in self.server.to_lose if each[1].encode() in data), None)
+                        if losing:
+                            self.server.to_lose.remove(losing)
+                            if losing[0] == "request":
+                                self.server.lost.append(losing)
+                                return
+                        server.sendall(data)
+                    except ConnectionError:
+                        return
+
+
+@pytest.fixture
+def proxy(socket, tmp_path):
+    """A proxy to the server of the fixture `socket`."""
+    with Proxy(str(tmp_path / "proxy.sock"), socket) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            proxy.closing = True
+            proxy.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def killed_in_the_middle(program, *arguments):
+    """Runs a program in a separate process until it prints that it is in the middle. Yields a function that kills it."""
+    here = pathlib.Path(__file__).parent
+    command = [sys.executable, "-B", "-c", program, *map(str, arguments)]
+    process = subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "in the middle\n"
+
+        def kill():
+            process.kill()
+            process.wait()
+
+        yield kill
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def server_s(client):
+    """The server's clock, in seconds."""
+    seconds, micros = client.time()
+    return seconds + micros / 1_000_000
+
+
+def inspect(client, key):
+    """What RL.INSPECT says, by name; None for a missing key."""
+    facts = client.execute_command("RL.INSPECT", key)
+    if facts is None:
+        return None
+    facts = facts if isinstance(facts, dict) else dict(zip(facts[::2], facts[1::2]))
+    return {name.decode() if isinstance(name, bytes) else name: fact for name, fact in facts.items()}
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,17 @@
 """Runs the programs in the README of the recipes and in docs/clients.md. Only the address of the server is replaced."""
 
+import asyncio
 import pathlib
 import re
 import runpy
+import types
 
+import leases
 import pytest
 import ratelimit
+import redis
+
+from conftest import inspect
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -14,7 +20,7 @@ def programs(document):
     return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-DECORATOR, STORAGE = programs("examples/README.md")
+DECORATOR, STORAGE, BUDGET, SEMAPHORE, JOBS = programs("examples/README.md")
 [WAIT] = programs("docs/clients.md")
 
 
@@ -41,6 +47,43 @@ def test_the_storage(tmp_path, socket):
     app.route("/")(lambda: "hello")
     client = app.test_client()
     assert [client.get("/").status_code for _ in range(11)] == [200] * 10 + [429]
+
+
+def test_the_budget(tmp_path, socket):
+    names = run(tmp_path, BUDGET, "redis.asyncio.Redis(", f"redis.asyncio.Redis(unix_socket_path={socket!r}, ")
+    client = redis.Redis(unix_socket_path=socket)
+
+    class Model:
+        async def complete(self, prompt, max_tokens):
+            assert inspect(client, "llm:tokens")["used"] == len(prompt) // 3 + max_tokens
+            return types.SimpleNamespace(usage=types.SimpleNamespace(total_tokens=70))
+
+    async def main():
+        assert (await names["complete"](Model(), "x" * 300)).usage.total_tokens == 70
+        await names["budget"].client.aclose()
+
+    asyncio.run(main())
+    assert inspect(client, "llm:tokens")["used"] == 70
+    assert inspect(client, "llm:requests")["used"] == 1
+
+
+def test_the_semaphore(tmp_path, socket):
+    names = run(tmp_path, SEMAPHORE, "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}, ")
+    client = redis.Redis(unix_socket_path=socket)
+    held = []
+    names["convert"]([1, 2], lambda batch: held.append(inspect(client, "converters")["held"]))
+    assert held == [1, 1] and inspect(client, "converters") is None
+    with pytest.raises(leases.LeaseLost):
+        names["convert"]([1, 2], lambda batch: client.delete("converters"))
+
+
+def test_the_jobs(tmp_path, socket):
+    client = redis.Redis(unix_socket_path=socket)
+    granted = client.info("rl")["rl_lease_granted"]
+    run(tmp_path, JOBS, "redis.asyncio.Redis(", f"redis.asyncio.Redis(unix_socket_path={socket!r}, ")
+    # Each of the three leases is granted and renewed.
+    assert client.info("rl")["rl_lease_granted"] == granted + 6
+    assert inspect(client, "reports") is None
 
 
 def test_the_wait(tmp_path, socket):

@@ -9,6 +9,7 @@ import { createCluster } from '@redis/client';
 import express from 'express';
 import { rateLimit as expressRateLimit } from 'express-rate-limit';
 import { Cluster, Command } from 'ioredis';
+import { withBudget } from '../budget.mjs';
 import { rateLimit } from '../rate-limit.mjs';
 import { RedisRlStore } from '../store.mjs';
 import { waitInLine } from '../wait.mjs';
@@ -22,6 +23,13 @@ let cluster;
 before(async () => (cluster = await startCluster()));
 after(() => cluster?.stop());
 beforeEach(() => Promise.all(cluster.each.map((node) => node.flushall())));
+
+/** A command whose first argument is its key. */
+class Keyed extends Command {
+  getKeys() {
+    return [this.args[0]];
+  }
+}
 
 /** Runs `use` with a cluster client of ioredis that knows the nodes. Returns the number of calls that were redirected. */
 async function ioredis(options, use) {
@@ -103,6 +111,26 @@ for (const enableAutoPipelining of PIPELINING) {
       await Promise.all(KEYS.map((key) => redis.get(`other:${key}`)));
       for (const { granted } of await Promise.all(waiters)) assert.equal(granted, 1);
       assert.equal(await all(), 0);
+    });
+    assert.equal(moved, 0);
+  });
+
+  test(`budget.mjs charges and settles on the nodes that have the keys, ${mode}`, async () => {
+    const moved = await ioredis({ enableAutoPipelining }, async (redis) => {
+      await Promise.all(KEYS.map(async (key) => {
+        const limits = [
+          { key: `requests:${key}`, algorithm: 'FIXED', limit: 10, period: 3600, cost: 1 },
+          { key, algorithm: 'FIXED', limit: 1000, period: 3600 },
+        ];
+        const call = async (charge) => (charge.used = 100);
+        const calls = Array.from({ length: 3 }, () => withBudget(redis, limits, { estimate: 600, wait: 7200 }, call));
+        assert.deepEqual(await Promise.all(calls), [100, 100, 100]);
+        for (const [name, used] of [[key, 300], [`requests:${key}`, 3]]) {
+          const facts = await redis.sendCommand(new Keyed('RL.INSPECT', [name], { replyEncoding: 'utf8' }));
+          assert.equal(facts[facts.indexOf('used') + 1], used);
+        }
+      }));
+      await onEveryNode();
     });
     assert.equal(moved, 0);
   });
@@ -227,5 +255,30 @@ test('node-redis gets the key as an argument', async () => {
     assert.ok((await cluster.moved()) - before > KEYS.length / 3);
   } finally {
     redis.destroy();
+  }
+});
+
+test('a Cluster repeats a command whose connection broke, unless retryDelayOnFailover is 0', async () => {
+  const blocked = async (node) => {
+    const clients = (await node.client('LIST')).split('\n').filter((client) => / flags=\w*b/.test(client));
+    return clients.map((client) => client.match(/^id=(\d+)/)[1]);
+  };
+  for (const [retryDelayOnFailover, repeats] of [[100, true], [0, false]]) {
+    await Promise.all(cluster.each.map((node) => node.flushall()));
+    await ioredis({ retryDelayOnFailover, redisOptions: { autoResendUnfulfilledCommands: false } }, async (redis) => {
+      const call = (...block) => redis.sendCommand(new Keyed('RL.FIXED', ['line', 1, '1h', ...block]));
+      assert.equal((await call())[0], 1);
+      const slot = await redis.cluster('KEYSLOT', 'line');
+      const node = cluster.each[cluster.nodes.findIndex(({ port }) => redis.slots[slot][0].endsWith(`:${port}`))];
+      const reply = call('BLOCK', '2h').then(([granted]) => granted, ({ message }) => message);
+      await eventually(async () => (await blocked(node)).length === 1);
+      const [first] = await blocked(node);
+      await node.client('KILL', 'ID', first);
+      if (repeats) {
+        await eventually(async () => (await blocked(node)).some((id) => id !== first));
+        await node.del('line');
+      }
+      assert.equal(await reply, repeats ? 1 : 'Connection is closed.');
+    });
   }
 });

@@ -6,7 +6,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { startServer } from './server.mjs';
+import { inspect, startServer } from './server.mjs';
 
 const RECIPES = fileURLToPath(new URL('..', import.meta.url));
 
@@ -15,7 +15,7 @@ before(async () => (server = await startServer()));
 after(() => server?.stop());
 
 const readme = await readFile(join(RECIPES, '../README.md'), 'utf8');
-const [middleware, store, wait] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
+const [middleware, store, wait, budget] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
 
 /** Runs a program, and returns its exports. `last` is replaced by `exported`. */
 async function run(program, last, exported) {
@@ -24,7 +24,7 @@ async function run(program, last, exported) {
     // On a busy machine a reply may take longer.
     ['commandTimeout: 200', 'commandTimeout: 20_000'],
     [last, exported],
-    ...['rate-limit', 'store', 'wait'].map((name) => {
+    ...['rate-limit', 'store', 'wait', 'budget'].map((name) => {
       return [`'./${name}.mjs'`, JSON.stringify(pathToFileURL(join(RECIPES, `${name}.mjs`)))];
     }),
   ];
@@ -71,4 +71,21 @@ test('the wait', async () => {
   const { granted, redis } = await run(wait, /if \(granted\).*/, 'export { granted, redis };');
   redis.disconnect();
   assert.equal(granted, 1);
+});
+
+test('the budget', async () => {
+  const { complete, redis } = await run(budget, 'async function complete', 'export { redis };\nexport async function complete');
+  const used = async (key) => (await inspect(redis, key)).used;
+  const model = {
+    async complete(prompt, { maxTokens }) {
+      assert.equal(await used('llm:tokens'), prompt.length / 3 + maxTokens);
+      return { usage: { totalTokens: 70 } };
+    },
+  };
+  try {
+    assert.equal((await complete(model, 'x'.repeat(300))).usage.totalTokens, 70);
+    assert.deepEqual([await used('llm:tokens'), await used('llm:requests')], [70, 1]);
+  } finally {
+    redis.disconnect();
+  }
 });

@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, existsSync, openSync } from 'node:fs';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -114,6 +114,54 @@ async function freePorts(count) {
   const ports = listeners.map((listener) => listener.address().port);
   await Promise.all(listeners.map((listener) => once(listener.close(), 'close')));
   return ports;
+}
+
+/**
+ * Starts a proxy to a server, which loses what a test says. `lose(what, command)` closes the connection on which this command
+ * comes next: before it reaches the server ('request'), or when the server has answered it, without passing on the answer
+ * ('reply').
+ */
+export async function startProxy(server) {
+  const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));
+  const path = join(folder, 'proxy.sock');
+  const sockets = new Set();
+  const toLose = [];
+  const lost = [];
+  const listener = createServer((client) => {
+    const upstream = connect(server.path);
+    const close = () => [client, upstream].forEach((socket) => socket.destroy());
+    let losing;
+    for (const socket of [client, upstream]) sockets.add(socket.on('close', close).on('error', close));
+    client.on('data', (data) => {
+      losing = toLose.find(([, command]) => data.includes(command));
+      if (losing) toLose.splice(toLose.indexOf(losing), 1);
+      if (losing?.[0] !== 'request') return upstream.write(data);
+      lost.push(losing);
+      close();
+    });
+    upstream.on('data', (data) => {
+      if (!losing) return client.write(data);
+      lost.push(losing);
+      close();
+    });
+  });
+  await once(listener.listen(path), 'listening');
+  return {
+    path,
+    lost,
+    lose: (...loss) => toLose.push(loss),
+    async stop() {
+      for (const socket of sockets) socket.destroy();
+      await once(listener.close(), 'close');
+      await rm(folder, { recursive: true });
+    },
+  };
+}
+
+/** What RL.INSPECT says, by name; undefined for a missing key. */
+export async function inspect(client, key) {
+  const facts = await client.call('RL.INSPECT', key);
+  return facts ? Object.fromEntries(facts.flatMap((name, at) => (at % 2 ? [] : [[name, facts[at + 1]]]))) : undefined;
 }
 
 /** Waits until a condition holds. */

@@ -126,6 +126,28 @@ describe('clients that wait', { concurrency: true }, () => {
       assert.equal(await used('socket'), 1);
     }));
 
+  for (const [name, options, end] of [
+    ['lost', {}, undefined],
+    ['lost-timeout', { commandTimeout: 3 * HURRY_MS }, 'Command timed out'],
+    ['lost-at-once', { maxRetriesPerRequest: 0 }, /^Reached the max retries/],
+  ]) {
+    test(`without autoResendUnfulfilledCommands, a call of ioredis whose connection breaks: ${name}`, () =>
+      ioredis(name, { autoResendUnfulfilledCommands: false, ...options }, async (redis) => {
+        let settled;
+        const call = redis.call(...(await exhaust(name))).then(([granted]) => granted, ({ message }) => message);
+        call.then((result) => (settled = result));
+        await has(name, 1);
+        await admin.client('KILL', 'ID', (await inLine(name))[0]);
+        await has(name, 0);
+        await eventually(async () => redis.status === 'ready' && (await redis.ping().catch(() => {})) === 'PONG');
+        if (!end) await sleep(3 * HURRY_MS);
+        else await eventually(() => settled);
+        if (end) assert.match(settled, new RegExp(end));
+        else assert.equal(settled, undefined, 'the client is connected again, and the call is still not settled');
+        assert.equal(await used(name), 10, 'nobody called again');
+      }));
+  }
+
   for (const [name, options] of [
     ['node-redis', {}],
     ['node-redis-1-s', { commandOptions: { timeout: HURRY_MS } }],

@@ -3,6 +3,7 @@
 mod changes;
 mod damage;
 mod exercise;
+mod ids;
 mod leases;
 mod model;
 mod properties;

@@ -11,9 +11,9 @@ use num_rational::BigRational;
 use num_traits::{Signed, ToPrimitive, Zero};
 use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait, MAX_UNITS};
 
-type Q = BigRational;
+pub type Q = BigRational;
 
-fn q(number: impl Into<BigInt>) -> Q {
+pub fn q(number: impl Into<BigInt>) -> Q {
     Q::from_integer(number.into())
 }
 
@@ -68,16 +68,16 @@ impl Rule {
     }
 
     /// Units that are paid in a microsecond, on average.
-    fn rate(&self) -> Q {
+    pub fn rate(&self) -> Q {
         Q::new(self.limit.into(), self.period.into())
     }
 
-    fn steps(&self) -> bool {
+    pub fn steps(&self) -> bool {
         matches!(self.form, Form::Bucket { step: true, .. })
     }
 
     /// The beginning of the window that holds `start`: on the grid with `ALIGN`, at `start` itself without.
-    fn window_holding(&self, start: Q) -> Q {
+    pub fn window_holding(&self, start: Q) -> Q {
         match self.form {
             Form::Fixed { align: Some(offset) } => {
                 let (offset, period) = (q(offset), q(self.period));
@@ -88,7 +88,7 @@ impl Rule {
     }
 
     /// Usage of `used` units under the capacity of `old`, carried over to this policy.
-    fn carry(&self, used: Q, old: &Rule) -> Q {
+    pub fn carry(&self, used: Q, old: &Rule) -> Q {
         let (before, after) = (q(old.capacity()), q(self.capacity()));
         let debt = (&used - &before).max(Q::zero());
         used.min(before).min(after) + debt
@@ -112,7 +112,7 @@ pub enum Silence {
 }
 
 /// The state of a key at some time, under some policy.
-trait Ledger: Clone {
+pub trait Ledger: Clone {
     /// Whether the state differs from that of a missing key.
     fn means(&self) -> bool {
         !self.used().is_zero()
@@ -149,12 +149,36 @@ fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request
         Some(held) => held.clone().bring(rule, now)?,
         None => L::open(rule, now),
     };
+    let (charge, wait) = judge(&ledger, rule, request);
+    if !charge.is_zero() {
+        take(&mut ledger, &charge, wait);
+    }
+    let capacity = q(rule.capacity());
+    let used = ledger.used();
+    let reset = span(if used.is_zero() { Q::zero() } else { ledger.paid_after(&used) });
+    if !charge.is_zero() {
+        Instant::from_us(now).checked_add(reset).ok_or(Silence::Overflow)?;
+        *held = ledger.means().then_some(ledger);
+    }
+    Ok(Decision {
+        granted: whole(charge.abs()),
+        limit: rule.capacity(),
+        remaining: whole((capacity - used).max(Q::zero())),
+        wait,
+        reset,
+        retried: false,
+    })
+}
+
+/// How many units a request takes of a ledger (a negative number: gives back), and its wait. No units: the call is denied, or
+/// there is nothing to give back.
+pub fn judge<L: Ledger>(ledger: &L, rule: &Rule, request: Request) -> (Q, Wait) {
     let capacity = q(rule.capacity());
     let used = ledger.used();
     let fits = (&capacity - &used).floor().max(Q::zero());
     let missing = |n: Q| &used + n - &capacity;
 
-    let (charge, wait) = match request.amount {
+    match request.amount {
         Amount::Cost(n) if q(n) <= fits => (q(n), Wait::NONE),
         Amount::Cost(n) if q(n) > capacity => (Q::zero(), Wait::Never),
         Amount::Cost(n) => {
@@ -169,38 +193,31 @@ fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request
         Amount::UpTo(_) if fits.is_zero() => (Q::zero(), Wait::For(span(ledger.paid_after(&missing(q(1)))))),
         Amount::UpTo(n) => (q(n).min(fits), Wait::NONE),
         Amount::Force(n) => (q(n), Wait::NONE),
-        Amount::Refund(n) => (-q(n).min(used), Wait::NONE),
-    };
+        Amount::Refund(n) => (-q(n).min(used.clone()), Wait::NONE),
+    }
+}
+
+/// Takes what [`judge`] returned.
+pub fn take<L: Ledger>(ledger: &mut L, charge: &Q, wait: Wait) {
     match wait {
-        _ if charge.is_zero() => {}
-        Wait::NONE => ledger.charge(&charge),
-        Wait::For(wait) => ledger.book(&charge, wait.as_us()),
+        Wait::NONE => ledger.charge(charge),
+        Wait::For(wait) => ledger.book(charge, wait.as_us()),
         Wait::Never => unreachable!("a charged amount is granted"),
     }
-    let used = ledger.used();
-    let reset = span(if used.is_zero() { Q::zero() } else { ledger.paid_after(&used) });
-    if !charge.is_zero() {
-        Instant::from_us(now).checked_add(reset).ok_or(Silence::Overflow)?;
-        *held = ledger.means().then_some(ledger);
-    }
-    let whole = |units: Q| units.floor().to_integer().to_u64().expect("a number of units");
-    Ok(Decision {
-        granted: whole(charge.abs()),
-        limit: rule.capacity(),
-        remaining: whole((capacity - used).max(Q::zero())),
-        wait,
-        reset,
-        retried: false,
-    })
+}
+
+/// A number of units, rounded down.
+pub fn whole(units: Q) -> u64 {
+    units.floor().to_integer().to_u64().expect("a number of units")
 }
 
 /// A time in whole microseconds, rounded up, and at most the longest that a reply can express.
-fn span(time: Q) -> Span {
+pub fn span(time: Q) -> Span {
     Span::from_us(time.ceil().to_integer().to_u64().unwrap_or(u64::MAX))
 }
 
 /// A ledger that carries its usage over to another policy.
-trait Meter: Ledger {
+pub trait Meter: Ledger {
     fn rule(&self) -> &Rule;
     /// The time of the stored usage: that of the write, the beginning of the window, or the last step.
     fn dated(&self) -> Q;
@@ -220,6 +237,12 @@ trait Meter: Ledger {
 /// cases counts.
 fn bring<M: Meter>(held: M, rule: &Rule, now: i64) -> Result<M, Silence> {
     let open = M::open(rule, now);
+    let outcomes = outcomes(&held, rule, now).into_iter().map(|outcome| outcome.unwrap_or_else(|| open.clone()));
+    Ok(outcomes.min_by_key(Ledger::used).expect("some change"))
+}
+
+/// The states at `now` for each time of the change; `None`: the state no longer differs from a missing key.
+pub fn outcomes<M: Meter>(held: &M, rule: &Rule, now: i64) -> Vec<Option<M>> {
     let now = q(now);
     let mut changes = vec![now.clone()];
     if held.rule() != rule {
@@ -234,20 +257,19 @@ fn bring<M: Meter>(held: M, rule: &Rule, now: i64) -> Result<M, Silence> {
         });
         changes.extend([dated.clone(), now.clone().min(dated + paid)]);
     }
-    let outcomes = changes.iter().map(|change| held.changed(change, rule, &now).unwrap_or_else(|| open.clone()));
-    Ok(outcomes.min_by_key(Ledger::used).expect("some change"))
+    changes.iter().map(|change| held.changed(change, rule, &now)).collect()
 }
 
 /// `FIXED`: a window and its count.
 #[derive(Clone, Debug)]
 pub struct Fixed {
-    rule: Rule,
-    now: Q,
+    pub rule: Rule,
+    pub now: Q,
     /// The beginning of the present window.
-    start: Q,
+    pub start: Q,
     /// The time that is stored. It lies in that window.
-    kept: Q,
-    count: Q,
+    pub kept: Q,
+    pub count: Q,
 }
 
 impl Meter for Fixed {
@@ -318,9 +340,9 @@ impl Ledger for Fixed {
 /// `GCRA`: the theoretical arrival time.
 #[derive(Clone, Debug)]
 pub struct Gcra {
-    rule: Rule,
-    now: Q,
-    tat: Q,
+    pub rule: Rule,
+    pub now: Q,
+    pub tat: Q,
 }
 
 impl Meter for Gcra {
@@ -372,11 +394,11 @@ impl Ledger for Gcra {
 /// `BUCKET`: tokens, below zero in debt, and the time at which tokens were last added.
 #[derive(Clone, Debug)]
 pub struct Bucket {
-    rule: Rule,
-    now: Q,
-    tokens: Q,
-    last: Q,
-    written: Q,
+    pub rule: Rule,
+    pub now: Q,
+    pub tokens: Q,
+    pub last: Q,
+    pub written: Q,
 }
 
 impl Meter for Bucket {
@@ -448,36 +470,36 @@ impl Ledger for Bucket {
 }
 
 /// The period and tick of a caller, and since which eighth of the log's period no other caller has been granted units.
-type Alone = ((u64, u64), i128);
+pub type Alone = ((u64, u64), i128);
 
 /// `SLIDE`: every grant, with the last instant of its tick.
 #[derive(Clone, Debug)]
 pub struct Slide {
-    rule: Rule,
-    now: i128,
+    pub rule: Rule,
+    pub now: i128,
     /// The tick of the log, and how long the log keeps grants.
-    tick: i128,
-    period: i128,
+    pub tick: i128,
+    pub period: i128,
     /// If callers with several policies share the log: the period and tick of one of them, and since which eighth of the
     /// log's period no other caller has been granted units.
-    shared: Option<Alone>,
+    pub shared: Option<Alone>,
     /// The time of the last write.
-    written: i128,
+    pub written: i128,
     /// Whether a write has found an entry in the future. From then on the log does not know how far ahead it is.
-    ahead: bool,
-    entries: Vec<Entry>,
+    pub ahead: bool,
+    pub entries: Vec<Entry>,
     /// Entries that had expired at a write: the log may have dropped them.
-    dropped: Vec<Entry>,
+    pub dropped: Vec<Entry>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    end: i128,
-    units: u64,
+pub struct Entry {
+    pub end: i128,
+    pub units: u64,
 }
 
 /// The last instant of the tick that holds `instant`.
-fn end_of_tick(instant: i128, tick: i128) -> i128 {
+pub fn end_of_tick(instant: i128, tick: i128) -> i128 {
     instant - instant.rem_euclid(tick) + tick - 1
 }
 
@@ -486,17 +508,17 @@ fn round_up(n: i128, to: i128) -> i128 {
 }
 
 impl Slide {
-    const MAX_USED: u64 = u32::MAX as u64;
+    pub const MAX_USED: u64 = u32::MAX as u64;
     /// The most ticks in a period of a log that several callers share.
     const MOST_TICKS: i128 = 1 << 28;
 
     /// Whether a part of the entry's tick is in the window (now - period, now].
-    fn counts(&self, entry: &Entry) -> bool {
+    pub fn counts(&self, entry: &Entry) -> bool {
         entry.end > self.now - i128::from(self.rule.period)
     }
 
     /// The tick, the period and the sharing of the log after a write.
-    fn plan(&self) -> (i128, i128, Option<Alone>) {
+    pub fn plan(&self) -> (i128, i128, Option<Alone>) {
         let caller = (self.rule.period, self.rule.tick());
         let (period, tick) = (i128::from(caller.0), i128::from(caller.1));
         let alone = (tick, period, None);
@@ -530,7 +552,7 @@ impl Slide {
 
     /// The end of an entry on other ticks: that of the tick which holds the old end. Units that were granted by now do not
     /// move past the present tick.
-    fn moved(&self, entry: &Entry, tick: i128) -> i128 {
+    pub fn moved(&self, entry: &Entry, tick: i128) -> i128 {
         let end = if tick == self.tick { entry.end } else { end_of_tick(entry.end, tick) };
         if entry.end <= end_of_tick(self.now, self.tick) && tick != self.tick {
             end.min(end_of_tick(self.now, tick))
@@ -551,12 +573,12 @@ impl Slide {
     }
 
     /// Adds `units` at the tick of `instant`, or at that of the last entry if that is later: ticks ascend.
-    fn enter(&mut self, units: &Q, instant: i128) {
+    pub fn enter(&mut self, units: &Q, instant: i128) {
         let end = end_of_tick(instant, self.tick).max(self.entries.last().map_or(i128::MIN, |last| last.end));
         self.entries.push(Entry { end, units: units.to_integer().to_u64().expect("a number of units") });
     }
 
-    fn end_write(&mut self) {
+    pub fn end_write(&mut self) {
         self.written = self.now;
         self.ahead |= self.lead() > 0;
     }
@@ -567,7 +589,7 @@ impl Slide {
     }
 
     /// All units in the log.
-    fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.entries.iter().map(|entry| entry.units).sum()
     }
 }

@@ -70,10 +70,10 @@ impl<'a> Edit<'a> {
         Some(self.changed.get(&index).copied().unwrap_or_else(|| old.slot(index)))
     }
 
-    /// The newest slots, as many as one block has.
+    /// The newest slots of the old record, as many as one block has.
     pub(in crate::limiter) fn newest(&self) -> impl Iterator<Item = Slot> + '_ {
         let slots = self.old_len().saturating_sub(BLOCK)..self.old_len();
-        slots.filter_map(|index| self.slot(index)).chain(self.added.map(|(_, slot)| slot))
+        slots.filter_map(|index| self.slot(index))
     }
 
     /// The aggregate of a block of the old record.
@@ -242,11 +242,16 @@ impl<'a> Edit<'a> {
         for (id, index) in old {
             let Some(stored) = self.slot(index) else { break };
             let slot = (finish.moved)(stored);
+            let stays = slot.is_live() && !(finish.is_past)(&stored);
+            if slot.emptied {
+                kept.extend(stays.then_some((id, slot)));
+                continue;
+            }
             if dropped.0 != slot.when && !finish.one_level {
                 dropped = (slot.when, 0);
             }
             let slot = Slot { weight: slot.weight.wrapping_add(dropped.1), ..slot };
-            if slot.is_live() && !(finish.is_past)(&stored) {
+            if stays {
                 kept.push((id, slot));
                 dropped.1 = 0;
             } else {

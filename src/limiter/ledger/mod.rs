@@ -47,6 +47,8 @@ const MAX_SLOTS: usize = 2 * MAX_IDS;
 pub(super) const HEADER: usize = 72;
 /// The length of a slot without its id, in bytes.
 const SLOT: usize = 48;
+/// The bit of a slot's first eight bytes that holds [`Slot::emptied`]. The units need far fewer bits.
+const EMPTIED: u64 = 1 << 63;
 const CELL: usize = 4;
 const AGGREGATE: usize = 16;
 
@@ -184,6 +186,9 @@ pub(super) struct Slot {
     pub(super) acts_at: Instant,
     /// See [`layers`].
     pub(super) weight: u128,
+    /// SLIDE: the units were given back, and then a charge was granted in an earlier tick. Such a slot is not in the order of
+    /// ticks, and has no weight.
+    pub(super) emptied: bool,
 }
 
 /// A charge that a decision makes, as far as the ledger remembers it.
@@ -207,7 +212,7 @@ impl Charge<'_> {
 impl Slot {
     /// A slot for `units`. [`Edit::append`] fills in the length of the id.
     pub(super) const fn new(units: u64, when: i64, span_us: u64, acts_at: Instant) -> Self {
-        Self { len: 0, units, when, span_us, acts_at, weight: 0 }
+        Self { len: 0, units, when, span_us, acts_at, weight: 0, emptied: false }
     }
 
     /// The decision on a call that repeats the charge.
@@ -233,18 +238,20 @@ impl Slot {
         let len = units as u8 as usize;
         Self {
             len: if len > id_room { 0 } else { len },
-            units: units >> 8,
+            units: (units & !EMPTIED) >> 8,
             when: word(bytes, 8) as i64,
             span_us: word(bytes, 16),
             acts_at: Instant::from_us(word(bytes, 24) as i64),
             weight: aggregate(bytes, id_room + SLOT - AGGREGATE),
+            emptied: units & EMPTIED != 0,
         }
     }
 
     /// The fields before the id.
     fn head(&self) -> [u8; SLOT - AGGREGATE] {
         let mut bytes = [0; SLOT - AGGREGATE];
-        bytes[..8].copy_from_slice(&(self.units << 8 | self.len as u64).to_le_bytes());
+        let emptied = if self.emptied { EMPTIED } else { 0 };
+        bytes[..8].copy_from_slice(&(emptied | self.units << 8 | self.len as u64).to_le_bytes());
         bytes[8..16].copy_from_slice(&self.when.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.span_us.to_le_bytes());
         bytes[24..].copy_from_slice(&self.acts_at.as_us().to_le_bytes());
@@ -331,20 +338,18 @@ impl<'a> Ledger<'a> {
         blocks.chain(weights).fold(0, u128::wrapping_add)
     }
 
-    /// [`Slot::when`] of slot `index`.
-    fn when(&self, index: usize) -> i64 {
-        word(self.bytes, self.header.slot_at(index) + 8) as i64
-    }
-
-    /// The number of slots whose [`Slot::when`] is less than `when`. The slots must be in the order of their `when`s.
+    /// The index after the last slot whose [`Slot::when`] is less than `when`. The slots must be in the order of their `when`s,
+    /// except the emptied ones.
     pub(super) fn slots_before(&self, when: i64) -> usize {
         let (mut start, mut end) = (0, self.len());
         while start < end {
             let middle = start + (end - start) / 2;
-            if self.when(middle) < when {
-                start = middle + 1;
-            } else {
-                end = middle;
+            let at = |index: &usize| self.header.slot_at(*index);
+            // Few slots are emptied, if any.
+            let in_order = |index: &usize| word(self.bytes, at(index)) & EMPTIED == 0;
+            match (middle..end).find(in_order) {
+                Some(index) if (word(self.bytes, at(&index) + 8) as i64) < when => start = index + 1,
+                _ => end = middle,
             }
         }
         start

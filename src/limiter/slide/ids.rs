@@ -106,17 +106,11 @@ impl<'a> View<'a> {
         self.count(index).wrapping_sub(self.count_before(index))
     }
 
-    /// The tick until whose end, and a period more, a charge is remembered, as the record has it. It is the tick of the charge. But
-    /// when a booking has been given back, later charges may lie before it, and [`Slot::when`] then is theirs.
-    fn remembered_tick(&self, slot: &Slot) -> i64 {
-        slot.when.max(self.log.grid.tick_at(slot.acts_at).try_into().unwrap_or(i64::MAX))
-    }
-
     /// Whether a charge is past, so that its id is forgotten: its tick has left the window.
     fn is_past(&self, slot: &Slot) -> bool {
         let period_us = self.grid.period_us.max(self.log.grid.period_us);
         let grid = Grid { period_us, ..self.log.grid };
-        grid.expiry_us(i128::from(self.remembered_tick(slot)) - i128::from(self.shift)) <= self.now.as_us().into()
+        grid.expiry_us(i128::from(slot.when) - i128::from(self.shift)) <= self.now.as_us().into()
     }
 
     /// The charge that is remembered under this id, with its place in the ledger.
@@ -195,10 +189,7 @@ impl<'a> View<'a> {
             if let Some(id) = charge.id {
                 let tick = i64::try_from(next.tick).unwrap_or(i64::MAX);
                 let level = u128::from(self.level_of_planned(&plan, next.tick).wrapping_add(units));
-                let slot = charge.slot(tick, self.now);
-                let start = Instant::saturating(next.tick.saturating_mul(plan.grid.tick_us.into()));
-                let acts_at = slot.acts_at.max(start);
-                edit.append(id, Slot { weight: level.saturating_sub(sum), acts_at, ..slot });
+                edit.append(id, Slot { weight: level.saturating_sub(sum), ..charge.slot(tick, self.now) });
             }
         }
 
@@ -245,15 +236,16 @@ impl<'a> View<'a> {
             let Some(Moved { grid, shift, last, cut }) = rewritten else { return slot };
             let placed = self.place_slot(slot.when, shift, grid);
             let shift_us = i128::from(shift) * i128::from(self.log.grid.tick_us);
-            let gone = placed > last || slot.when > cut;
+            let emptied = slot.emptied || placed > last || slot.when > cut;
             Slot {
-                when: i64::try_from(placed.min(last)).unwrap_or(i64::MIN),
+                when: i64::try_from(placed).unwrap_or(i64::MAX),
                 acts_at: Instant::saturating(i128::from(slot.acts_at.as_us()) - shift_us),
-                weight: if gone { 0 } else { slot.weight & LOWER },
+                weight: if emptied { 0 } else { slot.weight & LOWER },
+                emptied,
                 ..slot
             }
         };
-        let newest = edit.newest().filter(Slot::is_live).map(|slot| self.remembered_tick(&slot)).max();
+        let newest = edit.newest().filter(Slot::is_live).map(|slot| slot.when).max();
         let remembered_us = newest.map_or(0, |tick| {
             let end_us = (i128::from(tick) - i128::from(self.shift) + 1) * i128::from(self.log.grid.tick_us) - 1;
             end_us + i128::from(plan.grid.period_us)
@@ -289,13 +281,13 @@ impl<'a> View<'a> {
     }
 
     /// Prepares a grant at `tick`, on the present grid: the layers of its slots must not exceed its level, and later slots, whose
-    /// units were given back, come to lie in this tick. Returns the sum of the layers of this tick.
+    /// units were given back, leave the order of ticks. Returns the sum of the layers of this tick.
     fn trim_tick(&self, edit: &mut Edit<'_>, tick: i128) -> u128 {
         let tick = i64::try_from(tick).unwrap_or(i64::MAX);
         let slots = self.slots_of(tick);
         for index in slots.end..edit.old_len() {
-            if let Some(slot) = edit.slot(index) {
-                edit.set(index, Slot { when: tick, weight: 0, ..slot });
+            if let Some(slot) = edit.slot(index).filter(|slot| !slot.emptied) {
+                edit.set(index, Slot { emptied: true, weight: 0, ..slot });
             }
         }
         let level = self.entry_of(tick).map_or(0, |index| self.level(index));
@@ -309,6 +301,10 @@ impl<'a> View<'a> {
         let mut start = 0;
         let mut sum_of_tick = 0;
         while let Some(first) = edit.slot(start) {
+            if first.emptied {
+                start += 1;
+                continue;
+            }
             let slots = start..self.slots_of(first.when).end.max(start + 1);
             let level = self.entry_of(first.when).map_or(0, |index| self.level(index));
             let sum = edit.trim(slots.clone(), self.layers(slots.clone()), level.into(), LOWER);
@@ -355,7 +351,7 @@ impl<'a> View<'a> {
         let mut slots = (0..edit.old_len()).filter_map(|index| edit.slot(index)).peekable();
         let mut given_back = 0_u32;
         for index in 0..end {
-            while let Some(slot) = slots.next_if(|slot| slot.when <= self.raw_tick(index)) {
+            while let Some(slot) = slots.next_if(|slot| slot.emptied || slot.when <= self.raw_tick(index)) {
                 given_back = given_back.wrapping_add((slot.weight >> 64) as u32);
             }
             let count = self.log.count(index).wrapping_sub(given_back);
@@ -394,10 +390,10 @@ impl<'a> View<'a> {
     fn give_back(&self, mut edit: Edit<'_>, index: usize, slot: Slot, less: u64, bytes: &mut Bytes) -> (Decision, Change) {
         let tick = slot.when;
         let start = self.slots_of(tick).start;
-        let entry = self.entry_of(tick).map(|entry| (entry, self.level(entry)));
+        let entry = self.entry_of(tick).filter(|_| !slot.emptied).map(|entry| (entry, self.level(entry)));
         let level = entry.map_or(0, |(_, level)| level);
-        let given_back = u128::from(less).min(self.layers(start..index + 1)).min(level.into());
-        edit.take(start..index + 1, given_back, LOWER);
+        let given_back = u128::from(less).min(self.layers(start.min(index)..index + 1)).min(level.into());
+        edit.take(start.min(index)..index + 1, given_back, LOWER);
         let used = self.used().wrapping_sub(given_back as u32);
 
         // The entries at the end without units are removed, so that later grants need not come after them.

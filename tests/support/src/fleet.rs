@@ -546,14 +546,16 @@ impl InFlight {
     }
 }
 
-/// How many units are used in each of these keys, as a node reports.
+/// How many units are used in each of these keys, or held by leases, as a node reports.
 pub fn used<'a>(client: &mut Connection, keys: impl Iterator<Item = &'a str>) -> Vec<i64> {
     let mut pipe = redis::pipe();
     for key in keys {
         pipe.cmd("RL.INSPECT").arg(key);
     }
     let reports: Vec<Option<BTreeMap<String, Value>>> = pipe.query(client).expect("reports");
-    let used = |report: Option<BTreeMap<String, Value>>| match report.map(|mut report| report.remove("used")) {
+    // A lease does not use units, but holds them.
+    let field = |mut report: BTreeMap<String, Value>| report.remove("used").or_else(|| report.remove("held"));
+    let used = |report: Option<BTreeMap<String, Value>>| match report.map(field) {
         None => 0,
         Some(Some(Value::Int(used))) => used,
         Some(other) => panic!("used: {other:?}"),

@@ -19,6 +19,8 @@ use support::fleet::{used, Caller, Fleet, InFlight, SHARDS};
 use support::{call, command, Load};
 
 const CALLERS: usize = 8;
+/// How often a caller repeats its last call after the end of the load, at most.
+const MAX_REPEATS: u32 = 2_000;
 /// The number of hash tags. At first, each shard serves the slots of a third of them.
 const TAGS: usize = 12;
 /// The limit of each key, per day.
@@ -49,6 +51,10 @@ enum Kind {
     Forced,
     /// Calls also give back units that were granted.
     Refunded,
+    /// Each call has an id, with which it is repeated until there is a reply.
+    Named,
+    /// As `Named`. The charges are settled to fewer units, and the leases are released.
+    Settled,
     /// The first of two keys that `RL.ALL` charges.
     Pair,
     /// The second of these keys.
@@ -66,7 +72,19 @@ const fn lane(
     Lane { name, limiter, options, clause, most, kind }
 }
 
-const LANES: [Lane; 14] = [
+impl Kind {
+    /// Whether units are given back.
+    fn gives_back(self) -> bool {
+        matches!(self, Self::Refunded | Self::Settled)
+    }
+
+    /// Whether the units that were granted before a crash may be counted after it: the reply was lost, and the call repeated.
+    fn repeats(self) -> bool {
+        matches!(self, Self::Named | Self::Settled)
+    }
+}
+
+const LANES: [Lane; 19] = [
     lane("fixed", "FIXED", "", "COST n", 3, Kind::Limited),
     lane("slide", "SLIDE", "", "COST n", 3, Kind::Limited),
     lane("gcra", "GCRA", "", "UPTO n", 5, Kind::Limited),
@@ -79,6 +97,11 @@ const LANES: [Lane; 14] = [
     lane("penalty", "GCRA", "", "FORCE n", 3, Kind::Forced),
     lane("back", "SLIDE", "", "COST n", 3, Kind::Refunded),
     lane("return", "BUCKET", "", "COST n", 3, Kind::Refunded),
+    lane("named", "FIXED", "", "COST n", 3, Kind::Named),
+    lane("ids", "SLIDE", "", "COST n", 3, Kind::Named),
+    lane("estimate", "SLIDE", "", "COST n", 5, Kind::Settled),
+    lane("budget", "BUCKET", "", "COST n", 5, Kind::Settled),
+    lane("lease", "LEASE", "", "COST n", 3, Kind::Settled),
     lane("first", "FIXED", "", "", 3, Kind::Pair),
     lane("second", "SLIDE", "", "", 3, Kind::Second),
 ];
@@ -218,14 +241,28 @@ struct Tally {
     looks: u64,
     errors: BTreeMap<String, u64>,
     wrong: Vec<String>,
+    /// The number of the caller.
+    caller: usize,
+    /// The number of ids that the caller has used.
+    ids: u64,
+    /// The call that is repeated, because its reply was lost: its key, id and units.
+    unanswered: Option<(Place, String, i64)>,
+    /// Calls that were repeated, and those of them that had been granted already.
+    repeated: u64,
+    /// What the caller's ids hold: the key, the id and the units.
+    held: Vec<(Place, String, i64)>,
+    settled: u64,
 }
 
 impl Tally {
     fn work(caller: usize, seed: u64, books: &Books, cluster_client: &ClusterClient, load: &Load) -> Self {
         let mut rng = Rng(seed ^ (caller as u64 + 1).wrapping_mul(0x5851_f42d_4c95_7f2d));
         let mut client = Caller::new(cluster_client);
-        let mut tally = Self::default();
-        while load.goes_on() {
+        let mut tally = Self { caller, ..Self::default() };
+        // The last call is repeated, too, until there is a reply.
+        let mut after = 0;
+        while load.goes_on() || tally.unanswered.is_some() && after < MAX_REPEATS {
+            after += u32::from(!load.goes_on());
             tally.calls += 1;
             if let Err(error) = books.in_flight.run(caller, || tally.step(&mut rng, books, &mut client)) {
                 let kind = kind(&error);
@@ -242,6 +279,10 @@ impl Tally {
 
     /// Makes one call.
     fn step(&mut self, rng: &mut Rng, books: &Books, client: &mut Caller) -> RedisResult<()> {
+        if self.unanswered.is_some() {
+            self.repeated += 1;
+            return self.charge(books, client);
+        }
         match rng.below(100) {
             0..10 => {
                 let (name, words) = PACED[rng.below(PACED.len() as u64) as usize];
@@ -286,6 +327,22 @@ impl Tally {
                 }
                 rows.iter().for_each(|row| self.check(row, units, &key));
             }
+            Kind::Settled if rng.below(3) == 0 && !self.held.is_empty() => {
+                let (place, id, units) = self.held.swap_remove(rng.below(self.held.len() as u64) as usize);
+                let (key, lease) = (books.name(place), LANES[place.lane].limiter == "LEASE");
+                let left = if lease { 0 } else { rng.below(units as u64 + 1) as i64 };
+                let reply: Option<[i64; 5]> = client.call(&key, &command(&format!("RL.SETTLE {key} {id} {left}")))?;
+                if let Some(row) = reply {
+                    books.note(place, left - units);
+                    self.settled += 1;
+                    self.check(&row, units, &key);
+                }
+            }
+            Kind::Named | Kind::Settled => {
+                self.ids += 1;
+                self.unanswered = Some((place, format!("{}-{}", self.caller, self.ids), units));
+                self.charge(books, client)?;
+            }
             Kind::Refunded if rng.below(3) == 0 => {
                 let row = client.limit(&key, &format!("RL.{limiter} {key} {LIMIT} 1d {options} REFUND {units}"))?;
                 books.note(place, -row[0]);
@@ -300,6 +357,21 @@ impl Tally {
                     self.wrong.push(format!("{key}: FORCE {units} took {}", row[0]));
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Makes the call that has no reply yet.
+    fn charge(&mut self, books: &Books, client: &mut Caller) -> RedisResult<()> {
+        let Some((place, id, units)) = self.unanswered.clone() else { return Ok(()) };
+        let Lane { limiter, options, clause, kind, .. } = LANES[place.lane];
+        let (key, clause) = (books.name(place), clause.replace('n', &units.to_string()));
+        let row = client.limit(&key, &format!("RL.{limiter} {key} {LIMIT} 1d {options} {clause} ID {id}"))?;
+        self.unanswered = None;
+        books.note(place, row[0]);
+        self.judge(&row, units, &key);
+        if row[0] > 0 && kind == Kind::Settled {
+            self.held.push((place, id, units));
         }
         Ok(())
     }
@@ -327,6 +399,8 @@ impl Tally {
         self.granted += other.granted;
         self.denied += other.denied;
         self.looks += other.looks;
+        self.repeated += other.repeated;
+        self.settled += other.settled;
         other.errors.into_iter().for_each(|(kind, count)| *self.errors.entry(kind).or_default() += count);
         self.wrong.extend(other.wrong);
         self
@@ -542,7 +616,8 @@ impl Run<'_> {
             let last = std::mem::replace(&mut self.last[*index], Last { granted, survived });
             let place = self.books.place(*index);
             let lost = (granted - last.granted) - (survived - last.survived);
-            if LANES[place.lane].kind != Kind::Refunded && lost > 0 {
+            let kind = LANES[place.lane].kind;
+            if !kind.gives_back() && !kind.repeats() && lost > 0 {
                 LOST.fetch_add(lost, Ordering::Relaxed);
                 KEYS_HIT.fetch_add(1, Ordering::Relaxed);
             }
@@ -563,6 +638,8 @@ impl Run<'_> {
         row("granted", tally.granted);
         row("denied", tally.denied);
         row("peeks and inspections", tally.looks);
+        row("calls repeated with their id", tally.repeated);
+        row("settled and released", tally.settled);
         println!("errors after the client's own retries");
         tally.errors.iter().for_each(|(kind, count)| row(kind, count));
         println!("events");
@@ -591,9 +668,10 @@ impl Run<'_> {
         let mut impossible = tally.wrong.clone();
         impossible.append(&mut self.wrong);
         verdict("every reply and every record is possible", format!("{} are not", impossible.len()), &impossible);
-        let Audit { keys, spent, over, lost, halves } = self.audit(begin);
+        let Audit { keys, spent, over, twice, lost, halves } = self.audit(begin);
         let figures = format!("{keys} keys, of which {spent} are used up");
         verdict("no key has granted more than its limit and what crashes have lost", figures, &over);
+        verdict("a call that is repeated with its id is charged once", format!("{} keys hold more", twice.len()), &twice);
         verdict("nothing granted since a crash is missing", format!("{} keys miss some", lost.len()), &lost);
         verdict("RL.ALL has charged both keys or none", format!("{} differ", halves.len()), &halves);
         let unserved = self.unserved();
@@ -631,12 +709,16 @@ impl Run<'_> {
             let name = self.books.name(place);
             audit.keys += usize::from(used > 0);
             audit.spent += usize::from(used >= LIMIT);
-            if used > most || kind != Kind::Refunded && since > most - survived {
+            let exact = !kind.gives_back() && !kind.repeats();
+            if used > most || exact && since > most - survived {
                 audit.over.push(format!(
                     "{name}: {granted} granted of which {survived} survived, {since} since; it holds {used} of {most}"
                 ));
             }
-            if kind != Kind::Refunded && used + refill < survived + since {
+            if kind == Kind::Named && used > granted + since {
+                audit.twice.push(format!("{name}: {} granted in all, it holds {used}", granted + since));
+            }
+            if exact && used + refill < survived + since {
                 audit.lost.push(format!("{name}: {survived} survived, {since} granted since, it holds {used}"));
             }
             if kind == Kind::Second && held[index] != held[self.books.index(Place { lane: place.lane - 1, ..place })] {
@@ -663,6 +745,7 @@ struct Audit {
     keys: usize,
     spent: usize,
     over: Vec<String>,
+    twice: Vec<String>,
     lost: Vec<String>,
     halves: Vec<String>,
 }

@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use redis::{Connection, ConnectionLike, Value};
-use support::{command, info, server_program, Server};
-
-const PIPELINE: usize = 16;
+use redis::{Connection, Value};
+use support::{info, server_program, Server};
+use tools::ids::make;
 
 /// A server in callgrind. It executes calls sixteen at a time.
 pub struct Counted {
@@ -28,17 +27,7 @@ impl Counted {
 
     /// Makes calls. An error is a reply as well.
     pub fn make(&mut self, calls: &[String]) -> Vec<Value> {
-        let replies = calls.chunks(PIPELINE).flat_map(|batch| {
-            let mut pipe = redis::pipe();
-            batch.iter().for_each(|words| {
-                pipe.add_command(command(words));
-            });
-            let replies = self.client.req_packed_commands(&pipe.get_packed_pipeline(), 0, batch.len());
-            let replies = replies.expect("replies");
-            assert_eq!(replies.len(), batch.len());
-            replies
-        });
-        replies.collect()
+        make(&mut self.client, calls)
     }
 
     /// Makes calls, and returns their replies and the instructions of all of them.

@@ -70,12 +70,12 @@ fn main() -> ExitCode {
     let base_module = base;
     let base = base_module.as_ref().map(|base| least(base));
     let more = if base.is_some() { format!("{:>10} {:>10}", "base", "change") } else { String::new() };
-    println!("{:<34} {:>14} {:>10} {:>10} {more}", "", "instructions", "of SET..EX", "of INCR");
+    println!("{:<38} {:>14} {:>10} {:>10} {more}", "", "instructions", "of SET..EX", "of INCR");
     for (index, ((name, ..), &count)) in ROWS.iter().zip(&counts).enumerate() {
         let ratio = |to: u64| count as f64 / to as f64;
         let base = base.as_ref().map(|base| base[index]);
         let more = base.map_or_else(String::new, |base| format!("{base:>10} {:>+9.1}%", 100.0 * (ratio(base) - 1.0)));
-        println!("{name:<34} {count:>14} {:>10.2} {:>10.2} {more}", ratio(set), ratio(incr));
+        println!("{name:<38} {count:>14} {:>10.2} {:>10.2} {more}", ratio(set), ratio(incr));
     }
     let rows = ids::count(&support::module()).expect("a module that knows ids");
     with_ids(&rows, base_module.and_then(|base| ids::count(&base)).as_deref())
@@ -95,14 +95,14 @@ fn with_ids(rows: &[Row], base: Option<&[Row]>) -> ExitCode {
             } else {
                 String::new()
             };
-            println!("\n{:<34} {few:>14} {many:>14} {:>10} {:>10} {more}", "", "ratio", "at most");
+            println!("\n{:<38} {few:>14} {many:>14} {:>10} {:>10} {more}", "", "ratio", "at most");
         }
         let change = |size: usize| {
             let base = base?[index].counts[size];
             Some(format!("{base:>10} {:>+9.1}%", 100.0 * (counts[size] as f64 / base as f64 - 1.0)))
         };
         let more = [0, 1].into_iter().filter_map(change).collect::<Vec<_>>().join(" ");
-        println!("{name:<34} {:>14} {:>14} {:>10.2} {most:>10} {more}", counts[0], counts[1], row.ratio());
+        println!("{name:<38} {:>14} {:>14} {:>10.2} {most:>10} {more}", counts[0], counts[1], row.ratio());
         if row.ratio() > *most {
             missed.push(name);
         }
@@ -110,10 +110,7 @@ fn with_ids(rows: &[Row], base: Option<&[Row]>) -> ExitCode {
     if missed.is_empty() {
         return ExitCode::SUCCESS;
     }
-    println!(
-        "\nToo many instructions with many ids: {}",
-        missed.iter().map(|name| name.as_str()).collect::<Vec<_>>().join("; ")
-    );
+    println!("\nToo many instructions with many ids: {}", missed.iter().map(|name| **name).collect::<Vec<_>>().join("; "));
     ExitCode::FAILURE
 }
 

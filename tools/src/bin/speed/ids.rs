@@ -34,6 +34,8 @@ struct Held {
     bytes: i64,
     /// The most bytes while ids were ended and others added.
     most_bytes: i64,
+    /// The length of its value when it took the most bytes; `None` for a sorted set.
+    length: Option<i64>,
     stream: Vec<Stream>,
 }
 
@@ -65,7 +67,7 @@ fn hold(client: &mut Connection, group: &Group, sha: &str) -> Held {
     };
     let mut keys = Keys::fill(group, 1, ids, |calls| run(client, calls)).expect("a module that knows ids");
     let bytes = usage(client);
-    let mut most_bytes = bytes;
+    let (mut most_bytes, mut length) = (bytes, None);
     let mut stream = Vec::new();
     let mut add = |kind: &tools::ids::Call, sum: i64, calls: usize| {
         stream.push(Stream { name: kind.name.into(), bytes_per_call: sum as f64 / calls as f64 });
@@ -76,7 +78,10 @@ fn hold(client: &mut Connection, group: &Group, sha: &str) -> Held {
         let replies = run(client, &calls);
         let bytes = info(client, "replication", "master_repl_offset") - before;
         keys.check(kind, &calls, &replies);
-        most_bytes = most_bytes.max(usage(client));
+        if usage(client) >= most_bytes {
+            most_bytes = usage(client);
+            length = redis::cmd("STRLEN").arg("key:0").query(client).ok();
+        }
         bytes
     };
     let mut added = 0;
@@ -96,7 +101,7 @@ fn hold(client: &mut Connection, group: &Group, sha: &str) -> Held {
         add(other, bytes, SEGMENT);
     }
     let name = group.add.name.split(" ..").next().and_then(|name| name.split(',').next()).expect("a command");
-    Held { name: name.into(), ids, bytes, most_bytes, stream }
+    Held { name: name.into(), ids, bytes, most_bytes, length, stream }
 }
 
 /// The memory of the only key.
@@ -120,18 +125,21 @@ pub fn report(section: &Section) -> String {
         writeln!(text, "| {} | {:.0} |", row.name, row.bytes_per_call).expect("a string");
     }
     text.push_str(
-        "\n| key | ids | bytes after they were added | most bytes while ids come and go |\n|---|---:|---:|---:|\n",
+        "\n| key | ids | bytes after they were added | most bytes while ids come and go | length of the value then |\n\
+         |---|---:|---:|---:|---:|\n",
     );
-    for Held { name, ids, bytes, most_bytes, .. } in held {
+    for Held { name, ids, bytes, most_bytes, length, .. } in held {
         let [ids, bytes, most] = [*ids as f64, *bytes as f64, *most_bytes as f64].map(grouped);
-        writeln!(text, "| {name} | {ids} | {bytes} | {most} |").expect("a string");
+        let length = length.map_or("-".into(), |length| grouped(length as f64));
+        writeln!(text, "| {name} | {ids} | {bytes} | {most} | {length} |").expect("a string");
     }
     write!(
         text,
-        "\nThe bytes of a key are what `MEMORY USAGE` answers.\n\n\
+        "\nThe bytes of a key are the result of `MEMORY USAGE`. For a string that grows, the server reserves up to twice its length.\n\n\
          The tables below have {rounds} rounds, made as described under [Speed](#speed), with a load from a loop of our own: it can \
          send a new id with each call. Where a row names two calls, it sends them one after the other, and they count as one call. \
-         The keys of the leases and of the sorted sets have five other holders. On the hot key, `RL.GCRA .. ID` without `RL.SETTLE` fills the key with all the ids that it can remember, \
+         The keys of the leases and of the sorted sets have five other holders. On the hot key, \
+         `RL.GCRA .. ID` without `RL.SETTLE` fills the key with all the ids that it can remember, \
          65 536, and then forgets one with each call. All ratios are to `{SET_OWN}`.\n"
     )
     .expect("a string");

@@ -41,7 +41,7 @@ sanitize: ## Run the tests with AddressSanitizer in the module
 	@scripts/sanitize.sh
 
 SECONDS ?= 600
-fuzz: ## Fuzz the pure parts: replay all kept inputs, then look for new ones, SECONDS=600 for each of five targets
+fuzz: ## Fuzz the pure parts: replay all kept inputs, then look for new ones, SECONDS=600 for each of six targets
 	@SECONDS_EACH="$(SECONDS)" scripts/fuzz.sh
 
 mutants: ## Change the pure core in one place at a time, and list the changes that no test notices (FILE=, ONLY=, SHARD=0/8)

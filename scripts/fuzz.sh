@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Fuzzes the pure parts: the grammar, records, sequences of calls compared with the exact model, and the queues. First replays
+# Fuzzes the pure parts: the grammar, records and ledgers, sequences of calls and histories with ids compared with exact models,
+# and the queues. First replays
 # all kept inputs, then looks for new ones for SECONDS_EACH seconds for each target.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_rust
 need c++
-targets=(grammar record ledger calls queue)
+targets=(grammar record ledger calls histories queue)
 seconds=${SECONDS_EACH:-600}
 fuzzed=$root/target/fuzz
 if ! cargo fuzz --version >/dev/null 2>&1; then

@@ -3,9 +3,9 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use redis_rl::limiter::{MAX_PERIOD};
-use redis_rl_fuzz::steps::{DecideError};
+use redis_rl::limiter::MAX_PERIOD;
 use redis_rl_fuzz::model::{Key, Model, Rule, Silence};
+use redis_rl_fuzz::steps::DecideError;
 use redis_rl_fuzz::{rules, start, Call, Clock, Step};
 
 /// The most calls in a sequence. The model computes with rational numbers, which is slow: so many calls take about a

@@ -6,8 +6,8 @@ use std::fmt::Display;
 
 use libfuzzer_sys::fuzz_target;
 use redis_rl::commands::parsers::{
-    parse_cl_throttle, parse_gcra, parse_limit, parse_numkeys, parse_peek, parse_rules, parse_top, Rule, ThrottleArgs, TopArgs,
-    MAX_TOP_KEYS,
+    parse_cl_throttle, parse_gcra, parse_lease, parse_limit, parse_numkeys, parse_peek, parse_release, parse_rules,
+    parse_settle, parse_top, Rule, SettleArgs, ThrottleArgs, TopArgs, MAX_TOP_KEYS,
 };
 use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, Span};
 use redis_rl::limiter::{MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
@@ -21,11 +21,17 @@ fn policy_in_range(policy: &Policy) {
 }
 
 fn in_range(rule: &Rule) {
-    let Rule { policy, request, block } = rule;
+    let Rule { policy, request, block, names_amount, renew } = rule;
     policy_in_range(policy);
     let (Amount::Cost(n) | Amount::UpTo(n) | Amount::Force(n) | Amount::Refund(n)) = request.amount;
     assert!((1..=MAX_UNITS).contains(&n), "{rule:?}");
     let (cost, upto) = (matches!(request.amount, Amount::Cost(_)), matches!(request.amount, Amount::UpTo(_)));
+    assert!(*names_amount || request.amount == Amount::Cost(1), "{rule:?}");
+    assert!(request.id.is_none() || cost || upto, "{rule:?}");
+    assert!(
+        policy.kind() == Kind::Lease && cost && request.ahead == Span::ZERO || policy.kind() != Kind::Lease && !renew,
+        "{rule:?}"
+    );
     assert!(request.ahead == Span::ZERO || cost && block.is_none() && request.ahead <= DAY, "{rule:?}");
     assert!(block.is_none_or(|span| (cost || upto) && Span::ZERO < span && span <= DAY), "{rule:?}");
 
@@ -34,6 +40,12 @@ fn in_range(rule: &Rule) {
         // A debt or a wait past the end of time.
         Err(error) => assert_eq!(error, DecideError::Overflow, "{rule:?}"),
     }
+}
+
+/// The rule without its id, which is case-sensitive.
+fn without_id(mut rule: Rule<'_>) -> Rule<'_> {
+    rule.request.id = None;
+    rule
 }
 
 fn accepted<T>(result: Result<T, impl Display>) -> Option<T> {
@@ -49,6 +61,7 @@ fn short_and_printable(text: &str) {
 fn only_takes(rule: &Rule, upto: bool) {
     let known = matches!(rule.request.amount, Amount::Cost(_)) || upto && matches!(rule.request.amount, Amount::UpTo(_));
     assert!(known && rule.request.ahead == Span::ZERO && rule.block.is_none(), "{rule:?}");
+    assert!(rule.request.id.is_none() && !rule.renew, "{rule:?}");
     in_range(rule);
 }
 
@@ -58,11 +71,16 @@ fuzz_target!(|line: &[u8]| {
     let words = split(line);
     for &kind in Kind::ALL {
         let rule = accepted(parse_limit(kind, &words[..]));
+        if kind == Kind::Lease {
+            assert_eq!(accepted(parse_lease(&words[..])), rule.filter(|rule| rule.request.id.is_some()));
+        }
         if let Some(rule) = &rule {
             in_range(rule);
         }
         for line in [line.to_ascii_lowercase(), line.to_ascii_uppercase()] {
-            assert_eq!(parse_limit(kind, &split(&line)[..]).ok(), rule, "letter case matters");
+            let words = split(&line);
+            let other = parse_limit(kind, &words[..]).ok().map(without_id);
+            assert_eq!(other, rule.map(without_id), "letter case matters");
         }
         // The other commands read the words that they accept in the same way.
         let name = kind.name().as_bytes();
@@ -80,7 +98,9 @@ fuzz_target!(|line: &[u8]| {
     if let Some(rule) = accepted(parse_peek(&words[..])) {
         only_takes(&rule, true);
     }
-    for ThrottleArgs { policy, amount } in [accepted(parse_cl_throttle(&words[..])), accepted(parse_gcra(&words[..]))].into_iter().flatten() {
+    for ThrottleArgs { policy, amount } in
+        [accepted(parse_cl_throttle(&words[..])), accepted(parse_gcra(&words[..]))].into_iter().flatten()
+    {
         policy_in_range(&policy);
         assert!(policy.limit() > 0);
         match amount {
@@ -88,6 +108,10 @@ fuzz_target!(|line: &[u8]| {
             Some(Amount::Cost(n) | Amount::Refund(n)) => assert!((1..=MAX_UNITS).contains(&n), "{amount:?}"),
             Some(_) => panic!("{amount:?}"),
         }
+    }
+    let released = accepted(parse_release(&words[..]));
+    if let Some(SettleArgs { id, units }) = accepted(parse_settle(&words[..])) {
+        assert!(units <= MAX_UNITS && released == Some(SettleArgs { id, units: 0 }));
     }
     if let Some(TopArgs::List(most)) = accepted(parse_top(&words[..])) {
         assert!((1..=MAX_TOP_KEYS as usize).contains(&most));

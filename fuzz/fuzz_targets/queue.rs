@@ -5,9 +5,9 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use redis_rl::limiter::{self, Amount, Bytes, Decision, Instant, Policy, RecordError, Request, Span, Wait};
-use redis_rl_fuzz::steps::{Change, DecideError, Steps};
 use redis_rl::queue::{KeyState, Queues, Waiter};
 use redis_rl_fuzz::model::{Form, Key, Rule};
+use redis_rl_fuzz::steps::{Change, DecideError, Steps};
 use redis_rl_fuzz::{rules, units};
 
 const MS: u64 = 1_000;
@@ -127,6 +127,10 @@ impl KeyState for Place {
         error.into()
     }
 
+    fn other_cost(held: u64) -> DecideError {
+        unreachable!("no lease of {held} units")
+    }
+
     fn commit(&mut self, change: &limiter::Change, bytes: &Bytes, now: Instant) -> std::result::Result<(), DecideError> {
         self.apply(&Change::with(change, bytes), now);
         Ok(())
@@ -185,7 +189,7 @@ impl World {
         let deadline = now.saturating_add(patience);
         place.waiting.push(Client { number, policy, amount, deadline });
         self.next += 1;
-        let waiter = Waiter { client: number, policy, request, joined: now, deadline };
+        let waiter = Waiter { client: number, policy, amount, names_amount: true, id: None, joined: now, deadline };
         self.queues.join(db, name, waiter, &self.places[at], now.saturating_add(need));
         assert!(self.queues.next_wake().is_some_and(|wakes| wakes <= deadline));
     }

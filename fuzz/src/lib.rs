@@ -1,11 +1,15 @@
 //! What the targets share: policies and calls made of arbitrary bytes, near enough to each other that something happens.
 
-#[path = "../../tests/core/steps.rs"]
-pub mod steps;
-#[path = "../../tests/core/model.rs"]
-pub mod model;
 #[path = "../../tests/core/exercise.rs"]
 pub mod exercise;
+// Its property tests and examples are compiled, but not run.
+#[allow(dead_code, unused_imports)]
+#[path = "../../tests/core/ids/mod.rs"]
+pub mod ids;
+#[path = "../../tests/core/model.rs"]
+pub mod model;
+#[path = "../../tests/core/steps.rs"]
+pub mod steps;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use model::{Form, Key, Rule};
@@ -88,7 +92,8 @@ pub fn start(u: &mut Unstructured<'_>) -> Result<i64> {
 }
 
 /// So many thousandths of `n`.
-fn share(n: u64, permille: u64) -> u64 {
+/// So many thousandths of a number.
+pub fn share(n: u64, permille: u64) -> u64 {
     (u128::from(n) * u128::from(permille) / 1_000) as u64
 }
 

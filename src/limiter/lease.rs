@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::ledger::{bounds, Edit, Finish, Ledger, Slot, BLOCK};
-use super::record::{take, RecordError};
+use super::record::{self, take, RecordError};
 use super::{
     Amount, Bytes, Change, Decision, Fact, Holder, Id, Inspection, Instant, Kind, Quota, Request, SettleError, Settlement,
     Snapshot, Span, Spec, Wait, MAX_PERIOD, MIN_PERIOD, MIN_RECORD,
@@ -40,6 +40,8 @@ pub(super) const SPEC: Spec = Spec {
 
 /// The length of the inner record.
 const INNER: usize = 32;
+/// After this many steps, the moment when leases will have lapsed is found in another way, which is faster for many leases.
+const MAX_POPS: usize = 512;
 /// `RL.INSPECT` shows at most this many leases.
 const MAX_HOLDERS: usize = 100;
 
@@ -92,7 +94,10 @@ impl<'a> View<'a> {
 
     /// The leases in a record, under the policy of its last caller.
     pub(super) fn of_record(bytes: &'a [u8], now: Instant) -> Result<Self, RecordError> {
-        let ledger = Ledger::open(bytes, Kind::Lease)?;
+        let ledger = Ledger::open(bytes, Kind::Lease).map_err(|error| match record::kind(bytes) {
+            Ok(kind) if kind != Kind::Lease => RecordError::OtherAlgorithm(kind),
+            _ => error,
+        })?;
         let mut fields = ledger.inner();
         if fields.len() != INNER {
             return Err(RecordError::Unknown);
@@ -164,7 +169,12 @@ impl<'a> View<'a> {
                 places.extend((0..ledger.blocks()).map(|block| Reverse((first(block), Place::Block(block)))));
             }
             let mut lapsed = 0_u64;
+            let mut looked_at = 0;
             while let Some(Reverse((at, place))) = places.pop() {
+                looked_at += 1;
+                if looked_at > MAX_POPS {
+                    break;
+                }
                 match place {
                     Place::Block(block) => {
                         let slots =
@@ -182,8 +192,27 @@ impl<'a> View<'a> {
                 }
             }
         }
-        // Only a damaged record has fewer leases than units that are held.
-        self.quota.period()
+        self.until_many_lapsed(units)
+    }
+
+    /// [`Self::until_lapsed`] for many leases: halves the leases by their deadlines until one is left, which takes O(n) in all.
+    #[cold]
+    fn until_many_lapsed(&self, mut units: u64) -> Span {
+        let mut leases: Vec<_> = self.holders().map(|(_, slot)| (self.deadline(&slot), slot.units)).collect();
+        let mut leases = leases.as_mut_slice();
+        while leases.len() > 1 {
+            let middle = (leases.len() - 1) / 2;
+            leases.select_nth_unstable(middle);
+            let (first, last) = leases.split_at_mut(middle + 1);
+            let lapsed = first.iter().fold(0, |sum: u64, &(_, held)| sum.saturating_add(held));
+            leases = if lapsed >= units {
+                first
+            } else {
+                units -= lapsed;
+                last
+            };
+        }
+        leases.first().map_or(Span::ZERO, |(deadline, _)| deadline.since(self.now))
     }
 
     fn find(&self, id: Id<'_>) -> Option<(usize, Slot)> {

@@ -11,6 +11,7 @@ use redis_rl::limiter::{
 use redis_rl::queue::{KeyState, Queues, Waiter};
 
 mod examples;
+mod ids;
 
 const MS: u64 = 1_000;
 /// The most by which a grant may be late without delaying those after it.

@@ -43,7 +43,12 @@ fn a_wrong_node_redirects_and_a_cluster_client_follows() {
         ("RL.BUCKET #bucket 10 1d RESERVE 1", false),
         ("RL.GCRA #gcra 10 1d FORCE 2", false),
         ("RL.SLIDE #slide 10 1d REFUND 1", false),
+        ("RL.GCRA #gcra 10 1d ID a", false),
+        ("RL.SETTLE #gcra a 2", false),
+        ("RL.RELEASE #gcra a", false),
+        ("RL.LEASE #lease 10 1d ID a", false),
         ("RL.ALL 2 #fixed #gcra FIXED 10 1d GCRA 10 1d", false),
+        ("RL.PEEK LEASE #lease 10 1d", true),
         ("RL.PEEK BUCKET #bucket 10 1d", true),
         ("RL.INSPECT #slide", true),
     ];
@@ -64,8 +69,8 @@ fn a_wrong_node_redirects_and_a_cluster_client_follows() {
         let reply: RedisResult<Value> = command.query(shards);
         assert_eq!(reply.is_ok(), reads, "{words} on the replica: {reply:?}");
     }
-    assert_eq!(call::<i64>(&mut fleet.client(owner), &format!("CLUSTER COUNTKEYSINSLOT {slot}")), 4);
-    assert_eq!(call::<i64>(&mut fleet.client(owner), "DBSIZE"), 4);
+    assert_eq!(call::<i64>(&mut fleet.client(owner), &format!("CLUSTER COUNTKEYSINSLOT {slot}")), 5);
+    assert_eq!(call::<i64>(&mut fleet.client(owner), "DBSIZE"), 5);
 
     let together = command(&format!("RL.ALL 2 {tag}a {tag}b FIXED 1 1d SLIDE 5 1d"));
     let mut caller = Caller::new(&fleet.cluster_client());
@@ -219,6 +224,19 @@ fn a_slot_that_moves_under_load_grants_to_the_unit() {
     let slots: Vec<_> = tags.iter().map(|tag| fleet.slot(tag)).collect();
     let keys = keys(&tags);
     let cluster_client = fleet.cluster_client();
+    // Charges and leases whose ids move along.
+    let mut caller = Caller::new(&cluster_client);
+    let with_ids: Vec<(&str, String, String)> = tags
+        .iter()
+        .flat_map(|tag| ["FIXED", "SLIDE", "GCRA", "BUCKET", "LEASE"].map(|limiter| (tag, limiter)))
+        .map(|(tag, limiter)| {
+            (&**tag, format!("RL.{limiter} {tag}ids:{limiter} 10 1d COST 4 ID a"), format!("{tag}ids:{limiter}"))
+        })
+        .collect();
+    for (tag, charge, _) in &with_ids {
+        let row = caller.call::<[i64; 5]>(tag, &command(charge)).expect("a reply");
+        assert_eq!(row[..3], [4, 10, 6], "{charge}");
+    }
     let load = Load::new(&keys, ms(8));
     let total = || keys.iter().map(Key::granted).sum::<i64>();
     let all = LIMIT * keys.len() as i64;
@@ -239,7 +257,13 @@ fn a_slot_that_moves_under_load_grants_to_the_unit() {
     assert!(moves >= 6, "{moves} moves");
     assert_eq!(load.errors(), [""; 0], "the client follows redirects, so that its callers see no error");
     assert_exact(&fleet, &keys);
-    assert_eq!(fleet.assert_replicated(), keys.len());
+    assert_eq!(fleet.assert_replicated(), keys.len() + with_ids.len());
+    for (tag, charge, name) in &with_ids {
+        let again = caller.call::<[i64; 5]>(tag, &command(charge)).expect("a reply");
+        assert_eq!(again[..3], [4, 10, 6], "{charge}");
+        let released = caller.call::<Option<[i64; 5]>>(tag, &command(&format!("RL.RELEASE {name} a"))).expect("a reply");
+        assert_eq!(released.map(|row| row[2]), Some(10), "{name}");
+    }
     fleet.assert_healthy();
 }
 

@@ -106,7 +106,7 @@ fn with_all_commands() -> Server {
 /// The documentation of every command of the module.
 fn all_docs(client: &mut Connection) -> Vec<Docs> {
     let names: Vec<String> = call(client, "COMMAND LIST FILTERBY MODULE rl");
-    assert!(names.len() >= 11, "{names:?}");
+    assert!(names.len() >= 14, "{names:?}");
     names.iter().map(|name| docs(client, name)).collect()
 }
 
@@ -191,7 +191,8 @@ fn value(argument: &Argument, call: &[Argument]) -> Option<String> {
         ("key", _) => format!("key:{}", KEYS.fetch_add(1, Ordering::Relaxed)),
         ("integer", "numkeys") => call.iter().filter(|argument| argument.kind == "key").count().to_string(),
         ("integer", _) => "1".into(),
-        ("string", "period") => "60s".into(),
+        ("string", "period" | "ttl") => "60s".into(),
+        ("string", "id") => "an-id".into(),
         ("string", "offset" | "duration") => "1s".into(),
         _ => panic!("no known value for {argument:?}"),
     })
@@ -221,11 +222,12 @@ fn and(words: &[String], word: &str) -> Vec<String> {
 
 /// The error, if these words exclude each other. COMMAND DOCS has no way to describe that.
 fn conflict(words: &[String]) -> Option<String> {
-    const NOT_WITH: [(&str, &[&str]); 2] = [("RESERVE", &["UPTO", "FORCE", "REFUND"]), ("BLOCK", &["FORCE", "REFUND"])];
+    const NOT_WITH: [(&str, &[&str]); 3] =
+        [("ID", &["FORCE", "REFUND"]), ("RESERVE", &["UPTO", "FORCE", "REFUND"]), ("BLOCK", &["FORCE", "REFUND"])];
     let given = |keyword: &str| words.iter().any(|word| word == keyword);
-    let (wait, amounts) = NOT_WITH.into_iter().find(|(wait, _)| given(wait))?;
-    let amount = amounts.iter().find(|amount| given(amount))?;
-    Some(format!("ERR {amount} and {wait} can't be combined"))
+    let pairs = NOT_WITH.into_iter().flat_map(|(other, amounts)| amounts.iter().map(move |amount| (other, amount)));
+    let (other, amount) = pairs.into_iter().find(|(other, amount)| given(other) && given(amount))?;
+    Some(format!("ERR {amount} and {other} can't be combined"))
 }
 
 #[test]
@@ -338,7 +340,10 @@ fn no_undocumented_keyword_is_accepted() {
             .map_or_else(BTreeSet::new, |last| last.ways().iter().filter_map(|way| way[0].token.clone()).collect());
         for branch in branches(&arguments, 1) {
             let options = options(&branch);
-            for word in candidates.difference(&tokens(&options)) {
+            // Keywords of options, and of arguments that each call has.
+            let required = branch.iter().filter(|argument| !argument.optional && argument.kind != "pure-token").cloned();
+            let known = tokens(&options.iter().cloned().chain(required).collect::<Vec<_>>());
+            for word in candidates.difference(&known) {
                 let refusal =
                     if again.contains(word) { "ERR more rules than keys".into() } else { too_much(&name, &options, word) };
                 assert_refused(&mut client, &name, &and(&words(&shortest(&branch)), word), &refusal);
@@ -418,10 +423,14 @@ fn every_value_is_required_and_of_the_documented_type() {
                     let mut words = words(&call);
                     let end = words_before(&call, place + 1);
                     if ["integer", "string"].contains(&&*argument.kind) {
-                        words[end - 1] = "word".into();
+                        // Any word is an id, but an id is not empty.
+                        words[end - 1] = if argument.name == "id" { "" } else { "word" }.into();
                         assert_refused(&mut client, &name, &words, &must_be(&name, argument));
                         if let Some(token) = &argument.token {
-                            assert_refused(&mut client, &name, &words[..end - 1], &needs_value(&name, token));
+                            // The server itself counts the words that each call needs.
+                            let missing = "ERR wrong number of arguments".into();
+                            let refusal = if place < shortest.len() { missing } else { needs_value(&name, token) };
+                            assert_refused(&mut client, &name, &words[..end - 1], &refusal);
                         }
                     }
                 }
@@ -551,7 +560,7 @@ fn at_prompt(screen: &vt100::Screen) -> bool {
 
 #[test]
 fn redis_cli_shows_hints_while_one_types() {
-    const TAKING: &str = "[COST units|UPTO units|FORCE units|REFUND units] [RESERVE duration|BLOCK duration]";
+    const TAKING: &str = "[COST units|UPTO units|FORCE units|REFUND units] [ID id] [RESERVE duration|BLOCK duration]";
     const ALGORITHMS: [(&str, &str); 4] = [
         ("FIXED", "[ALIGN offset]"),
         ("SLIDE", "[SEGMENTS segments]"),
@@ -573,7 +582,10 @@ fn redis_cli_shows_hints_while_one_types() {
     let rules = each(&|name, options| format!("{name} limit period {options} [COST units]"));
     terminal.assert_hint("RL.ALL ", &format!("numkeys key [key ...] {rules} [{rules} ...]"));
     let peeks = each(&|name, options| format!("{name} key limit period {options} [COST units|UPTO units]"));
-    terminal.assert_hint("RL.PEEK ", &peeks);
+    terminal.assert_hint("RL.PEEK ", &format!("{peeks}|LEASE key limit ttl [COST units]"));
+    terminal.assert_hint("RL.LEASE ", "key limit ttl ID id [COST units] [RENEW] [BLOCK duration]");
+    terminal.assert_hint("RL.SETTLE ", "key id units");
+    terminal.assert_hint("RL.RELEASE ", "key id");
     terminal.assert_hint("RL.INSPECT ", "key");
     terminal.assert_hint("RL.TOP ", "[n|RESET]");
     terminal.assert_hint("CL.THROTTLE ", "key max_burst count_per_period period [quantity]");

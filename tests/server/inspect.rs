@@ -26,31 +26,31 @@ fn every_algorithm_in_words() {
     for (words, expected) in [
         (
             "RL.FIXED key 10 1d COST 3",
-            r#"algorithm "FIXED", limit 10, period_ms 86400000, used 3, remaining 7, reset_ms 86400 s, debt 0, window_start_ms a moment, window_end_ms a moment, waiting 0"#,
+            r#"algorithm "FIXED", limit 10, period_ms 86400000, used 3, remaining 7, reset_ms 86400 s, debt 0, window_start_ms a moment, window_end_ms a moment, ids 0, ids_units 0, waiting 0"#,
         ),
         (
             "RL.FIXED key 10 1d FORCE 13",
-            r#"algorithm "FIXED", limit 10, period_ms 86400000, used 13, remaining 0, reset_ms 172800 s, debt 3, window_start_ms a moment, window_end_ms a moment, waiting 0"#,
+            r#"algorithm "FIXED", limit 10, period_ms 86400000, used 13, remaining 0, reset_ms 172800 s, debt 3, window_start_ms a moment, window_end_ms a moment, ids 0, ids_units 0, waiting 0"#,
         ),
         (
             "RL.SLIDE key 10 86450 COST 3",
-            r#"algorithm "SLIDE", limit 10, period_ms 86450000, used 3, remaining 7, reset_ms 86500 s, debt 0, bookings 0, tick_us 1319123, entries 1, entries_stored 1, oldest_ms a moment, newest_ms a moment, waiting 0"#,
+            r#"algorithm "SLIDE", limit 10, period_ms 86450000, used 3, remaining 7, reset_ms 86500 s, debt 0, bookings 0, tick_us 1319123, entries 1, entries_stored 1, oldest_ms a moment, newest_ms a moment, ids 0, ids_units 0, waiting 0"#,
         ),
         (
             "RL.SLIDE key 10 43225 COST 8; RL.SLIDE key 10 43225 COST 5 RESERVE 1d",
-            r#"algorithm "SLIDE", limit 10, period_ms 43225000, used 13, remaining 0, reset_ms 86500 s, debt 3, bookings 5, tick_us 659562, entries 2, entries_stored 2, oldest_ms a moment, newest_ms a moment, waiting 0"#,
+            r#"algorithm "SLIDE", limit 10, period_ms 43225000, used 13, remaining 0, reset_ms 86500 s, debt 3, bookings 5, tick_us 659562, entries 2, entries_stored 2, oldest_ms a moment, newest_ms a moment, ids 0, ids_units 0, waiting 0"#,
         ),
         (
             "RL.GCRA key 10 1d BURST 20 COST 4",
-            r#"algorithm "GCRA", limit 10, period_ms 86400000, used 4, remaining 16, reset_ms 34600 s, debt 0, burst 20, tat_ms a moment, waiting 0"#,
+            r#"algorithm "GCRA", limit 10, period_ms 86400000, used 4, remaining 16, reset_ms 34600 s, debt 0, burst 20, tat_ms a moment, ids 0, ids_units 0, waiting 0"#,
         ),
         (
             "RL.BUCKET key 10 1d COST 4",
-            r#"algorithm "BUCKET", limit 10, period_ms 86400000, used 4, remaining 6, reset_ms 34600 s, debt 0, capacity 10, tokens 6, step "no", next_step_ms (nil), waiting 0"#,
+            r#"algorithm "BUCKET", limit 10, period_ms 86400000, used 4, remaining 6, reset_ms 34600 s, debt 0, capacity 10, tokens 6, step "no", next_step_ms (nil), ids 0, ids_units 0, waiting 0"#,
         ),
         (
             "RL.BUCKET key 10 90000.0005s STEP FORCE 25",
-            r#"algorithm "BUCKET", limit 10, period_ms "90000000.5", used 25, remaining 0, reset_ms 270000 s, debt 15, capacity 10, tokens -15, step "yes", next_step_ms a moment, waiting 0"#,
+            r#"algorithm "BUCKET", limit 10, period_ms "90000000.5", used 25, remaining 0, reset_ms 270000 s, debt 15, capacity 10, tokens -15, step "yes", next_step_ms a moment, ids 0, ids_units 0, waiting 0"#,
         ),
     ] {
         call::<()>(&mut client, "DEL key");

@@ -25,6 +25,18 @@ fn calls(client: &mut Connection) {
             pipe.add_command(command(&format!("RL.{name} one:{key} 5 1d REFUND 2")));
         }
     }
+    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        let key = NEXT.fetch_add(1, Ordering::Relaxed);
+        pipe.add_command(command(&format!("RL.{name} ids:{key} 5 1d COST 2 ID one")));
+        pipe.add_command(command(&format!("RL.{name} ids:{key} 5 1d COST 2 ID two")));
+        pipe.add_command(command(&format!("RL.SETTLE ids:{key} one {}", key % 4)));
+        pipe.add_command(command(&format!("RL.{name} many-ids:{name} 1000000 1d ID charge:{key}")));
+    }
+    let key = NEXT.fetch_add(1, Ordering::Relaxed);
+    pipe.add_command(command(&format!("RL.LEASE lease:{key} 5 1d ID one")));
+    pipe.add_command(command(&format!("RL.LEASE lease:{key} 5 1d ID two")));
+    pipe.add_command(command(&format!("RL.RELEASE lease:{key} one")));
+    pipe.add_command(command(&format!("RL.LEASE leases 60000 1d ID worker:{key}")));
     let key = NEXT.fetch_add(1, Ordering::Relaxed);
     pipe.add_command(command("RL.SLIDE log 1000000 1h"));
     pipe.add_command(command(&format!("RL.ALL 2 all:a:{key} all:b:{key} GCRA 5 1d FIXED 5 1d")));
@@ -183,7 +195,8 @@ fn primaries_that_change() {
 
 #[test]
 fn a_primary_that_was_loaded_with_its_history() {
-    let mut primary = Server::on_port(&[]);
+    // The backlog has room for all that is replicated before the replica resumes.
+    let mut primary = Server::on_port(&["--repl-backlog-size", "64mb"]);
     let replica = under_load(&primary, || follow(&primary, &[]));
     assert_in_step(&primary, &replica);
     for _ in 0..2 {
@@ -254,8 +267,9 @@ fn begin_backlog_unseen(primary: &Server) {
     assert_eq!(info(&mut client, "stats", "total_forks"), 0);
 }
 
-/// Options of a primary that waits long before it makes a snapshot for a replica.
-const SLOW_TO_COPY: [&str; 4] = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "3600"];
+/// Options of a primary that waits long before it makes a snapshot for a replica, and whose backlog is long enough to do without.
+const SLOW_TO_COPY: [&str; 6] =
+    ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "3600", "--repl-backlog-size", "64mb"];
 
 #[test]
 fn a_replica_that_is_seeded_with_a_snapshot_made_without_a_fork() {

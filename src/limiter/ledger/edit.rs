@@ -70,10 +70,21 @@ impl<'a> Edit<'a> {
         Some(self.changed.get(&index).copied().unwrap_or_else(|| old.slot(index)))
     }
 
-    /// The newest slots of the old record, as many as one block has.
-    pub(in crate::limiter) fn newest(&self) -> impl Iterator<Item = Slot> + '_ {
-        let slots = self.old_len().saturating_sub(BLOCK)..self.old_len();
-        slots.filter_map(|index| self.slot(index))
+    /// The latest [`Slot::when`] of the live slots among the newest ones of the old record, as many as one block has.
+    pub(in crate::limiter) fn newest_when(&self) -> Option<i64> {
+        let old = self.old.filter(|_| self.header.live > 0)?;
+        let newest = old.len().saturating_sub(BLOCK)..old.len();
+        let when = |index| match self.changed.get(&index) {
+            Some(slot) => slot.is_live().then_some(slot.when),
+            None => old.live_when(index),
+        };
+        newest.filter_map(when).max()
+    }
+
+    /// The weight of slot `index` of the old record, as changed.
+    pub(super) fn weight(&self, index: usize) -> u128 {
+        let changed = if self.changed.is_empty() { None } else { self.changed.get(&index) };
+        changed.map_or_else(|| self.old.map_or(0, |old| old.weight(index)), |slot| slot.weight)
     }
 
     /// The aggregate of a block of the old record.
@@ -119,8 +130,10 @@ impl<'a> Edit<'a> {
 
     /// Whether no id is left, as far as the newest slots show it.
     pub(in crate::limiter) fn is_empty(&self, is_past: &dyn Fn(&Slot) -> bool) -> bool {
-        let remembered = |slot: Slot| slot.is_live() && !is_past(&slot);
-        self.added.is_none() && (self.header.live == 0 || self.old_len() <= BLOCK && !self.newest().any(remembered))
+        let remembered = |index| self.slot(index).is_some_and(|slot| slot.is_live() && !is_past(&slot));
+        // The newest id is remembered longest.
+        let all_past = || self.old_len() <= BLOCK && !(0..self.old_len()).rev().any(remembered);
+        self.added.is_none() && (self.header.live == 0 || all_past())
     }
 
     /// Whether the changes can be patches, if the new inner record has `inner_len` bytes.
@@ -195,17 +208,18 @@ impl<'a> Edit<'a> {
             touched.push(index / BLOCK);
         }
         touched.dedup();
+        let mut untouched = 0;
+        let mut all = bounds::NONE;
         for block in touched {
-            let at = self.header.block_at(block);
             let aggregate = self.block(old, block);
-            patches.insert(at, aggregate.to_le_bytes().to_vec());
+            patches.insert(self.header.block_at(block), aggregate.to_le_bytes().to_vec());
+            if self.kind == Kind::Lease {
+                all = (untouched..block).map(|block| old.block(block)).chain([aggregate]).fold(all, bounds::join);
+                untouched = block + 1;
+            }
         }
         if self.kind == Kind::Lease {
-            let changed = |block| {
-                let at = self.header.block_at(block);
-                patches.get(&at).map_or_else(|| old.block(block), |patch| super::aggregate(patch, 0))
-            };
-            self.header.aggregate = (0..self.header.used.div_ceil(BLOCK)).map(changed).fold(bounds::NONE, bounds::join);
+            self.header.aggregate = (untouched..old.blocks()).map(|block| old.block(block)).fold(all, bounds::join);
         }
         patches.insert(0, self.header.encode(self.kind).to_vec());
         if !head.is_empty() {

@@ -57,9 +57,9 @@ impl Edit<'_> {
                 continue;
             }
             index -= 1;
-            let Some(slot) = self.slot(index) else { return };
-            let taken = (slot.weight & part).min(amount);
+            let taken = (self.weight(index) & part).min(amount);
             if taken > 0 {
+                let Some(slot) = self.slot(index) else { return };
                 self.set(index, Slot { weight: slot.weight - taken, ..slot });
                 amount -= taken;
             }

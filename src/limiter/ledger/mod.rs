@@ -305,6 +305,12 @@ impl<'a> Ledger<'a> {
         bytes[..bytes.len() - AGGREGATE].get(SLOT - AGGREGATE..end).unwrap_or_default()
     }
 
+    /// [`Slot::when`] of slot `index`, if it is live.
+    fn live_when(&self, index: usize) -> Option<i64> {
+        let at = self.header.slot_at(index);
+        (self.bytes.get(at) != Some(&0)).then(|| word(self.bytes, at + 8) as i64)
+    }
+
     /// The slots in use, in order.
     pub(super) fn slots(&self) -> impl DoubleEndedIterator<Item = (usize, Slot)> + '_ {
         (0..self.len()).map(|index| (index, self.slot(index)))

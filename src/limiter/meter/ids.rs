@@ -151,16 +151,16 @@ impl<'a> View<'a> {
     /// FIXED: the end of the last window for which an id is remembered. The level usually lasts as long, but not after a
     /// refund.
     fn last_window_end(&self, edit: &Edit<'_>) -> Instant {
-        let last =
-            edit.newest().filter(|slot| self.meter.drain == Drain::Windows && slot.is_live()).map(|slot| slot.when).max();
-        let ahead = last.map_or(0, |when| when.saturating_sub(self.window() as i64).saturating_add(1).max(0));
-        let start = self.level.at.max(self.recorded.at.min(self.now)).as_us();
-        let end_us = i128::from(start) + i128::from(ahead) * i128::from(self.meter.period_us);
-        if ahead == 0 {
-            self.now
-        } else {
-            Instant::saturating(end_us)
+        if self.meter.drain != Drain::Windows {
+            return self.now;
         }
+        let Some(last) = edit.newest_when() else { return self.now };
+        let ahead = last.saturating_sub(self.window() as i64).saturating_add(1);
+        if ahead <= 0 {
+            return self.now;
+        }
+        let start = self.level.at.max(self.recorded.at.min(self.now)).as_us();
+        Instant::saturating(i128::from(start) + i128::from(ahead) * i128::from(self.meter.period_us))
     }
 
     /// Ends the id of a charge, which becomes `units`: see [`crate::limiter::settle`].
@@ -174,17 +174,15 @@ impl<'a> View<'a> {
         let Self { meter, level, .. } = *self;
         let (charged, settled) = (meter.grains(slot.units), meter.grains(units));
         let mut edit = self.edit();
+        let sum = edit.header.aggregate;
+        edit.trim(0..edit.old_len(), sum, level.used, PART);
         let used = match charged.checked_sub(settled) {
             Some(less) => {
                 let given_back = less.min(ledger.prefix(index + 1)).min(level.used);
                 edit.take(0..index + 1, given_back, PART);
                 level.used - given_back
             }
-            None => {
-                let sum = edit.header.aggregate;
-                edit.trim(0..edit.old_len(), sum, level.used, PART);
-                level.used.saturating_add(settled - charged)
-            }
+            None => level.used.saturating_add(settled - charged),
         };
         edit.kill(index);
         let after = Self { level: Level { used, ..level }, ..*self };

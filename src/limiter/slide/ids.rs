@@ -245,8 +245,7 @@ impl<'a> View<'a> {
                 ..slot
             }
         };
-        let newest = edit.newest().filter(Slot::is_live).map(|slot| slot.when).max();
-        let remembered_us = newest.map_or(0, |tick| {
+        let remembered_us = edit.newest_when().map_or(0, |tick| {
             let end_us = (i128::from(tick) - i128::from(self.shift) + 1) * i128::from(self.log.grid.tick_us) - 1;
             end_us + i128::from(plan.grid.period_us)
         });

@@ -136,6 +136,8 @@ pub struct Pair {
     ids: Vec<(Vec<u8>, i128)>,
     /// The longest period of a write.
     longest: u64,
+    /// The algorithm, the options and the period of the last caller that changed the key.
+    windows: (Form, u64),
 }
 
 /// What the core does differently, in words.
@@ -146,14 +148,31 @@ pub enum Stop {
     Differs(String),
 }
 
+/// What determines the windows of FIXED.
+fn windows(rule: &Rule) -> (Form, u64) {
+    (rule.form, rule.period)
+}
+
 impl Pair {
     pub fn new(rules: &[Rule]) -> Self {
-        Self { rules: rules.into(), key: Key::default(), model: Model::new(&rules[0]), ids: Vec::new(), longest: 0 }
+        Self {
+            rules: rules.into(),
+            key: Key::default(),
+            model: Model::new(&rules[0]),
+            ids: Vec::new(),
+            longest: 0,
+            windows: windows(&rules[0]),
+        }
     }
 
     /// Makes a call to both. Returns the common answer; `None`: nil, or the state would not fit a record.
     pub fn call(&mut self, (now, index, call): &Timed) -> Result<Option<Answer>, Stop> {
         let (now, rule, shared) = (*now, self.rules[*index], shares_a_log(&self.rules));
+        // Callers of FIXED with another ALIGN or period see other windows. The contract does not say in which of them a charge
+        // stands.
+        if matches!(rule.form, Form::Fixed { .. }) && windows(&rule) != self.windows && !self.ids.is_empty() {
+            return Err(Stop::Open);
+        }
         let Self { key, model, .. } = self;
         let differs = |text: String| Err(Stop::Differs(text));
         let Ok((before, _)) = model.extent(now) else { return Err(Stop::Open) };
@@ -208,6 +227,9 @@ impl Pair {
         let Ok((ids, over)) = model.extent(now) else { return Err(Stop::Open) };
         if changed {
             self.longest = self.longest.max(rule.period);
+            if matches!(call, Call::Charge(..)) {
+                self.windows = windows(&rule);
+            }
             if let Some(value) = &key.value {
                 let past = !self.ids.iter().any(|(_, tick)| unsure(*tick));
                 let short = !matches!(rule.form, Form::Slide { .. }) || value.len() < 1_024;

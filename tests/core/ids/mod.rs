@@ -1,8 +1,8 @@
 //! Charges with an id: the rule of the contract against replays of whole histories, and the core against the rule.
 
-mod core;
+pub mod core;
 mod examples;
 mod histories;
 mod model;
 mod replay;
-mod rule;
+pub mod rule;

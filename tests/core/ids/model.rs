@@ -193,6 +193,10 @@ impl Holds for Bucket {
         self.used().is_zero()
     }
 
+    fn begin_settle(&mut self) {
+        self.written = self.now.clone();
+    }
+
     fn over(&self, _: &Charge) -> i128 {
         (&self.now + self.paid_after(&self.used())).ceil().to_integer().try_into().expect("an instant")
     }
@@ -283,7 +287,7 @@ impl<L: Holds> State<L> {
         let mut charges = self.charges;
         if self.ledger.ended(rule, now)? {
             // The contract does not say whether a booking alone, all of whose units were given back by REFUND, keeps a window.
-            if old == *rule && charges.iter().any(|charge| self.ledger.over(charge) > now.into()) {
+            if charges.iter().any(|charge| self.ledger.over(charge) > now.into()) {
                 return Err(Silence::Open);
             }
             charges.clear();

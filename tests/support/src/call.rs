@@ -62,7 +62,29 @@ pub fn flood_all(client: &mut Connection) {
         pipe.add_command(command(&format!("RL.{name} gone:{name} 5 1d REFUND 5")));
         pipe.add_command(command(&format!("RL.{name} changed:{name} 5000 1d COST 7")));
         pipe.add_command(command(&format!("RL.{name} changed:{name} 50000 2d COST 7")));
+        for id in 0..20 {
+            pipe.add_command(command(&format!("RL.{name} ids:{name} 1000 1d COST 7 ID charge:{id}")));
+            pipe.add_command(command(&format!("RL.{name} ids:{name} 1000 1d")));
+        }
+        pipe.add_command(command(&format!("RL.{name} ids:{name} 1000 1d COST 1000 ID booked RESERVE 1d")));
+        pipe.add_command(command(&format!("RL.{name} ids:{name} 1000 1d REFUND 3")));
+        for (id, units) in [(3, 0), (4, 2), (5, 7), (6, 9), (19, 1)] {
+            pipe.add_command(command(&format!("RL.SETTLE ids:{name} charge:{id} {units}")));
+        }
+        pipe.add_command(command(&format!("RL.{name} ids:{name} 2000 2d COST 2 ID changed")));
+        pipe.add_command(command(&format!("RL.{name} no-ids:{name} 1000 1d COST 2 ID one")));
+        pipe.add_command(command(&format!("RL.{name} no-ids:{name} 1000 1d COST 2")));
+        pipe.add_command(command(&format!("RL.RELEASE no-ids:{name} one")));
+        pipe.add_command(command(&format!("RL.{name} no-ids:{name} 1000 1d COST 2")));
     }
+    for holder in 0..20 {
+        pipe.add_command(command(&format!("RL.LEASE leases 100 1h ID worker:{holder} COST 3")));
+    }
+    pipe.add_command(command("RL.RELEASE leases worker:7"));
+    pipe.add_command(command("RL.LEASE leases 100 2h ID worker:8"));
+    pipe.add_command(command("RL.LEASE leases 100 1m ID short-lived"));
+    pipe.add_command(command("RL.LEASE released 1 1h ID worker"));
+    pipe.add_command(command("RL.RELEASE released worker"));
     pipe.ignore().exec(client).expect("replies");
     // Long logs: entries are appended, shared by calls, trimmed, and removed by refunds.
     for round in 0..200 {

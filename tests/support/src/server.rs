@@ -163,7 +163,8 @@ impl Server {
         self.dir.path().join("server.sock")
     }
 
-    fn try_client(&self, resp: Resp) -> RedisResult<Connection> {
+    /// Connects a client that speaks this version of RESP. Fails if the server ends the connection.
+    pub fn try_client(&self, resp: Resp) -> RedisResult<Connection> {
         let protocol = if resp == Resp::Three { "resp3" } else { "resp2" };
         let connection = redis::Client::open(format!("redis+unix://{}?protocol={protocol}", self.socket().display()))?
             .get_connection()?;

@@ -92,7 +92,6 @@ pub fn start(u: &mut Unstructured<'_>) -> Result<i64> {
 }
 
 /// So many thousandths of `n`.
-/// So many thousandths of a number.
 pub fn share(n: u64, permille: u64) -> u64 {
     (u128::from(n) * u128::from(permille) / 1_000) as u64
 }

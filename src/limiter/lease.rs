@@ -18,7 +18,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::ledger::{bounds, Edit, Finish, Ledger, Slot, BLOCK};
+use super::ledger::{bounds, Edit, Finish, Ledger, Slot, WithIds, BLOCK};
 use super::record::{self, take, RecordError};
 use super::{
     Amount, Bytes, Change, Decision, Fact, Holder, Id, Inspection, Instant, Kind, Quota, Request, SettleError, Settlement,
@@ -59,7 +59,7 @@ impl Lease {
 
 /// The leases of a key at a moment.
 pub struct View<'a> {
-    ledger: Option<Ledger<'a>>,
+    ids: Option<WithIds<'a>>,
     quota: Quota,
     now: Instant,
     /// Units that are held.
@@ -87,7 +87,7 @@ enum Place {
 impl<'a> View<'a> {
     pub(super) fn load(lease: &Lease, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
         match stored {
-            None => Ok(Self { ledger: None, quota: lease.quota, now, held: 0, stepped_back: false }),
+            None => Ok(Self { ids: None, quota: lease.quota, now, held: 0, stepped_back: false }),
             Some(bytes) => Ok(Self { quota: lease.quota, ..Self::of_record(bytes, now)? }),
         }
     }
@@ -107,9 +107,13 @@ impl<'a> View<'a> {
         let valid = (1..=MAX_LIMIT).contains(&limit) && (MIN_PERIOD..=MAX_PERIOD).contains(&ttl);
         let quota = Quota::new(limit, ttl).filter(|_| valid).ok_or(RecordError::Unknown)?;
         let stepped_back = now < Instant::from_us(latest as i64);
-        let mut view = Self { ledger: Some(ledger), quota, now, held, stepped_back };
+        let mut view = Self { ids: Some(ledger.record()), quota, now, held, stepped_back };
         view.held = view.lapsed().fold(held, |held, (_, slot)| held.saturating_sub(slot.units));
         Ok(view)
+    }
+
+    fn ledger(&self) -> Option<Ledger<'a>> {
+        self.ids.map(WithIds::ledger)
     }
 
     /// The leases that have lapsed, but are still in the ledger.
@@ -117,7 +121,7 @@ impl<'a> View<'a> {
         let now_us = self.now.as_us();
         // The first deadline of all leases, or of a block, shows whether any has lapsed.
         let any = move |aggregate: u128| bounds::unpack(aggregate).0 <= now_us;
-        let ledger = self.ledger.filter(|ledger| any(ledger.header.aggregate));
+        let ledger = self.ledger().filter(|ledger| any(ledger.header.aggregate));
         ledger.into_iter().flat_map(move |ledger| {
             let blocks = (0..ledger.blocks()).filter(move |&block| any(ledger.block(block)));
             let slots = blocks.flat_map(move |block| ledger.block_slots(block));
@@ -127,8 +131,10 @@ impl<'a> View<'a> {
 
     /// The leases that hold units.
     fn holders(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
-        let slots =
-            self.ledger.into_iter().flat_map(|ledger| (0..ledger.blocks()).flat_map(move |block| ledger.block_slots(block)));
+        let slots = self
+            .ledger()
+            .into_iter()
+            .flat_map(|ledger| (0..ledger.blocks()).flat_map(move |block| ledger.block_slots(block)));
         slots.filter(|(_, slot)| slot.is_live() && slot.when > self.now.as_us())
     }
 
@@ -144,7 +150,7 @@ impl<'a> View<'a> {
             let holders = self.holders().filter(|&(index, _)| Some(index) != released);
             return holders.map(|(_, slot)| self.deadline(&slot)).max().unwrap_or(self.now);
         }
-        let Some(ledger) = self.ledger else { return self.now };
+        let Some(ledger) = self.ledger() else { return self.now };
         let last = match released {
             None => ledger.header.aggregate,
             Some(released) => {
@@ -160,7 +166,7 @@ impl<'a> View<'a> {
     /// How long until leases with `units` in all have lapsed, if none is renewed or released.
     fn until_lapsed(&self, units: u64) -> Span {
         let mut places = BinaryHeap::new();
-        if let Some(ledger) = self.ledger {
+        if let Some(ledger) = self.ledger() {
             if self.stepped_back {
                 let holders = self.holders();
                 places.extend(holders.map(|(index, slot)| Reverse((self.deadline(&slot), Place::Slot(index, slot.units)))));
@@ -216,7 +222,7 @@ impl<'a> View<'a> {
     }
 
     fn find(&self, id: Id<'_>) -> Option<(usize, Slot)> {
-        let ledger = self.ledger?;
+        let ledger = self.ledger()?;
         let index = ledger.find(id)?;
         let slot = ledger.slot(index);
         (slot.when > self.now.as_us()).then_some((index, slot))
@@ -291,7 +297,7 @@ impl<'a> View<'a> {
     where
         'a: 'r,
     {
-        let mut edit = Edit::new(Kind::Lease, self.ledger, self.now);
+        let mut edit = Edit::new(Kind::Lease, self.ledger(), self.now);
         self.lapsed().for_each(|(index, _)| edit.kill(index));
         if self.stepped_back {
             for (index, slot) in self.holders() {
@@ -350,7 +356,7 @@ impl<'a> View<'a> {
         let count = leases.len();
         leases.sort_unstable();
         let holder = |&(deadline, index, units): &(Instant, usize, u64)| Holder {
-            id: self.ledger.map_or(&[][..], |ledger| ledger.id(index)).into(),
+            id: self.ledger().map_or(&[][..], |ledger| ledger.id(index)).into(),
             units,
             left: deadline.since(self.now),
         };

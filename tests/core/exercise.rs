@@ -28,7 +28,7 @@ pub fn apply(value: &mut Option<Vec<u8>>, change: &Change) {
 /// Makes calls of all sorts, from `now` on.
 pub fn exercise(value: &mut Option<Vec<u8>>, policy: &Policy, mut now: i64, calls: &[(u8, u8, u8)]) {
     for &(call, id, units) in calls {
-        now += i64::from(call) * 10_000;
+        now = now.saturating_add(i64::from(call) * 10_000);
         let name = [id % 40; 64];
         let id = Id::new(&name[..1 + usize::from(id % 64)]).expect("an id");
         let units = u64::from(units);

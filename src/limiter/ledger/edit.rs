@@ -43,19 +43,7 @@ impl<'a> Edit<'a> {
     /// `old` is the ledger in the record; `None` if the record has none.
     pub(in crate::limiter) fn new(kind: Kind, old: Option<Ledger<'a>>, now: Instant) -> Self {
         let aggregate = if kind == Kind::Lease { bounds::NONE } else { 0 };
-        let empty = Header {
-            revision: 0,
-            inner_len: 0,
-            inner_room: 0,
-            capacity: 0,
-            used: 0,
-            live: 0,
-            first: 0,
-            id_room: 0,
-            seed: seed(now),
-            window: 0,
-            aggregate,
-        };
+        let empty = Header { seed: seed(now), aggregate, ..Header::EMPTY };
         Self { kind, old, header: old.map_or(empty, |old| old.header), changed: BTreeMap::new(), added: None }
     }
 

@@ -90,6 +90,21 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// A header without ids.
+    const EMPTY: Self = Self {
+        revision: 0,
+        inner_len: 0,
+        inner_room: 0,
+        capacity: 0,
+        used: 0,
+        live: 0,
+        first: 0,
+        id_room: 0,
+        seed: 0,
+        window: 0,
+        aggregate: 0,
+    };
+
     fn decode(bytes: &[u8; HEADER]) -> Self {
         let mut fields = &bytes[4..];
         let mut word = |width| record::take(&mut fields, width);
@@ -259,6 +274,24 @@ impl Slot {
     }
 }
 
+/// A record with a ledger, not decoded. The views of keys hold it, so that a view of a record without ids is small.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WithIds<'a>(&'a [u8]);
+
+impl<'a> WithIds<'a> {
+    /// The ledger.
+    pub(super) fn ledger(self) -> Ledger<'a> {
+        // `Ledger::record` returns only records that are long enough.
+        let header = self.0.first_chunk().map_or(Header::EMPTY, Header::decode);
+        Ledger { bytes: self.0, header }
+    }
+
+    /// The aggregate of all blocks.
+    pub(super) fn aggregate(self) -> u128 {
+        aggregate(self.0, HEADER - AGGREGATE)
+    }
+}
+
 /// The ledger of a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ledger<'a> {
@@ -277,6 +310,11 @@ impl<'a> Ledger<'a> {
         let header = Header::decode(bytes.first_chunk().ok_or(RecordError::Unknown)?);
         let valid = header.is_valid() && header.len() == bytes.len();
         valid.then_some(Self { bytes, header }).ok_or(RecordError::Unknown)
+    }
+
+    /// The record.
+    pub(super) const fn record(&self) -> WithIds<'a> {
+        WithIds(self.bytes)
     }
 
     /// The inner record.

@@ -3,7 +3,7 @@
 //! All charges stand in the one level of the key. See [`layers`](crate::limiter::ledger) for how much of each can be given back.
 
 use super::{record, Drain, Level, Meter, Next, Record, View};
-use crate::limiter::ledger::{Edit, Finish, Ledger, Slot};
+use crate::limiter::ledger::{Edit, Finish, Ledger, Slot, WithIds};
 use crate::limiter::record::RecordError;
 use crate::limiter::{Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, Request, Settlement, Span, Wait};
 
@@ -17,7 +17,7 @@ impl<'a> Record<'a> {
     pub(in crate::limiter) fn decode_any(bytes: &'a [u8], kind: Kind) -> Result<Self, RecordError> {
         Record::decode(bytes, kind).or_else(|_| {
             let ledger = Ledger::open(bytes, kind)?;
-            Ok(Record { ledger: Some(ledger), ..Record::decode(ledger.inner(), kind)? })
+            Ok(Record { ids: Some(ledger.record()), ..Record::decode(ledger.inner(), kind)? })
         })
     }
 }
@@ -36,14 +36,19 @@ impl<'a> View<'a> {
         }
         let Ok(ledger) = Ledger::open(bytes, meter.kind) else { return Err(error) };
         Record::decode(ledger.inner(), meter.kind)?;
-        Ok(Self { ledger: Some(ledger), ..Self::load(meter, Some(ledger.inner()), now)? })
+        Ok(Self { ids: Some(ledger.record()), ..Self::load(meter, Some(ledger.inner()), now)? })
+    }
+
+    /// The ids in the record.
+    fn ledger(&self) -> Option<Ledger<'a>> {
+        self.ids.map(WithIds::ledger)
     }
 
     /// FIXED: the number of the window in force.
     fn window(&self) -> u64 {
         let start = self.recorded.at.min(self.now);
         let since_us = self.level.at.since(start).as_us();
-        self.ledger.map_or(0, |ledger| ledger.header.window).wrapping_add(since_us.div_ceil(self.meter.period_us))
+        self.ledger().map_or(0, |ledger| ledger.header.window).wrapping_add(since_us.div_ceil(self.meter.period_us))
     }
 
     /// Whether a charge is past, so that its id is forgotten.
@@ -56,7 +61,7 @@ impl<'a> View<'a> {
 
     /// The charge that is remembered under this id, with its place in the ledger.
     fn find(&self, id: Id<'_>) -> Option<(Ledger<'a>, usize, Slot)> {
-        let ledger = self.ledger?;
+        let ledger = self.ledger()?;
         let index = ledger.find(id)?;
         let slot = ledger.slot(index);
         (!self.is_past(&slot)).then_some((ledger, index, slot))
@@ -69,7 +74,7 @@ impl<'a> View<'a> {
 
     /// Whether the record has ids.
     pub(in crate::limiter) const fn has_ids(&self) -> bool {
-        self.ledger.is_some()
+        self.ids.is_some()
     }
 
     /// [`Self::decide`] if the request has an id, or the record has ids.
@@ -108,7 +113,7 @@ impl<'a> View<'a> {
             let sum = edit.trim(0..edit.old_len(), sum, level, PART);
             if let Some(id) = charge.id {
                 // A past charge may have had the same id.
-                self.ledger.and_then(|ledger| ledger.find(id)).into_iter().for_each(|index| edit.kill(index));
+                self.ledger().and_then(|ledger| ledger.find(id)).into_iter().for_each(|index| edit.kill(index));
                 edit.append(id, Slot { weight: after.saturating_sub(sum), ..charge.slot(when as i64, self.now) });
             }
         }
@@ -122,7 +127,7 @@ impl<'a> View<'a> {
     {
         let meter = self.meter;
         // Without usage, GCRA and BUCKET have forgotten all ids.
-        let ledger = self.ledger.filter(|_| meter.drain == Drain::Windows || self.level.used > 0);
+        let ledger = self.ledger().filter(|_| meter.drain == Drain::Windows || self.level.used > 0);
         let mut edit = Edit::new(meter.kind, ledger, self.now);
         let old = ledger.and_then(|ledger| Record::decode(ledger.inner(), meter.kind).ok());
         if let Some(Record { meter: old, .. }) = old.filter(|old| !meter.drains_as(&old.meter)) {
@@ -206,6 +211,6 @@ impl<'a> View<'a> {
 
     /// The ids that are remembered, and their units.
     pub(in crate::limiter) fn count_ids(&self) -> (u64, u128) {
-        self.ledger.map_or((0, 0), |ledger| ledger.count(&|slot| self.is_past(slot)))
+        self.ledger().map_or((0, 0), |ledger| ledger.count(&|slot| self.is_past(slot)))
     }
 }

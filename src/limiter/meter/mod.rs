@@ -19,7 +19,7 @@ mod migrate;
 mod record;
 
 use super::inspection::common_facts;
-use super::ledger::Ledger;
+use super::ledger::WithIds;
 use super::record::tat_ns;
 use super::{
     Amount, Bytes, Change, Decision, Inspection, Instant, Kind, Overflow, PolicyOption, Quota, RecordError, Request,
@@ -225,7 +225,7 @@ pub(super) struct Record<'a> {
     /// The level as [`Meter::written`] made it, to be read with [`Meter::read`].
     level: Level,
     /// The ids.
-    ledger: Option<Ledger<'a>>,
+    ids: Option<WithIds<'a>>,
 }
 
 /// A key's level under a policy, at a moment.
@@ -239,7 +239,7 @@ pub struct View<'a> {
     /// See [`super::View::matches_policy`].
     pub(super) matches_policy: bool,
     /// The ids in the record.
-    ledger: Option<Ledger<'a>>,
+    ids: Option<WithIds<'a>>,
 }
 
 /// The level that a decision leads to.
@@ -257,7 +257,7 @@ impl<'a> View<'a> {
     pub(super) fn load(meter: &'a Meter, stored: Option<&'a [u8]>, now: Instant) -> Result<Self, RecordError> {
         let Some(bytes) = stored else {
             let level = Level { at: meter.start(now), used: 0 };
-            return Ok(Self { meter, now, level, recorded: level, matches_policy: true, ledger: None });
+            return Ok(Self { meter, now, level, recorded: level, matches_policy: true, ids: None });
         };
         match Record::decode(bytes, meter.kind) {
             Ok(Record { meter: old, level, .. }) => {
@@ -266,7 +266,7 @@ impl<'a> View<'a> {
                 let level =
                     if same { meter.advance_aligned(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
                 let matches_policy = same && meter.start(recorded.at) == recorded.at;
-                Ok(Self { meter, now, level, recorded, matches_policy, ledger: None })
+                Ok(Self { meter, now, level, recorded, matches_policy, ids: None })
             }
             Err(error) => Self::load_other(meter, bytes, now, error),
         }
@@ -279,13 +279,13 @@ impl<'a> View<'a> {
         let tat_ns = if meter.kind == Kind::Gcra { tat_ns(bytes)? } else { return None };
         let left_ns = (i128::from(tat_ns) - i128::from(now.as_us()) * 1_000).max(0).unsigned_abs();
         let level = Level { at: now, used: (left_ns * u128::from(meter.limit)).div_ceil(1_000) };
-        Some(Self { meter, now, level, recorded: level, matches_policy: true, ledger: None })
+        Some(Self { meter, now, level, recorded: level, matches_policy: true, ids: None })
     }
 
     /// Computes the level of a record under the policy that it was written under.
-    pub(super) fn of_record(Record { meter, level, ledger }: &'a Record<'a>, now: Instant) -> Self {
+    pub(super) fn of_record(Record { meter, level, ids }: &'a Record<'a>, now: Instant) -> Self {
         let (recorded, _) = meter.read(*level);
-        Self { meter, now, level: meter.advance(recorded, now), recorded, matches_policy: true, ledger: *ledger }
+        Self { meter, now, level: meter.advance(recorded, now), recorded, matches_policy: true, ids: *ids }
     }
 
     #[inline]

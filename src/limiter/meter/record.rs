@@ -45,7 +45,7 @@ impl Layout {
             && (1..=MAX_UNITS).contains(&capacity)
             && (MIN_PERIOD..=MAX_PERIOD).contains(&Span::from_us(period_us));
         let meter = Meter { kind, limit, period_us, capacity, drain, align_us: None };
-        valid.then_some(Record { meter, level: Level { at, used }, ledger: None })
+        valid.then_some(Record { meter, level: Level { at, used }, ids: None })
     }
 
     /// Writes the record and returns true; returns false if a field does not fit.

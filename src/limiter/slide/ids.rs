@@ -10,7 +10,7 @@
 use super::log::{entry, Grid, Log, ENTRY, HEADER};
 use super::write::{self, Next, Patch, Plan};
 use super::{Slide, View};
-use crate::limiter::ledger::{Edit, Finish, Ledger, Slot, LOWER};
+use crate::limiter::ledger::{Edit, Finish, Ledger, Slot, WithIds, LOWER};
 use crate::limiter::{
     Amount, Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, RecordError, Request, Settlement, Span, Wait,
 };
@@ -41,22 +41,24 @@ impl<'a> View<'a> {
         now: Instant,
         error: RecordError,
     ) -> Result<Self, RecordError> {
-        let Ok((log, ledger)) = Log::decode_any(bytes) else { return Err(error) };
-        Ok(Self { ledger, ..Self::new(log, slide.quota.limit(), slide.grid(), now) })
+        let Ok((log, ids)) = Log::decode_any(bytes) else { return Err(error) };
+        Ok(Self { ids, ..Self::new(log, slide.quota.limit(), slide.grid(), now) })
+    }
+
+    /// The ids in the record.
+    fn ledger(&self) -> Option<Ledger<'a>> {
+        self.ids.map(WithIds::ledger)
     }
 
     /// Whether the record has ids.
     pub(in crate::limiter) const fn has_ids(&self) -> bool {
-        self.ledger.is_some()
+        self.ids.is_some()
     }
 
     /// Whether the log still holds units that were given back.
     #[inline]
-    pub(super) const fn has_given_back(&self) -> bool {
-        match &self.ledger {
-            None => false,
-            Some(ledger) => ledger.header.aggregate > LOWER,
-        }
+    pub(super) fn has_given_back(&self) -> bool {
+        self.ids.is_some_and(|ids| ids.aggregate() > LOWER)
     }
 
     /// The units that were given back of those that the log holds up to the end of entry `index`, modulo 2^32.
@@ -71,7 +73,7 @@ impl<'a> View<'a> {
 
     #[cold]
     fn given_back_up_to(&self, tick: i64) -> u32 {
-        self.ledger.map_or(0, |ledger| (ledger.prefix(ledger.slots_before(tick.saturating_add(1))) >> 64) as u32)
+        self.ledger().map_or(0, |ledger| (ledger.prefix(ledger.slots_before(tick.saturating_add(1))) >> 64) as u32)
     }
 
     /// [`Self::index_reaching`] if units were given back. `before` is the count before the first entry that counts.
@@ -115,7 +117,7 @@ impl<'a> View<'a> {
 
     /// The charge that is remembered under this id, with its place in the ledger.
     fn find(&self, id: Id<'_>) -> Option<(Ledger<'a>, usize, Slot)> {
-        let ledger = self.ledger?;
+        let ledger = self.ledger()?;
         let index = ledger.find(id)?;
         let slot = ledger.slot(index);
         (!self.is_past(&slot)).then_some((ledger, index, slot))
@@ -128,7 +130,7 @@ impl<'a> View<'a> {
 
     /// The ids that are remembered, and their units.
     pub(super) fn count_ids(&self) -> (u64, u128) {
-        self.ledger.map_or((0, 0), |ledger| ledger.count(&|slot| self.is_past(slot)))
+        self.ledger().map_or((0, 0), |ledger| ledger.count(&|slot| self.is_past(slot)))
     }
 
     /// [`Self::decide`] if the request has an id, or the record has ids.
@@ -146,7 +148,7 @@ impl<'a> View<'a> {
             crate::limiter::Next::Slide(next) => next,
             // The ids are remembered although nothing is used any more.
             crate::limiter::Next::Remove
-                if !Edit::new(Kind::Slide, self.ledger, self.now).is_empty(&|slot| self.is_past(slot)) =>
+                if !Edit::new(Kind::Slide, self.ledger(), self.now).is_empty(&|slot| self.is_past(slot)) =>
             {
                 Next::clear(self.now)
             }
@@ -157,9 +159,9 @@ impl<'a> View<'a> {
 
     /// Encodes the next state of [`Self::decide_with_ids`].
     pub(in crate::limiter) fn store_with_ids(&self, next: &Next, charge: &Charge<'_>, bytes: &mut Bytes) -> Change {
-        let mut edit = Edit::new(Kind::Slide, self.ledger, self.now);
+        let mut edit = Edit::new(Kind::Slide, self.ledger(), self.now);
         // A past charge may have had the same id.
-        let same_id = self.ledger.zip(charge.id).and_then(|(ledger, id)| ledger.find(id));
+        let same_id = self.ledger().zip(charge.id).and_then(|(ledger, id)| ledger.find(id));
         same_id.into_iter().for_each(|index| edit.kill(index));
         self.put(edit, next, charge, bytes)
     }
@@ -270,12 +272,12 @@ impl<'a> View<'a> {
 
     /// The slots of a tick.
     fn slots_of(&self, tick: i64) -> std::ops::Range<usize> {
-        self.ledger.map_or(0..0, |ledger| ledger.slots_before(tick)..ledger.slots_before(tick.saturating_add(1)))
+        self.ledger().map_or(0..0, |ledger| ledger.slots_before(tick)..ledger.slots_before(tick.saturating_add(1)))
     }
 
     /// The sum of the layers of some slots.
     fn layers(&self, slots: std::ops::Range<usize>) -> u128 {
-        let Some(ledger) = self.ledger else { return 0 };
+        let Some(ledger) = self.ledger() else { return 0 };
         ledger.prefix(slots.end).wrapping_sub(ledger.prefix(slots.start)) & LOWER
     }
 
@@ -326,7 +328,7 @@ impl<'a> View<'a> {
     fn cut(&self, edit: &mut Edit<'_>, tick: i64) {
         if self.has_given_back() {
             let start = self.slots_of(tick).end;
-            let given_back = self.ledger.map_or(0, |ledger| {
+            let given_back = self.ledger().map_or(0, |ledger| {
                 let all = ledger.prefix(ledger.len());
                 all.wrapping_sub(ledger.prefix(start)) & !LOWER
             });
@@ -370,7 +372,7 @@ impl<'a> View<'a> {
         bytes: &mut Bytes,
     ) -> Result<Option<Settlement>, Overflow> {
         let Some((_, index, slot)) = self.find(id) else { return Ok(None) };
-        let mut edit = Edit::new(Kind::Slide, self.ledger, self.now);
+        let mut edit = Edit::new(Kind::Slide, self.ledger(), self.now);
         edit.kill(index);
         let (decision, change) = match units.checked_sub(slot.units).filter(|&more| more > 0) {
             Some(more) => {

@@ -1,6 +1,6 @@
 //! The record of SLIDE: a header and a packed log of entries, which is read in place.
 
-use crate::limiter::ledger::Ledger;
+use crate::limiter::ledger::{Ledger, WithIds};
 use crate::limiter::record::{self, take, RecordError};
 use crate::limiter::{Instant, Kind, Span, MAX_PERIOD, MIN_PERIOD};
 
@@ -124,12 +124,12 @@ impl<'a> Log<'a> {
     }
 
     /// Reads a record with or without ids.
-    pub(super) fn decode_any(bytes: &'a [u8]) -> Result<(Self, Option<Ledger<'a>>), RecordError> {
+    pub(super) fn decode_any(bytes: &'a [u8]) -> Result<(Self, Option<WithIds<'a>>), RecordError> {
         match Self::decode(bytes) {
             Ok(log) => Ok((log, None)),
             Err(_) => {
                 let ledger = Ledger::open(bytes, Kind::Slide)?;
-                Ok((Self::decode_inner(ledger.inner())?, Some(ledger)))
+                Ok((Self::decode_inner(ledger.inner())?, Some(ledger.record())))
             }
         }
     }

@@ -31,7 +31,7 @@ mod log;
 mod write;
 
 use super::inspection::{common_facts, ids_facts};
-use super::ledger::Ledger;
+use super::ledger::WithIds;
 use super::{
     Amount, Decision, Fact, Inspection, Instant, Kind, OptionSpec, OptionValue, Overflow, PolicyOption, Quota, RecordError,
     Request, Snapshot, Span, Spec, Wait, MIN_RECORD,
@@ -93,7 +93,7 @@ pub struct View<'a> {
     /// The index of the first entry that counts for the policy or for the log's own period. The entries before it are dead.
     kept: usize,
     /// The ids in the record.
-    ledger: Option<Ledger<'a>>,
+    ids: Option<WithIds<'a>>,
 }
 
 impl<'a> View<'a> {
@@ -113,13 +113,13 @@ impl<'a> View<'a> {
 
     /// Decodes a log, and computes its state under the policy in its header.
     pub(super) fn of_record(bytes: &'a [u8], now: Instant) -> Result<Self, RecordError> {
-        let (log, ledger) = Log::decode_any(bytes)?;
-        Ok(Self { ledger, ..Self::new(log, log.limit.into(), log.grid, now) })
+        let (log, ids) = Log::decode_any(bytes)?;
+        Ok(Self { ids, ..Self::new(log, log.limit.into(), log.grid, now) })
     }
 
     #[inline(always)]
     fn new(log: Log<'a>, limit: u64, grid: Grid, now: Instant) -> Self {
-        let mut view = Self { log, limit, grid, now, shift: 0, live: 0, kept: 0, ledger: None };
+        let mut view = Self { log, limit, grid, now, shift: 0, live: 0, kept: 0, ids: None };
         let Some(last) = log.entries.len().checked_sub(1) else { return view };
         // The furthest moment at which the last entry can lie: now, or if the mark says that it may lie in the future, the
         // booking horizon or any moment. If the entry lies later, the clock has stepped back.

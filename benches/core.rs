@@ -205,7 +205,7 @@ fn ids(criterion: &mut Criterion) {
     let rates = Kind::RATES.iter().map(|&kind| (kind, CHARGES));
     for (kind, sizes) in rates.chain([(Kind::Lease, LEASES)]) {
         for size in sizes {
-            let mut group = criterion.benchmark_group(format!("{} with {size} ids", kind.name()));
+            let mut group = criterion.benchmark_group(format!("{}, ids: {size}", kind.name()));
             let (limit, most) = if kind == Kind::Lease { (60_000, size as u64) } else { (100_000, 2 * size as u64) };
             let (wide, tight) = (policy(kind, limit, DAY, &[]), policy(kind, most, DAY, &[]));
             let units = if kind == Kind::Lease { 1 } else { 2 };

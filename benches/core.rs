@@ -7,7 +7,9 @@ use std::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{criterion_group, criterion_main, BenchmarkGroup, Criterion};
 use redis_rl::commands::parsers::{parse_limit, parse_numkeys, parse_peek, parse_rules};
-use redis_rl::limiter::{Amount, Bytes, Change, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span};
+use redis_rl::limiter::{
+    settle, Amount, Bytes, Change, Decision, Id, Instant, Kind, Policy, PolicyOption, Quota, Request, Span,
+};
 use redis_rl::sketch::Sketch;
 
 const DAY: u64 = 86_400_000_000;
@@ -33,9 +35,18 @@ fn steps(policy: &Policy, stored: Option<&[u8]>, now: Instant, request: Request,
 
 /// Makes a decision, and changes the value as the server would.
 fn call(policy: &Policy, value: &mut Vec<u8>, now: Instant, amount: Amount) -> u64 {
+    make(policy, value, now, Request::now(amount))
+}
+
+fn make(policy: &Policy, value: &mut Vec<u8>, now: Instant, request: Request) -> u64 {
     let stored = (!value.is_empty()).then_some(&value[..]);
     let mut bytes = Bytes::default();
-    let (decision, change) = steps(policy, stored, now, Request::now(amount), &mut bytes);
+    let (decision, change) = steps(policy, stored, now, request, &mut bytes);
+    write(value, change, &bytes);
+    decision.granted
+}
+
+fn write(value: &mut Vec<u8>, change: Change, bytes: &Bytes) {
     match change {
         Change::Keep => {}
         Change::Write { offset, head, .. } => {
@@ -50,7 +61,6 @@ fn call(policy: &Policy, value: &mut Vec<u8>, now: Instant, amount: Amount) -> u
         }
         Change::Remove => value.clear(),
     }
-    decision.granted
 }
 
 fn holding(policy: &Policy, units: u64) -> Vec<u8> {
@@ -180,6 +190,60 @@ fn logs(criterion: &mut Criterion) {
     }
 }
 
+fn id(name: &str) -> Id<'_> {
+    Id::new(name.as_bytes()).expect("an id")
+}
+
+fn cost(units: u64, name: &str) -> Request<'_> {
+    Request::now(Amount::Cost(units)).with_id(id(name))
+}
+
+/// Calls with an id, on a key that remembers so many.
+fn ids(criterion: &mut Criterion) {
+    const CHARGES: [usize; 2] = [1, 1_000];
+    const LEASES: [usize; 2] = [10, 10_000];
+    let rates = Kind::RATES.iter().map(|&kind| (kind, CHARGES));
+    for (kind, sizes) in rates.chain([(Kind::Lease, LEASES)]) {
+        for size in sizes {
+            let mut group = criterion.benchmark_group(format!("{}, ids: {size}", kind.name()));
+            let (limit, most) = if kind == Kind::Lease { (60_000, size as u64) } else { (100_000, 2 * size as u64) };
+            let (wide, tight) = (policy(kind, limit, DAY, &[]), policy(kind, most, DAY, &[]));
+            let units = if kind == Kind::Lease { 1 } else { 2 };
+            let name = |number: usize| format!("{number:036}");
+            let mut value = Vec::new();
+            for number in 0..size {
+                assert_eq!(make(&wide, &mut value, START, cost(units, &name(number))), units);
+            }
+            decide(&mut group, "granted", &wide, Some(&value), cost(units, "another"));
+            decide(&mut group, "denied", &tight, Some(&value), cost(units, "another"));
+            let known = name(size / 2);
+            let again = if kind == Kind::Lease { "renewed" } else { "a retry" };
+            decide(&mut group, again, &wide, Some(&value), cost(units, &known));
+            group.bench_function("released", |bencher| {
+                let id = id(&known);
+                bencher.iter(|| {
+                    let mut bytes = Bytes::default();
+                    let settled = settle(black_box(&value), black_box(after(1_000)), black_box(id), 0, &mut bytes);
+                    black_box(&bytes);
+                    settled.is_ok_and(|settled| settled.is_some())
+                });
+            });
+            // Each charge finds the value as the last one left it, so that the time includes a share of the rebuilding.
+            let mut number = size;
+            group.bench_function("granted and released", |bencher| {
+                bencher.iter(|| {
+                    make(&wide, &mut value, START, cost(units, &name(number)));
+                    let mut bytes = Bytes::default();
+                    let settled = settle(&value, START, id(&name(number - size)), 0, &mut bytes);
+                    let settled = settled.expect("a limiter").expect("an id");
+                    number += 1;
+                    write(&mut value, settled.change, &bytes);
+                });
+            });
+        }
+    }
+}
+
 /// The words of calls, as clients send them.
 fn words(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("grammar");
@@ -223,6 +287,6 @@ criterion_group! {
         .measurement_time(Duration::from_millis(800))
         .sample_size(40)
         .nresamples(2_000);
-    targets = amounts, options, logs, words, sketch
+    targets = amounts, options, logs, ids, words, sketch
 }
 criterion_main!(benches);

@@ -6,7 +6,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use crate::scenes::{Accuracy, Pair, Row, ACCURACY_LIMIT, LIMIT, OVERLOAD_FROM, OVERLOAD_TO};
+use crate::held::{Units, AT_A_TIME, GIVEN_BACK_LIMIT, SLOW_US, SLOW_WORK_US, WORK_PER_SECOND, WORK_US};
+use crate::scenes::{Accuracy, Pair, Row, ACCURACY_LIMIT, GCRA, LEASE, LIMIT, OTHER, OVERLOAD_FROM, OVERLOAD_TO, SLIDE};
 use crate::traffic::{Lane, Played, PERIOD_US};
 use tools::chart::{save, text, COLOURS, INK, WIDTH};
 
@@ -274,5 +275,59 @@ pub fn accuracy(accuracy: &Accuracy, path: &Path) {
                 }
             }
         }
+    });
+}
+
+/// Two panels side by side that show how many units there are at each time.
+fn pair(
+    root: &Area,
+    units: &[Units; 2],
+    colours: [usize; 2],
+    marks: &[(f64, &str)],
+    most: f64,
+    figure: impl Fn(&Units) -> String,
+) {
+    for ((units, colour), left) in units.iter().zip(colours).zip([66, 436]) {
+        let x = Axis { from: 0.0, to: 7.0, start: left, end: left + 344 };
+        let y = Axis { from: 0.0, to: most, start: PANEL_TOP + PANEL_HEIGHT, end: PANEL_TOP };
+        write(root, units.name, NAME, HPos::Left, (x.start, PANEL_TOP - 12));
+        write(root, &figure(units), LABEL, HPos::Right, (x.end, PANEL_TOP - 12));
+        for &(count, label) in marks {
+            line(root, vec![(x.start, y.at(count)), (x.end, y.at(count))], INK.mix(0.35));
+            if left == 66 {
+                write(root, label, LABEL, HPos::Right, (left - 6, y.at(count)));
+            }
+        }
+        seconds(root, x, y.start, y.end, true);
+        let steps = units.steps().into_iter().map(|(time_us, units)| (time_us as f64 / 1e6, units as f64)).collect();
+        line(root, stairs(&steps, x, y), COLOURS[colour].stroke_width(2));
+    }
+}
+
+const PAIR_HEIGHT: u32 = (PANEL_TOP + PANEL_HEIGHT + 30) as u32;
+
+pub fn work(units: &[Units; 2], path: &Path) {
+    let second = |us: i64| us as f64 / 1e6;
+    let subtitle = format!(
+        "Calls under way. {WORK_PER_SECOND} arrive per second; each takes {} s, but {} s if it begins between {} s and {} s",
+        second(WORK_US),
+        second(SLOW_WORK_US),
+        second(SLOW_US.start),
+        second(SLOW_US.end)
+    );
+    picture(path, PAIR_HEIGHT, "A backend becomes slow", &subtitle, |root| {
+        let marks = [(0.0, "0"), (AT_A_TIME as f64, "5"), (10.0, "10"), (15.0, "15")];
+        pair(root, units, [GCRA, LEASE], &marks, 18.0, |units| {
+            format!("{} of {}, at most {} at a time", units.granted, units.calls, units.most())
+        });
+    });
+}
+
+pub fn given_back(units: &[Units; 2], path: &Path) {
+    let subtitle = "Units used in the last 3 s. A takes 5 at 0 s, B takes 5 at 2.7 s, A gives 5 back at 2.8 s, and C takes all it can at 3.3 s";
+    picture(path, PAIR_HEIGHT, "Units that are given back, at a limit of 10 per 3 seconds", subtitle, |root| {
+        let limit = GIVEN_BACK_LIMIT as f64;
+        let marks = [(0.0, "0"), (limit / 2.0, "5"), (limit, "limit"), (1.5 * limit, "15")];
+        pair(root, units, [OTHER, SLIDE], &marks, 1.7 * limit, |units| format!("at most {}", units.most()));
     });
 }

@@ -3,6 +3,7 @@
 //! Writes docs/choosing-*.svg, and the figures in docs/choosing.md.
 
 mod draw;
+mod held;
 mod scenes;
 mod traffic;
 
@@ -15,6 +16,7 @@ use clap::Parser;
 use support::root;
 use tools::chart;
 
+use held::Units;
 use scenes::Accuracy;
 use traffic::Played;
 
@@ -37,7 +39,7 @@ fn main() {
     let page = read(&root().join("docs/choosing.md"));
     fs::create_dir_all(&options.out).unwrap_or_else(|error| panic!("{}: {error}", options.out.display()));
     println!("Half a minute of traffic");
-    let Run { burst, overload, boundary, attacked, random, bytes } = (1..=ATTEMPTS)
+    let Run { burst, overload, boundary, attacked, random, bytes, work, given_back } = (1..=ATTEMPTS)
         .map(|_| Run::play(options.seed))
         .find(|run| run.is_in_time(options.late * 1_000))
         .unwrap_or_else(|| panic!("calls were late {ATTEMPTS} times: the machine is too busy to draw from"));
@@ -47,6 +49,8 @@ fn main() {
     draw::overload(&overload, &picture("overload"));
     draw::boundary(&boundary, &picture("boundary"));
     draw::accuracy(&accuracy, &picture("accuracy"));
+    draw::work(&work, &picture("leases"));
+    draw::given_back(&given_back, &picture("settle"));
     let page = chart::fill(&page, "make plots: accuracy", &table(&accuracy, &bytes));
     chart::write(&options.out.join("choosing.md"), &page);
 }
@@ -62,6 +66,8 @@ struct Run {
     attacked: Played,
     random: Vec<Played>,
     bytes: Vec<i64>,
+    work: [Units; 2],
+    given_back: [Units; 2],
 }
 
 impl Run {
@@ -83,6 +89,8 @@ impl Run {
             let random: Vec<_> =
                 streams.map(|(at, arrivals)| play(&format!("random-{at}"), &scenes::ACCURACY, arrivals)).collect();
             let bytes = scope.spawn(move || scenes::bytes(server, begin));
+            let work = scope.spawn(move || held::work(server, begin));
+            let given_back = scope.spawn(move || held::given_back(server, begin));
             let end = |thread: std::thread::ScopedJoinHandle<Played>| thread.join().expect("traffic");
             Self {
                 burst: end(burst),
@@ -91,6 +99,8 @@ impl Run {
                 attacked: end(attacked),
                 random: random.into_iter().map(end).collect(),
                 bytes: bytes.join().expect("memory"),
+                work: work.join().expect("work"),
+                given_back: given_back.join().expect("charges"),
             }
         })
     }
@@ -98,7 +108,8 @@ impl Run {
     /// Whether no call was too late. Calls at random times may come at any time.
     fn is_in_time(&self, late_us: i64) -> bool {
         let late = [&self.burst, &self.overload, &self.boundary, &self.attacked].map(|played| played.late_us);
-        let late = late.into_iter().max().expect("some");
+        let others = self.work.iter().chain(&self.given_back).map(|units| units.late_us);
+        let late = late.into_iter().chain(others).max().expect("some");
         if late > late_us {
             println!("A call was {} ms late", late / 1_000);
         }

@@ -12,10 +12,11 @@ pub const LIMIT: usize = 20;
 pub const ACCURACY_LIMIT: usize = 100;
 
 const FIXED: usize = 0;
-const SLIDE: usize = 1;
-const GCRA: usize = 2;
+pub const SLIDE: usize = 1;
+pub const GCRA: usize = 2;
 const BUCKET: usize = 3;
-const OTHER: usize = 6;
+pub const LEASE: usize = 4;
+pub const OTHER: usize = 6;
 
 const fn lane(name: &'static str, colour: usize, words: &'static str) -> Lane {
     Lane { name, colour, words }

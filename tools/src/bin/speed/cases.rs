@@ -82,6 +82,7 @@ const BASE: Case = Case {
 
 const GRANT: Case = Case { replies: Replies::Grants, needs: Needs::Module, width: Width::Narrow, ..BASE };
 const DENIAL: Case = Case { replies: Replies::Denials, needs: Needs::Module, width: Width::Medium, ..BASE };
+const PAIR: Case = Case { own_loop: true, needs: Needs::Module, ..BASE };
 const LUA: Case = Case { replies: Replies::Grants, dialect: Dialect::Limited, ..BASE };
 
 /// Grants of meters use keys with a limit that is never reached, and with so much used that they live for hours: no call
@@ -236,6 +237,51 @@ pub const CASES: &[Case] = &[
     Case { name: "MULTI, INCR, EXPIRE, EXEC", call: "MULTI ; INCR key:# ; EXPIRE key:# 60 ; EXEC", own_loop: true, ..BASE },
 ];
 
+/// Calls with ids, and what is used instead of leases. A take and its release count as one call. Five other holders have units of
+/// each key.
+pub const IDS: &[Case] = &[
+    Case { needs: Needs::Nothing, name: SET_OWN, call: "SET key:# 0123456789012345678901234567 EX 60", ..PAIR },
+    Case {
+        name: "RL.GCRA, granted",
+        prepare: "RL.GCRA key:# %many 1d COST %tenth",
+        call: "RL.GCRA key:# %many 1d",
+        replies: Replies::Grants,
+        ..PAIR
+    },
+    Case {
+        name: "RL.GCRA .. ID, granted",
+        prepare: "RL.GCRA key:# %many 1d COST %tenth",
+        call: "RL.GCRA key:# %many 1d ID @",
+        ..PAIR
+    },
+    Case {
+        name: "RL.GCRA .. ID, then RL.SETTLE",
+        prepare: "RL.GCRA key:# %many 1d COST %tenth",
+        call: "RL.GCRA key:# %many 1d COST 2 ID @ ; RL.SETTLE key:# @ 1",
+        ..PAIR
+    },
+    Case {
+        name: "RL.LEASE, then RL.RELEASE",
+        prepare: "RL.LEASE key:# 1000 1d ID a ; RL.LEASE key:# 1000 1d ID b ; RL.LEASE key:# 1000 1d ID c ; \
+                  RL.LEASE key:# 1000 1d ID d ; RL.LEASE key:# 1000 1d ID e",
+        call: "RL.LEASE key:# 1000 1d ID @ ; RL.RELEASE key:# @",
+        ..PAIR
+    },
+    Case {
+        name: "a semaphore in a sorted set: a script (Lua), then ZREM",
+        needs: Needs::Script("semaphore"),
+        prepare: "ZADD key:# 9000000000000000 a 9000000000000000 b 9000000000000000 c 9000000000000000 d 9000000000000000 e",
+        call: "EVALSHA %sha 1 key:# @ 86400000000 1000 ; ZREM key:# @",
+        ..PAIR
+    },
+    Case {
+        name: "a lock for one: SET .. NX EX, then DEL",
+        needs: Needs::Nothing,
+        call: "SET key:# @ NX EX 86400 ; DEL key:#",
+        ..PAIR
+    },
+];
+
 impl Case {
     /// The name of the case that this one is compared with.
     pub fn base(&self) -> &'static str {
@@ -311,7 +357,9 @@ impl Case {
             (_, Needs::RedisCell) => 0.0..=0.0,
             (Replies::Denials, _) => 0.0..=0.001,
             _ if self.reads => 0.0..=0.001,
-            _ => 0.999..=f64::MAX,
+            // A transaction has one change at least. Of several other calls, each has one.
+            _ if self.call.starts_with("MULTI") => 0.999..=f64::MAX,
+            _ => 0.999 * self.call.split(" ; ").count() as f64..=f64::MAX,
         }
     }
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 /// The number of connections: redis-benchmark's default.
@@ -13,6 +14,9 @@ pub const CONNECTIONS: usize = 50;
 
 /// What stands for a key in the words of a case. Every key is a number with as many digits as redis-benchmark writes.
 pub const KEY: &str = "#";
+/// What stands for an id, which is as many digits. Each call has another one. Only the generator of our own knows it.
+pub const ID: &str = "@";
+const MARKS: [char; 2] = ['#', '@'];
 const DIGITS: usize = 12;
 
 #[derive(Clone, Copy)]
@@ -49,23 +53,31 @@ pub fn redis_benchmark(socket: &Path, words: &str, shape: Shape, calls: u64) -> 
     Load { per_second, p50_ms: Some(p50), p99_ms: Some(p99) }
 }
 
-/// The bytes of a call, or of several that count as one, and the positions of the key's digits in them.
+/// The bytes of a call, or of several that count as one, and the positions of the digits of the key and of the id in them.
 struct Template {
     bytes: Vec<u8>,
-    places: Vec<usize>,
+    keys: Vec<usize>,
+    ids: Vec<usize>,
+    /// The latest id.
+    id: u64,
 }
+
+/// No two templates have ids in common.
+static FIRST_ID: AtomicU64 = AtomicU64::new(0);
 
 impl Template {
     fn new(words: &str) -> Self {
-        let mut template = Self { bytes: Vec::new(), places: Vec::new() };
+        let mut template =
+            Self { bytes: Vec::new(), keys: Vec::new(), ids: Vec::new(), id: FIRST_ID.fetch_add(1_000_000_000, Relaxed) };
         for call in words.split(" ; ") {
             let words: Vec<&str> = call.split(' ').collect();
             template.bytes.extend(format!("*{}\r\n", words.len()).bytes());
             for word in words {
-                let filled = word.replace(KEY, &"0".repeat(DIGITS));
+                let filled = word.replace(MARKS, &"0".repeat(DIGITS));
                 template.bytes.extend(format!("${}\r\n", filled.len()).bytes());
-                for (nth, (at, _)) in word.match_indices(KEY).enumerate() {
-                    template.places.push(template.bytes.len() + at + nth * (DIGITS - KEY.len()));
+                for (nth, (at, mark)) in word.match_indices(MARKS).enumerate() {
+                    let places = if mark == KEY { &mut template.keys } else { &mut template.ids };
+                    places.push(template.bytes.len() + at + nth * (DIGITS - KEY.len()));
                 }
                 template.bytes.extend(format!("{filled}\r\n").bytes());
             }
@@ -74,11 +86,14 @@ impl Template {
     }
 
     fn append(&mut self, key: u64, batch: &mut Vec<u8>) {
-        for &place in &self.places {
-            let mut rest = key;
-            for digit in self.bytes[place..place + DIGITS].iter_mut().rev() {
-                *digit = b'0' + (rest % 10) as u8;
-                rest /= 10;
+        self.id += 1;
+        for (number, places) in [(key, &self.keys), (self.id, &self.ids)] {
+            for &place in places {
+                let mut rest = number;
+                for digit in self.bytes[place..place + DIGITS].iter_mut().rev() {
+                    *digit = b'0' + (rest % 10) as u8;
+                    rest /= 10;
+                }
             }
         }
         batch.extend_from_slice(&self.bytes);

@@ -38,6 +38,16 @@ impl Machine {
         }
     }
 
+    /// The day of the measurement.
+    pub fn date(&self) -> &str {
+        &self.date
+    }
+
+    /// The version of the module, with its commit.
+    pub fn module(&self) -> &str {
+        &self.module
+    }
+
     pub fn report(&self) -> String {
         format!(
             "# Benchmarks\n\nMeasured on {} by `make bench`; run it to repeat the measurement. `make bench-report` writes this page \

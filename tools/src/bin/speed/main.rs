@@ -4,6 +4,7 @@
 //! (`--report`).
 
 mod cases;
+mod ids;
 mod json;
 mod load;
 mod machine;
@@ -78,6 +79,7 @@ enum Part {
     Speed,
     Memory,
     Scale,
+    Ids,
 }
 
 /// The content of docs/benchmarks.json.
@@ -87,6 +89,9 @@ struct Results {
     speed: speed::Section,
     memory: memory::Section,
     scale: scale::Section,
+    /// A file that was written before there were ids has no such part.
+    #[serde(default)]
+    ids: Option<ids::Section>,
 }
 
 fn main() {
@@ -100,15 +105,20 @@ fn main() {
         let peers = peers::install();
         let before = (!options.part.is_empty()).then(read);
         let wanted = |part: Part| options.part.is_empty() || options.part.contains(&part);
-        let (speed, memory, scale) = match before {
-            Some(Results { speed, memory, scale, .. }) => (Some(speed), Some(memory), Some(scale)),
-            None => (None, None, None),
+        let (machine, speed, memory, scale, ids) = match before {
+            Some(Results { machine, speed, memory, scale, ids }) => {
+                (Some(machine), Some(speed), Some(memory), Some(scale), ids)
+            }
+            None => (None, None, None, None, None),
         };
+        // This part says by itself what it was measured with.
+        let machine = machine.filter(|_| options.part == [Part::Ids]).unwrap_or_else(machine::Machine::this);
         // The parts that are short and least sensitive to other work on the machine come first.
         let memory = memory.filter(|_| !wanted(Part::Memory)).unwrap_or_else(|| memory::measure(&options.scale, &peers));
         let scale = scale.filter(|_| !wanted(Part::Scale)).unwrap_or_else(|| scale::measure(&options.scale));
         let speed = speed.filter(|_| !wanted(Part::Speed)).unwrap_or_else(|| speed::measure(&options, &peers));
-        let results = Results { machine: machine::Machine::this(), speed, memory, scale };
+        let ids = ids.filter(|_| !wanted(Part::Ids)).unwrap_or_else(|| ids::measure(&options, &peers));
+        let results = Results { machine, speed, memory, scale, ids: Some(ids) };
         write(&file, &json::text(&results));
     }
     let results = read();
@@ -124,7 +134,8 @@ fn main() {
         speed::report::report(&results.speed),
         section("Memory", "memory", memory::report(&results.memory)),
         section("Scale", "scale", scale::report(&results.scale)),
-        speed::report::bars(&results.speed),
+        results.ids.as_ref().map(ids::report).unwrap_or_default(),
+        speed::report::bars(&results.speed) + &results.ids.as_ref().map(ids::bars).unwrap_or_default(),
     ];
     write(&options.out.join("benchmarks.md"), &sections.join("\n"));
     let readme = options.out.join("../README.md");

@@ -26,6 +26,21 @@ redis.call('PEXPIRE', KEYS[1], math.ceil(window / 1000))
 return {0, limit - count - 1}
 ";
 
+/// The semaphore that tutorials and libraries build on a sorted set: members are holders, and scores are deadlines. Returns 1 if the
+/// caller has become a holder.
+const SEMAPHORE: &str = "
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local ttl, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+if redis.call('ZCARD', KEYS[1]) >= limit then
+    return 0
+end
+redis.call('ZADD', KEYS[1], now + ttl, ARGV[1])
+redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000))
+return 1
+";
+
 pub struct Peers {
     pub redis_cell: PathBuf,
     /// A module whose only command does nothing.
@@ -40,8 +55,10 @@ impl Peers {
 
     /// The text of a Lua script, by its package and name.
     pub fn script(&self, name: &str) -> String {
-        if name == "sorted-set" {
-            return SORTED_SET.into();
+        match name {
+            "sorted-set" => return SORTED_SET.into(),
+            "semaphore" => return SEMAPHORE.into(),
+            _ => {}
         }
         let (package, name) = name.split_once('/').expect("a package and a script");
         let folder = match package {

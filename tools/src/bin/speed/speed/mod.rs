@@ -6,7 +6,7 @@ pub mod report;
 use redis::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::cases::{Case, Needs, Replies, Width, CASES, SET};
+use crate::cases::{Case, Needs, Replies, Width, CASES};
 use crate::load::{self, Load, Shape};
 use crate::peers::Peers;
 use crate::probe::cpu;
@@ -77,7 +77,7 @@ struct Plan {
     setting: Setting,
     pipeline: usize,
     keys: u64,
-    width: Width,
+    cases: Vec<&'static Case>,
 }
 
 const RANDOM: u64 = 100_000;
@@ -86,8 +86,10 @@ pub const HOT: u64 = 1;
 
 pub fn measure(options: &Options, peers: &Peers) -> Section {
     let first = support::server_program();
-    let plan =
-        |server: &String, setting, pipeline, keys, width| Plan { server: server.clone(), setting, pipeline, keys, width };
+    let plan = |server: &String, setting, pipeline, keys, width| {
+        let cases = CASES.iter().filter(|case| case.width <= width).collect();
+        Plan { server: server.clone(), setting, pipeline, keys, cases }
+    };
     let mut plans = vec![
         plan(&first, Setting::Plain, 16, RANDOM, Width::Wide),
         plan(&first, Setting::Plain, 16, MANY, Width::Medium),
@@ -111,6 +113,15 @@ pub fn measure(options: &Options, peers: &Peers) -> Section {
         scenes,
         stream: stream(&first),
     }
+}
+
+/// Measures these cases on random keys, and on the hot key.
+pub fn scenes(options: &Options, peers: &Peers, cases: &'static [Case]) -> Vec<Scene> {
+    let plan = |keys| {
+        let cases = cases.iter().collect();
+        Plan { server: support::server_program(), setting: Setting::Plain, pipeline: 16, keys, cases }
+    };
+    [RANDOM, HOT].into_iter().filter_map(|keys| plan(keys).measure(options, peers)).collect()
 }
 
 /// A server that holds the keys of one case.
@@ -145,8 +156,8 @@ impl Plan {
             return None;
         }
         println!("{title}");
-        let cases: Vec<&Case> = CASES.iter().filter(|case| case.width <= self.width).collect();
-        let set = cases.iter().position(|case| case.name == SET).expect("SET is everywhere");
+        let cases = &self.cases;
+        let set = cases.iter().position(|case| case.name == case.base()).expect("SET is everywhere");
         let count = cases.len();
         let mut rounds = vec![Vec::new(); count];
         for round in 0..options.rounds {
@@ -283,7 +294,7 @@ impl<'a> Runner<'a> {
 }
 
 /// Starts a replica of a server, and waits until it has synchronised.
-fn follow(program: &str, server: &Server, client: &mut Connection) -> Server {
+pub fn follow(program: &str, server: &Server, client: &mut Connection) -> Server {
     let replica = Server::of(program, true, &["--replicaof", &format!("127.0.0.1 {}", server.port)]);
     support::wait_for("a replica", || call::<String>(client, "INFO replication").contains("state=online"));
     replica

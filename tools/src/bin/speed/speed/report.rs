@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{ratio, Measured, Round, Scene, Section, Setting, HOT};
-use crate::cases::{CASES, SET};
-use crate::load::KEY;
+use crate::cases::{Case, CASES, SET};
+use crate::load::{ID, KEY};
 use crate::statistics::Quartiles;
 use tools::chart::grouped;
 
@@ -106,7 +106,8 @@ pub fn report(section: &Section) -> String {
     for scene in &section.scenes {
         table(scene, &mut text);
     }
-    prepared(&mut text);
+    prepared(CASES, &mut text);
+    text.push_str(PLACEHOLDERS);
     text
 }
 
@@ -197,7 +198,7 @@ pub fn bars(section: &Section) -> String {
     text
 }
 
-fn table(scene: &Scene, text: &mut String) {
+pub fn table(scene: &Scene, text: &mut String) {
     let unpipelined = scene.pipeline == 1;
     let more = if unpipelined { " p50 ms | p99 ms |" } else { "" };
     let line = if unpipelined { "---:|---:|" } else { "" };
@@ -224,22 +225,22 @@ fn table(scene: &Scene, text: &mut String) {
     }
 }
 
-fn prepared(text: &mut String) {
+pub fn prepared(cases: &[Case], text: &mut String) {
     text.push_str("\n### The calls\n\n| | each key was prepared by | call |\n|---|---|---|\n");
-    for case in CASES {
-        let code = |words: &str| format!("`{}`", words.replace(KEY, "…"));
+    for case in cases {
+        let code = |words: &str| format!("`{}`", words.replace(KEY, "…").replace(ID, "%id"));
         let before = if case.prepare.is_empty() { "the call".into() } else { code(case.prepare) };
         writeln!(text, "| {} | {before} | {} |", case.name, code(case.call)).expect("a string");
     }
-    text.push_str(
-        "\n`…` is a number of 12 digits; where it occurs twice, redis-benchmark draws both independently. `%many` is 10000, and 1000000000 \
-         on the hot key. `%tenth` is a tenth of it, and `%burst` is one less than it; `%interval` (seconds per unit) and `%rate` \
-         (units per second) follow from it. \
-         `%slide` is 1000 60, and 2000 1ms on the hot key, where a millisecond has up to about 1000 calls. `%sorted_us` is a minute, and \
-         10 milliseconds on the hot key: so short that 1000 calls are never reached. `%limit` is 1000, and on the hot key a limit that is \
-         never reached, because the scripts support whole seconds only.\n",
-    );
 }
+
+const PLACEHOLDERS: &str =
+    "\n`…` is a number of 12 digits; where it occurs twice, redis-benchmark draws both independently. `%many` is 10000, and 1000000000 \
+     on the hot key. `%tenth` is a tenth of it, and `%burst` is one less than it; `%interval` (seconds per unit) and `%rate` \
+     (units per second) follow from it. \
+     `%slide` is 1000 60, and 2000 1ms on the hot key, where a millisecond has up to about 1000 calls. `%sorted_us` is a minute, and \
+     10 milliseconds on the hot key: so short that 1000 calls are never reached. `%limit` is 1000, and on the hot key a limit that is \
+     never reached, because the scripts support whole seconds only.\n";
 
 fn setting(scene: &Scene) -> String {
     let with = match scene.setting {

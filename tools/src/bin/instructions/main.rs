@@ -4,16 +4,22 @@
 //! The server runs in callgrind, which counts between two dumps. A count includes all that the server does for a call, from
 //! the socket to the reply, with sixteen calls in a pipeline. The difference to `SET key value EX 60` and `INCR` is what the
 //! module adds.
+//!
+//! Calls with an id have a table of their own, with the counts on keys that remember few ids and on keys that remember many. If a
+//! call takes too many more instructions with many ids, the program says so, and fails.
+
+mod counted;
+mod ids;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::ExitCode;
 
 use clap::Parser;
-use redis::{Connection, ConnectionLike};
-use support::{call, command, info, server_program, Server};
+
+use counted::Counted;
+use ids::Row;
 
 const CALLS: u64 = 4_000;
-const PIPELINE: u64 = 16;
 
 /// The rows of the table: a name, a call that prepares each key, and the call to count. `#` stands for one of a thousand
 /// keys.
@@ -53,7 +59,7 @@ struct Arguments {
     base: Option<PathBuf>,
 }
 
-fn main() {
+fn main() -> ExitCode {
     let Arguments { base } = Arguments::parse();
     // The least of a few rounds: a round can include a little of the server's periodic work.
     let rounds = if base.is_some() { 3 } else { 1 };
@@ -64,68 +70,69 @@ fn main() {
     let counts = least(&support::module());
     let row = |name: &str| ROWS.iter().position(|row| row.0 == name).map_or(1, |index| counts[index]);
     let (set, incr) = (row("SET .. EX"), row("INCR"));
-    let base = base.map(|base| least(&base));
+    let base_module = base;
+    let base = base_module.as_ref().map(|base| least(base));
     let more = if base.is_some() { format!("{:>10} {:>10}", "base", "change") } else { String::new() };
-    println!("{:<34} {:>14} {:>10} {:>10} {more}", "", "instructions", "of SET..EX", "of INCR");
+    println!("{:<38} {:>14} {:>10} {:>10} {more}", "", "instructions", "of SET..EX", "of INCR");
     for (index, ((name, ..), &count)) in ROWS.iter().zip(&counts).enumerate() {
         let ratio = |to: u64| count as f64 / to as f64;
         let base = base.as_ref().map(|base| base[index]);
         let more = base.map_or_else(String::new, |base| format!("{base:>10} {:>+9.1}%", 100.0 * (ratio(base) - 1.0)));
-        println!("{name:<34} {count:>14} {:>10.2} {:>10.2} {more}", ratio(set), ratio(incr));
+        println!("{name:<38} {count:>14} {:>10.2} {:>10.2} {more}", ratio(set), ratio(incr));
     }
+    let rows = ids::count(&support::module()).expect("a module that knows ids");
+    with_ids(&rows, base_module.and_then(|base| ids::count(&base)).as_deref())
+}
+
+/// Prints the rows of calls with ids, beside those of another build. Fails if a call misses its requirement.
+fn with_ids(rows: &[Row], base: Option<&[Row]>) -> ExitCode {
+    let mut missed = Vec::new();
+    let mut ids = [0; 2];
+    for (index, row) in rows.iter().enumerate() {
+        let Row { name, counts, most, .. } = row;
+        if row.ids != ids {
+            ids = row.ids;
+            let [few, many] = ids.map(|ids| if ids == 1 { "1 id".into() } else { format!("{ids} ids") });
+            let more = if base.is_some() {
+                format!("{:>10} {:>10} {:>10} {:>10}", "base", "change", "base", "change")
+            } else {
+                String::new()
+            };
+            println!("\n{:<38} {few:>14} {many:>14} {:>10} {:>10} {more}", "", "ratio", "at most");
+        }
+        let change = |size: usize| {
+            let base = base?[index].counts[size];
+            Some(format!("{base:>10} {:>+9.1}%", 100.0 * (counts[size] as f64 / base as f64 - 1.0)))
+        };
+        let more = [0, 1].into_iter().filter_map(change).collect::<Vec<_>>().join(" ");
+        println!("{name:<38} {:>14} {:>14} {:>10.2} {most:>10} {more}", counts[0], counts[1], row.ratio());
+        if row.ratio() > *most {
+            missed.push(name);
+        }
+    }
+    if missed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("\nToo many instructions with many ids: {}", missed.iter().map(|name| **name).collect::<Vec<_>>().join("; "));
+    ExitCode::FAILURE
 }
 
 /// The instructions of a call of each row.
 fn count(module: &Path) -> Vec<u64> {
-    let module = module.to_str().expect("a path");
-    // The server's periodic work, once a second, would vary with the time that callgrind takes.
-    let server = Server::of(&server_program(), false, &["--loadmodule", module, "--hz", "1", "--dynamic-hz", "no"]);
-    let mut client = server.client();
-    let process = info(&mut client, "server", "process_id").to_string();
+    let mut server = Counted::start(module);
     let counted = ROWS.iter().map(|(_, before, words)| {
-        call::<()>(&mut client, "FLUSHALL");
+        server.make(&["FLUSHALL".into()]);
         if !before.is_empty() {
-            make(&mut client, before, 1_000);
+            server.make(&calls(before, 1_000));
         }
         // These calls create keys and grow logs, which is not to be counted.
-        make(&mut client, words, 1_000);
-        control(&server, &["-z", &process]);
-        make(&mut client, words, CALLS);
-        control(&server, &["-d", &process]);
-        newest_dump(&server) / CALLS
+        server.make(&calls(words, 1_000));
+        server.count(&calls(words, CALLS)).1 / CALLS
     });
     counted.collect()
 }
 
-fn make(client: &mut Connection, words: &str, calls: u64) {
-    for batch in 0..calls / PIPELINE {
-        let mut pipe = redis::pipe();
-        for index in 0..PIPELINE {
-            pipe.add_command(command(&words.replace('#', &((batch * PIPELINE + index) % 1_000).to_string())));
-        }
-        // An error is a reply as well: one row counts it.
-        let replies = client.req_packed_commands(&pipe.get_packed_pipeline(), 0, PIPELINE as usize);
-        assert_eq!(replies.expect("replies").len() as u64, PIPELINE);
-    }
-}
-
-/// Makes callgrind set its counts to zero, or write them to a dump.
-fn control(server: &Server, options: &[&str]) {
-    let output = Command::new("callgrind_control").args(options).current_dir(server.dir()).output();
-    let output = output.expect("callgrind_control, of valgrind");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// The number of instructions in the latest dump.
-fn newest_dump(server: &Server) -> u64 {
-    let dumps = std::fs::read_dir(server.dir()).expect("the server's folder").filter_map(|entry| {
-        let path = entry.ok()?.path();
-        let number: u64 = path.file_name()?.to_str()?.strip_prefix("callgrind.out.")?.rsplit('.').next()?.parse().ok()?;
-        Some((number, path))
-    });
-    let (_, newest) =
-        dumps.max_by_key(|(number, path)| (path.metadata().and_then(|data| data.modified()).ok(), *number)).expect("a dump");
-    let text = std::fs::read_to_string(newest).expect("a dump");
-    let total = text.lines().find_map(|line| line.strip_prefix("summary: ").or_else(|| line.strip_prefix("totals: ")));
-    total.and_then(|total| total.trim().parse().ok()).expect("a total")
+/// So many calls, on each of a thousand keys in turn.
+fn calls(words: &str, calls: u64) -> Vec<String> {
+    (0..calls).map(|index| words.replace('#', &(index % 1_000).to_string())).collect()
 }

@@ -1,0 +1,165 @@
+//! Ids and leases: the bytes that calls add to the replication stream and that keys take, and speed, beside what is used instead
+//! of leases.
+
+use std::fmt::Write;
+
+use redis::{Connection, Value};
+use serde::{Deserialize, Serialize};
+
+use crate::cases::{IDS, SET_OWN};
+use crate::machine::Machine;
+use crate::peers::Peers;
+use crate::speed::report::{prepared, table};
+use crate::speed::{follow, scenes, Scene, Stream};
+use crate::Options;
+use support::{call, info, server_program, Server};
+use tools::chart::grouped;
+use tools::ids::{make, Group, Keys, GROUPS, SEMAPHORE};
+
+/// The figures of this part.
+#[derive(Serialize, Deserialize)]
+pub struct Section {
+    machine: Machine,
+    rounds: usize,
+    held: Vec<Held>,
+    scenes: Vec<Scene>,
+}
+
+/// A key with many ids.
+#[derive(Serialize, Deserialize)]
+struct Held {
+    name: String,
+    ids: usize,
+    /// `MEMORY USAGE` of the key after its ids were added.
+    bytes: i64,
+    /// The most bytes while ids were ended and others added.
+    most_bytes: i64,
+    /// The length of its value when it took the most bytes; `None` for a sorted set.
+    length: Option<i64>,
+    stream: Vec<Stream>,
+}
+
+/// The most bytes that a call may add to the replication stream on average.
+const MOST: f64 = 1_024.0;
+
+/// Measures all of the part.
+pub fn measure(options: &Options, peers: &Peers) -> Section {
+    let program = server_program();
+    // The server must not send a PING meanwhile, which is part of the stream.
+    let server = Server::of(&program, true, &["--repl-ping-replica-period", "3600"]);
+    let mut client = server.client();
+    let _replica = follow(&program, &server, &mut client);
+    let script = peers.script("semaphore");
+    let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut client).expect("a script");
+    let held = GROUPS.iter().chain([&SEMAPHORE]).map(|group| hold(&mut client, group, &sha)).collect();
+    Section { machine: Machine::this(), rounds: options.rounds, held, scenes: scenes(options, peers, IDS) }
+}
+
+fn hold(client: &mut Connection, group: &Group, sha: &str) -> Held {
+    /// Before as many ids have been added, they are ended.
+    const SEGMENT: usize = 250;
+    const SEGMENTS: usize = 12;
+    call::<()>(client, "FLUSHALL");
+    let ids = group.ids[1];
+    let run = |client: &mut Connection, calls: &[String]| -> Vec<Value> {
+        let calls: Vec<_> = calls.iter().map(|words| words.replace("%sha", sha)).collect();
+        make(client, &calls)
+    };
+    let mut keys = Keys::fill(group, 1, ids, |calls| run(client, calls)).expect("a module that knows ids");
+    let bytes = usage(client);
+    let (mut most_bytes, mut length) = (bytes, None);
+    let mut stream = Vec::new();
+    let mut add = |kind: &tools::ids::Call, sum: i64, calls: usize| {
+        stream.push(Stream { name: kind.name.into(), bytes_per_call: sum as f64 / calls as f64 });
+    };
+    let mut half = |kind: &tools::ids::Call| {
+        let calls = keys.calls(kind, SEGMENT);
+        let before = info(client, "replication", "master_repl_offset");
+        let replies = run(client, &calls);
+        let bytes = info(client, "replication", "master_repl_offset") - before;
+        keys.check(kind, &calls, &replies);
+        if usage(client) >= most_bytes {
+            most_bytes = usage(client);
+            length = redis::cmd("STRLEN").arg("key:0").query(client).ok();
+        }
+        bytes
+    };
+    let mut added = 0;
+    let mut ends = Vec::new();
+    for end in group.ends {
+        let mut ended = 0;
+        for _ in 0..SEGMENTS {
+            added += half(&group.add);
+            ended += half(end);
+        }
+        ends.push((end, ended));
+    }
+    add(&group.add, added, SEGMENT * SEGMENTS * ends.len());
+    ends.into_iter().for_each(|(end, ended)| add(end, ended, SEGMENT * SEGMENTS));
+    for other in group.others {
+        let bytes = half(other);
+        add(other, bytes, SEGMENT);
+    }
+    let name = group.add.name.split(" ..").next().and_then(|name| name.split(',').next()).expect("a command");
+    Held { name: name.into(), ids, bytes, most_bytes, length, stream }
+}
+
+/// The memory of the only key.
+fn usage(client: &mut Connection) -> i64 {
+    call(client, "MEMORY USAGE key:0")
+}
+
+/// The part as Markdown.
+pub fn report(section: &Section) -> String {
+    let Section { machine, rounds, held, scenes } = section;
+    let mut text = format!(
+        "## Ids and leases\n\nMeasured on {} with redis-rl {}. One key remembers 1 000 charges, or holds 10 000 leases, with UUIDs (36 bytes) \
+         as ids. As many ids are ended as added: 250 calls add an id each, then 250 end one each, several times. A call \
+         patches a few places of the value, and only they are replicated. When the room for new ids is used up, the whole value is \
+         written and replicated; the averages include this.\n\n\
+         | call, at 1 000 ids or 10 000 leases | bytes a call in the replication stream |\n|---|---:|\n",
+        machine.date(),
+        machine.module(),
+    );
+    for row in held.iter().flat_map(|held| &held.stream) {
+        writeln!(text, "| {} | {:.0} |", row.name, row.bytes_per_call).expect("a string");
+    }
+    text.push_str(
+        "\n| key | ids | bytes after they were added | most bytes while ids come and go | length of the value then |\n\
+         |---|---:|---:|---:|---:|\n",
+    );
+    for Held { name, ids, bytes, most_bytes, length, .. } in held {
+        let [ids, bytes, most] = [*ids as f64, *bytes as f64, *most_bytes as f64].map(grouped);
+        let length = length.map_or("-".into(), |length| grouped(length as f64));
+        writeln!(text, "| {name} | {ids} | {bytes} | {most} | {length} |").expect("a string");
+    }
+    write!(
+        text,
+        "\nThe bytes of a key are the result of `MEMORY USAGE`. For a string that grows, the server reserves up to twice its length.\n\n\
+         The tables below have {rounds} rounds, made as described under [Speed](#speed), with a load from a loop of our own: it can \
+         send a new id with each call. Where a row names two calls, it sends them one after the other, and they count as one call. \
+         The keys of the leases and of the sorted sets have five other holders. On the hot key, \
+         `RL.GCRA .. ID` without `RL.SETTLE` fills the key with all the ids that it can remember, \
+         65 536, and then forgets one with each call. All ratios are to `{SET_OWN}`.\n"
+    )
+    .expect("a string");
+    scenes.iter().for_each(|scene| table(scene, &mut text));
+    prepared(IDS, &mut text);
+    text.push_str(
+        "\n`…` is the number of the key, with 12 digits. `%id` is another number in each call. `%many` and `%tenth` are as \
+         [above](#the-calls).\n",
+    );
+    text
+}
+
+/// The rows of the table of bars.
+pub fn bars(section: &Section) -> String {
+    let held = section.held.iter().filter(|held| held.name.starts_with("RL."));
+    let rows = held.map(|Held { name, ids, stream, .. }| {
+        let longest = stream.iter().map(|row| row.bytes_per_call).fold(0.0, f64::max);
+        let verdict = if longest <= MOST { "yes" } else { "**no**" };
+        let ids = grouped(*ids as f64);
+        format!("| replication stream | bytes of the longest call of {name} at {ids} ids, on average | ≤ {MOST} | {longest:.0} | {verdict} |\n")
+    });
+    rows.collect()
+}

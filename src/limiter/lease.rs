@@ -41,7 +41,9 @@ pub(super) const SPEC: Spec = Spec {
 /// The length of the inner record.
 const INNER: usize = 32;
 /// After this many steps, the moment when leases will have lapsed is found in another way, which is faster for many leases.
-const MAX_POPS: usize = 512;
+const MAX_POPS: usize = 256;
+/// If so many leases must lapse, the wait in a denial is exact for up to this many slots.
+const MAX_EXACT: usize = 2_048;
 /// `RL.INSPECT` shows at most this many leases.
 const MAX_HOLDERS: usize = 100;
 
@@ -77,11 +79,12 @@ pub struct Next<'r> {
     slot: Slot,
 }
 
-/// A place in the order of deadlines: a block, or a slot with its units.
+/// A place in the order of deadlines: a slot with its units, or a block. Of equal deadlines, those of slots come first, so that no
+/// more blocks than needed are looked into.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    Block(usize),
     Slot(usize, u64),
+    Block(usize),
 }
 
 impl<'a> View<'a> {
@@ -202,9 +205,18 @@ impl<'a> View<'a> {
         self.until_many_lapsed(units)
     }
 
-    /// [`Self::until_lapsed`] for many leases: halves the leases by their deadlines until one is left, which takes O(n) in all.
+    /// [`Self::until_lapsed`] for many leases: exact for up to [`MAX_EXACT`] leases, otherwise an upper bound, because a denial must
+    /// not look at each of so many leases.
     #[cold]
-    fn until_many_lapsed(&self, mut units: u64) -> Span {
+    fn until_many_lapsed(&self, units: u64) -> Span {
+        match self.ledger() {
+            Some(ledger) if ledger.len() > MAX_EXACT && !self.stepped_back => self.until_blocks_lapsed(&ledger, units),
+            _ => self.until_exactly_lapsed(units),
+        }
+    }
+
+    /// Halves the leases by their deadlines until one is left, which takes O(n) in all.
+    fn until_exactly_lapsed(&self, mut units: u64) -> Span {
         let mut leases: Vec<_> = self.holders().map(|(_, slot)| (self.deadline(&slot), slot.units)).collect();
         let mut leases = leases.as_mut_slice();
         while leases.len() > 1 {
@@ -220,6 +232,22 @@ impl<'a> View<'a> {
             };
         }
         leases.first().map_or(Span::ZERO, |(deadline, _)| deadline.since(self.now))
+    }
+
+    /// How long until all leases of blocks that hold at least `units` in all have lapsed.
+    fn until_blocks_lapsed(&self, ledger: &Ledger<'_>, units: u64) -> Span {
+        let now_us = self.now.as_us();
+        let mut blocks: Vec<_> = (0..ledger.blocks()).map(|block| (bounds::unpack(ledger.block(block)).1, block)).collect();
+        blocks.sort_unstable();
+        let mut lapsed = 0_u64;
+        let last = blocks.iter().find(|&&(last, block)| {
+            if last > now_us {
+                lapsed = lapsed.saturating_add(ledger.units_after(block, now_us));
+            }
+            lapsed >= units
+        });
+        // Only a damaged record has fewer leases than units that are held.
+        last.map_or(self.quota.period(), |&(last, _)| Instant::from_us(last).since(self.now))
     }
 
     fn find(&self, id: Id<'_>) -> Option<(usize, Slot)> {

@@ -354,6 +354,13 @@ impl<'a> Ledger<'a> {
         (0..self.len()).map(|index| (index, self.slot(index)))
     }
 
+    /// The units of the live slots of a block whose [`Slot::when`] is after `when`.
+    pub(super) fn units_after(&self, block: usize, when: i64) -> u64 {
+        let starts = (BLOCK * block..(BLOCK * (block + 1)).min(self.len())).map(|index| self.header.slot_at(index));
+        let units = starts.filter(|&at| word(self.bytes, at + 8) as i64 > when).map(|at| word(self.bytes, at));
+        units.filter(|&units| units as u8 > 0).fold(0, |sum, units| sum.saturating_add((units & !EMPTIED) >> 8))
+    }
+
     /// The slots of a block that are in use.
     pub(super) fn block_slots(self, block: usize) -> impl Iterator<Item = (usize, Slot)> + 'a {
         (BLOCK * block..(BLOCK * (block + 1)).min(self.len())).map(move |index| (index, self.slot(index)))

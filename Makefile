@@ -70,7 +70,7 @@ waiters: ## Measure what 10 000 waiting clients cost: memory, wake-ups per secon
 
 ROUNDS ?= 5
 LOAD ?= 0.8
-# speed, memory or scale: measure only this part, and keep the other figures of docs/benchmarks.json.
+# speed, memory, scale or ids: measure only this part, and keep the other figures of docs/benchmarks.json.
 PART ?=
 bench: ## Measure calls, built-ins and other rate limiters in ROUNDS=5 of LOAD=0.8 seconds a case, into docs/benchmarks.*
 	@scripts/tool.sh speed --rounds "$(ROUNDS)" --seconds "$(LOAD)" $(addprefix --part ,$(PART))

@@ -41,7 +41,7 @@ pub(super) const SPEC: Spec = Spec {
 /// The length of the inner record.
 const INNER: usize = 32;
 /// After this many steps, the moment when leases will have lapsed is found in another way, which is faster for many leases.
-const MAX_POPS: usize = 256;
+const MAX_POPS: usize = 64;
 /// If so many leases must lapse, the wait in a denial is exact for up to this many slots.
 const MAX_EXACT: usize = 2_048;
 /// `RL.INSPECT` shows at most this many leases.
@@ -170,7 +170,7 @@ impl<'a> View<'a> {
     /// How long until leases with `units` in all have lapsed, if none is renewed or released.
     fn until_lapsed(&self, units: u64) -> Span {
         let mut places = BinaryHeap::new();
-        if let Some(ledger) = self.ledger() {
+        if let Some(ledger) = self.ledger().filter(|_| units <= MAX_POPS as u64) {
             if self.stepped_back {
                 let holders = self.holders();
                 places.extend(holders.map(|(index, slot)| Reverse((self.deadline(&slot), Place::Slot(index, slot.units)))));

@@ -29,12 +29,16 @@
 
 mod edit;
 mod layers;
+mod slot;
 
 pub(super) use edit::{bounds, Edit, Finish};
 pub(super) use layers::LOWER;
+pub use slot::Charge;
+pub(super) use slot::Slot;
+use slot::{EMPTIED, SLOT};
 
 use super::record::{self, RecordError};
-use super::{Bytes, Decision, Instant, Kind, Snapshot, Span, Wait};
+use super::{Bytes, Instant, Kind};
 
 /// The most ids that a key remembers. One more forgets the oldest.
 pub const MAX_IDS: usize = 65_536;
@@ -45,10 +49,6 @@ pub(super) const BLOCK: usize = 64;
 const MAX_SLOTS: usize = 2 * MAX_IDS;
 /// The length of the header, in bytes.
 pub(super) const HEADER: usize = 72;
-/// The length of a slot without its id, in bytes.
-const SLOT: usize = 48;
-/// The bit of a slot's first eight bytes that holds [`Slot::emptied`]. The units need far fewer bits.
-const EMPTIED: u64 = 1 << 63;
 const CELL: usize = 4;
 const AGGREGATE: usize = 16;
 
@@ -183,94 +183,6 @@ impl Header {
             && self.first <= self.used
             && (8..=Id::MAX_LEN).contains(&self.id_room)
             && self.id_room.is_multiple_of(8)
-    }
-}
-
-/// What an id holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
-    /// The length of the id; 0: the slot is dead.
-    pub(super) len: usize,
-    /// The units that were granted.
-    pub(super) units: u64,
-    /// FIXED: the number of the window that holds the units; SLIDE: their tick; a lease: its deadline.
-    pub(super) when: i64,
-    /// A booking: how long the caller had to wait. A lease: the ttl that set the deadline. In microseconds.
-    pub(super) span_us: u64,
-    /// A booking: when it acts.
-    pub(super) acts_at: Instant,
-    /// See [`layers`].
-    pub(super) weight: u128,
-    /// SLIDE: the units were given back, and then a charge was granted in an earlier tick. Such a slot is not in the order of
-    /// ticks, and has no weight.
-    pub(super) emptied: bool,
-}
-
-/// A charge that a decision makes, as far as the ledger remembers it.
-#[derive(Clone, Copy, Debug)]
-pub struct Charge<'r> {
-    /// The id; `None`: the charge is not remembered.
-    pub(super) id: Option<Id<'r>>,
-    pub(super) units: u64,
-    /// How long the caller must wait before it acts.
-    pub(super) wait: Wait,
-}
-
-impl Charge<'_> {
-    /// The slot of the charge, which is made at `now`, without a weight.
-    pub(super) fn slot(&self, when: i64, now: Instant) -> Slot {
-        let wait = if let Wait::For(wait) = self.wait { wait } else { Span::ZERO };
-        Slot::new(self.units, when, wait.as_us(), now.saturating_add(wait))
-    }
-}
-
-impl Slot {
-    /// A slot for `units`. [`Edit::append`] fills in the length of the id.
-    pub(super) const fn new(units: u64, when: i64, span_us: u64, acts_at: Instant) -> Self {
-        Self { len: 0, units, when, span_us, acts_at, weight: 0, emptied: false }
-    }
-
-    /// The decision on a call that repeats the charge.
-    pub(super) fn retry(&self, limit: u64, Snapshot { remaining, reset }: Snapshot, now: Instant) -> Decision {
-        // After the clock was set back, the booking must not act later than it was told to: see `span_us`.
-        let left = self.acts_at.since(now).min(Span::from_us(self.span_us));
-        Decision { granted: self.units, limit, remaining, wait: Wait::For(left), reset, retried: true }
-    }
-
-    /// The slot of a lease that is renewed until the deadline of `fresh`.
-    pub(super) const fn renewed(self, fresh: &Self) -> Self {
-        Self { when: fresh.when, span_us: fresh.span_us, ..self }
-    }
-
-    /// Whether the id has been neither settled nor forgotten. It may be past.
-    pub(super) const fn is_live(&self) -> bool {
-        self.len > 0
-    }
-
-    fn decode(bytes: &[u8]) -> Self {
-        let units = word(bytes, 0);
-        let id_room = bytes.len().saturating_sub(SLOT);
-        let len = units as u8 as usize;
-        Self {
-            len: if len > id_room { 0 } else { len },
-            units: (units & !EMPTIED) >> 8,
-            when: word(bytes, 8) as i64,
-            span_us: word(bytes, 16),
-            acts_at: Instant::from_us(word(bytes, 24) as i64),
-            weight: aggregate(bytes, id_room + SLOT - AGGREGATE),
-            emptied: units & EMPTIED != 0,
-        }
-    }
-
-    /// The fields before the id.
-    fn head(&self) -> [u8; SLOT - AGGREGATE] {
-        let mut bytes = [0; SLOT - AGGREGATE];
-        let emptied = if self.emptied { EMPTIED } else { 0 };
-        bytes[..8].copy_from_slice(&(emptied | self.units << 8 | self.len as u64).to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.when.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.span_us.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.acts_at.as_us().to_le_bytes());
-        bytes
     }
 }
 

@@ -228,14 +228,6 @@ pub(super) struct Record<'a> {
     ids: Option<WithIds<'a>>,
 }
 
-impl Record<'_> {
-    /// The moment at which the level has drained: the TAT of GCRA.
-    pub(super) fn drained_at(&self) -> Instant {
-        let (level, _) = self.meter.read(self.level);
-        level.at.saturating_add(self.meter.reset(level, level.at))
-    }
-}
-
 /// A key's level under a policy, at a moment.
 #[derive(Clone, Copy)]
 pub struct View<'a> {

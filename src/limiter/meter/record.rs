@@ -108,6 +108,14 @@ impl Record<'static> {
     }
 }
 
+impl Record<'_> {
+    /// The moment at which the level has drained: the TAT of GCRA.
+    pub(in crate::limiter) fn drained_at(&self) -> Instant {
+        let (level, _) = self.meter.read(self.level);
+        level.at.saturating_add(self.meter.reset(level, level.at))
+    }
+}
+
 /// Whether a record can hold a level of `used` grains. The other fields always fit the widest layout.
 pub(super) fn holds(used: u128) -> bool {
     fits(used, Layout::WIDE.used)

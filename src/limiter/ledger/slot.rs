@@ -1,0 +1,97 @@
+//! The slots of a ledger.
+
+use super::{aggregate, word, Id, AGGREGATE};
+use crate::limiter::{Decision, Instant, Snapshot, Span, Wait};
+
+/// The length of a slot without its id, in bytes.
+pub(super) const SLOT: usize = 48;
+/// The bit of a slot's first eight bytes that holds [`Slot::emptied`]. The units need far fewer bits.
+pub(super) const EMPTIED: u64 = 1 << 63;
+
+/// What an id holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::limiter) struct Slot {
+    /// The length of the id; 0: the slot is dead.
+    pub(in crate::limiter) len: usize,
+    /// The units that were granted.
+    pub(in crate::limiter) units: u64,
+    /// FIXED: the number of the window that holds the units; SLIDE: their tick; a lease: its deadline.
+    pub(in crate::limiter) when: i64,
+    /// A booking: how long the caller had to wait. A lease: the ttl that set the deadline. In microseconds.
+    pub(in crate::limiter) span_us: u64,
+    /// A booking: when it acts.
+    pub(in crate::limiter) acts_at: Instant,
+    /// See [`layers`].
+    pub(in crate::limiter) weight: u128,
+    /// SLIDE: the units were given back, and then a charge was granted in an earlier tick. Such a slot is not in the order of
+    /// ticks, and has no weight.
+    pub(in crate::limiter) emptied: bool,
+}
+
+/// A charge that a decision makes, as far as the ledger remembers it.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'r> {
+    /// The id; `None`: the charge is not remembered.
+    pub(in crate::limiter) id: Option<Id<'r>>,
+    pub(in crate::limiter) units: u64,
+    /// How long the caller must wait before it acts.
+    pub(in crate::limiter) wait: Wait,
+}
+
+impl Charge<'_> {
+    /// The slot of the charge, which is made at `now`, without a weight.
+    pub(in crate::limiter) fn slot(&self, when: i64, now: Instant) -> Slot {
+        let wait = if let Wait::For(wait) = self.wait { wait } else { Span::ZERO };
+        Slot::new(self.units, when, wait.as_us(), now.saturating_add(wait))
+    }
+}
+
+impl Slot {
+    /// A slot for `units`. [`Edit::append`] fills in the length of the id.
+    pub(in crate::limiter) const fn new(units: u64, when: i64, span_us: u64, acts_at: Instant) -> Self {
+        Self { len: 0, units, when, span_us, acts_at, weight: 0, emptied: false }
+    }
+
+    /// The decision on a call that repeats the charge.
+    pub(in crate::limiter) fn retry(&self, limit: u64, Snapshot { remaining, reset }: Snapshot, now: Instant) -> Decision {
+        // After the clock was set back, the booking must not act later than it was told to: see `span_us`.
+        let left = self.acts_at.since(now).min(Span::from_us(self.span_us));
+        Decision { granted: self.units, limit, remaining, wait: Wait::For(left), reset, retried: true }
+    }
+
+    /// The slot of a lease that is renewed until the deadline of `fresh`.
+    pub(in crate::limiter) const fn renewed(self, fresh: &Self) -> Self {
+        Self { when: fresh.when, span_us: fresh.span_us, ..self }
+    }
+
+    /// Whether the id has been neither settled nor forgotten. It may be past.
+    pub(in crate::limiter) const fn is_live(&self) -> bool {
+        self.len > 0
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Self {
+        let units = word(bytes, 0);
+        let id_room = bytes.len().saturating_sub(SLOT);
+        let len = units as u8 as usize;
+        Self {
+            len: if len > id_room { 0 } else { len },
+            units: (units & !EMPTIED) >> 8,
+            when: word(bytes, 8) as i64,
+            span_us: word(bytes, 16),
+            acts_at: Instant::from_us(word(bytes, 24) as i64),
+            weight: aggregate(bytes, id_room + SLOT - AGGREGATE),
+            emptied: units & EMPTIED != 0,
+        }
+    }
+
+    /// The fields before the id.
+    pub(super) fn head(&self) -> [u8; SLOT - AGGREGATE] {
+        let mut bytes = [0; SLOT - AGGREGATE];
+        let emptied = if self.emptied { EMPTIED } else { 0 };
+        bytes[..8].copy_from_slice(&(emptied | self.units << 8 | self.len as u64).to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.when.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.span_us.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.acts_at.as_us().to_le_bytes());
+        bytes
+    }
+}

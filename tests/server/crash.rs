@@ -20,11 +20,13 @@ struct Count {
 }
 
 impl Count {
-    /// Calls until the server is gone or the load ends.
+    /// Calls until the server is gone or the load ends. `#` in the words stands for an id that no other call has.
     fn load(&self, client: &mut Connection, words: &str, units: i64, load: &Load) {
+        static IDS: AtomicI64 = AtomicI64::new(0);
         while load.goes_on() {
             self.sent.fetch_add(units, Ordering::Relaxed);
-            match command(words).query::<Vec<i64>>(client) {
+            let words = words.replace('#', &IDS.fetch_add(1, Ordering::Relaxed).to_string());
+            match command(&words).query::<Vec<i64>>(client) {
                 Ok(row) => {
                     assert_eq!(row[0], units, "{words}");
                     self.acknowledged.fetch_add(units, Ordering::Relaxed);
@@ -48,14 +50,14 @@ impl Count {
     }
 }
 
-/// Runs two connections for each algorithm as long as `meanwhile` takes.
+/// Runs three connections for each algorithm, one of them with ids, as long as `meanwhile` takes.
 fn under_load<T>(server: &Server, counts: &[Count; 4], meanwhile: impl FnOnce() -> T) -> T {
     let load = Load::default();
-    let clients: Vec<_> = (0..8).map(|_| server.client()).collect();
+    let clients: Vec<_> = (0..12).map(|_| server.client()).collect();
     std::thread::scope(|scope| {
         for (index, mut client) in clients.into_iter().enumerate() {
             let (name, count, load) = (LIMITERS[index % 4], &counts[index % 4], &load);
-            let (amount, units) = [("COST 1", 1), ("COST 3", 3)][index / 4];
+            let (amount, units) = [("COST 1", 1), ("COST 3", 3), ("COST 2 ID #", 2)][index / 4];
             scope
                 .spawn(move || count.load(&mut client, &format!("RL.{name} {name} {LIMIT} {PERIOD} {amount}"), units, load));
         }
@@ -95,6 +97,60 @@ fn a_server_killed_under_load_has_every_acknowledged_grant() {
         }
         let total = acknowledged(&counts);
         println!("preamble {preamble}: {total} units granted over 6 kills, none lost");
+    }
+}
+
+#[test]
+fn a_server_killed_under_load_has_the_leases_that_are_held_and_no_others() {
+    let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let lease = |id: &str, options: &str| format!("RL.LEASE jobs 65536 1d ID {id} {options}");
+    for round in 0..3 {
+        // The leases of each client: those that it holds, and those that it has released.
+        let taken = AtomicI64::new(0);
+        let mut clients: Vec<_> = (0..4).map(|_| server.client()).collect();
+        let leases: Vec<(Vec<String>, Vec<String>)> = std::thread::scope(|scope| {
+            let workers: Vec<_> = clients
+                .drain(..)
+                .enumerate()
+                .map(|(worker, mut client)| {
+                    let (taken, lease) = (&taken, &lease);
+                    scope.spawn(move || {
+                        let (mut held, mut released) = (Vec::new(), Vec::new());
+                        for number in 0.. {
+                            let id = format!("{round}-{worker}-{number}");
+                            let Ok(row) = command(&lease(&id, "")).query::<Vec<i64>>(&mut client) else { break };
+                            assert_eq!(row[0], 1, "{id}");
+                            held.push(id);
+                            taken.fetch_add(1, Ordering::Relaxed);
+                            // Every other lease is released, not always the newest.
+                            if number % 2 == 1 {
+                                let id = held.swap_remove(number * 7 % held.len());
+                                match command(&format!("RL.RELEASE jobs {id}")).query::<Option<Vec<i64>>>(&mut client) {
+                                    Ok(row) => assert!(row.is_some(), "{id}"),
+                                    // Whether the server has executed this call is not known.
+                                    Err(_) => break,
+                                }
+                                released.push(id);
+                            }
+                        }
+                        (held, released)
+                    })
+                })
+                .collect();
+            {
+                let _end = server.killed_at_the_end();
+                wait_for("some leases", || taken.load(Ordering::Relaxed) > 300);
+            }
+            workers.into_iter().map(|worker| worker.join().expect("a worker")).collect()
+        });
+        server.crash_and_restart();
+        let mut client = server.client();
+        for (held, released) in &leases {
+            assert!(held.len() > 10 && released.len() > 10, "{} held, {} released", held.len(), released.len());
+            held.iter().for_each(|id| assert_eq!(limit(&mut client, &lease(id, "RENEW"))[0], 1, "{id} is held"));
+            released.iter().for_each(|id| assert_eq!(limit(&mut client, &lease(id, "RENEW"))[0], 0, "{id} was released"));
+        }
+        assert!(call::<i64>(&mut client, "PTTL jobs") > 0);
     }
 }
 

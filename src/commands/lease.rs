@@ -71,13 +71,7 @@ fn run(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
         None if waiting::has_waiters(call, 1) => None,
         None => target.charge(&mut key, &rule, now, |decision| decision.granted > 0 || rule.block.is_none())?,
     };
-    let (decision, changed) = match decided {
-        Some(decided) => decided,
-        None => match waiting::block_or_deny(call, &key, &rule, now)? {
-            Some(decision) => (decision, false),
-            None => return Ok(None),
-        },
-    };
+    let Some((decision, changed)) = waiting::decided_or_blocked(call, &key, &rule, now, decided)? else { return Ok(None) };
     drop(key);
     record_outcome(call, || call.key(1), Kind::Lease, Outcome::of(rule.request.amount, &decision, changed), now);
     Ok(Some(decision))

@@ -98,13 +98,7 @@ pub(super) fn decide(
         let accept = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
         Target::only(kind).charge(&mut key, &rule, now, accept)?
     };
-    let (decision, changed) = match decided {
-        Some(decided) => decided,
-        None => match waiting::block_or_deny(call, &key, &rule, now)? {
-            Some(decision) => (decision, false),
-            None => return Ok(None),
-        },
-    };
+    let Some((decision, changed)) = waiting::decided_or_blocked(call, &key, &rule, now, decided)? else { return Ok(None) };
     drop(key);
     if has_waiters && !amount.takes_free_units() {
         waiting::wake(call, 1);

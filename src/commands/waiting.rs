@@ -98,17 +98,31 @@ pub(super) fn wake(call: &Call<'_>, index: usize) {
     }
 }
 
+/// Returns `decided`, a decision and whether it changed the key. If there is none, blocks the client and returns `None`, or denies the
+/// call as [`block_or_deny`] does.
+///
+/// # Errors
+/// As [`block_or_deny`].
+#[inline(always)]
+pub(super) fn decided_or_blocked(
+    call: &Call<'_>,
+    key: &WriteKey<'_>,
+    rule: &Rule<'_>,
+    now: Instant,
+    decided: Option<(Decision, bool)>,
+) -> Result<Option<(Decision, bool)>, Error> {
+    match decided {
+        Some(decided) => Ok(Some(decided)),
+        None => Ok(block_or_deny(call, key, rule, now)?.map(|decision| (decision, false))),
+    }
+}
+
 /// Blocks the client of a call that takes units which are not free, and returns `None`. Returns the denial instead if the call
 /// has no BLOCK option, if the units are not due before its timeout, or if the server forbids to block the client.
 ///
 /// # Errors
 /// If the key does not hold a record of the rule's algorithm.
-pub(super) fn block_or_deny(
-    call: &Call<'_>,
-    key: &WriteKey<'_>,
-    rule: &Rule<'_>,
-    now: Instant,
-) -> Result<Option<Decision>, Error> {
+fn block_or_deny(call: &Call<'_>, key: &WriteKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Option<Decision>, Error> {
     let decision = Target::only(rule.policy.kind()).peek(key, rule, now)?;
     let without_block = denied(decision, Span::ZERO);
     let timeout = match rule.block {

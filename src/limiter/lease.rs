@@ -251,10 +251,8 @@ impl<'a> View<'a> {
     }
 
     fn find(&self, id: Id<'_>) -> Option<(usize, Slot)> {
-        let ledger = self.ledger()?;
-        let index = ledger.find(id)?;
-        let slot = ledger.slot(index);
-        (slot.when > self.now.as_us()).then_some((index, slot))
+        let (_, index, slot) = self.ids?.ledger().remembered(id, |slot| slot.when <= self.now.as_us())?;
+        Some((index, slot))
     }
 
     /// See [`super::View::held`].

@@ -337,6 +337,13 @@ impl<'a> Ledger<'a> {
         })
     }
 
+    /// The slot of this id, with its index, if what it holds is not past.
+    pub(super) fn remembered(self, id: Id<'_>, is_past: impl Fn(&Slot) -> bool) -> Option<(Self, usize, Slot)> {
+        let index = self.find(id)?;
+        let slot = self.slot(index);
+        (!is_past(&slot)).then_some((self, index, slot))
+    }
+
     /// The index of the live slot with this id.
     pub(super) fn find(&self, id: Id<'_>) -> Option<usize> {
         let slots = self.probe(id).map(|(_, cell)| cell).take_while(|&cell| cell != 0).map(|cell| cell as usize - 1);

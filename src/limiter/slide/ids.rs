@@ -118,10 +118,7 @@ impl<'a> View<'a> {
 
     /// The charge that is remembered under this id, with its place in the ledger.
     fn find(&self, id: Id<'_>) -> Option<(Ledger<'a>, usize, Slot)> {
-        let ledger = self.ledger()?;
-        let index = ledger.find(id)?;
-        let slot = ledger.slot(index);
-        (!self.is_past(&slot)).then_some((ledger, index, slot))
+        self.ids?.ledger().remembered(id, |slot| self.is_past(slot))
     }
 
     /// See [`crate::limiter::View::held`].

@@ -22,7 +22,7 @@ pub struct Section {
     machine: Machine,
     rounds: usize,
     held: Vec<Held>,
-    scenes: Vec<Scene>,
+    pub scenes: Vec<Scene>,
 }
 
 /// A key with many ids.

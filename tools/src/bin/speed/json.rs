@@ -98,7 +98,8 @@ mod tests {
         let written = text(&results);
         // Not `assert_eq!`, which would print the whole file.
         assert!(written == file);
-        let cases: usize = results.speed.scenes.iter().map(|scene| scene.cases.len()).sum();
+        let scenes = results.speed.scenes.iter().chain(results.ids.iter().flat_map(|section| &section.scenes));
+        let cases: usize = scenes.map(|scene| scene.cases.len()).sum();
         assert_eq!(written.lines().filter(|line| line.contains("\"rounds\": [{")).count(), cases);
     }
 }

@@ -287,8 +287,8 @@ pub(super) fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argumen
     arguments.pop()
 }
 
-/// A choice between the algorithms of a command. Each alternative is the algorithm's name, followed by the arguments that `rest`
-/// returns for it.
+/// A choice between the algorithms of a command. Each alternative is the algorithm's name, followed by the arguments that
+/// `rest` returns for it.
 pub(super) fn algorithm_arguments(name: &str, command: CommandName, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
     let block = |&kind: &Kind| {
         let name = kind.name().to_lowercase();

@@ -1,7 +1,7 @@
 //! LEASE: units that are held until they are released, or until a time to live (ttl) passes.
 //!
-//! The state is a [ledger](super::ledger) whose slots are leases. A lease holds its units until its deadline; then it has lapsed.
-//! A lapsed lease holds nothing, but stays in the ledger until the next write.
+//! The state is a [ledger](super::ledger) whose slots are leases. A lease holds its units until its deadline; then it has
+//! lapsed. A lapsed lease holds nothing, but stays in the ledger until the next write.
 //!
 //! The inner record consists of these fields:
 //!
@@ -12,8 +12,8 @@
 //! | 8 | units that the leases hold, lapsed ones included |
 //! | 8 | the latest time at which a lease was taken or renewed, microseconds since the Unix epoch |
 //!
-//! If the present time is before the last field, the clock has stepped back. A deadline that is further ahead than the ttl that
-//! set it then counts as the present time plus that ttl, and the next write stores it so.
+//! If the present time is before the last field, the clock has stepped back. A deadline that is further ahead than the ttl
+//! that set it then counts as the present time plus that ttl, and the next write stores it so.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -40,8 +40,8 @@ pub(super) const SPEC: Spec = Spec {
 
 /// The length of the inner record.
 const INNER: usize = 32;
-/// [`View::until_lapsed`] takes at most this many steps, and then continues as [`View::until_many_lapsed`], which is faster for
-/// many leases.
+/// [`View::until_lapsed`] takes at most this many steps, and then continues as [`View::until_many_lapsed`], which is faster
+/// for many leases.
 const MAX_POPS: usize = 64;
 /// [`View::until_many_lapsed`] is exact for ledgers of up to this many slots.
 const MAX_EXACT: usize = 2_048;
@@ -80,8 +80,8 @@ pub struct Next<'r> {
     slot: Slot,
 }
 
-/// What a deadline belongs to: a slot, with its units, or a block, whose first deadline it is. Of equal deadlines, those of slots
-/// come first, so that no more blocks than needed are searched.
+/// What a deadline belongs to: a slot, with its units, or a block, whose first deadline it is. Of equal deadlines, those of
+/// slots come first, so that no more blocks than needed are searched.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Slot(usize, u64),
@@ -168,8 +168,8 @@ impl<'a> View<'a> {
         Instant::from_us(bounds::unpack(last).1).max(self.now)
     }
 
-    /// How long until leases that hold `units` in total have lapsed, if none is renewed or released. For many leases this may be an
-    /// upper bound: see [`Self::until_many_lapsed`].
+    /// How long until leases that hold `units` in total have lapsed, if none is renewed or released. For many leases this may
+    /// be an upper bound: see [`Self::until_many_lapsed`].
     fn until_lapsed(&self, units: u64) -> Span {
         let mut places = BinaryHeap::new();
         if let Some(ledger) = self.ledger().filter(|_| units <= MAX_POPS as u64) {
@@ -207,8 +207,8 @@ impl<'a> View<'a> {
         self.until_many_lapsed(units)
     }
 
-    /// [`Self::until_lapsed`] for many leases. Exact for up to [`MAX_EXACT`] slots, and after a step back of the clock; otherwise an
-    /// upper bound, because sorting out so many leases would take too long for a denial.
+    /// [`Self::until_lapsed`] for many leases. Exact for up to [`MAX_EXACT`] slots, and after a step back of the clock;
+    /// otherwise an upper bound, because sorting out so many leases would take too long for a denial.
     #[cold]
     fn until_many_lapsed(&self, units: u64) -> Span {
         match self.ledger() {
@@ -217,8 +217,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Divides the leases at the median of their deadlines, and continues with the half in which the units have lapsed, until one
-    /// lease is left. This takes O(n) in total.
+    /// Divides the leases at the median of their deadlines, and continues with the half in which the units have lapsed, until
+    /// one lease is left. This takes O(n) in total.
     fn until_exactly_lapsed(&self, mut units: u64) -> Span {
         let mut leases: Vec<_> = self.holders().map(|(_, slot)| (self.deadline(&slot), slot.units)).collect();
         let mut leases = leases.as_mut_slice();
@@ -237,8 +237,8 @@ impl<'a> View<'a> {
         leases.first().map_or(Span::ZERO, |(deadline, _)| deadline.since(self.now))
     }
 
-    /// How long until all leases of some blocks have lapsed, which together hold at least `units`. The blocks are taken in the order
-    /// of their last deadlines.
+    /// How long until all leases of some blocks have lapsed, which together hold at least `units`. The blocks are taken in the
+    /// order of their last deadlines.
     fn until_blocks_lapsed(&self, ledger: &Ledger<'_>, units: u64) -> Span {
         let now_us = self.now.as_us();
         let mut blocks: Vec<_> = (0..ledger.blocks()).map(|block| (bounds::unpack(ledger.block(block)).1, block)).collect();
@@ -276,8 +276,8 @@ impl<'a> View<'a> {
         Snapshot { remaining: self.remaining(self.held), reset: self.last_deadline(None).since(self.now) }
     }
 
-    /// The decision on a request, and the next state. A request without an id, as that of `RL.PEEK`, is decided like one for a new
-    /// lease, but has no next state.
+    /// The decision on a request, and the next state. A request without an id, as that of `RL.PEEK`, is decided like one for a
+    /// new lease, but has no next state.
     #[inline(never)]
     pub(super) fn decide<'r>(&self, request: Request<'r>) -> (Decision, super::Next<'r>) {
         let limit = self.quota.limit();

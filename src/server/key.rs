@@ -215,8 +215,8 @@ impl<'c> WriteKey<'c> {
         }
     }
 
-    /// Changes the value at several places: extends it to `len` bytes, and writes each of `patches`, which is an offset and the new
-    /// bytes from there on. `deadlines` is the range that the key's deadline must be in afterwards, as in [`Self::write`].
+    /// Changes the value at several places: extends it to `len` bytes, and writes each of `patches`, which is an offset and the
+    /// new bytes from there on. `deadlines` is the range that the key's deadline must be in afterwards, as in [`Self::write`].
     ///
     /// `len` must [fit](Self::fits), and must not be less than the length of the value. No patch may go beyond `len` bytes.
     pub fn patch<'p>(

@@ -16,8 +16,8 @@ pub(in crate::limiter) struct Edit<'a> {
     kind: Kind,
     /// The ledger in the old record; `None` if that has none.
     old: Option<Ledger<'a>>,
-    /// The new header, apart from the fields that [`Self::finish`] computes. For charges, [`Header::aggregate`] is at any time the
-    /// sum of all weights after the changes made so far.
+    /// The new header, apart from the fields that [`Self::finish`] computes. For charges, [`Header::aggregate`] is at any time
+    /// the sum of all weights after the changes made so far.
     pub(in crate::limiter) header: Header,
     /// The slots that differ from `old`, by index.
     changed: BTreeMap<usize, Slot>,
@@ -27,8 +27,8 @@ pub(in crate::limiter) struct Edit<'a> {
 
 /// What [`Edit::finish`] needs to know besides the slots.
 pub(in crate::limiter) struct Finish<'f> {
-    /// The new inner record, as (tail, offset, head): `tail` is its bytes from `offset` on, `head` replaces as many bytes at its
-    /// beginning, and the bytes between are those of the old inner record.
+    /// The new inner record, as (tail, offset, head): `tail` is its bytes from `offset` on, `head` replaces as many bytes at
+    /// its beginning, and the bytes between are those of the old inner record.
     pub(in crate::limiter) inner: (&'f [u8], usize, &'f [u8]),
     /// Whether the whole record must be rebuilt, because the slots move with the new inner record.
     pub(in crate::limiter) rewritten: bool,
@@ -38,7 +38,8 @@ pub(in crate::limiter) struct Finish<'f> {
     pub(in crate::limiter) is_past: &'f dyn Fn(&Slot) -> bool,
     /// The slot that replaces a slot in a rebuilt record.
     pub(in crate::limiter) moved: &'f dyn Fn(Slot) -> Slot,
-    /// Whether all slots share one stack of layers. Otherwise the slots of each [`Slot::when`] have a stack of their own (SLIDE).
+    /// Whether all slots share one stack of layers. Otherwise the slots of each [`Slot::when`] have a stack of their own
+    /// (SLIDE).
     pub(in crate::limiter) one_level: bool,
     /// See [`Change::Write`].
     pub(in crate::limiter) expires: Instant,
@@ -105,8 +106,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Adds an id, and forgets the oldest one if there are [`MAX_IDS`] already. The caller must first [kill](Self::kill) a live slot
-    /// with the same id.
+    /// Adds an id, and forgets the oldest one if there are [`MAX_IDS`] already. The caller must first [kill](Self::kill) a
+    /// live slot with the same id.
     pub(in crate::limiter) fn append(&mut self, id: Id<'a>, slot: Slot) {
         if self.header.live >= MAX_IDS {
             while let Some(slot) = self.slot(self.header.first) {
@@ -124,8 +125,8 @@ impl<'a> Edit<'a> {
         self.added = Some((id, Slot { len: id.as_bytes().len(), ..slot }));
     }
 
-    /// Whether no id is left. With more slots than one block has, the slots are not looked at one by one: then ids that are past
-    /// count as left.
+    /// Whether no id is left. With more slots than one block has, the slots are not looked at one by one: then ids that are
+    /// past count as left.
     pub(in crate::limiter) fn is_empty(&self, is_past: &dyn Fn(&Slot) -> bool) -> bool {
         let remembered = |index| self.slot(index).is_some_and(|slot| slot.is_live() && !is_past(&slot));
         // The newest id is remembered longest.
@@ -142,8 +143,8 @@ impl<'a> Edit<'a> {
             && self.changed.len() <= self.header.used / 4 + BLOCK
     }
 
-    /// Encodes the record. If no id is left, and the inner record is rewritten or has at most `strip` bytes, the new record is the
-    /// inner record alone.
+    /// Encodes the record. If no id is left, and the inner record is rewritten or has at most `strip` bytes, the new record is
+    /// the inner record alone.
     pub(in crate::limiter) fn finish(mut self, finish: &Finish<'_>, strip: usize, bytes: &mut Bytes) -> Change {
         let (tail, offset, head) = finish.inner;
         let inner_len = offset + tail.len();
@@ -247,8 +248,8 @@ impl<'a> Edit<'a> {
     /// The whole record without dead slots, with room for more.
     fn rebuilt(mut self, finish: &Finish<'_>) -> Bytes {
         let mut kept: Vec<(&[u8], Slot)> = Vec::with_capacity(self.header.live);
-        // `when` of the slots that were dropped since the last kept one, and the sum of their weights. The next slot of the same stack
-        // gets this sum, because it is a part of the m of all later ids.
+        // `when` of the slots that were dropped since the last kept one, and the sum of their weights. The next slot of the
+        // same stack gets this sum, because it is a part of the m of all later ids.
         let mut dropped = (0, 0_u128);
         let old = self.old.into_iter().flat_map(|old| (0..old.len()).map(move |index| (old.id(index), index)));
         for (id, index) in old {

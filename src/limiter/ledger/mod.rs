@@ -20,12 +20,13 @@
 //! | 16 each | blocks: the aggregate of [`BLOCK`] slots |
 //! | | slots, in the order in which the ids were added |
 //!
-//! An id is found by its hash. A slot is added at the end. A slot is live until its id is settled or forgotten; then it is dead,
-//! and stays where it is. So each change patches a few places. When the room for slots is used up, the record is rebuilt without
-//! the dead slots, which costs O(1) amortized per added id.
+//! An id is found by its hash. A slot is added at the end. A slot is live until its id is settled or forgotten; then it is
+//! dead, and stays where it is. So each change patches a few places. When the room for slots is used up, the record is rebuilt
+//! without the dead slots, which costs O(1) amortized per added id.
 //!
-//! An aggregate summarizes slots. That of charges is the sum of the slots' weights (see [`layers`]), that of leases is the first
-//! and the last deadline (see [`bounds`]). With the aggregates of blocks, the sum or the extremes of n slots take n / 64 + 64 steps.
+//! An aggregate summarizes slots. That of charges is the sum of the slots' weights (see [`layers`]), that of leases is the
+//! first and the last deadline (see [`bounds`]). With the aggregates of blocks, it takes n / 64 + 64 steps to find the sum or
+//! the extremes of n slots.
 
 mod edit;
 mod layers;
@@ -230,8 +231,8 @@ pub(super) struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    /// Reads a record of the algorithm `wanted`. The time does not depend on the number of ids, because the slots are not checked.
-    /// Damaged slots lead to wrong sums, but never to a panic.
+    /// Reads a record of the algorithm `wanted`. The time does not depend on the number of ids, because the slots are not
+    /// checked. Damaged slots lead to wrong sums, but never to a panic.
     pub(super) fn open(bytes: &'a [u8], wanted: Kind) -> Result<Self, RecordError> {
         match record::kind_with_ids(bytes)? {
             kind if kind != wanted => return Err(RecordError::OtherAlgorithm(kind)),
@@ -366,8 +367,8 @@ impl<'a> Ledger<'a> {
 }
 
 /// A short part of a value, at its front, that differs before and after each change of a limiter's record. Of a record without
-/// ids it is the whole record. Of a record with ids it is the header, which has a revision, and the inner record. `None` if this
-/// part is long, for example of a SLIDE log.
+/// ids it is the whole record. Of a record with ids it is the header, which has a revision, and the inner record. `None` if
+/// this part is long, for example of a SLIDE log.
 pub fn fingerprint(stored: &[u8]) -> Option<&[u8]> {
     const MAX: usize = 128;
     if stored.len() <= Bytes::SHORT {

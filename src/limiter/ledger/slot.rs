@@ -15,19 +15,19 @@ pub(in crate::limiter) struct Slot {
     pub(in crate::limiter) len: usize,
     /// The units that were granted: at most [`MAX_UNITS`](crate::limiter::MAX_UNITS), less than 2^55.
     pub(in crate::limiter) units: u64,
-    /// FIXED: the number of the window that holds the units, as [`Header::window`](super::Header::window) counts. SLIDE: the tick
-    /// that holds them. LEASE: the deadline, in microseconds since the Unix epoch. GCRA and BUCKET do not use it.
+    /// FIXED: the number of the window that holds the units, as [`Header::window`](super::Header::window) counts. SLIDE: the
+    /// tick that holds them. LEASE: the deadline, in microseconds since the Unix epoch. GCRA and BUCKET do not use it.
     pub(in crate::limiter) when: i64,
-    /// A charge: how long its caller had to wait before it acted; more than 0 only for a booking. A lease: the ttl that set its
-    /// deadline. In microseconds.
+    /// A charge: how long its caller had to wait before it acted; more than 0 only for a booking. A lease: the ttl that set
+    /// its deadline. In microseconds.
     pub(in crate::limiter) span_us: u64,
     /// A charge: when its caller may act; after the charge only for a booking.
     pub(in crate::limiter) acts_at: Instant,
     /// How much of a charge can still be given back, as a difference to the slot before: see [`layers`](super::layers). Leases
     /// have none.
     pub(in crate::limiter) weight: u128,
-    /// SLIDE: the log has no entry for these units any more, because they were given back, and a later charge may have been granted
-    /// in an earlier tick. Such a slot is not in the order of ticks, and its weight is 0.
+    /// SLIDE: the log has no entry for these units any more, because they were given back, and a later charge may have been
+    /// granted in an earlier tick. Such a slot is not in the order of ticks, and its weight is 0.
     pub(in crate::limiter) emptied: bool,
 }
 

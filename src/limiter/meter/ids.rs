@@ -1,7 +1,7 @@
 //! Charges with an id, of FIXED, GCRA and BUCKET.
 //!
-//! All charges of a key share its one level, so their slots form one stack of layers. `ledger/layers.rs` explains the layers, and
-//! how much of each charge can be given back.
+//! All charges of a key share its one level, so their slots form one stack of layers. `ledger/layers.rs` explains the layers,
+//! and how much of each charge can be given back.
 
 use super::{record, Drain, Level, Meter, Next, Record, View};
 use crate::limiter::ledger::{Edit, Finish, Ledger, Slot, WithIds};

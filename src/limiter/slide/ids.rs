@@ -3,9 +3,9 @@
 //! Each tick has its own level: the units that were granted in it and not given back. So a charge is given back in the tick in
 //! which it was granted, without any effect on other ticks. The slots of a ledger are in the order of their ticks.
 //!
-//! The counts of the log's entries are cumulative, so to take units out of an entry in the middle would change all entries after
-//! it. Instead the slot of the settled id counts these units, in the upper half of its weight, and [`View::count`] subtracts them.
-//! When the log is rewritten, they are taken out of the log itself.
+//! The counts of the log's entries are cumulative, so to take units out of an entry in the middle would change all entries
+//! after it. Instead the slot of the settled id counts these units, in the upper half of its weight, and [`View::count`]
+//! subtracts them. When the log is rewritten, they are taken out of the log itself.
 
 use super::log::{entry, Grid, Log, ENTRY, HEADER};
 use super::write::{self, Next, Patch, Plan};
@@ -15,8 +15,8 @@ use crate::limiter::{
     Amount, Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, RecordError, Request, Settlement, Span, Wait,
 };
 
-/// When no id is left, a log of up to this many bytes is at once rewritten to a record without ids. A longer log keeps its empty
-/// ledger until it is rewritten for another reason, because to rewrite it costs more than one call should.
+/// When no id is left, a log of up to this many bytes is at once rewritten to a record without ids. A longer log keeps its
+/// empty ledger until it is rewritten for another reason, because to rewrite it costs more than one call should.
 const STRIP: usize = 1024;
 
 /// How the slots move when the log is rewritten.
@@ -229,8 +229,8 @@ impl<'a> View<'a> {
         self.finish(edit, &plan, (&last, HEADER + ENTRY * index, head), None, next.expires, bytes)
     }
 
-    /// Finishes a change whose new inner record is `inner`: see [`Finish::inner`]. `rewritten`: how the slots move, if the log is
-    /// rewritten.
+    /// Finishes a change whose new inner record is `inner`: see [`Finish::inner`]. `rewritten`: how the slots move, if the log
+    /// is rewritten.
     fn finish(
         &self,
         edit: Edit<'_>,
@@ -287,9 +287,9 @@ impl<'a> View<'a> {
         ledger.prefix(slots.end).wrapping_sub(ledger.prefix(slots.start)) & LOWER
     }
 
-    /// Prepares a grant at `tick`, on the present grid. The layers of the tick's slots are trimmed to its level. Slots of later
-    /// ticks, whose units were all given back, are marked as [emptied](Slot::emptied), because the new slot comes after them.
-    /// Returns the sum of the layers of this tick.
+    /// Prepares a grant at `tick`, on the present grid. The layers of the tick's slots are trimmed to its level. Slots of
+    /// later ticks, whose units were all given back, are marked as [emptied](Slot::emptied), because the new slot comes after
+    /// them. Returns the sum of the layers of this tick.
     fn trim_tick(&self, edit: &mut Edit<'_>, tick: i128) -> u128 {
         let tick = i64::try_from(tick).unwrap_or(i64::MAX);
         let slots = self.slots_of(tick);
@@ -303,8 +303,8 @@ impl<'a> View<'a> {
         edit.trim(slots, sum, level.into(), LOWER)
     }
 
-    /// [`Self::trim_tick`] of all ticks, if the log is rewritten on another grid. Returns the sum of the layers of the slots that
-    /// come to lie in `tick`.
+    /// [`Self::trim_tick`] of all ticks, if the log is rewritten on another grid. Returns the sum of the layers of the slots
+    /// that come to lie in `tick`.
     fn trim_all(&self, edit: &mut Edit<'_>, plan: &Plan, tick: i128) -> u128 {
         let mut start = 0;
         let mut sum_of_tick = 0;
@@ -331,8 +331,8 @@ impl<'a> View<'a> {
         first.map_or(0, |first| self.count(self.len() - 1).wrapping_sub(self.count_before(first)))
     }
 
-    /// Prepares the removal of the entries after `tick` from the log. The slots then no longer count the units that were given back
-    /// of these entries.
+    /// Prepares the removal of the entries after `tick` from the log. The slots then no longer count the units that were given
+    /// back of these entries.
     fn cut(&self, edit: &mut Edit<'_>, tick: i64) {
         if self.has_given_back() {
             let start = self.slots_of(tick).end;

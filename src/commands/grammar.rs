@@ -29,9 +29,9 @@ pub struct Rule<'r> {
     pub request: Request<'r>,
     /// The longest time for which the client may be blocked until the units are free; `None`: it must not be blocked.
     pub block: Option<Span>,
-    /// Whether the call names the amount, which is 1 otherwise.
+    /// Whether the call states the amount. Otherwise the amount is `COST 1`.
     pub names_amount: bool,
-    /// Whether the call only renews a lease.
+    /// Whether the call renews a lease, but takes no new one.
     pub renew: bool,
 }
 
@@ -89,11 +89,12 @@ const WAITS: [WaitClause; 2] = [
     WaitClause { keyword: "BLOCK", amounts: &["COST", "UPTO"], set: |rule, span| rule.block = Some(span) },
 ];
 
-/// The keyword for the id, and the keywords for the amount that it can be combined with.
+/// The keyword for the id.
 const ID: &str = "ID";
+/// The keywords for the amount that can be combined with an id.
 const AMOUNTS_WITH_ID: &[&str] = &["COST", "UPTO"];
 
-/// The keyword that only renews a lease.
+/// The keyword with which a call renews a lease, but takes no new one.
 const RENEW: &str = "RENEW";
 
 impl CommandName {
@@ -139,7 +140,7 @@ fn algorithm_named(word: &[u8], command: CommandName) -> Option<Kind> {
     find(command.algorithms(), |kind| kind.name(), word).map(|(_, &kind)| kind)
 }
 
-/// Parses an id. `name` is the argument.
+/// Parses an id. `name` is what error texts call the argument.
 pub(super) fn id<'a>(word: &'a [u8], name: &'static str) -> Result<Id<'a>, Error> {
     Id::new(word).ok_or(Error::IdLength(name))
 }
@@ -148,8 +149,8 @@ fn find<'t, T>(table: &'t [T], keyword: impl Fn(&T) -> &'static str, word: &[u8]
     table.iter().enumerate().find(|(_, row)| keyword(row).as_bytes().eq_ignore_ascii_case(word))
 }
 
-/// Parses `limit period [algorithm options] [amount] [ID id] [RENEW] [wait]`, up to the last argument or, for [`CommandName::All`], up to the next
-/// rule.
+/// Parses `limit period [algorithm options] [amount] [ID id] [RENEW] [wait]`, up to the last argument or, for
+/// [`CommandName::All`], up to the next rule.
 #[inline(always)]
 pub(super) fn rule<'a, A: Args + ?Sized>(
     kind: Kind,
@@ -286,7 +287,8 @@ pub(super) fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argumen
     arguments.pop()
 }
 
-/// A choice between the algorithms of a command. Each alternative is the algorithm's name, followed by the arguments that `rest` returns for it.
+/// A choice between the algorithms of a command. Each alternative is the algorithm's name, followed by the arguments that
+/// `rest` returns for it.
 pub(super) fn algorithm_arguments(name: &str, command: CommandName, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
     let block = |&kind: &Kind| {
         let name = kind.name().to_lowercase();

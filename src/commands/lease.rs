@@ -4,15 +4,16 @@
 //! RL.LEASE key limit ttl ID id [COST n] [RENEW] [BLOCK d]
 //! ```
 //!
-//! Replies with five integers: the units that the id holds, limit, remaining, wait_ms, reset_ms. With BLOCK the reply may come later.
-//! A call with an id that holds a lease renews it.
+//! Replies with five integers: the units that the id holds, limit, remaining, wait_ms, reset_ms. With BLOCK the reply may come
+//! later. A call with an id that holds a lease renews the lease.
 
 use super::{grammar, now, record_outcome, reply, row, waiting};
 use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
 use crate::limiter::{Amount, Decision, Kind, Wait};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
-/// The command has no `deny-oom`, because a renewal must work when the server is out of memory. The handler refuses new leases then.
+/// The command has no flag `deny-oom`, because a renewal must work when the server is out of memory. In that case the handler
+/// itself refuses new leases.
 pub(super) const COMMAND: Command = Command {
     name: c"rl.lease",
     callback: run_command::<Lease>,

@@ -9,11 +9,11 @@ use crate::server::{Call, Server};
 pub(super) enum Outcome {
     /// It changed the key.
     Changed,
-    /// It had nothing to change, for example a refund when nothing is in use. This is not a denial.
+    /// It was not denied, but had nothing to change: for example, a refund when nothing is in use.
     Kept,
     /// It was denied.
     Denied,
-    /// It repeats a charge that the key remembers.
+    /// It was a retry: the key remembers a charge with its id, so nothing was charged.
     Retried,
 }
 
@@ -33,8 +33,8 @@ impl Outcome {
     }
 }
 
-/// Updates the statistics and `RL.TOP`, and publishes a keyspace notification, after a limiter of this `kind` has decided a request.
-/// The key must be closed, because subscribers may modify it.
+/// Updates the statistics and `RL.TOP`, and publishes a keyspace notification, after a limiter of this `kind` has decided a
+/// request. The key must be closed, because subscribers may modify it.
 ///
 /// `key` returns the database and the name of the key. It is called only if they are needed.
 #[inline(always)]

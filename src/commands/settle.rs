@@ -1,4 +1,4 @@
-//! `RL.SETTLE` and `RL.RELEASE`: what an id holds becomes what it really cost, or is given back.
+//! `RL.SETTLE` sets the charge with an id to what it really cost. `RL.RELEASE` gives it back, or ends a lease.
 //!
 //! ```text
 //! RL.SETTLE key id units
@@ -13,7 +13,7 @@ use super::{count, grammar, now, reply, row, waiting, Args, CommandName, Error, 
 use crate::limiter::{Id, Settlement, MAX_UNITS};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
 
-/// Neither command has `deny-oom`: giving back must work when the server is out of memory.
+/// Neither command has the flag `deny-oom`, because giving back must work when the server is out of memory.
 const FLAGS: &std::ffi::CStr = c"write fast";
 
 const COMPLEXITY: &std::ffi::CStr =
@@ -53,7 +53,7 @@ fn arguments() -> Vec<Argument> {
 pub struct SettleArgs<'a> {
     /// The id.
     pub id: Id<'a>,
-    /// The units that it becomes.
+    /// The units that the charge is set to.
     pub units: u64,
 }
 

@@ -1,9 +1,9 @@
 //! LEASE: units that are held until they are released, or until a time to live (ttl) passes.
 //!
-//! The state is a [ledger](super::ledger) whose slots are leases. A lease holds its units while the time is before its deadline. A
-//! lapsed lease stays in the ledger until the next write.
+//! The state is a [ledger](super::ledger) whose slots are leases. A lease holds its units until its deadline; then it has
+//! lapsed. A lapsed lease holds nothing, but stays in the ledger until the next write.
 //!
-//! These fields are the inner record:
+//! The inner record consists of these fields:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | 8 | units that the leases hold, lapsed ones included |
 //! | 8 | the latest time at which a lease was taken or renewed, microseconds since the Unix epoch |
 //!
-//! If the time is before the last field, the clock has stepped back. A deadline that is further ahead than the ttl that set it then
-//! counts as the present time plus that ttl.
+//! If the present time is before the last field, the clock has stepped back. A deadline that is further ahead than the ttl
+//! that set it then counts as the present time plus that ttl, and the next write stores it so.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +25,7 @@ use super::{
     Snapshot, Span, Spec, Wait, MAX_PERIOD, MIN_PERIOD, MIN_RECORD,
 };
 
-/// The highest limit: each lease holds at least one unit, and a ledger has room for as many ids.
+/// The highest limit. Each lease holds at least one unit, so there are never more leases than ids that a ledger has room for.
 const MAX_LIMIT: u64 = super::MAX_IDS as u64;
 
 pub(super) const SPEC: Spec = Spec {
@@ -40,9 +40,10 @@ pub(super) const SPEC: Spec = Spec {
 
 /// The length of the inner record.
 const INNER: usize = 32;
-/// After this many steps, the moment when leases will have lapsed is found in another way, which is faster for many leases.
+/// [`View::until_lapsed`] takes at most this many steps, and then continues as [`View::until_many_lapsed`], which is faster
+/// for many leases.
 const MAX_POPS: usize = 64;
-/// If so many leases must lapse, the wait in a denial is exact for up to this many slots.
+/// [`View::until_many_lapsed`] is exact for ledgers of up to this many slots.
 const MAX_EXACT: usize = 2_048;
 /// `RL.INSPECT` shows at most this many leases.
 const MAX_HOLDERS: usize = 100;
@@ -79,8 +80,8 @@ pub struct Next<'r> {
     slot: Slot,
 }
 
-/// A place in the order of deadlines: a slot with its units, or a block. Of equal deadlines, those of slots come first, so that no
-/// more blocks than needed are looked into.
+/// What a deadline belongs to: a slot, with its units, or a block, whose first deadline it is. Of equal deadlines, those of
+/// slots come first, so that no more blocks than needed are searched.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Slot(usize, u64),
@@ -167,7 +168,8 @@ impl<'a> View<'a> {
         Instant::from_us(bounds::unpack(last).1).max(self.now)
     }
 
-    /// How long until leases with `units` in all have lapsed, if none is renewed or released.
+    /// How long until leases that hold `units` in total have lapsed, if none is renewed or released. For many leases this may
+    /// be an upper bound: see [`Self::until_many_lapsed`].
     fn until_lapsed(&self, units: u64) -> Span {
         let mut places = BinaryHeap::new();
         if let Some(ledger) = self.ledger().filter(|_| units <= MAX_POPS as u64) {
@@ -205,8 +207,8 @@ impl<'a> View<'a> {
         self.until_many_lapsed(units)
     }
 
-    /// [`Self::until_lapsed`] for many leases: exact for up to [`MAX_EXACT`] leases, otherwise an upper bound, because a denial must
-    /// not look at each of so many leases.
+    /// [`Self::until_lapsed`] for many leases. Exact for up to [`MAX_EXACT`] slots, and after a step back of the clock;
+    /// otherwise an upper bound, because sorting out so many leases would take too long for a denial.
     #[cold]
     fn until_many_lapsed(&self, units: u64) -> Span {
         match self.ledger() {
@@ -215,7 +217,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Halves the leases by their deadlines until one is left, which takes O(n) in all.
+    /// Divides the leases at the median of their deadlines, and continues with the half in which the units have lapsed, until
+    /// one lease is left. This takes O(n) in total.
     fn until_exactly_lapsed(&self, mut units: u64) -> Span {
         let mut leases: Vec<_> = self.holders().map(|(_, slot)| (self.deadline(&slot), slot.units)).collect();
         let mut leases = leases.as_mut_slice();
@@ -234,7 +237,8 @@ impl<'a> View<'a> {
         leases.first().map_or(Span::ZERO, |(deadline, _)| deadline.since(self.now))
     }
 
-    /// How long until all leases of blocks that hold at least `units` in all have lapsed.
+    /// How long until all leases of some blocks have lapsed, which together hold at least `units`. The blocks are taken in the
+    /// order of their last deadlines.
     fn until_blocks_lapsed(&self, ledger: &Ledger<'_>, units: u64) -> Span {
         let now_us = self.now.as_us();
         let mut blocks: Vec<_> = (0..ledger.blocks()).map(|block| (bounds::unpack(ledger.block(block)).1, block)).collect();
@@ -246,7 +250,7 @@ impl<'a> View<'a> {
             }
             lapsed >= units
         });
-        // Only a damaged record has fewer leases than units that are held.
+        // `None`: the leases hold less than the record says, so it is damaged.
         last.map_or(self.quota.period(), |&(last, _)| Instant::from_us(last).since(self.now))
     }
 
@@ -270,7 +274,8 @@ impl<'a> View<'a> {
         Snapshot { remaining: self.remaining(self.held), reset: self.last_deadline(None).since(self.now) }
     }
 
-    /// A request without an id is decided as one for a new lease, but leads to no next state.
+    /// The decision on a request, and the next state. A request without an id, as that of `RL.PEEK`, is decided like one for a
+    /// new lease, but has no next state.
     #[inline(never)]
     pub(super) fn decide<'r>(&self, request: Request<'r>) -> (Decision, super::Next<'r>) {
         let limit = self.quota.limit();
@@ -349,7 +354,7 @@ impl<'a> View<'a> {
             moved: &|slot| slot,
             one_level: true,
             expires: last,
-            // Moves the deadline of the key less often than that of a lease.
+            // With this slack, not each new deadline of a lease moves the deadline of the key.
             slack: Span::from_us(self.quota.period().as_us() / 8),
         };
         edit.finish(&finish, 0, bytes)

@@ -8,7 +8,8 @@ use super::{lease, meter, slide, Bytes, Change, Decision, Id, Instant, Kind, Ove
 pub struct Settlement {
     /// The algorithm.
     pub kind: Kind,
-    /// `granted` shows the units that the charge was settled to; the rest is the state afterwards, under the policy of the record.
+    /// `granted` is the units that the charge was settled to. The other fields show the state afterwards, under the policy of
+    /// the record.
     pub decision: Decision,
     /// The change of the value.
     pub change: Change,
@@ -37,9 +38,10 @@ impl From<Overflow> for SettleError {
     }
 }
 
-/// Ends an id. What it holds becomes `units`: if these are fewer, as if the charge had taken only them; if they are more, the
-/// difference is taken now, as [`Amount::Force`](super::Amount::Force) does. A lease can only end, with 0 units. `None`: the key
-/// does not remember the id, and stays as it is.
+/// Settles the charge with this id to `units`, and forgets the id. If `units` are fewer than were charged, the key is then as
+/// if the charge had taken only them. If they are more, the difference is taken now, as
+/// [`Amount::Force`](super::Amount::Force) does. A lease can only be settled to 0 units, which ends it. `None`: the key does
+/// not remember the id, and stays as it is.
 ///
 /// # Errors
 /// See [`SettleError`].

@@ -73,9 +73,9 @@ pub struct Waiter<C> {
     pub policy: Policy,
     /// How many units the call takes.
     pub amount: Amount,
-    /// Whether the call names the amount.
+    /// Whether the call states the amount. Otherwise it is [`Amount::Cost`] of 1.
     pub names_amount: bool,
-    /// The id of the call.
+    /// The id of the call, from 1 to [`Id::MAX_LEN`] bytes; `None` if it has none.
     pub id: Option<Arc<[u8]>>,
     /// When the client began to wait.
     pub joined: Instant,
@@ -113,7 +113,7 @@ pub fn denied(decision: Decision, timeout: Span) -> Decision {
     Decision { granted: 0, wait, ..decision }
 }
 
-/// The answer to a client whose `timeout` passes: a denial, unless the key remembers a charge with the id of the call.
+/// The answer to a client whose `timeout` has passed: a denial, unless the call is a retry of a charge that the key remembers.
 pub fn timed_out(decision: Decision, timeout: Span) -> Decision {
     if decision.retried {
         decision

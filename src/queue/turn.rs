@@ -22,13 +22,15 @@ pub(super) struct Queue<C> {
     /// The clients by their numbers, in the order of arrival.
     pub(super) waiters: BTreeMap<u64, Waiter<C>>,
     pub(super) deadlines: BTreeSet<(Instant, u64)>,
-    /// The clients whose calls have an id.
+    /// The ids of calls, and the numbers of the clients that make them.
     ids: BTreeSet<(Arc<[u8]>, u64)>,
-    /// The clients whose id was granted units in the call of another client.
+    /// The numbers of the clients whose call became a retry: another client's call with the same id has been granted units. They
+    /// are served before all others.
     retries: BTreeSet<u64>,
     /// The wake time: when to serve the queue next.
     pub(super) wake: Instant,
-    /// When the units of the first client are due, as last computed; while the server refuses writes, when to serve the queue again.
+    /// When the units of the first client are due, as last computed; while the server refuses writes, when to serve the queue
+    /// again.
     due: Instant,
     /// The state of the key at [`Self::as_of`]; `None`: not known, or too long to be cached.
     cached: Option<CachedState>,
@@ -61,7 +63,7 @@ enum Turn {
     Late,
     /// The client is granted its units. The bytes of the change are in the buffer that was passed to [`Queue::turn`].
     Granted(Decision, Change),
-    /// The client's id holds units already: a charge that it repeats, or a lease that it renews now.
+    /// The client's id holds units already. The call repeats a charge, or renews a lease.
     Held(Decision, Change),
 }
 
@@ -145,7 +147,7 @@ impl<C> Queue<C> {
     ) -> Instant {
         let mut bytes = Bytes::default();
         loop {
-            // The clients with an id that has just been granted units do not wait for their turn.
+            // Retries are answered first: they take nothing, so they need not wait for their turn.
             let next = self.retries.first().copied().or_else(|| Some(*self.waiters.first_key_value()?.0));
             let Some((number, head)) = next.and_then(|number| Some((number, self.waiters.get(&number)?))) else {
                 return Instant::MAX;
@@ -155,7 +157,7 @@ impl<C> Queue<C> {
             }
             let (policy, timeout) = (head.policy, head.timeout());
             let answer = match self.turn(number, key, now, &mut bytes) {
-                // The id of this client has been given back meanwhile.
+                // The id of this client holds nothing any more, so the client waits in line again.
                 Ok(Turn::Wait(_)) if self.retries.remove(&number) => continue,
                 Ok(Turn::Wait(due)) => return due,
                 Ok(Turn::Held(decision, change)) => key.commit(&change, &bytes, now).map(|()| decision),
@@ -206,7 +208,7 @@ impl<C> Queue<C> {
             (None, None) => Some(None),
             (None, Some(value)) => {
                 let expired = cached.expires.is_some_and(|expires| expires <= now);
-                // The ids have been forgotten with the key.
+                // When the key expired, its ids were forgotten.
                 (expired && policy.charges_when_due()).then(|| Some(without_ids(value)))
             }
             (Some(_), None) => None,

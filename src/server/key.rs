@@ -14,7 +14,7 @@ const MAX_LEN: usize = 512 * 1024 * 1024;
 /// effects, with the appended bytes and with the deadline. These are then cheaper than one effect with the whole value.
 const LONG: usize = 256;
 
-/// The length of an effect besides the key's name and the bytes that it writes, about, in bytes.
+/// About how many bytes an effect has besides the key's name and the bytes that it writes.
 const EFFECT: usize = 48;
 
 /// The value of a key.
@@ -61,7 +61,8 @@ struct OwnedName<'c> {
 const WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
 
 impl<'c> ReadKey<'c> {
-    /// Opens the key that argument `index` names. The server does not mark the key as used. `None` if the call has no such argument.
+    /// Opens the key that argument `index` names. The server does not mark the key as used. `None` if the call has no such
+    /// argument.
     pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
         // With this flag, an expired key reads as missing, but is not deleted. Redis 7.0 does not know the flag, and treats the
         // key as in any command that reads.
@@ -78,7 +79,8 @@ impl<'c> ReadKey<'c> {
     /// `name` must be a valid string that outlives the result.
     #[inline(always)]
     unsafe fn open_with(server: &'c Server<'c>, name: ServerString, mode: c_int, access: c_int) -> Self {
-        // SAFETY: the context is live as long as `server`, and the caller vouches for the name. Dropping the result closes the key.
+        // SAFETY: the context is live as long as `server`, and the caller vouches for the name. Dropping the result closes the
+        // key.
         let handle = unsafe { api!(RedisModule_OpenKey(server.ctx, name, mode)) };
         Self { server, name, handle: handle.cast(), access, known: Cell::new(None) }
     }
@@ -176,7 +178,8 @@ impl<'c> WriteKey<'c> {
         let handle = self.key.handle;
         let new_len = offset + tail.len();
         let Some((bytes, old_len)) = self.resize(new_len) else { return };
-        // SAFETY: `bytes` points to the `new_len` bytes of the value, which the server neither reads nor writes until the next call.
+        // SAFETY: `bytes` points to the `new_len` bytes of the value, which the server neither reads nor writes until the next
+        // call.
         let value = unsafe { std::slice::from_raw_parts_mut(bytes, new_len) };
         value[offset..].copy_from_slice(tail);
         if !head.is_empty() {
@@ -212,10 +215,10 @@ impl<'c> WriteKey<'c> {
         }
     }
 
-    /// Changes the value at several places: extends it to `len` bytes, and writes each of `patches`, an offset and the bytes that
-    /// belong there. `deadlines` is the range that the key's deadline must be in afterwards, as in [`Self::write`].
+    /// Changes the value at several places: extends it to `len` bytes, and writes each of `patches`, which is an offset and the
+    /// new bytes from there on. `deadlines` is the range that the key's deadline must be in afterwards, as in [`Self::write`].
     ///
-    /// The result must [fit](Self::fits), and must not be shorter than the value. Each patch must lie within `len` bytes.
+    /// `len` must [fit](Self::fits), and must not be less than the length of the value. No patch may go beyond `len` bytes.
     pub fn patch<'p>(
         &mut self,
         len: usize,

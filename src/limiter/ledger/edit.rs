@@ -7,35 +7,43 @@ use crate::limiter::{Bytes, Change, Instant, Kind, Span};
 
 /// The fewest slots that a rebuilt ledger has room for beyond those in use.
 const SPARE: usize = 8;
-/// Patches with at most this many bytes between them are joined. As effects they are then cheaper than one by one.
+/// Patches with at most this many bytes between them are joined, because one longer effect is then shorter than two.
 const GAP: usize = 40;
 
 /// A ledger that is being changed.
 pub(in crate::limiter) struct Edit<'a> {
+    /// The algorithm of the record.
     kind: Kind,
+    /// The ledger in the old record; `None` if that has none.
     old: Option<Ledger<'a>>,
+    /// The new header, apart from the fields that [`Self::finish`] computes. For charges, [`Header::aggregate`] is at any time
+    /// the sum of all weights after the changes made so far.
     pub(in crate::limiter) header: Header,
-    /// The slots that differ from `old`.
+    /// The slots that differ from `old`, by index.
     changed: BTreeMap<usize, Slot>,
+    /// The id that is added, and its slot. An edit adds at most one.
     added: Option<(Id<'a>, Slot)>,
 }
 
 /// What [`Edit::finish`] needs to know besides the slots.
 pub(in crate::limiter) struct Finish<'f> {
-    /// The new inner record: its bytes from `offset` on, and those at its beginning that overwrite the old ones.
+    /// The new inner record, as (tail, offset, head): `tail` is its bytes from `offset` on, `head` replaces as many bytes at
+    /// its beginning, and the bytes between are those of the old inner record.
     pub(in crate::limiter) inner: (&'f [u8], usize, &'f [u8]),
-    /// Whether the inner record replaces the old one, so that the whole record is rebuilt.
+    /// Whether the whole record must be rebuilt, because the slots move with the new inner record.
     pub(in crate::limiter) rewritten: bool,
-    /// How many bytes to reserve for the inner record, at least.
+    /// How many bytes a rebuilt record reserves for the inner record, at least.
     pub(in crate::limiter) room: usize,
-    /// Whether what a slot holds is past: its id is forgotten.
+    /// Whether what a slot holds is past, so that a rebuilt record does not contain its id.
     pub(in crate::limiter) is_past: &'f dyn Fn(&Slot) -> bool,
-    /// In a rebuilt record: what becomes of a slot.
+    /// The slot that replaces a slot in a rebuilt record.
     pub(in crate::limiter) moved: &'f dyn Fn(Slot) -> Slot,
-    /// Whether the weights of slots add up across different `when`s.
+    /// Whether all slots share one stack of layers. Otherwise the slots of each [`Slot::when`] have a stack of their own
+    /// (SLIDE).
     pub(in crate::limiter) one_level: bool,
     /// See [`Change::Write`].
     pub(in crate::limiter) expires: Instant,
+    /// See [`Change::Write`].
     pub(in crate::limiter) slack: Span,
 }
 
@@ -58,7 +66,7 @@ impl<'a> Edit<'a> {
         Some(self.changed.get(&index).copied().unwrap_or_else(|| old.slot(index)))
     }
 
-    /// The latest [`Slot::when`] of the live slots among the newest ones of the old record, as many as one block has.
+    /// The latest [`Slot::when`] of the live slots among the newest [`BLOCK`] slots of the old record.
     pub(in crate::limiter) fn newest_when(&self) -> Option<i64> {
         let old = self.old.filter(|_| self.header.live > 0)?;
         let newest = old.len().saturating_sub(BLOCK)..old.len();
@@ -98,7 +106,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Adds an id, and forgets the oldest one if there are too many. A live slot with the same id must have been killed.
+    /// Adds an id, and forgets the oldest one if there are [`MAX_IDS`] already. The caller must first [kill](Self::kill) a
+    /// live slot with the same id.
     pub(in crate::limiter) fn append(&mut self, id: Id<'a>, slot: Slot) {
         if self.header.live >= MAX_IDS {
             while let Some(slot) = self.slot(self.header.first) {
@@ -116,7 +125,8 @@ impl<'a> Edit<'a> {
         self.added = Some((id, Slot { len: id.as_bytes().len(), ..slot }));
     }
 
-    /// Whether no id is left, as far as the newest slots show it.
+    /// Whether no id is left. With more slots than one block has, the slots are not looked at one by one: then ids that are
+    /// past count as left.
     pub(in crate::limiter) fn is_empty(&self, is_past: &dyn Fn(&Slot) -> bool) -> bool {
         let remembered = |index| self.slot(index).is_some_and(|slot| slot.is_live() && !is_past(&slot));
         // The newest id is remembered longest.
@@ -124,7 +134,7 @@ impl<'a> Edit<'a> {
         self.added.is_none() && (self.header.live == 0 || all_past())
     }
 
-    /// Whether the changes can be patches, if the new inner record has `inner_len` bytes.
+    /// Whether the changes can be written as patches, if the new inner record has `inner_len` bytes.
     pub(in crate::limiter) fn fits(&self, inner_len: usize) -> bool {
         let id_len = self.added.map_or(0, |(id, _)| id.as_bytes().len());
         inner_len <= self.header.inner_room
@@ -133,8 +143,8 @@ impl<'a> Edit<'a> {
             && self.changed.len() <= self.header.used / 4 + BLOCK
     }
 
-    /// Encodes the record. If no id is left, and the inner record is at most `strip` bytes long or rewritten, this is the inner
-    /// record alone.
+    /// Encodes the record. If no id is left, and the inner record is rewritten or has at most `strip` bytes, the new record is
+    /// the inner record alone.
     pub(in crate::limiter) fn finish(mut self, finish: &Finish<'_>, strip: usize, bytes: &mut Bytes) -> Change {
         let (tail, offset, head) = finish.inner;
         let inner_len = offset + tail.len();
@@ -168,7 +178,7 @@ impl<'a> Edit<'a> {
         bytes.extend(tail);
     }
 
-    /// The changes of single places, by offset. Also completes the header.
+    /// The patches, by offset: see [`Change::Patch`]. Also completes the header.
     fn patches(&mut self, old: &Ledger<'_>, (tail, offset, head): (&[u8], usize, &[u8])) -> BTreeMap<usize, Vec<u8>> {
         let mut patches = BTreeMap::new();
         for (&index, slot) in &self.changed {
@@ -179,7 +189,7 @@ impl<'a> Edit<'a> {
             }
             let (before, after) = (before.head(), slot.head());
             if before != after {
-                // Of a slot that dies, one byte changes.
+                // If a slot dies, only the length of its id changes, which is one byte.
                 let len = if before[1..] == after[1..] { 1 } else { after.len() };
                 patches.insert(at, after[..len].to_vec());
             }
@@ -238,7 +248,8 @@ impl<'a> Edit<'a> {
     /// The whole record without dead slots, with room for more.
     fn rebuilt(mut self, finish: &Finish<'_>) -> Bytes {
         let mut kept: Vec<(&[u8], Slot)> = Vec::with_capacity(self.header.live);
-        // The weight of the slots that were dropped since the last kept one.
+        // `when` of the slots that were dropped since the last kept one, and the sum of their weights. The next slot of the
+        // same stack gets this sum, because it is a part of the m of all later ids.
         let mut dropped = (0, 0_u128);
         let old = self.old.into_iter().flat_map(|old| (0..old.len()).map(move |index| (old.id(index), index)));
         for (id, index) in old {
@@ -306,6 +317,7 @@ impl<'a> Edit<'a> {
         bytes
     }
 
+    /// The aggregate of these slots.
     fn aggregate(&self, slots: &[(&[u8], Slot)]) -> u128 {
         match self.kind {
             Kind::Lease => slots.iter().map(|(_, slot)| bounds::of(slot)).fold(bounds::NONE, bounds::join),
@@ -314,7 +326,7 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// A slot as it is stored.
+/// A slot as it is stored. `id_room` is the number of bytes that it reserves for the id.
 fn encoded(id: &[u8], slot: &Slot, id_room: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(SLOT + id_room);
     bytes.extend_from_slice(&slot.head());
@@ -338,20 +350,24 @@ fn put_patches(old: &[u8], patches: BTreeMap<usize, Vec<u8>>, bytes: &mut Bytes)
     }
 }
 
-/// The aggregate of leases: the first and the last deadline of the live ones.
+/// The aggregate of leases: the first and the last deadline of the live ones, in microseconds since the Unix epoch.
 pub(in crate::limiter) mod bounds {
     use super::Slot;
 
+    /// The aggregate of no lease.
     pub(in crate::limiter) const NONE: u128 = pack(i64::MAX, i64::MIN);
 
+    /// The aggregate with these deadlines.
     const fn pack(first: i64, last: i64) -> u128 {
         first as u64 as u128 | (last as u64 as u128) << 64
     }
 
+    /// The first and the last deadline.
     pub(in crate::limiter) const fn unpack(bounds: u128) -> (i64, i64) {
         (bounds as u64 as i64, (bounds >> 64) as u64 as i64)
     }
 
+    /// The aggregate of one slot.
     pub(in crate::limiter) const fn of(slot: &Slot) -> u128 {
         if slot.is_live() {
             pack(slot.when, slot.when)
@@ -360,6 +376,7 @@ pub(in crate::limiter) mod bounds {
         }
     }
 
+    /// The aggregate of two sets of slots.
     pub(in crate::limiter) fn join(one: u128, other: u128) -> u128 {
         let ((a, b), (c, d)) = (unpack(one), unpack(other));
         pack(a.min(c), b.max(d))

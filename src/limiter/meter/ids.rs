@@ -1,15 +1,16 @@
 //! Charges with an id, of FIXED, GCRA and BUCKET.
 //!
-//! All charges stand in the one level of the key. See [`layers`](crate::limiter::ledger) for how much of each can be given back.
+//! All charges of a key share its one level, so their slots form one stack of layers. `ledger/layers.rs` explains the layers,
+//! and how much of each charge can be given back.
 
 use super::{record, Drain, Level, Meter, Next, Record, View};
 use crate::limiter::ledger::{Edit, Finish, Ledger, Slot, WithIds};
 use crate::limiter::record::RecordError;
 use crate::limiter::{Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, Request, Settlement, Span, Wait};
 
-/// The bytes that are reserved for the inner record: more than any takes.
+/// The bytes that are reserved for the inner record: more than the longest one has.
 const ROOM: usize = 48;
-/// The whole weight is the layer.
+/// The bits of a weight that hold the layer: all of them.
 const PART: u128 = u128::MAX;
 
 impl<'a> Record<'a> {
@@ -40,12 +41,12 @@ impl<'a> View<'a> {
         Ok(Self { ids: Some(ledger.record()), ..Self::of(meter, Some(record), now) })
     }
 
-    /// The ids in the record.
+    /// The ledger in the record; `None` if the record has no ids.
     fn ledger(&self) -> Option<Ledger<'a>> {
         self.ids.map(WithIds::ledger)
     }
 
-    /// FIXED: the number of the window in force.
+    /// FIXED: the number of the window in force, as [`Header::window`](crate::limiter::ledger) counts.
     fn window(&self) -> u64 {
         let start = self.recorded_at.min(self.now);
         let since_us = self.level.at.since(start).as_us();
@@ -75,7 +76,7 @@ impl<'a> View<'a> {
         self.ids.is_some()
     }
 
-    /// [`Self::decide`] if the request has an id, or the record has ids.
+    /// [`Self::decide`] for a request with an id, or a record with ids.
     #[cold]
     #[inline(never)]
     pub(in crate::limiter) fn decide_with_ids<'r>(
@@ -107,7 +108,7 @@ impl<'a> View<'a> {
             if charge.wait != Wait::NONE && meter.drain != Drain::Smooth {
                 let over = before.saturating_add(meter.grains(charge.units)).saturating_sub(meter.grains(meter.capacity));
                 let skipped = meter.skips_to(over);
-                // What a booking skips stays used, so it cannot be given back.
+                // A booking that skips windows uses up what is left of them. That cannot be given back.
                 level = before.saturating_sub(skipped);
                 when = window.wrapping_add((skipped / meter.grains(meter.limit)) as u64);
             }

@@ -4,9 +4,9 @@ use super::{Drain, Level, Meter};
 use crate::limiter::Instant;
 
 impl Meter {
-    /// Converts `used` grains under the policy `old` to grains under this policy, rounded up. Usage is carried over in units: raising
-    /// the capacity frees the difference at once, lowering it frees nothing, and debt above the old capacity is carried over
-    /// in full.
+    /// Converts `used` grains under the policy `old` to grains under this policy, rounded up. Usage is carried over in units:
+    /// raising the capacity frees the difference at once, lowering it frees nothing, and debt above the old capacity is
+    /// carried over in full.
     #[cold]
     fn carry(&self, old: &Self, used: u128) -> u128 {
         // Rounding up costs the caller less than one grain: less than what drains in a microsecond.

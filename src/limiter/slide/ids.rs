@@ -1,11 +1,11 @@
 //! Charges with an id, of SLIDE.
 //!
-//! Each tick has its own level: the units that were granted in it and not given back. So a charge can be given back in the tick in
+//! Each tick has its own level: the units that were granted in it and not given back. So a charge is given back in the tick in
 //! which it was granted, without any effect on other ticks. The slots of a ledger are in the order of their ticks.
 //!
-//! The counts of the log's entries are cumulative, so units that leave an entry in the middle would change all entries after it.
-//! Instead the slot of the settled id counts these units, in the upper half of its weight, and [`View::count`] subtracts them.
-//! When the log is rewritten, they leave the log itself.
+//! The counts of the log's entries are cumulative, so to take units out of an entry in the middle would change all entries
+//! after it. Instead the slot of the settled id counts these units, in the upper half of its weight, and [`View::count`]
+//! subtracts them. When the log is rewritten, they are taken out of the log itself.
 
 use super::log::{entry, Grid, Log, ENTRY, HEADER};
 use super::write::{self, Next, Patch, Plan};
@@ -15,8 +15,8 @@ use crate::limiter::{
     Amount, Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, RecordError, Request, Settlement, Span, Wait,
 };
 
-/// When no id is left, a log up to this length becomes a record without ids at once. A longer one does when it is rewritten,
-/// because that costs more than one call should.
+/// When no id is left, a log of up to this many bytes is at once rewritten to a record without ids. A longer log keeps its
+/// empty ledger until it is rewritten for another reason, because to rewrite it costs more than one call should.
 const STRIP: usize = 1024;
 
 /// How the slots move when the log is rewritten.
@@ -24,11 +24,11 @@ const STRIP: usize = 1024;
 struct Moved {
     /// The grid of the rewritten log.
     grid: Grid,
-    /// The entries move by this many ticks of the present log: see [`View::shift`].
+    /// The entries become this many ticks earlier, in ticks of the present log: see [`View::shift`].
     shift: i64,
     /// The tick of the last entry, on the new grid.
     last: i128,
-    /// The entries after this tick of the present log are gone.
+    /// The rewritten log does not contain the entries after this tick of the present log.
     cut: i64,
 }
 
@@ -46,7 +46,7 @@ impl<'a> View<'a> {
         Ok(Self { ids, ..Self::new(log, slide.quota.limit(), slide.grid(), now) })
     }
 
-    /// The ids in the record.
+    /// The ledger in the record; `None` if the record has no ids.
     fn ledger(&self) -> Option<Ledger<'a>> {
         self.ids.map(WithIds::ledger)
     }
@@ -56,13 +56,13 @@ impl<'a> View<'a> {
         self.ids.is_some()
     }
 
-    /// Whether the log still holds units that were given back.
+    /// Whether the counts of the log still include units that were given back.
     #[inline(always)]
     pub(super) fn has_given_back(&self) -> bool {
         self.ids.is_some_and(|ids| ids.aggregate() > LOWER)
     }
 
-    /// The units that were given back of those that the log holds up to the end of entry `index`, modulo 2^32.
+    /// How many of the units that the log counts up to the end of entry `index` were given back, modulo 2^32.
     #[inline(always)]
     pub(super) fn given_back(&self, index: usize) -> u32 {
         if self.has_given_back() {
@@ -72,12 +72,13 @@ impl<'a> View<'a> {
         }
     }
 
+    /// [`Self::given_back`] for the entries up to `tick`.
     #[cold]
     fn given_back_up_to(&self, tick: i64) -> u32 {
         self.ledger().map_or(0, |ledger| (ledger.prefix(ledger.slots_before(tick.saturating_add(1))) >> 64) as u32)
     }
 
-    /// [`Self::index_reaching`] if units were given back. `before` is the count before the first entry that counts.
+    /// [`Self::index_reaching`] if units were given back. `before` is the count before the first entry in the window.
     #[cold]
     pub(super) fn net_index_reaching(&self, before: u32, units: u32) -> usize {
         let (mut start, mut end) = (self.live, self.len());
@@ -92,12 +93,12 @@ impl<'a> View<'a> {
         start
     }
 
-    /// The tick of entry `index` as the record has it, also after a step back of the clock.
+    /// The tick of entry `index` as the record stores it, without the [shift](View::shift) after a step back of the clock.
     fn raw_tick(&self, index: usize) -> i64 {
         self.log.base.saturating_add(self.log.offset(index).into())
     }
 
-    /// The entry of a tick, as the record has it.
+    /// The index of the entry at a tick, as the record stores it.
     fn entry_of(&self, tick: i64) -> Option<usize> {
         let offset = i128::from(tick) - i128::from(self.log.base);
         let index = self.log.entries.partition_point(|entry| i128::from(super::offset(entry)) < offset);
@@ -131,7 +132,7 @@ impl<'a> View<'a> {
         self.ledger().map_or((0, 0), |ledger| ledger.count(&|slot| self.is_past(slot)))
     }
 
-    /// [`Self::decide`] if the request has an id, or the record has ids.
+    /// [`Self::decide`] for a request with an id, or a record with ids.
     #[cold]
     #[inline(never)]
     pub(in crate::limiter) fn decide_with_ids<'r>(
@@ -146,7 +147,7 @@ impl<'a> View<'a> {
         let charge = Charge { id: request.id, units: granted, wait };
         let next = match next {
             crate::limiter::Next::Slide(next) => next,
-            // The ids are remembered although nothing is used any more.
+            // No unit is in use any more, but the key must still remember its ids, so it is not deleted.
             crate::limiter::Next::Remove
                 if !Edit::new(Kind::Slide, self.ledger(), self.now).is_empty(&|slot| self.is_past(slot)) =>
             {
@@ -214,7 +215,7 @@ impl<'a> View<'a> {
             let moved = Moved { grid: plan.grid, shift: self.shift, last: next.tick, cut };
             return self.finish(edit, &plan, (inner.as_slice(), 0, &[]), Some(moved), next.expires, bytes);
         };
-        // The log counts units that were given back: see the module.
+        // The counts of the log include units that were given back: see the module.
         let tick = self.log.base.saturating_add(offset.into());
         if let write::Edit::Refund(_) = next.edit {
             self.cut(&mut edit, tick);
@@ -225,8 +226,8 @@ impl<'a> View<'a> {
         self.finish(edit, &plan, (&last, HEADER + ENTRY * index, head), None, next.expires, bytes)
     }
 
-    /// Finishes a change whose new inner record is `inner`: see [`Finish::inner`]. `rewritten`: how the slots move, if the log is
-    /// rewritten.
+    /// Finishes a change whose new inner record is `inner`: see [`Finish::inner`]. `rewritten`: how the slots move, if the log
+    /// is rewritten.
     fn finish(
         &self,
         edit: Edit<'_>,
@@ -256,7 +257,7 @@ impl<'a> View<'a> {
         let finish = Finish {
             inner,
             rewritten: rewritten.is_some(),
-            // The room for entries until the log is rewritten anyway.
+            // Room for as many entries as the log gets before it is rewritten for another reason.
             room: inner.1 + inner.0.len() + ENTRY * (4 + self.len()),
             is_past: &|slot| self.is_past(slot),
             moved: &moved,
@@ -272,7 +273,7 @@ impl<'a> View<'a> {
         self.place(i128::from(when) - i128::from(shift), i128::from(when) - i128::from(self.log.base), grid)
     }
 
-    /// The slots of a tick.
+    /// The range of the slots of a tick.
     fn slots_of(&self, tick: i64) -> std::ops::Range<usize> {
         self.ledger().map_or(0..0, |ledger| ledger.slots_before(tick)..ledger.slots_before(tick.saturating_add(1)))
     }
@@ -283,8 +284,9 @@ impl<'a> View<'a> {
         ledger.prefix(slots.end).wrapping_sub(ledger.prefix(slots.start)) & LOWER
     }
 
-    /// Prepares a grant at `tick`, on the present grid: the layers of its slots must not exceed its level, and later slots, whose
-    /// units were given back, leave the order of ticks. Returns the sum of the layers of this tick.
+    /// Prepares a grant at `tick`, on the present grid. The layers of the tick's slots are trimmed to its level. Slots of
+    /// later ticks, whose units were all given back, are marked as [emptied](Slot::emptied), because the new slot comes after
+    /// them. Returns the sum of the layers of this tick.
     fn trim_tick(&self, edit: &mut Edit<'_>, tick: i128) -> u128 {
         let tick = i64::try_from(tick).unwrap_or(i64::MAX);
         let slots = self.slots_of(tick);
@@ -298,8 +300,8 @@ impl<'a> View<'a> {
         edit.trim(slots, sum, level.into(), LOWER)
     }
 
-    /// [`Self::trim_tick`] of all ticks, if the log is rewritten on another grid. Returns the sum of the layers of the slots that
-    /// come to lie in `tick`.
+    /// [`Self::trim_tick`] of all ticks, if the log is rewritten on another grid. Returns the sum of the layers of the slots
+    /// that come to lie in `tick`.
     fn trim_all(&self, edit: &mut Edit<'_>, plan: &Plan, tick: i128) -> u128 {
         let mut start = 0;
         let mut sum_of_tick = 0;
@@ -326,7 +328,8 @@ impl<'a> View<'a> {
         first.map_or(0, |first| self.count(self.len() - 1).wrapping_sub(self.count_before(first)))
     }
 
-    /// Prepares the removal of the entries after `tick`: the units that were given back of them leave the log, too.
+    /// Prepares the removal of the entries after `tick` from the log. The slots then no longer count the units that were given
+    /// back of these entries.
     fn cut(&self, edit: &mut Edit<'_>, tick: i64) {
         if self.has_given_back() {
             let start = self.slots_of(tick).end;
@@ -347,7 +350,7 @@ impl<'a> View<'a> {
         bytes
     }
 
-    /// The log with the counts that remain after what was given back, up to entry `end`, on its present grid.
+    /// The log up to entry `end`, on its present grid, with counts that do not include the units that were given back.
     fn net_log(&self, edit: &Edit<'_>, end: usize) -> Vec<u8> {
         let mut bytes = self.log.header().to_vec();
         let mut before = self.log.before_first;
@@ -399,7 +402,7 @@ impl<'a> View<'a> {
         edit.take(start.min(index)..index + 1, given_back, LOWER);
         let used = self.used().wrapping_sub(given_back as u32);
 
-        // The entries at the end without units are removed, so that later grants need not come after them.
+        // Entries without units at the end of the log are removed, so that a later grant may have an earlier tick than theirs.
         let ends = entry.is_some_and(|(entry, level)| entry + 1 == self.len() && u128::from(level) == given_back);
         let mut len = self.len();
         if ends {

@@ -324,7 +324,7 @@ fn a_waiter_is_charged_as_of_the_moment_at_which_its_units_were_due() {
 
 // ---- Lost replies ----
 
-/// The clients of a load. Each makes charges of 7 units, one after the other, each with an id of its own, and repeats a charge whose
+/// The clients of a load. Each makes charges of 2 units, one after the other, each with an id of its own, and repeats a charge whose
 /// reply it did not get.
 struct Chargers {
     rule: String,
@@ -335,16 +335,16 @@ struct Chargers {
 impl Chargers {
     fn new(name: &str) -> Self {
         let answered = (0..50).map(|_| AtomicUsize::new(0)).collect();
-        Self { rule: format!("RL.{name} {name} 10000000 3650d"), answered }
+        Self { rule: format!("RL.{name} {name} 1000000 3650d"), answered }
     }
 
     /// Makes charges until the connection ends or the load does.
     fn charge(&self, client: &mut Connection, number: usize, load: &Load) {
         let answered = &self.answered[number];
         while load.goes_on() {
-            let words = format!("{} COST 7 ID client:{number}:{}", self.rule, answered.load(Ordering::Relaxed));
+            let words = format!("{} COST 2 ID client:{number}:{}", self.rule, answered.load(Ordering::Relaxed));
             match command(&words).query::<Vec<i64>>(client) {
-                Ok(row) => assert_eq!(row[0], 7, "{words}"),
+                Ok(row) => assert_eq!(row[0], 2, "{words}"),
                 Err(_) => return,
             }
             answered.fetch_add(1, Ordering::Relaxed);
@@ -359,10 +359,10 @@ impl Chargers {
     fn check(&self, client: &mut Connection, name: &str) {
         for (number, answered) in self.answered.iter().enumerate() {
             let charge = answered.fetch_add(1, Ordering::Relaxed);
-            assert_eq!(limit(client, &format!("{} COST 7 ID client:{number}:{charge}", self.rule))[0], 7);
+            assert_eq!(limit(client, &format!("{} COST 2 ID client:{number}:{charge}", self.rule))[0], 2);
         }
-        let used = 10_000_000 - limit(client, &format!("RL.PEEK {name} {name} 10000000 3650d"))[2];
-        assert_eq!(used, 7 * self.count() as i64, "{name}");
+        let used = 1_000_000 - limit(client, &format!("RL.PEEK {name} {name} 1000000 3650d"))[2];
+        assert_eq!(used, 2 * self.count() as i64, "{name}");
     }
 }
 

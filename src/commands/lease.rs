@@ -21,7 +21,7 @@ pub(super) const COMMAND: Command = Command {
     flags: c"write fast",
     keys: KeySpec::ReadWrite(1),
     summary: c"Takes or renews a lease: units that are held until they are released, or until a time to live passes.",
-    complexity: c"O(N/64) with N the leases; with BLOCK, plus O(log(M)) with M the waiting clients",
+    complexity: c"O(N/64) with N the leases, amortized; O(N) for a denied call that lacks many units; with BLOCK, plus O(log(M)) with M the waiting clients",
     arguments,
 };
 

@@ -17,7 +17,7 @@ use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandH
 const FLAGS: &std::ffi::CStr = c"write fast";
 
 const COMPLEXITY: &std::ffi::CStr =
-    c"O(N) with N the ids that the key remembers, in steps of 64; for SLIDE, plus O(log(M)) with M the grants in the window";
+    c"O(N/64) with N the ids that the key remembers, amortized; for SLIDE, plus O(log(M)) with M the grants in the window";
 
 pub(super) const SETTLE: Command = Command {
     name: c"rl.settle",

@@ -138,6 +138,8 @@ pub struct Pair {
     longest: u64,
     /// The algorithm, the options and the period of the last caller that changed the key.
     windows: (Form, u64),
+    /// Whether callers with different windows have changed the key since it last did not exist.
+    mixed: bool,
 }
 
 /// What the core does differently, in words.
@@ -162,6 +164,7 @@ impl Pair {
             ids: Vec::new(),
             longest: 0,
             windows: windows(&rules[0]),
+            mixed: false,
         }
     }
 
@@ -169,8 +172,10 @@ impl Pair {
     pub fn call(&mut self, (now, index, call): &Timed) -> Result<Option<Answer>, Stop> {
         let (now, rule, shared) = (*now, self.rules[*index], shares_a_log(&self.rules));
         // Callers of FIXED with another ALIGN or period see other windows. The contract does not say in which of them a charge
-        // stands.
-        if matches!(rule.form, Form::Fixed { .. }) && windows(&rule) != self.windows && !self.ids.is_empty() {
+        // with an id stands.
+        let mixed = self.key.value.is_some() && (self.mixed || windows(&rule) != self.windows);
+        let with_ids = !self.ids.is_empty() || matches!(call, Call::Charge(_, Some(_)));
+        if matches!(rule.form, Form::Fixed { .. }) && mixed && with_ids {
             return Err(Stop::Open);
         }
         let Self { key, model, .. } = self;
@@ -228,7 +233,7 @@ impl Pair {
         if changed {
             self.longest = self.longest.max(rule.period);
             if matches!(call, Call::Charge(..)) {
-                self.windows = windows(&rule);
+                (self.windows, self.mixed) = (windows(&rule), mixed);
             }
             if let Some(value) = &key.value {
                 let past = !self.ids.iter().any(|(_, tick)| unsure(*tick));

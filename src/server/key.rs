@@ -102,6 +102,10 @@ impl<'c> ReadKey<'c> {
     /// Returns the value. If a string has fewer than `min_len` bytes, this does not access the bytes, because that would change
     /// how the server stores the string.
     pub fn value(&self, min_len: usize) -> Value<'_> {
+        if let Some((bytes, len)) = self.known.get().filter(|&(_, len)| len >= min_len) {
+            // SAFETY: these are the pointer and the length of the last look-up, below, and the value has not changed since.
+            return Value::String(unsafe { std::slice::from_raw_parts(bytes, len) });
+        }
         // SAFETY: `handle` is an open key or null; both functions accept both.
         let (kind, len) = unsafe { (api!(RedisModule_KeyType(self.handle)), api!(RedisModule_ValueLength(self.handle))) };
         match kind as isize {

@@ -46,22 +46,33 @@ impl<'r> Rule<'r> {
 pub(super) struct Cursor<'a, A: ?Sized> {
     args: &'a A,
     next: usize,
+    /// Argument `next`, if [`Self::peek`] has looked it up: a look-up takes longer than the comparison with a keyword.
+    peeked: Option<&'a [u8]>,
 }
 
 impl<'a, A: Args + ?Sized> Cursor<'a, A> {
     /// A cursor before argument `next`.
     pub(super) const fn new(args: &'a A, next: usize) -> Self {
-        Self { args, next }
+        Self { args, next, peeked: None }
     }
 
-    fn peek(&self) -> Option<&'a [u8]> {
-        self.args.arg(self.next)
+    fn peek(&mut self) -> Option<&'a [u8]> {
+        if self.peeked.is_none() {
+            self.peeked = self.args.arg(self.next);
+        }
+        self.peeked
     }
 
     pub(super) fn word(&mut self) -> Option<&'a [u8]> {
         let word = self.peek()?;
-        self.next += 1;
+        self.skip();
         Some(word)
+    }
+
+    /// Goes past the word that [`Self::peek`] returned.
+    fn skip(&mut self) {
+        self.peeked = None;
+        self.next += 1;
     }
 
     fn value(&mut self, keyword: &'static str) -> Result<&'a [u8], Error> {
@@ -145,6 +156,7 @@ pub(super) fn id<'a>(word: &'a [u8], name: &'static str) -> Result<Id<'a>, Error
     Id::new(word).ok_or(Error::IdLength(name))
 }
 
+#[inline(always)]
 fn find<'t, T>(table: &'t [T], keyword: impl Fn(&T) -> &'static str, word: &[u8]) -> Option<(usize, &'t T)> {
     table.iter().enumerate().find(|(_, row)| keyword(row).as_bytes().eq_ignore_ascii_case(word))
 }
@@ -186,7 +198,7 @@ fn options<'a, A: Args + ?Sized>(
         if command == CommandName::All && algorithm_named(word, command).is_some() {
             break;
         }
-        args.next += 1;
+        args.skip();
         if let Some((index, option)) = find(kind.spec().options, |option| option.keyword, word) {
             if options_seen & 1 << index != 0 {
                 return Err(Box::new(Error::Twice(option.keyword)));

@@ -149,7 +149,9 @@ fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), 
 /// The range that a key's deadline must be in, in milliseconds since the Unix epoch.
 #[inline(always)]
 fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
-    expires.as_ms_ceil()..=expires.saturating_add(slack).as_ms_ceil()
+    let first = expires.as_ms_ceil();
+    // Only SLIDE has slack.
+    first..=if slack == Span::ZERO { first } else { expires.saturating_add(slack).as_ms_ceil() }
 }
 
 /// Clients wait only in commands with one key, so errors show no position.

@@ -174,12 +174,13 @@ pub(super) fn rule<'a, A: Args + ?Sized>(
     let period = numbers::period(period).ok_or_else(|| bad_period(kind))?;
     let quota = Quota::new(limit, period).ok_or_else(|| bad_period(kind))?;
     let policy = kind.policy(quota).ok_or_else(|| bad_period(kind))?;
-    let mut rule = Rule::new(policy, Request::now(Amount::Cost(1)));
+    let rule = Rule::new(policy, Request::now(Amount::Cost(1)));
     // Most calls have no options, and so skip the loop.
     if args.peek().is_some() {
-        options(kind, command, args, period, &mut rule)?;
+        options(kind, command, args, period, rule)
+    } else {
+        Ok(rule)
     }
-    Ok(rule)
 }
 
 /// Parses what follows the limit and the period.
@@ -189,8 +190,8 @@ fn options<'a, A: Args + ?Sized>(
     command: CommandName,
     args: &mut Cursor<'a, A>,
     period: Span,
-    rule: &mut Rule<'a>,
-) -> Result<(), Box<Error>> {
+    mut rule: Rule<'a>,
+) -> Result<Rule<'a>, Box<Error>> {
     let mut options_seen = 0_u32;
     let mut amount: Option<(&'static str, Amount)> = None;
     let mut wait: Option<(&'static WaitClause, Span)> = None;
@@ -241,9 +242,9 @@ fn options<'a, A: Args + ?Sized>(
         if !wait.amounts.contains(&keyword) {
             return Err(Box::new(Error::Conflict(keyword, wait.keyword)));
         }
-        (wait.set)(rule, span);
+        (wait.set)(&mut rule, span);
     }
-    Ok(())
+    Ok(rule)
 }
 
 /// Parses what follows the keyword of an option.

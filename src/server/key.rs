@@ -101,6 +101,7 @@ impl<'c> ReadKey<'c> {
 
     /// Returns the value. If a string has fewer than `min_len` bytes, this does not access the bytes, because that would change
     /// how the server stores the string.
+    #[inline(always)]
     pub fn value(&self, min_len: usize) -> Value<'_> {
         if let Some((bytes, len)) = self.known.get().filter(|&(_, len)| len >= min_len) {
             // SAFETY: these are the pointer and the length of the last look-up, below, and the value has not changed since.

@@ -181,13 +181,11 @@ pub(super) fn rule<'a, A: Args + ?Sized>(
     let period = numbers::period(period).ok_or_else(|| bad_period(kind))?;
     let quota = Quota::new(limit, period).ok_or_else(|| bad_period(kind))?;
     let policy = kind.policy(quota).ok_or_else(|| bad_period(kind))?;
-    let rule = Rule::new(policy, Request::now(Amount::Cost(1)));
     // Most calls have no options, and so skip the loop.
-    if args.peek().is_some() {
-        options(kind, command, args, period, rule)
-    } else {
-        Ok(rule)
+    if args.peek().is_none() {
+        return Ok(Rule::new(policy, Request::now(Amount::Cost(1))));
     }
+    options(kind, command, args, policy)
 }
 
 /// Parses what follows the limit and the period.
@@ -196,9 +194,9 @@ fn options<'a, A: Args + ?Sized>(
     kind: Kind,
     command: CommandName,
     args: &mut Cursor<'a, A>,
-    period: Span,
-    mut rule: Rule<'a>,
+    policy: Policy,
 ) -> Result<Rule<'a>, Box<Error>> {
+    let mut rule = Rule::new(policy, Request::now(Amount::Cost(1)));
     let mut options_seen = 0_u32;
     let mut amount: Option<(&'static str, Amount)> = None;
     let mut wait: Option<(&'static WaitClause, Span)> = None;
@@ -212,7 +210,7 @@ fn options<'a, A: Args + ?Sized>(
                 return Err(Box::new(Error::Twice(option.keyword)));
             }
             options_seen |= 1 << index;
-            rule.policy.set(option_value(option, args, period)?);
+            rule.policy.set(option_value(option, args, policy.period())?);
         } else if let Some((_, &(keyword, of))) = find(command.amounts(kind), |amount| amount.0, word) {
             match amount {
                 Some((other, _)) if other == keyword => return Err(Box::new(Error::Twice(keyword))),

@@ -158,12 +158,12 @@ pub(super) fn id<'a>(word: &'a [u8], name: &'static str) -> Result<Id<'a>, Error
 
 #[inline(always)]
 fn find<'t, T>(table: &'t [T], keyword: impl Fn(&T) -> &'static str, word: &[u8]) -> Option<(usize, &'t T)> {
-    table.iter().enumerate().find(|(_, row)| is(word, keyword(row)))
+    table.iter().enumerate().find(|(_, row)| is_keyword(word, keyword(row)))
 }
 
 /// Whether a word is a keyword, in any letter case. The keyword must be in capitals, so that only the word need be converted.
 #[inline(always)]
-fn is(word: &[u8], keyword: &str) -> bool {
+fn is_keyword(word: &[u8], keyword: &str) -> bool {
     word.len() == keyword.len()
         && word.iter().zip(keyword.as_bytes()).all(|(byte, capital)| byte.to_ascii_uppercase() == *capital)
 }
@@ -223,12 +223,12 @@ fn options<'a, A: Args + ?Sized>(
                 Some((other, _)) => return Err(Box::new(Error::Conflict(other.keyword, found.keyword))),
                 None => wait = Some((found, numbers::wait(args.value(found.keyword)?, found.keyword)?)),
             }
-        } else if command.takes_id() && is(word, ID) {
+        } else if command.takes_id() && is_keyword(word, ID) {
             if rule.request.id.is_some() {
                 return Err(Box::new(Error::Twice(ID)));
             }
             rule.request.id = Some(id(args.value(ID)?, ID)?);
-        } else if command == CommandName::Limit(Kind::Lease) && is(word, RENEW) {
+        } else if command == CommandName::Limit(Kind::Lease) && is_keyword(word, RENEW) {
             if rule.renew {
                 return Err(Box::new(Error::Twice(RENEW)));
             }

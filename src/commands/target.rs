@@ -155,7 +155,7 @@ fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), 
 #[inline(always)]
 fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
     let first = expires.as_ms_ceil();
-    // Only SLIDE has slack.
+    // FIXED, GCRA and BUCKET have no slack.
     first..=if slack == Span::ZERO { first } else { expires.saturating_add(slack).as_ms_ceil() }
 }
 

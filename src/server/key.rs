@@ -104,7 +104,8 @@ impl<'c> ReadKey<'c> {
     #[inline(always)]
     pub fn value(&self, min_len: usize) -> Value<'_> {
         if let Some((bytes, len)) = self.known.get().filter(|&(_, len)| len >= min_len) {
-            // SAFETY: these are the pointer and the length of the last look-up, below, and the value has not changed since.
+            // SAFETY: the last look-up, below, returned this pointer and this length. The value has not changed since then: a
+            // `WriteKey` forgets both before it changes the value, and no call has the same key open twice.
             return Value::String(unsafe { std::slice::from_raw_parts(bytes, len) });
         }
         // SAFETY: `handle` is an open key or null; both functions accept both.

@@ -128,12 +128,19 @@ impl Sketch {
     }
 
     /// Halves the counts once for each half-life that has passed.
+    #[inline(always)]
     fn fade(&mut self, now: Instant) {
         if now < self.fades_at {
             // If the clock was set back, counts must not wait for it to catch up before they are halved again.
             self.fades_at = self.fades_at.min(now.saturating_add(self.half_life));
-            return;
+        } else {
+            self.halve(now);
         }
+    }
+
+    /// [`Self::fade`], if at least one half-life has passed.
+    #[cold]
+    fn halve(&mut self, now: Instant) {
         let passed = now.since(self.fades_at).as_us() / self.half_life.as_us() + 1;
         self.fades_at = self.fades_at.saturating_add(Span::from_us(passed.saturating_mul(self.half_life.as_us())));
         let times = u32::try_from(passed).unwrap_or(u32::MAX).min(63);

@@ -46,22 +46,33 @@ impl<'r> Rule<'r> {
 pub(super) struct Cursor<'a, A: ?Sized> {
     args: &'a A,
     next: usize,
+    /// Argument `next`, if [`Self::peek`] has looked it up: a look-up takes longer than the comparison with a keyword.
+    peeked: Option<&'a [u8]>,
 }
 
 impl<'a, A: Args + ?Sized> Cursor<'a, A> {
     /// A cursor before argument `next`.
     pub(super) const fn new(args: &'a A, next: usize) -> Self {
-        Self { args, next }
+        Self { args, next, peeked: None }
     }
 
-    fn peek(&self) -> Option<&'a [u8]> {
-        self.args.arg(self.next)
+    fn peek(&mut self) -> Option<&'a [u8]> {
+        if self.peeked.is_none() {
+            self.peeked = self.args.arg(self.next);
+        }
+        self.peeked
     }
 
     pub(super) fn word(&mut self) -> Option<&'a [u8]> {
         let word = self.peek()?;
-        self.next += 1;
+        self.skip();
         Some(word)
+    }
+
+    /// Goes past the word that [`Self::peek`] returned.
+    fn skip(&mut self) {
+        self.peeked = None;
+        self.next += 1;
     }
 
     fn value(&mut self, keyword: &'static str) -> Result<&'a [u8], Error> {
@@ -145,8 +156,16 @@ pub(super) fn id<'a>(word: &'a [u8], name: &'static str) -> Result<Id<'a>, Error
     Id::new(word).ok_or(Error::IdLength(name))
 }
 
+#[inline(always)]
 fn find<'t, T>(table: &'t [T], keyword: impl Fn(&T) -> &'static str, word: &[u8]) -> Option<(usize, &'t T)> {
-    table.iter().enumerate().find(|(_, row)| keyword(row).as_bytes().eq_ignore_ascii_case(word))
+    table.iter().enumerate().find(|(_, row)| is_keyword(word, keyword(row)))
+}
+
+/// Whether a word is a keyword, in any letter case. The keyword must be in capitals, so that only the word need be converted.
+#[inline(always)]
+fn is_keyword(word: &[u8], keyword: &str) -> bool {
+    word.len() == keyword.len()
+        && word.iter().zip(keyword.as_bytes()).all(|(byte, capital)| byte.to_ascii_uppercase() == *capital)
 }
 
 /// Parses `limit period [algorithm options] [amount] [ID id] [RENEW] [wait]`, up to the last argument or, for
@@ -162,12 +181,11 @@ pub(super) fn rule<'a, A: Args + ?Sized>(
     let period = numbers::period(period).ok_or_else(|| bad_period(kind))?;
     let quota = Quota::new(limit, period).ok_or_else(|| bad_period(kind))?;
     let policy = kind.policy(quota).ok_or_else(|| bad_period(kind))?;
-    let mut rule = Rule::new(policy, Request::now(Amount::Cost(1)));
     // Most calls have no options, and so skip the loop.
-    if args.peek().is_some() {
-        options(kind, command, args, period, &mut rule)?;
+    if args.peek().is_none() {
+        return Ok(Rule::new(policy, Request::now(Amount::Cost(1))));
     }
-    Ok(rule)
+    options(kind, command, args, policy)
 }
 
 /// Parses what follows the limit and the period.
@@ -176,9 +194,9 @@ fn options<'a, A: Args + ?Sized>(
     kind: Kind,
     command: CommandName,
     args: &mut Cursor<'a, A>,
-    period: Span,
-    rule: &mut Rule<'a>,
-) -> Result<(), Box<Error>> {
+    policy: Policy,
+) -> Result<Rule<'a>, Box<Error>> {
+    let mut rule = Rule::new(policy, Request::now(Amount::Cost(1)));
     let mut options_seen = 0_u32;
     let mut amount: Option<(&'static str, Amount)> = None;
     let mut wait: Option<(&'static WaitClause, Span)> = None;
@@ -186,13 +204,13 @@ fn options<'a, A: Args + ?Sized>(
         if command == CommandName::All && algorithm_named(word, command).is_some() {
             break;
         }
-        args.next += 1;
+        args.skip();
         if let Some((index, option)) = find(kind.spec().options, |option| option.keyword, word) {
             if options_seen & 1 << index != 0 {
                 return Err(Box::new(Error::Twice(option.keyword)));
             }
             options_seen |= 1 << index;
-            rule.policy.set(option_value(option, args, period)?);
+            rule.policy.set(option_value(option, args, policy.period())?);
         } else if let Some((_, &(keyword, of))) = find(command.amounts(kind), |amount| amount.0, word) {
             match amount {
                 Some((other, _)) if other == keyword => return Err(Box::new(Error::Twice(keyword))),
@@ -205,12 +223,12 @@ fn options<'a, A: Args + ?Sized>(
                 Some((other, _)) => return Err(Box::new(Error::Conflict(other.keyword, found.keyword))),
                 None => wait = Some((found, numbers::wait(args.value(found.keyword)?, found.keyword)?)),
             }
-        } else if command.takes_id() && ID.as_bytes().eq_ignore_ascii_case(word) {
+        } else if command.takes_id() && is_keyword(word, ID) {
             if rule.request.id.is_some() {
                 return Err(Box::new(Error::Twice(ID)));
             }
             rule.request.id = Some(id(args.value(ID)?, ID)?);
-        } else if command == CommandName::Limit(Kind::Lease) && RENEW.as_bytes().eq_ignore_ascii_case(word) {
+        } else if command == CommandName::Limit(Kind::Lease) && is_keyword(word, RENEW) {
             if rule.renew {
                 return Err(Box::new(Error::Twice(RENEW)));
             }
@@ -229,9 +247,9 @@ fn options<'a, A: Args + ?Sized>(
         if !wait.amounts.contains(&keyword) {
             return Err(Box::new(Error::Conflict(keyword, wait.keyword)));
         }
-        (wait.set)(rule, span);
+        (wait.set)(&mut rule, span);
     }
-    Ok(())
+    Ok(rule)
 }
 
 /// Parses what follows the keyword of an option.

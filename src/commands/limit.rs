@@ -68,7 +68,11 @@ impl<const KIND: usize> CommandHandler for Limit<KIND> {
 
 #[inline(always)]
 fn run(call: &Call<'_>, kind: Kind) -> Result<Option<Decision>, Box<Error>> {
-    decide(call, CommandName::Limit(kind), kind, parse(kind, call)?)
+    match parse(kind, call) {
+        // The rule is used in its place, because a copy takes as long as a part of the decision.
+        Ok(ref rule) => decide(call, CommandName::Limit(kind), kind, rule),
+        Err(error) => Err(error),
+    }
 }
 
 /// Parses the arguments.
@@ -86,19 +90,19 @@ pub(super) fn decide(
     call: &Call<'_>,
     command: CommandName,
     kind: Kind,
-    rule: Rule<'_>,
+    rule: &Rule<'_>,
 ) -> Result<Option<Decision>, Box<Error>> {
     let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(command))?;
     let amount = rule.request.amount;
     let now = now(call);
     let has_waiters = waiting::has_waiters(call, 1);
-    let decided = if has_waiters && amount.takes_free_units() && Target::only(kind).held(&key, &rule, now)?.is_none() {
+    let decided = if has_waiters && amount.takes_free_units() && Target::only(kind).held(&key, rule, now)?.is_none() {
         None
     } else {
         let accept = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
-        Target::only(kind).charge(&mut key, &rule, now, accept)?
+        Target::only(kind).charge(&mut key, rule, now, accept)?
     };
-    let Some((decision, changed)) = waiting::decided_or_blocked(call, &key, &rule, now, decided)? else { return Ok(None) };
+    let Some((decision, changed)) = waiting::decided_or_blocked(call, &key, rule, now, decided)? else { return Ok(None) };
     drop(key);
     if has_waiters && !amount.takes_free_units() {
         waiting::wake(call, 1);

@@ -73,18 +73,19 @@ pub(super) fn offset_us(word: &[u8], name: &'static str, period: Span) -> Result
     Ok(if negative { -size_us } else { size_us })
 }
 
-/// A unit of time: its suffix, its length in microseconds, and the most decimals with which every number gives whole microseconds.
-struct Unit(&'static [u8], u64, usize);
-
-const SECONDS: Unit = Unit(b"s", 1_000_000, 6);
-const UNITS: [Unit; 6] = [
-    Unit(b"us", 1, 0),
-    Unit(b"ms", 1_000, 3),
-    SECONDS,
-    Unit(b"m", 60 * 1_000_000, 7),
-    Unit(b"h", 3_600 * 1_000_000, 8),
-    Unit(b"d", 86_400 * 1_000_000, 8),
-];
+/// Returns the length in microseconds of the unit of time with this suffix, and the most decimals with which every number gives
+/// whole microseconds. Without a suffix, the unit is seconds.
+fn unit(suffix: &[u8]) -> Option<(u64, usize)> {
+    match suffix {
+        [] | [b's' | b'S'] => Some((1_000_000, 6)),
+        [b'u' | b'U', b's' | b'S'] => Some((1, 0)),
+        [b'm' | b'M', b's' | b'S'] => Some((1_000, 3)),
+        [b'm' | b'M'] => Some((60 * 1_000_000, 7)),
+        [b'h' | b'H'] => Some((3_600 * 1_000_000, 8)),
+        [b'd' | b'D'] => Some((86_400 * 1_000_000, 8)),
+        _ => None,
+    }
+}
 
 /// Parses a duration into microseconds: digits, optionally a point and digits, and a unit; without a unit, seconds.
 fn duration_us(word: &[u8]) -> Option<u64> {
@@ -96,18 +97,15 @@ fn duration_us(word: &[u8]) -> Option<u64> {
             (rest.len() - suffix.len(), fraction, suffix)
         }
     };
-    let Unit(_, unit_us, max_decimals) = match suffix {
-        [] => &SECONDS,
-        _ => UNITS.iter().find(|unit| unit.0.eq_ignore_ascii_case(suffix))?,
-    };
+    let (unit_us, max_decimals) = unit(suffix)?;
     if decimals == 0 {
-        return whole.checked_mul(*unit_us);
+        return whole.checked_mul(unit_us);
     }
-    if decimals > *max_decimals {
+    if decimals > max_decimals {
         return None;
     }
     let fraction_us = unit_us / 10_u64.pow(decimals as u32);
-    whole.checked_mul(*unit_us)?.checked_add(fraction.checked_mul(fraction_us)?)
+    whole.checked_mul(unit_us)?.checked_add(fraction.checked_mul(fraction_us)?)
 }
 
 /// A caller's word for use in an error text: escaped to printable ASCII, and shortened if it is long.

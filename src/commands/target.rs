@@ -52,27 +52,31 @@ impl Target {
         }
     }
 
-    /// Loads the limiter from the value of the key.
+    /// The limiter that [`Policy::view`] has loaded from the value of the key. It is used in its place, because a copy takes as long
+    /// as a part of the decision.
     #[inline(always)]
-    fn view<'k>(self, stored: Option<&'k [u8]>, rule: &'k Rule<'_>, now: Instant) -> Result<View<'k>, Box<Error>> {
-        rule.policy.view(stored, now).map_err(|error| Box::new(self.record_error(error)))
+    fn loaded<'v, 'k>(self, view: &'v Result<View<'k>, RecordError>) -> Result<&'v View<'k>, Box<Error>> {
+        view.as_ref().map_err(|&error| Box::new(self.record_error(error)))
     }
 
     /// The decision of [`View::peek`].
     pub(super) fn peek(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Decision, Box<Error>> {
-        Ok(self.view(self.stored(key)?, rule, now)?.peek(rule.request)?)
+        let view = rule.policy.view(self.stored(key)?, now);
+        Ok(self.loaded(&view)?.peek(rule.request)?)
     }
 
     /// The units that the id of the rule holds; `None` if the rule has no id, or the id holds none.
     pub(super) fn held(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Option<u64>, Box<Error>> {
         let Some(id) = rule.request.id else { return Ok(None) };
-        Ok(self.view(self.stored(key)?, rule, now)?.held(id))
+        let view = rule.policy.view(self.stored(key)?, now);
+        Ok(self.loaded(&view)?.held(id))
     }
 
     /// Returns the decision or the error that [`Self::charge`] would return, but changes nothing.
     pub(super) fn decide(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Decision, Box<Error>> {
         let stored = self.stored(key)?;
-        let (decision, _) = self.view(stored, rule, now)?.decide(rule.request)?;
+        let view = rule.policy.view(stored, now);
+        let (decision, _) = self.loaded(&view)?.decide(rule.request)?;
         // A change lengthens a value by less than this.
         let fits = WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT);
         fits.then_some(decision).ok_or_else(|| Overflow.into())
@@ -88,7 +92,8 @@ impl Target {
         now: Instant,
         accept: impl FnOnce(&Decision) -> bool,
     ) -> Result<Option<(Decision, bool)>, Box<Error>> {
-        let view = self.view(self.stored(key)?, rule, now)?;
+        let view = rule.policy.view(self.stored(key)?, now);
+        let view = self.loaded(&view)?;
         let (decision, next) = view.decide(rule.request)?;
         if !accept(&decision) {
             return Ok(None);
@@ -149,7 +154,9 @@ fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), 
 /// The range that a key's deadline must be in, in milliseconds since the Unix epoch.
 #[inline(always)]
 fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
-    expires.as_ms_ceil()..=expires.saturating_add(slack).as_ms_ceil()
+    let first = expires.as_ms_ceil();
+    // FIXED, GCRA and BUCKET have no slack.
+    first..=if slack == Span::ZERO { first } else { expires.saturating_add(slack).as_ms_ceil() }
 }
 
 /// Clients wait only in commands with one key, so errors show no position.

@@ -76,11 +76,17 @@ fn denials(now: Instant) -> MutexGuard<'static, Sketch> {
     let most = usize::try_from(TOP_KEYS.get()).unwrap_or(0);
     let half_life = Span::from_us(u64::try_from(TOP_HALF_LIFE.get()).unwrap_or(1).saturating_mul(1_000_000));
     if !sketch.is_for(most, half_life) {
-        // The seed is random, so that no caller can choose names that collide.
-        let seed = [0, 1].map(|number| RandomState::new().hash_one(number));
-        *sketch = Sketch::new(most, half_life, seed, now);
+        *sketch = empty_for(most, half_life, now);
     }
     sketch
+}
+
+/// A table without denials.
+#[cold]
+fn empty_for(most: usize, half_life: Span, now: Instant) -> Sketch {
+    // The seed is random, so that no caller can choose names that collide.
+    let seed = [0, 1].map(|number| RandomState::new().hash_one(number));
+    Sketch::new(most, half_life, seed, now)
 }
 
 /// Empties the table, when the module is loaded.

@@ -73,10 +73,12 @@ pub(super) fn waiting_clients() -> u64 {
 }
 
 /// Whether clients wait for the key that argument `index` names.
+#[inline(always)]
 pub(super) fn has_waiters(call: &Call<'_>, index: usize) -> bool {
-    if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
-        return false;
-    }
+    WAITER_COUNT.load(Ordering::Relaxed) > 0 && is_waited_for(call, index)
+}
+
+fn is_waited_for(call: &Call<'_>, index: usize) -> bool {
     let Some(name) = call.argument(index) else { return false };
     // While a queue is being served, only another module can cause a call, and this must not overtake the waiting clients.
     try_lock().is_none_or(|waiting| waiting.queues.has_waiters(call.db(), name))

@@ -29,7 +29,8 @@ impl Instant {
 
     /// Milliseconds since the Unix epoch, rounded up, so that a deadline is never too early.
     pub const fn as_ms_ceil(self) -> i64 {
-        self.0.div_euclid(1_000) + (self.0.rem_euclid(1_000) != 0) as i64
+        // Division truncates, which rounds a negative number up.
+        self.0 / 1_000 + (self.0 % 1_000 > 0) as i64
     }
 
     /// The time since `earlier`; zero if `earlier` is in fact later.

@@ -101,7 +101,13 @@ impl<'c> ReadKey<'c> {
 
     /// Returns the value. If a string has fewer than `min_len` bytes, this does not access the bytes, because that would change
     /// how the server stores the string.
+    #[inline(always)]
     pub fn value(&self, min_len: usize) -> Value<'_> {
+        if let Some((bytes, len)) = self.known.get().filter(|&(_, len)| len >= min_len) {
+            // SAFETY: the last look-up, below, returned this pointer and this length. The value has not changed since then: a
+            // `WriteKey` forgets both before it changes the value, and no call has the same key open twice.
+            return Value::String(unsafe { std::slice::from_raw_parts(bytes, len) });
+        }
         // SAFETY: `handle` is an open key or null; both functions accept both.
         let (kind, len) = unsafe { (api!(RedisModule_KeyType(self.handle)), api!(RedisModule_ValueLength(self.handle))) };
         match kind as isize {

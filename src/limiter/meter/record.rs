@@ -95,8 +95,10 @@ impl Record<'static> {
     #[inline(always)]
     pub(in crate::limiter) fn decode(bytes: &[u8], kind: Kind) -> Result<Self, RecordError> {
         let (head, fields) = record::open(bytes, kind)?;
-        let drain = Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)).filter(|drain| drain.is_of(kind));
-        let &drain = drain.ok_or(RecordError::Unknown)?;
+        let drain = match Drain::ALL.get(usize::from(head >> DRAIN_SHIFT & 0b11)) {
+            Some(&drain) if drain.is_of(kind) => drain,
+            _ => return Err(RecordError::Unknown),
+        };
         // One call for each layout, so that the compiler generates code with constant widths for each.
         let decoded = match head >> LAYOUT_SHIFT {
             0 => Layout::COMMON.decode(fields, kind, drain),

@@ -117,34 +117,32 @@ const MAX_LEN: usize = 4 + 5 * 23;
 
 /// Encodes the array in the server's protocol at the end of `buffer`. Returns where it starts.
 fn encode(buffer: &mut [u8; MAX_LEN], integers: &[i64; 5]) -> usize {
-    // Backwards, so that no length has to be computed in advance.
-    let mut at = MAX_LEN;
+    // Backwards, so that no length has to be computed in advance. `room` is the front part of the buffer, which is still free.
+    let mut room = &mut buffer[..];
     for &integer in integers.iter().rev() {
-        prepend(buffer, &mut at, *b"\r\n");
         let mut rest = integer.unsigned_abs();
-        while rest >= 100 {
-            prepend(buffer, &mut at, PAIRS[(rest % 100) as usize]);
-            rest /= 100;
-        }
-        if rest < 10 {
-            prepend(buffer, &mut at, [b'0' + rest as u8]);
+        if integer < 0 || rest >= 10 {
+            room = prepend(room, *b"\r\n");
+            while rest >= 100 {
+                room = prepend(room, PAIRS[(rest % 100) as usize]);
+                rest /= 100;
+            }
+            room = if rest < 10 { prepend(room, [b'0' + rest as u8]) } else { prepend(room, PAIRS[rest as usize]) };
+            room = if integer < 0 { prepend(room, *b":-") } else { prepend(room, *b":") };
         } else {
-            prepend(buffer, &mut at, PAIRS[rest as usize]);
+            // Most integers have one digit: they are zero or one.
+            room = prepend(room, [b':', b'0' + rest as u8, b'\r', b'\n']);
         }
-        if integer < 0 {
-            prepend(buffer, &mut at, *b"-");
-        }
-        prepend(buffer, &mut at, *b":");
     }
-    prepend(buffer, &mut at, *b"*5\r\n");
-    at
+    prepend(room, *b"*5\r\n").len()
 }
 
-/// Writes `bytes` before `at`.
+/// Writes `bytes` at the end of `room`. Returns what is left of the room. The bytes must fit.
 #[inline(always)]
-fn prepend<const N: usize>(buffer: &mut [u8; MAX_LEN], at: &mut usize, bytes: [u8; N]) {
-    *at -= N;
-    buffer[*at..*at + N].copy_from_slice(&bytes);
+fn prepend<const N: usize>(room: &mut [u8], bytes: [u8; N]) -> &mut [u8] {
+    let Some((room, end)) = room.split_last_chunk_mut() else { return &mut [] };
+    *end = bytes;
+    room
 }
 
 /// The numbers below 100, with two digits each.

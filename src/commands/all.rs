@@ -1,16 +1,17 @@
 //! `RL.ALL`: several limiters in one decision.
 //!
 //! ```text
-//! RL.ALL numkeys key [key ...] rule [rule ...]
-//! rule = <FIXED|SLIDE|GCRA|BUCKET> limit period [algorithm options] [COST n]      one for each key
+//! RL.ALL numkeys key [key ...] rule [rule ...] [ID id] [BLOCK d]
+//! rule = <FIXED|SLIDE|GCRA|BUCKET|LEASE> limit period [algorithm options] [COST n]      one for each key
 //! ```
 //!
 //! Charges all rules or none. Replies with 1 or 0 (charged or not), with wait_ms, and with a row of five integers for each rule.
+//! With BLOCK the reply may come later.
 
 use super::outcome::wait_ms;
 use super::{count, grammar, now, record_outcome, reply, row, waiting};
 use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
-use crate::limiter::{Decision, Span, Wait};
+use crate::limiter::{Decision, Kind, Request, Span, Wait};
 use crate::queue::denied;
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
 
@@ -21,21 +22,21 @@ pub(super) const COMMAND: Command = Command {
     flags: c"write deny-oom fast getkeys-api",
     keys: KeySpec::CountedReadWrite(1),
     summary: c"Takes units from several limiters: from all of them or from none.",
-    complexity: c"O(N) with N the number of keys, plus the complexity of each rule's own command",
+    complexity: c"O(N) with N the number of keys, plus the complexity of each rule's own command; with BLOCK, plus O(N*log(M)) with M the waiting clients",
     arguments,
 };
 
 fn arguments() -> Vec<Argument> {
-    vec![
-        Argument::new("numkeys", ArgumentKind::Integer),
-        grammar::key_argument().multiple(),
-        grammar::algorithm_arguments("rule", CommandName::All, |kind| grammar::rule_arguments(kind, CommandName::All))
-            .multiple(),
-    ]
+    let rule = grammar::algorithm_arguments("rule", |kind| grammar::rule_arguments(kind, CommandName::All));
+    let (id, wait) = grammar::call_arguments(CommandName::All);
+    let mut arguments =
+        vec![Argument::new("numkeys", ArgumentKind::Integer), grammar::key_argument().multiple(), rule.multiple()];
+    arguments.extend(id.map(Argument::optional).into_iter().chain(wait));
+    arguments
 }
 
 /// The index of the first key.
-const FIRST_KEY: usize = 2;
+pub(super) const FIRST_KEY: usize = 2;
 /// The highest number of keys in a call.
 const MAX_KEYS: u64 = 1024;
 
@@ -48,15 +49,15 @@ pub fn parse_numkeys<A: Args + ?Sized>(args: &A) -> Result<usize, Error> {
     Ok(usize::try_from(number).unwrap_or(usize::MAX))
 }
 
-/// Parses the rules, one for each of `keys` keys.
+/// Parses the rules, one for each of `keys` keys, and what follows them. The id and the longest wait are the same in all rules.
 ///
 /// # Errors
-/// If an argument is malformed, or the number of rules differs from the number of keys.
+/// If an argument is malformed, the number of rules differs from the number of keys, or a lease has no id.
 pub fn parse_rules<A: Args + ?Sized>(args: &A, keys: usize) -> Result<Vec<Rule<'_>>, Box<Error>> {
     let mut args = Cursor::new(args, FIRST_KEY + keys);
-    let mut rules = Vec::with_capacity(keys);
+    let mut rules: Vec<Rule<'_>> = Vec::with_capacity(keys);
     while let Some(word) = args.word() {
-        let kind = grammar::algorithm(word, CommandName::All)?;
+        let kind = grammar::algorithm(word)?;
         if rules.len() == keys {
             return Err(Box::new(Error::Unpaired { keys, rules: keys + 1 }));
         }
@@ -65,16 +66,24 @@ pub fn parse_rules<A: Args + ?Sized>(args: &A, keys: usize) -> Result<Vec<Rule<'
     if rules.len() < keys {
         return Err(Box::new(Error::Unpaired { keys, rules: rules.len() }));
     }
+    let Some((Rule { request: Request { id, .. }, block, .. }, others)) = rules.split_last_mut() else { return Ok(rules) };
+    for rule in others {
+        if rule.request.id.is_some() || rule.block.is_some() {
+            return Err(Box::new(Error::BeforeLastRule(if rule.request.id.is_some() {
+                grammar::ID
+            } else {
+                grammar::BLOCK
+            })));
+        }
+        (rule.request.id, rule.block) = (*id, *block);
+    }
+    if id.is_none() && rules.iter().any(|rule| rule.policy.kind() == Kind::Lease) {
+        return Err(Box::new(Error::NoId));
+    }
     Ok(rules)
 }
 
 struct All;
-
-struct AllReply {
-    granted: bool,
-    wait: Wait,
-    rows: Vec<Decision>,
-}
 
 impl CommandHandler for All {
     fn run(call: &Call<'_>) {
@@ -86,17 +95,32 @@ impl CommandHandler for All {
                 .for_each(|index| call.key_at(index));
             return;
         }
-        reply(call, run(call), |AllReply { granted, wait, rows }| {
-            call.reply_array(3);
-            call.reply_integer(granted.into());
-            call.reply_integer(wait_ms(wait));
-            call.reply_array(rows.len());
-            rows.iter().for_each(|decision| call.reply_integers(&row(decision)));
-        });
+        match run(call) {
+            // The client is blocked. `waiting` replies to it later.
+            Ok(None) => {}
+            Ok(Some(rows)) => reply_rows(call, &rows),
+            Err(error) => reply(call, Err(error), |()| {}),
+        }
     }
 }
 
-fn run(call: &Call<'_>) -> Result<AllReply, Error> {
+/// Replies with the decisions of the rules. The call is granted if all of them are.
+pub(super) fn reply_rows(call: &Call<'_>, rows: &[Decision]) {
+    // The longest of the waits. `Wait::Never` is greater than any span.
+    let wait = rows.iter().map(|decision| decision.wait).max().unwrap_or(Wait::NONE);
+    call.reply_array(3);
+    call.reply_integer(is_granted(rows).into());
+    call.reply_integer(wait_ms(wait));
+    call.reply_array(rows.len());
+    rows.iter().for_each(|decision| call.reply_integers(&row(decision)));
+}
+
+fn is_granted(rows: &[Decision]) -> bool {
+    rows.iter().all(|decision| decision.granted > 0)
+}
+
+/// Returns the decisions of the rules; `None` if the client was blocked.
+fn run(call: &Call<'_>) -> Result<Option<Vec<Decision>>, Error> {
     let numkeys = parse_numkeys(call)?;
     let rules = parse_rules(call, numkeys)?;
     check_distinct(call, numkeys)?;
@@ -111,16 +135,20 @@ fn run(call: &Call<'_>) -> Result<AllReply, Error> {
     let mut rows = Vec::with_capacity(rules.len());
     for (index, (key, rule)) in keys.iter().zip(&rules).enumerate() {
         let target = target(index, rule);
-        rows.push(if waiting::has_waiters(call, FIRST_KEY + index) {
+        let held = target.held(key, rule, now)?;
+        held.map_or(Ok(()), |held| rule.check_cost(held))?;
+        rows.push(if held.is_none() && waiting::has_waiters(call, FIRST_KEY + index) {
             denied(target.peek(key, rule, now)?, Span::ZERO)
         } else {
             target.decide(key, rule, now)?
         });
     }
 
-    // The longest of the waits. `Wait::Never` is greater than any span.
-    let wait = rows.iter().map(|decision| decision.wait).max().unwrap_or(Wait::NONE);
-    let granted = rows.iter().all(|decision| decision.granted > 0);
+    let granted = is_granted(&rows);
+    if let Some(timeout) = rules.first().and_then(|rule| rule.block).filter(|_| !granted) {
+        let Some(waited) = waiting::block(call, FIRST_KEY, &keys, &rules, timeout, now)? else { return Ok(None) };
+        rows.iter_mut().filter(|row| row.granted == 0).for_each(|row| *row = denied(*row, waited));
+    }
     for (index, (row, (key, rule))) in rows.iter_mut().zip(keys.iter_mut().zip(&rules)).enumerate() {
         let target = target(index, rule);
         if granted {
@@ -135,11 +163,11 @@ fn run(call: &Call<'_>) -> Result<AllReply, Error> {
     for (index, (rule, row)) in rules.iter().zip(&rows).enumerate() {
         // In a denied call, a rule that would have granted counts neither as granted nor as denied.
         if granted || row.granted == 0 {
-            let outcome = Outcome::of(rule.request.amount, row, granted);
+            let outcome = Outcome::of(rule.request.amount, row, granted && !row.retried);
             record_outcome(call, || call.key(FIRST_KEY + index), rule.policy.kind(), outcome, now);
         }
     }
-    Ok(AllReply { granted, wait, rows })
+    Ok(Some(rows))
 }
 
 /// The key of the rule at `index`, which should hold a limiter of the rule's algorithm.

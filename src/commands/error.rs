@@ -109,8 +109,6 @@ pub enum Error {
     UnknownAlgorithm {
         /// The word, in printable form.
         word: String,
-        /// The command.
-        command: CommandName,
     },
     /// The argument is not an id: it has no bytes, or too many.
     IdLength(&'static str),
@@ -129,6 +127,8 @@ pub enum Error {
     Twice(&'static str),
     /// The two keywords exclude each other.
     Conflict(&'static str, &'static str),
+    /// A keyword of the whole call stands before the last rule.
+    BeforeLastRule(&'static str),
     /// Two keys of a call are the same: their positions, from 1 on.
     SameKey(usize, usize),
     /// The number of rules differs from the number of keys.
@@ -165,6 +165,16 @@ impl From<Box<Error>> for Error {
     }
 }
 
+impl Error {
+    /// The error of the key at `position`, from 1 on, of a command with several keys.
+    pub(super) fn at(self, position: usize) -> Self {
+        match self {
+            Self::WrongType { holds, wanted, .. } => Self::WrongType { position: Some(position), holds, wanted },
+            other => other,
+        }
+    }
+}
+
 impl From<Overflow> for Error {
     fn from(_: Overflow) -> Self {
         Self::Overflow
@@ -196,21 +206,22 @@ impl fmt::Display for Error {
                 "ERR {name} must be {range}: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"
             ),
             Self::UnknownOption { word, command } => write!(f, "ERR unknown option '{word}' for {command}"),
-            Self::UnknownAlgorithm { word, command } => {
+            Self::UnknownAlgorithm { word } => {
                 write!(f, "ERR unknown algorithm '{word}': must be ")?;
-                let last = command.algorithms().len() - 1;
-                command.algorithms().iter().enumerate().try_for_each(|(index, kind)| {
+                let last = Kind::ALL.len() - 1;
+                Kind::ALL.iter().enumerate().try_for_each(|(index, kind)| {
                     let join = if index == 0 { "" } else if index == last { " or " } else { ", " };
                     write!(f, "{join}{}", kind.name())
                 })
             }
             Self::IdLength(name) => write!(f, "ERR {name} must be 1 to {} bytes long", Id::MAX_LEN),
-            Self::NoId => f.write_str("ERR RL.LEASE needs an ID"),
+            Self::NoId => f.write_str("ERR LEASE needs an ID"),
             Self::OtherCost { held } => write!(f, "ERR COST must be {held}, the units that this ID holds, or be omitted"),
             Self::SettledLease => f.write_str("ERR units must be 0 for a lease: RL.RELEASE ends it"),
             Self::MissingValue(name) => write!(f, "ERR {name} needs a value"),
             Self::Twice(name) => write!(f, "ERR {name} is given twice"),
             Self::Conflict(one, other) => write!(f, "ERR {one} and {other} can't be combined"),
+            Self::BeforeLastRule(keyword) => write!(f, "ERR {keyword} must follow the last rule"),
             Self::SameKey(one, other) => write!(f, "ERR keys {one} and {other} are the same"),
             Self::Unpaired { keys, rules } if rules > keys => write!(f, "ERR more rules than keys: numkeys is {keys}"),
             Self::Unpaired { keys, rules } => write!(f, "ERR fewer rules than keys: numkeys is {keys}, and the rules are {rules}"),

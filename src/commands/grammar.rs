@@ -40,6 +40,15 @@ impl<'r> Rule<'r> {
     pub(super) const fn new(policy: Policy, request: Request<'r>) -> Self {
         Self { policy, request, block: None, names_amount: false, renew: false }
     }
+
+    /// Checks a call whose id holds `held` units: a lease can't be renewed with another COST.
+    pub(super) fn check_cost(&self, held: u64) -> Result<(), Error> {
+        let other = self.policy.kind() == Kind::Lease && self.names_amount && self.request.amount != Amount::Cost(held);
+        if other {
+            return Err(Error::OtherCost { held });
+        }
+        Ok(())
+    }
 }
 
 /// Reads the arguments of a call one by one.
@@ -97,11 +106,14 @@ struct WaitClause {
 /// The keywords for the wait.
 const WAITS: [WaitClause; 2] = [
     WaitClause { keyword: "RESERVE", amounts: &["COST"], set: |rule, span| rule.request.ahead = span },
-    WaitClause { keyword: "BLOCK", amounts: &["COST", "UPTO"], set: |rule, span| rule.block = Some(span) },
+    WaitClause { keyword: BLOCK, amounts: &["COST", "UPTO"], set: |rule, span| rule.block = Some(span) },
 ];
 
+/// The keyword for the longest wait in a line.
+pub(super) const BLOCK: &str = "BLOCK";
+
 /// The keyword for the id.
-const ID: &str = "ID";
+pub(super) const ID: &str = "ID";
 /// The keywords for the amount that can be combined with an id.
 const AMOUNTS_WITH_ID: &[&str] = &["COST", "UPTO"];
 
@@ -112,7 +124,7 @@ impl CommandName {
     /// The keywords for the wait that the command takes.
     fn waits(self) -> &'static [WaitClause] {
         match self {
-            Self::Limit(Kind::Lease) => &WAITS[1..],
+            Self::Limit(Kind::Lease) | Self::All => &WAITS[1..],
             Self::Limit(_) => &WAITS,
             _ => &[],
         }
@@ -130,25 +142,17 @@ impl CommandName {
 
     /// Whether the command takes an id.
     const fn takes_id(self) -> bool {
-        matches!(self, Self::Limit(_))
-    }
-
-    /// The algorithms that the command's arguments can name.
-    pub(super) const fn algorithms(self) -> &'static [Kind] {
-        match self {
-            Self::All => Kind::RATES,
-            _ => Kind::ALL,
-        }
+        matches!(self, Self::Limit(_) | Self::All)
     }
 }
 
 /// Parses the name of an algorithm.
-pub(super) fn algorithm(word: &[u8], command: CommandName) -> Result<Kind, Error> {
-    algorithm_named(word, command).ok_or_else(|| Error::UnknownAlgorithm { word: printable(word), command })
+pub(super) fn algorithm(word: &[u8]) -> Result<Kind, Error> {
+    algorithm_named(word).ok_or_else(|| Error::UnknownAlgorithm { word: printable(word) })
 }
 
-fn algorithm_named(word: &[u8], command: CommandName) -> Option<Kind> {
-    find(command.algorithms(), |kind| kind.name(), word).map(|(_, &kind)| kind)
+fn algorithm_named(word: &[u8]) -> Option<Kind> {
+    find(Kind::ALL, |kind| kind.name(), word).map(|(_, &kind)| kind)
 }
 
 /// Parses an id. `name` is what error texts call the argument.
@@ -169,7 +173,7 @@ fn is_keyword(word: &[u8], keyword: &str) -> bool {
 }
 
 /// Parses `limit period [algorithm options] [amount] [ID id] [RENEW] [wait]`, up to the last argument or, for
-/// [`CommandName::All`], up to the next rule.
+/// [`CommandName::All`], up to the next rule. The id and the wait of `RL.ALL` follow the last rule, and are parsed with it.
 #[inline(always)]
 pub(super) fn rule<'a, A: Args + ?Sized>(
     kind: Kind,
@@ -201,7 +205,7 @@ fn options<'a, A: Args + ?Sized>(
     let mut amount: Option<(&'static str, Amount)> = None;
     let mut wait: Option<(&'static WaitClause, Span)> = None;
     while let Some(word) = args.peek() {
-        if command == CommandName::All && algorithm_named(word, command).is_some() {
+        if command == CommandName::All && algorithm_named(word).is_some() {
             break;
         }
         args.skip();
@@ -267,7 +271,14 @@ pub(super) fn key_argument() -> Argument {
     Argument::new("key", ArgumentKind::Key)
 }
 
-/// The arguments of a rule, as [`rule`] parses them.
+/// The id and the wait, which follow the amount. In `RL.ALL` they follow the last rule, and hold for all rules.
+pub(super) fn call_arguments(command: CommandName) -> (Option<Argument>, Option<Argument>) {
+    let id = command.takes_id().then(|| Argument::new("id", ArgumentKind::Text).token(ID));
+    let waits = command.waits().iter().map(|wait| Argument::new("duration", ArgumentKind::Text).token(wait.keyword));
+    (id, one_of("wait", waits.collect()).map(Argument::optional))
+}
+
+/// The arguments of a rule, as [`rule`] parses them, except for what [`call_arguments`] returns for `RL.ALL`.
 pub(super) fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
     let period = if kind == Kind::Lease { "ttl" } else { "period" };
     let mut arguments = vec![Argument::new("limit", ArgumentKind::Integer), Argument::new(period, ArgumentKind::Text)];
@@ -283,7 +294,7 @@ pub(super) fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> 
     let amounts =
         command.amounts(kind).iter().map(|(keyword, _)| Argument::new("units", ArgumentKind::Integer).token(keyword));
     let amount = one_of("amount", amounts.collect()).map(Argument::optional);
-    let id = command.takes_id().then(|| Argument::new("id", ArgumentKind::Text).token(ID));
+    let (id, wait) = if command == CommandName::All { (None, None) } else { call_arguments(command) };
     if kind == Kind::Lease {
         arguments.extend(id.into_iter().chain(amount));
     } else {
@@ -292,8 +303,7 @@ pub(super) fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> 
     if command == CommandName::Limit(Kind::Lease) {
         arguments.push(Argument::new("renew", ArgumentKind::Token).token(RENEW).optional());
     }
-    let waits = command.waits().iter().map(|wait| Argument::new("duration", ArgumentKind::Text).token(wait.keyword));
-    arguments.extend(one_of("wait", waits.collect()).map(Argument::optional));
+    arguments.extend(wait);
     arguments
 }
 
@@ -305,14 +315,14 @@ pub(super) fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argumen
     arguments.pop()
 }
 
-/// A choice between the algorithms of a command. Each alternative is the algorithm's name, followed by the arguments that
+/// A choice between the algorithms. Each alternative is the algorithm's name, followed by the arguments that
 /// `rest` returns for it.
-pub(super) fn algorithm_arguments(name: &str, command: CommandName, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
+pub(super) fn algorithm_arguments(name: &str, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
     let block = |&kind: &Kind| {
         let name = kind.name().to_lowercase();
         let mut arguments = vec![Argument::new(&*name, ArgumentKind::Token).token(kind.name())];
         arguments.extend(rest(kind));
         Argument::new(name, ArgumentKind::Block(arguments))
     };
-    Argument::new(name, ArgumentKind::OneOf(command.algorithms().iter().map(block).collect()))
+    Argument::new(name, ArgumentKind::OneOf(Kind::ALL.iter().map(block).collect()))
 }

@@ -9,7 +9,7 @@
 
 use super::{grammar, now, record_outcome, reply, row, waiting};
 use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
-use crate::limiter::{Amount, Decision, Kind, Wait};
+use crate::limiter::{Decision, Kind, Wait};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
 /// The command has no flag `deny-oom`, because a renewal must work when the server is out of memory. In that case the handler
@@ -59,11 +59,11 @@ fn run(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
     let (target, now) = (Target::only(Kind::Lease), now(call));
     let held = target.held(&key, &rule, now)?;
     let decided = match held {
-        Some(held) if rule.names_amount && rule.request.amount != Amount::Cost(held) => {
-            return Err(Box::new(Error::OtherCost { held }));
-        }
         // A renewal does not wait for other clients.
-        Some(_) => target.charge(&mut key, &rule, now, |_| true)?,
+        Some(held) => {
+            rule.check_cost(held)?;
+            target.charge(&mut key, &rule, now, |_| true)?
+        }
         None if rule.renew => {
             let present = target.peek(&key, &rule, now)?;
             Some((Decision { granted: 0, wait: Wait::Never, ..present }, false))

@@ -26,7 +26,7 @@ pub(super) const COMMAND: Command = Command {
 };
 
 fn arguments() -> Vec<Argument> {
-    vec![grammar::algorithm_arguments("algorithm", CommandName::Peek, |kind| {
+    vec![grammar::algorithm_arguments("algorithm", |kind| {
         [grammar::key_argument()].into_iter().chain(grammar::rule_arguments(kind, CommandName::Peek)).collect()
     })]
 }
@@ -44,7 +44,7 @@ impl CommandHandler for Peek {
 /// # Errors
 /// If an argument is malformed. The error is about the first such argument.
 pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
-    let kind = grammar::algorithm(args.arg(1).ok_or(Error::Arity(CommandName::Peek))?, CommandName::Peek)?;
+    let kind = grammar::algorithm(args.arg(1).ok_or(Error::Arity(CommandName::Peek))?)?;
     grammar::rule(kind, CommandName::Peek, &mut Cursor::new(args, 3))
 }
 

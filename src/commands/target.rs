@@ -159,7 +159,7 @@ fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
     first..=if slack == Span::ZERO { first } else { expires.saturating_add(slack).as_ms_ceil() }
 }
 
-/// Clients wait only in commands with one key, so errors show no position.
+/// These errors show no position: see [`Error::at`].
 impl KeyState for WriteKey<'_> {
     type Error = Error;
 
@@ -177,6 +177,10 @@ impl KeyState for WriteKey<'_> {
 
     fn other_cost(held: u64) -> Error {
         Error::OtherCost { held }
+    }
+
+    fn fits(len: usize) -> bool {
+        WriteKey::fits(len)
     }
 
     fn commit(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> Result<(), Error> {

@@ -1,18 +1,19 @@
-//! `BLOCK`: the server blocks the client of a call whose units are not free, and the client waits in a [queue](crate::queue).
+//! `BLOCK`: the server blocks the client of a call whose units are not free, and the client waits in [lines](crate::queue).
 //!
-//! All of this runs on the server's main thread. A timer is set for the earliest wake time of a queue. When it fires, it serves
-//! the queues: it grants units to clients or denies them. Events make the timer fire at once. Only the timer grants units to waiting
+//! All of this runs on the server's main thread. A timer is set for the next [task](crate::queue::Task). When it fires, it does
+//! all tasks that are due: it grants units to clients or denies them. Events make the timer fire at once. Only the timer grants units to waiting
 //! clients, so that no other call takes longer because of them.
 
+use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use lazy_static::lazy_static;
 
 use super::stats::{ABANDONED, TIMEOUTS, WAITS};
-use super::{now, record_outcome, reply, row, CommandName, Error, Outcome, Rule, Target};
+use super::{all, now, record_outcome, reply, row, CommandName, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Instant, Span, Wait};
-use crate::queue::{self, denied, first_grant, timed_out, Queues, Waiter};
+use crate::queue::{self, denied, first_grant, Queues, Rules, Task, Waiter};
 use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey, ReplyHandler, Server, Timer, WriteKey};
 
 /// A waiting client, as the queues hold it.
@@ -120,42 +121,106 @@ pub(super) fn decided_or_blocked(
 }
 
 /// Blocks the client of a call that takes units which are not free, and returns `None`. Returns the denial instead if the call
-/// has no BLOCK option, if the units are not due before its timeout, or if the server forbids to block the client.
+/// has no BLOCK option, or as [`block`] says.
 ///
 /// # Errors
 /// If the key does not hold a record of the rule's algorithm.
 fn block_or_deny(call: &Call<'_>, key: &WriteKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Option<Decision>, Error> {
-    let decision = Target::only(rule.policy.kind()).peek(key, rule, now)?;
-    let without_block = denied(decision, Span::ZERO);
-    let timeout = match rule.block {
-        Some(timeout) if !call.forbids_blocking() => timeout,
-        // Blocking is forbidden here: answer as without BLOCK.
-        _ => return Ok(Some(without_block)),
+    let waited = match rule.block {
+        Some(timeout) => block(call, 1, slice::from_ref(key), slice::from_ref(rule), timeout, now)?,
+        None => Some(Span::ZERO),
     };
-    let need = match decision.wait {
-        Wait::Never => return Ok(Some(decision)),
-        Wait::For(_) if decision.granted > 0 => Span::ZERO,
-        Wait::For(need) => first_grant(key, &rule.policy, rule.request, now, now.saturating_add(need))?.since(now),
-    };
-    // Units that are usually given back early can be free before the wait is over.
-    if need > timeout && !rule.policy.frees_early() {
-        return Ok(Some(denied(decision, timeout)));
+    let Some(waited) = waited else { return Ok(None) };
+    Ok(Some(denied(Target::only(rule.policy.kind()).peek(key, rule, now)?, waited)))
+}
+
+/// Blocks the client of a call that its keys do not grant now, and returns `None`. `first_key` is the index of the argument that
+/// names the first of `keys`.
+///
+/// Denies the call instead if the server forbids to block the client, as if the call had no BLOCK option, or if the units of a
+/// rule are not due before the timeout. Returns the span after which the call would have been denied.
+///
+/// # Errors
+/// If a key does not hold a record of its rule's algorithm.
+pub(super) fn block(
+    call: &Call<'_>,
+    first_key: usize,
+    keys: &[WriteKey<'_>],
+    rules: &[Rule<'_>],
+    timeout: Span,
+    now: Instant,
+) -> Result<Option<Span>, Error> {
+    if call.forbids_blocking() {
+        return Ok(Some(Span::ZERO));
+    }
+    for (key, rule) in keys.iter().zip(rules) {
+        let decision = Target::only(rule.policy.kind()).peek(key, rule, now)?;
+        let need = match decision.wait {
+            Wait::Never => return Ok(Some(timeout)),
+            Wait::For(_) if decision.granted > 0 => continue,
+            Wait::For(need) => first_grant(key, &rule.policy, rule.request, now, now.saturating_add(need))?.since(now),
+        };
+        // Units that are usually given back early can be free before the wait is over.
+        if need > timeout && !rule.policy.frees_early() {
+            return Ok(Some(timeout));
+        }
     }
     // The server has refused to block this client: answer as without BLOCK.
-    let Some(client) = WaitingClient::block(call) else { return Ok(Some(without_block)) };
+    let Some(client) = WaitingClient::block(call) else { return Ok(Some(Span::ZERO)) };
     WAITS.increment();
-    let (Rule { policy, request, names_amount, .. }, deadline) = (*rule, now.saturating_add(timeout));
-    let (amount, id) = (request.amount, request.id.map(|id| id.as_bytes().into()));
-    let waiter = Waiter { client, policy, amount, names_amount, id, joined: now, deadline };
+    let id = rules.first().and_then(|rule| rule.request.id).map(|id| id.as_bytes().into());
+    let rules = rules.iter().enumerate().map(|(index, &Rule { policy, request, names_amount, .. })| {
+        let key = call.argument(first_key + index).unwrap_or_default().into();
+        queue::Rule { key, policy, amount: request.amount, names_amount }
+    });
+    let mut rules: Vec<_> = rules.collect();
+    let rules = match rules.pop() {
+        Some(rule) if first_key != all::FIRST_KEY => Rules::One(rule),
+        last => Rules::All(rules.into_iter().chain(last).collect()),
+    };
+    let waiter = Waiter { client, db: call.db(), rules, id, joined: now, deadline: now.saturating_add(timeout) };
     let mut waiting = lock();
     waiting.adjust_to_clock(call);
-    waiting.queues.join(call.db(), call.argument(1).unwrap_or_default(), waiter, key, now.saturating_add(need));
+    waiting.queues.join(waiter, keys);
     if !waiting.subscribed {
         waiting.subscribed = true;
         call.subscribe_to_key_events::<WaitQueues>();
     }
     waiting.rearm_timer(call, now);
     Ok(None)
+}
+
+/// The answer to a client that has waited.
+enum Answer {
+    /// The decision of a command with one key.
+    One(Decision),
+    /// The decisions of `RL.ALL`.
+    All(Vec<Decision>),
+}
+
+/// The answer to a waiter, from the decisions of its rules.
+fn answer(rules: &Rules, rows: Result<Vec<Decision>, (usize, Error)>) -> Result<Answer, Error> {
+    match (rules, rows) {
+        (Rules::All(_), Ok(rows)) => Ok(Answer::All(rows)),
+        (Rules::All(_), Err((index, error))) => Err(error.at(index + 1)),
+        (Rules::One(_), Ok(rows)) => rows.first().map(|row| Answer::One(*row)).ok_or(Error::Unblocked),
+        (Rules::One(_), Err((_, error))) => Err(error),
+    }
+}
+
+/// Counts the decisions of a call that has waited, and publishes them.
+fn record_answer(server: &Server<'_>, db: i32, rules: &Rules, rows: &[Decision], now: Instant) {
+    let granted = rows.iter().all(|row| row.granted > 0);
+    if !granted {
+        TIMEOUTS.increment();
+    }
+    for (rule, row) in rules.iter().zip(rows) {
+        // In a denied call, a rule that would have granted counts neither as granted nor as denied.
+        if granted || row.granted == 0 {
+            let outcome = Outcome::of(rule.amount, row, granted && !row.retried);
+            record_outcome(server, || (db, &rule.key), rule.policy.kind(), outcome, now);
+        }
+    }
 }
 
 impl queue::Client for WaitingClient {
@@ -235,40 +300,32 @@ impl EventHandler for WaitQueues {
         let now = now(server);
         let may_grant = server.may_write();
         let mut answers = Vec::new();
-        let mut decided = Vec::new();
+        let mut dismissed = Vec::new();
         for _ in 0..BATCH {
-            let next = lock().queues.next_queue(now);
-            let Some((id, db, name)) = next else { break };
-            // The lock is not held here: if the key has expired, opening it notifies other modules, which may call this one.
-            match WriteKey::open_named(server, db, &name) {
-                Ok(mut key) => {
-                    let served = lock().queues.serve(id, &mut key, now, may_grant, BATCH - answers.len());
-                    for (waiter, answer) in served {
-                        if let Ok(decision) = &answer {
-                            let outcome = Outcome::of(waiter.amount, decision, decision.granted > 0 && !decision.retried);
-                            decided.push((db, name.clone(), waiter.policy.kind(), outcome));
-                        }
-                        answers.push((waiter.client, answer));
-                    }
+            let next = lock().queues.next_task(now);
+            let Some(task) = next else { break };
+            // The lock is not held here: if a key has expired, opening it notifies other modules, which may call this one.
+            match open_keys(server, &task) {
+                Ok(mut keys) => {
+                    let served = lock().queues.serve(&task, &mut keys, now, may_grant, BATCH - answers.len());
+                    answers.extend(served);
                 }
-                Err(Moved) => {
-                    let dismissed = lock().queues.dismiss(id);
-                    answers.extend(dismissed.into_iter().map(|client| (client, Err(Error::Moved))));
-                }
+                Err(Moved) => dismissed.extend(lock().queues.dismiss(&task, now)),
             }
-            if answers.len() >= BATCH {
+            if answers.len() + dismissed.len() >= BATCH {
                 break;
             }
         }
         lock().rearm_timer(server, now);
-        for (db, name, kind, outcome) in decided {
-            if outcome == Outcome::Denied {
-                TIMEOUTS.increment();
+        for (waiter, rows) in &answers {
+            if let Ok(rows) = rows {
+                record_answer(server, waiter.db, &waiter.rules, rows, now);
             }
-            record_outcome(server, || (db, &name), kind, outcome, now);
         }
+        let answers = answers.into_iter().map(|(waiter, rows)| (waiter.client, answer(&waiter.rules, rows)));
+        let answers = answers.chain(dismissed.into_iter().map(|client| (client, Err(Error::Moved))));
         // If several clients are unblocked in one callback, the server sends their replies in reverse order.
-        for (client, answer) in answers.into_iter().rev() {
+        for (client, answer) in answers.collect::<Vec<_>>().into_iter().rev() {
             if answer.is_err() {
                 ABANDONED.increment();
             }
@@ -295,16 +352,20 @@ impl EventHandler for WaitQueues {
 }
 
 impl ReplyHandler for WaitQueues {
-    type Answer = Result<Decision, Error>;
+    type Answer = Result<Answer, Error>;
 
     fn reply(call: &Call<'_>, answer: Self::Answer) {
-        reply(call, answer, |decision| call.reply_integers(&row(&decision)));
+        reply(call, answer, |answer| match answer {
+            Answer::One(decision) => call.reply_integers(&row(&decision)),
+            Answer::All(rows) => all::reply_rows(call, &rows),
+        });
     }
 
     fn on_timeout(call: &Call<'_>, client: ClientId) -> Option<WaitingClient> {
+        let refusals = lock().queues.refusals(client);
         let waiter = leave(call, client);
-        let answer = waiter.as_ref().ok_or(Error::Unblocked).and_then(|waiter| deny_at_timeout(call, waiter));
-        Self::reply(call, answer);
+        let denial = waiter.as_ref().ok_or(Error::Unblocked).and_then(|waiter| deny_at_timeout(call, waiter, &refusals));
+        Self::reply(call, denial);
         waiter.map(|waiter| waiter.client)
     }
 
@@ -315,22 +376,40 @@ impl ReplyHandler for WaitQueues {
     }
 }
 
-/// Returns the denial of a waiter that the server unblocks. `call` is the waiter's call.
-fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>) -> Result<Decision, Error> {
-    let (kind, now) = (waiter.policy.kind(), now(call));
-    // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
-    let key = ReadKey::open(call, 1).ok_or(Error::Arity(CommandName::Limit(kind)))?;
-    let rule = Rule::new(waiter.policy, waiter.request());
-    let decision = timed_out(Target::only(kind).peek(&key, &rule, now)?, waiter.timeout());
-    drop(key);
-    if !decision.retried {
-        TIMEOUTS.increment();
-    }
-    record_outcome(call, || call.key(1), kind, Outcome::of(waiter.amount, &decision, false), now);
-    Ok(decision)
+/// Returns the denial of a waiter that the server unblocks. `call` is the waiter's call, and `refusals` are those of
+/// [`Queues::refusals`].
+fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>, refusals: &[bool]) -> Result<Answer, Error> {
+    let now = now(call);
+    let first_key = if matches!(waiter.rules, Rules::All(_)) { all::FIRST_KEY } else { 1 };
+    let decisions = waiter.rules.iter().enumerate().map(|(index, rule)| {
+        let kind = rule.policy.kind();
+        // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
+        let key = ReadKey::open(call, first_key + index).ok_or((index, Error::Arity(CommandName::Limit(kind))))?;
+        let rule = Rule::new(rule.policy, waiter.request(rule));
+        Target::only(kind).peek(&key, &rule, now).map_err(|error| (index, *error))
+    });
+    let rows = decisions.collect::<Result<Vec<_>, _>>().map(|mut rows| {
+        waiter.deny(refusals, &mut rows);
+        record_answer(call, waiter.db, &waiter.rules, &rows, now);
+        rows
+    });
+    answer(&waiter.rules, rows)
 }
 
-/// Removes a client from its queue, if it is in one.
+/// Opens the keys of a task.
+fn open_keys<'s>(server: &'s Server<'s>, task: &Task) -> Result<Vec<WriteKey<'s>>, Moved> {
+    let open = |key: &Arc<[u8]>| WriteKey::open_named(server, task.db, key);
+    if task.keys.len() > 1 {
+        // To open an expired key deletes it, and subscribers to the notification may modify the other keys. So each is opened once
+        // while no other is open.
+        for key in &task.keys {
+            drop(open(key)?);
+        }
+    }
+    task.keys.iter().map(open).collect()
+}
+
+/// Removes a client from the lines in which it stands, if it waits.
 fn leave(server: &Server<'_>, client: ClientId) -> Option<Waiter<WaitingClient>> {
     let mut waiting = lock();
     waiting.adjust_to_clock(server);

@@ -9,6 +9,8 @@ pub struct Instant(i64);
 pub struct Span(u64);
 
 impl Instant {
+    /// The first moment that can be represented.
+    pub const MIN: Self = Self(i64::MIN);
     /// The last moment that can be represented.
     pub const MAX: Self = Self(i64::MAX);
 

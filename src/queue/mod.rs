@@ -1,20 +1,28 @@
-//! The queues of waiting clients, one for each key. Clients are served in the order of arrival, and charged only when they are
-//! granted their units.
+//! Waiting clients. Each key that clients wait for has a line. Clients are served in the order of arrival, and charged only when
+//! they are granted their units.
 //!
-//! Pure, as [`limiter`](crate::limiter): time is an argument, and a key is a [`KeyState`]. A queue must be served when the
-//! units of its first client are due, when a client's deadline passes, or when the key expires. This moment is its wake time.
-//! The agenda holds the wake times of all queues. If a call changes the key, [`Queues::wake`] sets the wake time to now. To
-//! serve a queue once costs O(log n), and a waiting client takes a few hundred bytes.
+//! A call has one key, or several that must all grant it at one moment. It first stands in the line of the key that makes it
+//! wait longest. When that key's units are free for it, it asks its other keys, and joins the line of the one that then makes it
+//! wait longest, and so on until all grant it. It leaves no line before it is answered. Its place in each line is by its arrival,
+//! also if it joins the line later: so a call never waits for a younger one, and calls cannot wait for each other in a circle. A
+//! key in whose line the call does not stand serves other calls meanwhile.
+//!
+//! Pure, as [`limiter`](crate::limiter): time is an argument, and a key is a [`KeyState`]. A line must be served when the units
+//! of its first client are due, or when the key expires. This moment is its wake time. The agenda holds the wake times of all
+//! lines. If a call changes the key, [`Queues::wake`] sets the wake time to now. To serve a line once costs O(log n), and a waiting
+//! client takes a few hundred bytes.
 #![forbid(unsafe_code)]
 
-mod turn;
+mod line;
+mod serve;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::limiter::{Amount, Bytes, Change, Decision, Id, Instant, Overflow, Policy, RecordError, Request, Span, Wait};
-use turn::Queue;
+use line::{Line, LineId, Lines};
 
 /// The least wait in the reply to a client that is denied because other clients wait. The units themselves may be free.
 const MIN_WAIT: Span = Span::from_us(1_000);
@@ -38,6 +46,9 @@ pub trait KeyState {
 
     /// The error for a call that renews a lease of `held` units, but names another amount.
     fn other_cost(held: u64) -> Self::Error;
+
+    /// Whether a string of `len` bytes fits the key.
+    fn fits(len: usize) -> bool;
 
     /// Changes the key. `bytes` are the new bytes of [`Change::Write`] and [`Change::Patch`].
     ///
@@ -64,17 +75,48 @@ impl Client for u32 {
     }
 }
 
-/// A client in a queue, with its call.
-#[derive(Debug)]
-pub struct Waiter<C> {
-    /// The client.
-    pub client: C,
-    /// The policy of the call.
+/// A key of a waiting call, and what the call takes from it.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The name of the key.
+    pub key: Arc<[u8]>,
+    /// The policy.
     pub policy: Policy,
     /// How many units the call takes.
     pub amount: Amount,
     /// Whether the call states the amount. Otherwise it is [`Amount::Cost`] of 1.
     pub names_amount: bool,
+}
+
+/// The rules of a waiting call. All of them must grant it.
+#[derive(Clone, Debug)]
+pub enum Rules {
+    /// The rule of a command with one key.
+    One(Rule),
+    /// The rules of `RL.ALL`, with different keys.
+    All(Box<[Rule]>),
+}
+
+impl Deref for Rules {
+    type Target = [Rule];
+
+    fn deref(&self) -> &[Rule] {
+        match self {
+            Self::One(rule) => std::slice::from_ref(rule),
+            Self::All(rules) => rules,
+        }
+    }
+}
+
+/// A waiting client, with its call.
+#[derive(Debug)]
+pub struct Waiter<C> {
+    /// The client.
+    pub client: C,
+    /// The database of the keys.
+    pub db: i32,
+    /// The keys, and what the call takes from each.
+    pub rules: Rules,
     /// The id of the call, from 1 to [`Id::MAX_LEN`] bytes; `None` if it has none.
     pub id: Option<Arc<[u8]>>,
     /// When the client began to wait.
@@ -84,22 +126,29 @@ pub struct Waiter<C> {
 }
 
 impl<C> Waiter<C> {
-    /// The request of the call. A client that waits does not book units.
-    pub fn request(&self) -> Request<'_> {
-        Request { id: self.id.as_deref().and_then(Id::new), ..Request::now(self.amount) }
+    /// What the call requests from the key of `rule`. A client that waits does not book units.
+    pub fn request(&self, rule: &Rule) -> Request<'_> {
+        Request { id: self.id.as_deref().and_then(Id::new), ..Request::now(rule.amount) }
     }
 
-    /// The longest time that the client waits.
-    pub fn timeout(&self) -> Span {
-        self.deadline.since(self.joined)
+    /// Turns the present decisions of the rules into the answer to the client when its wait ends: denials, except for the keys that
+    /// remember the id of its call. `refusals` are those of [`Queues::refusals`].
+    pub fn deny(&self, refusals: &[bool], rows: &mut [Decision]) {
+        let deny = |row: &mut Decision| *row = denied(*row, self.deadline.since(self.joined));
+        for (row, &refused) in rows.iter_mut().zip(refusals) {
+            if !row.retried && (refused || row.granted == 0) {
+                deny(row);
+            }
+        }
+        if rows.iter().all(|row| row.granted > 0) {
+            // All keys would grant the call, but its time is over.
+            rows.iter_mut().filter(|row| !row.retried).for_each(deny);
+        }
     }
 }
 
-/// A client that has waited, and the answer to its call: a decision or an error.
-pub type Answer<C, E> = (Waiter<C>, Result<Decision, E>);
-
-/// Identifies a queue. An empty queue is dropped, so the next queue of the same key has another id.
-pub type QueueId = u64;
+/// A client that has waited, and the answer to its call: a decision for each rule, or an error of the rule with this index.
+pub type Answer<C, E> = (Waiter<C>, Result<Vec<Decision>, (usize, E)>);
 
 /// Turns `decision` into the denial of a client, either because other clients wait (`timeout` is then zero), or because its
 /// `timeout` passes. The wait in the result is how long after the timeout the same call would be granted if no other client
@@ -111,15 +160,6 @@ pub fn denied(decision: Decision, timeout: Span) -> Decision {
         Wait::For(need) => Wait::For(need.saturating_sub(timeout).max(MIN_WAIT)),
     };
     Decision { granted: 0, wait, ..decision }
-}
-
-/// The answer to a client whose `timeout` has passed: a denial, unless the call is a retry of a charge that the key remembers.
-pub fn timed_out(decision: Decision, timeout: Span) -> Decision {
-    if decision.retried {
-        decision
-    } else {
-        denied(decision, timeout)
-    }
 }
 
 /// When the units are due of a request that was decided at `at`.
@@ -170,188 +210,140 @@ pub fn first_grant<K: KeyState>(
     Ok(granted)
 }
 
-/// All queues.
+/// What to do next: [`Queues::next_task`] returns it, and [`Queues::serve`] does it.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// The line to serve; `None`: the client's wait has ended.
+    line: Option<LineId>,
+    /// The number of the client whose keys are needed.
+    number: u64,
+    /// The database of the keys.
+    pub db: i32,
+    /// The keys that [`Queues::serve`] needs, in the order of the client's rules.
+    pub keys: Vec<Arc<[u8]>>,
+}
+
+/// All waiting clients, and the lines in which they stand.
 #[derive(Debug)]
 pub struct Queues<C: Client> {
-    /// The id of each key's queue, by database and key.
-    ids: BTreeMap<i32, HashMap<Arc<[u8]>, QueueId>>,
-    queues: HashMap<QueueId, Queue<C>>,
-    /// The queue of each client, and the client's number in it.
-    clients: HashMap<C::Id, (QueueId, u64)>,
-    /// The wake time of each queue.
-    agenda: BTreeSet<(Instant, QueueId)>,
-    /// The number of the next client. The id of a queue is the number of the client that it was made for.
-    next_id: u64,
+    /// The clients by their numbers, in the order of arrival.
+    waiters: BTreeMap<u64, Waiter<C>>,
+    /// The number of each client.
+    numbers: HashMap<C::Id, u64>,
+    /// When the wait of each client ends.
+    deadlines: BTreeSet<(Instant, u64)>,
+    lines: Lines,
+    /// The number of the next client.
+    next_number: u64,
 }
 
 impl<C: Client> Default for Queues<C> {
     fn default() -> Self {
-        Self { ids: BTreeMap::new(), queues: HashMap::new(), clients: HashMap::new(), agenda: BTreeSet::new(), next_id: 0 }
+        let (waiters, numbers, deadlines, lines) = Default::default();
+        Self { waiters, numbers, deadlines, lines, next_number: 0 }
     }
 }
 
 impl<C: Client> Queues<C> {
     /// How many clients wait.
     pub fn len(&self) -> usize {
-        self.clients.len()
+        self.waiters.len()
     }
 
     /// Whether no client waits.
     pub fn is_empty(&self) -> bool {
-        self.clients.is_empty()
+        self.waiters.is_empty()
     }
 
-    /// Whether a client waits for this key.
+    /// Whether a client stands in the line of this key.
     pub fn has_waiters(&self, db: i32, key: &[u8]) -> bool {
-        self.id(db, key).is_some()
+        self.lines.id(db, key).is_some()
     }
 
-    /// How many clients wait for this key.
+    /// How many clients stand in the line of this key.
     pub fn count_waiters(&self, db: i32, key: &[u8]) -> usize {
-        self.id(db, key).and_then(|id| self.queues.get(&id)).map_or(0, |queue| queue.waiters.len())
+        self.lines.of_key(db, key).map_or(0, Line::len)
     }
 
-    fn id(&self, db: i32, key: &[u8]) -> Option<QueueId> {
-        self.ids.get(&db)?.get(key).copied()
+    /// The clients that stand in the line of this key, in the order of arrival.
+    pub fn line(&self, db: i32, key: &[u8]) -> Vec<C::Id> {
+        let numbers = self.lines.of_key(db, key).map_or_else(Vec::new, Line::numbers);
+        numbers.iter().filter_map(|number| Some(self.waiters.get(number)?.client.id())).collect()
     }
 
-    /// Puts `waiter` at the end of the key's queue. `state` is the key's present state. `due` is the latest moment at which the
-    /// waiter would be granted its units if no other client waited.
-    pub fn join<K: KeyState>(&mut self, db: i32, key: &[u8], waiter: Waiter<C>, state: &K, due: Instant) {
-        let number = self.next_id;
-        self.next_id += 1;
-        let id = self.id(db, key).unwrap_or_else(|| {
-            let key: Arc<[u8]> = key.into();
-            self.ids.entry(db).or_default().insert(key.clone(), number);
-            let queue = Queue::new(db, key, &waiter, state, due);
-            self.agenda.insert((queue.wake, number));
-            self.queues.insert(number, queue);
-            number
-        });
-        self.clients.insert(waiter.client.id(), (id, number));
-        let Some(queue) = self.queues.get_mut(&id) else { return };
-        let wake = queue.wake.min(waiter.deadline);
-        queue.insert(number, waiter);
-        self.wake_by(id, wake);
-    }
-
-    /// Removes a client from its queue, if it is in one. If it was the first, the queue's wake time becomes `now`.
-    pub fn leave(&mut self, client: C::Id, now: Instant) -> Option<Waiter<C>> {
-        let (id, number) = self.clients.remove(&client)?;
-        let queue = self.queues.get_mut(&id)?;
-        let first = queue.waiters.first_key_value().is_some_and(|(&first, _)| first == number);
-        let waiter = queue.remove(number)?;
-        if queue.waiters.is_empty() {
-            self.drop_queue(id);
-        } else if first {
-            self.wake_by(id, now);
+    /// Lets a client wait whose call can't be granted now. `keys` are the present states of its keys, in the order of its rules.
+    pub fn join<K: KeyState>(&mut self, waiter: Waiter<C>, keys: &[K]) {
+        let (number, now) = (self.next_number, waiter.joined);
+        self.next_number += 1;
+        self.numbers.insert(waiter.client.id(), number);
+        self.deadlines.insert((waiter.deadline, number));
+        self.waiters.insert(number, waiter);
+        match self.ask_more(number, keys, now) {
+            Ok(Some(due)) => self.sleep(number, keys, due),
+            // The caller's call was denied, so this is not expected. The next task answers the client.
+            _ => {
+                let Some(waiter) = self.waiters.get(&number) else { return };
+                if let Some(rule) = waiter.rules.first() {
+                    self.lines.join(number, waiter, rule, now);
+                    self.lines.wake(waiter.db, &rule.key, now);
+                }
+            }
         }
+    }
+
+    /// Which of its keys refuse a client because of their lines: it stands in the line, or an older client does. Empty if the
+    /// client does not wait.
+    pub fn refusals(&self, client: C::Id) -> Vec<bool> {
+        self.numbers.get(&client).map_or_else(Vec::new, |&number| self.refusals_of(number))
+    }
+
+    fn refusals_of(&self, number: u64) -> Vec<bool> {
+        let Some(waiter) = self.waiters.get(&number) else { return Vec::new() };
+        let line = |rule: &Rule| self.lines.of_key(waiter.db, &rule.key);
+        waiter
+            .rules
+            .iter()
+            .map(|rule| line(rule).is_some_and(|line| line.contains(number) || !line.is_first(number)))
+            .collect()
+    }
+
+    /// Removes a client, if it waits. The lines in which it was the first are served now.
+    pub fn leave(&mut self, client: C::Id, now: Instant) -> Option<Waiter<C>> {
+        self.remove(*self.numbers.get(&client)?, now)
+    }
+
+    fn remove(&mut self, number: u64, now: Instant) -> Option<Waiter<C>> {
+        let waiter = self.waiters.remove(&number)?;
+        self.numbers.remove(&waiter.client.id());
+        self.deadlines.remove(&(waiter.deadline, number));
+        waiter.rules.iter().for_each(|rule| self.lines.leave(number, &waiter, rule, now));
         Some(waiter)
     }
 
-    /// Sets the wake time of a key's queue to now, because the key may have changed.
+    /// Sets the wake time of a key's line to now, because the key may have changed.
     pub fn wake(&mut self, db: i32, key: &[u8], now: Instant) {
-        if let Some(id) = self.id(db, key) {
-            self.wake_by(id, now);
-        }
+        self.lines.wake(db, key, now);
     }
 
-    /// Sets the wake times of all queues to now, because any key may have changed.
+    /// Sets the wake times of all lines to now, because any key may have changed.
     pub fn wake_all(&mut self, now: Instant) {
-        let agenda = self.queues.iter_mut().map(|(&id, queue)| {
-            queue.wake = queue.wake.min(now);
-            (queue.wake, id)
-        });
-        self.agenda = agenda.collect();
+        self.lines.wake_all(|wake| wake.min(now));
     }
 
-    /// Adjusts the queues to a clock that was set forward by `by_us` microseconds, or back if that is negative. Deadlines move
-    /// along, so that each client waits for as long as it would have otherwise, and all wake times become `now`.
+    /// Adjusts the waiting clients to a clock that was set forward by `by_us` microseconds, or back if that is negative. Deadlines
+    /// move along, so that each client waits for as long as it would have otherwise, and all wake times become `now`.
     pub fn clock_stepped(&mut self, by_us: i64, now: Instant) {
         let moved = |at: Instant| Instant::saturating(i128::from(at.as_us()) + i128::from(by_us));
-        for queue in self.queues.values_mut() {
-            for waiter in queue.waiters.values_mut() {
-                (waiter.joined, waiter.deadline) = (moved(waiter.joined), moved(waiter.deadline));
-            }
-            queue.deadlines = queue.waiters.iter().map(|(&number, waiter)| (waiter.deadline, number)).collect();
-            queue.wake = now;
+        for waiter in self.waiters.values_mut() {
+            (waiter.joined, waiter.deadline) = (moved(waiter.joined), moved(waiter.deadline));
         }
-        self.agenda = self.queues.keys().map(|&id| (now, id)).collect();
+        self.deadlines = self.waiters.iter().map(|(&number, waiter)| (waiter.deadline, number)).collect();
+        self.lines.wake_all(|_| now);
     }
 
-    /// The earliest wake time; `None` if no client waits.
+    /// When [`Self::next_task`] next returns a task; `None` if no client waits.
     pub fn next_wake(&self) -> Option<Instant> {
-        self.agenda.first().map(|&(wake, _)| wake)
-    }
-
-    /// The queue to serve next, with its database and key, if its wake time is not after `now`.
-    pub fn next_queue(&self, now: Instant) -> Option<(QueueId, i32, Arc<[u8]>)> {
-        let &(_, id) = self.agenda.first().filter(|&&(wake, _)| wake <= now)?;
-        let queue = self.queues.get(&id)?;
-        Some((id, queue.db, queue.key.clone()))
-    }
-
-    /// Serves a queue: if the server may write (`may_grant`), grants units to the first clients, up to the first whose units
-    /// are not due; and denies the clients whose deadline has passed. Answers at most `most` clients; if there may be more, the
-    /// queue's wake time is not after `now`.
-    pub fn serve<K: KeyState>(
-        &mut self,
-        id: QueueId,
-        key: &mut K,
-        now: Instant,
-        may_grant: bool,
-        most: usize,
-    ) -> Vec<Answer<C, K::Error>> {
-        let Some(queue) = self.queues.get_mut(&id) else { return Vec::new() };
-        let mut answers = Vec::new();
-        let wake = queue.serve(key, now, may_grant, most, &mut answers);
-        let empty = queue.waiters.is_empty();
-        for (waiter, _) in &answers {
-            self.clients.remove(&waiter.client.id());
-        }
-        if empty {
-            self.drop_queue(id);
-        } else {
-            self.wake_at(id, wake);
-        }
-        answers
-    }
-
-    /// Drops a queue. Returns its clients in the order of arrival, for the caller to answer.
-    pub fn dismiss(&mut self, id: QueueId) -> Vec<C> {
-        let waiters = self.drop_queue(id).map(|queue| queue.waiters).unwrap_or_default();
-        let clients: Vec<C> = waiters.into_values().map(|waiter| waiter.client).collect();
-        for client in &clients {
-            self.clients.remove(&client.id());
-        }
-        clients
-    }
-
-    /// Sets the queue's wake time to `wake`, unless it is earlier already.
-    fn wake_by(&mut self, id: QueueId, wake: Instant) {
-        if self.queues.get(&id).is_some_and(|queue| wake < queue.wake) {
-            self.wake_at(id, wake);
-        }
-    }
-
-    /// Sets the queue's wake time to `wake`.
-    fn wake_at(&mut self, id: QueueId, wake: Instant) {
-        if let Some(queue) = self.queues.get_mut(&id) {
-            self.agenda.remove(&(queue.wake, id));
-            self.agenda.insert((wake, id));
-            queue.wake = wake;
-        }
-    }
-
-    fn drop_queue(&mut self, id: QueueId) -> Option<Queue<C>> {
-        let queue = self.queues.remove(&id)?;
-        self.agenda.remove(&(queue.wake, id));
-        if let Some(keys) = self.ids.get_mut(&queue.db) {
-            keys.remove(&queue.key);
-            if keys.is_empty() {
-                self.ids.remove(&queue.db);
-            }
-        }
-        Some(queue)
+        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
+        self.lines.next_wake().map(|(wake, _)| wake).into_iter().chain(deadline).min()
     }
 }

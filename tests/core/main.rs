@@ -5,6 +5,7 @@ mod damage;
 mod exercise;
 mod ids;
 mod leases;
+mod lines;
 mod model;
 mod properties;
 mod queue;

@@ -22,8 +22,8 @@ fn spaced() -> Policy {
 
 /// Looks at the queue that is due, and returns which clients were granted how many units.
 fn look(queues: &mut Queues<u32>, key: &mut Key, now: Instant) -> Vec<(u32, u64)> {
-    let (id, ..) = queues.next_queue(now).expect("a queue");
-    let answers = queues.serve(id, key.at(now), now, true, 100);
+    let task = queues.next_task(now).expect("a task");
+    let answers = serve(queues, &task, key.at(now), now, true, 100);
     answers.into_iter().map(|(waiter, answer)| (waiter.client, answer.expect("a decision").granted)).collect()
 }
 
@@ -54,12 +54,12 @@ fn a_client_that_reaches_its_timeout_gets_the_rest_of_its_wait() {
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
     // The unit is due after 1 s.
-    queues.join(0, b"key", waiter(policy, 1, EPOCH, at(300)), &key, at(1_000));
+    join(&mut queues, 0, waiter(policy, 1, EPOCH, at(300)), &key);
     assert_eq!(queues.next_wake(), Some(at(300)));
-    let (id, ..) = queues.next_queue(at(300)).expect("a queue");
-    let answers = queues.serve(id, key.at(at(300)), at(300), true, 10);
+    let task = queues.next_task(at(300)).expect("a task");
+    let answers = serve(&mut queues, &task, key.at(at(300)), at(300), true, 10);
     let [(waiter, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
-    assert_eq!((waiter.client, waiter.timeout(), decision.granted), (1, span(300), 0));
+    assert_eq!((waiter.client, waiter.deadline.since(waiter.joined), decision.granted), (1, span(300), 0));
     // 700 ms are left; the same call waits 300 ms of them.
     assert_eq!(decision.wait, Wait::For(span(400)));
 }
@@ -69,11 +69,11 @@ fn a_client_that_is_due_after_its_timeout_gets_the_rest_of_its_wait() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
-    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
-    queues.join(0, b"key", waiter(policy, 2, at(40), at(60)), &key, at(50));
+    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
+    join(&mut queues, 0, waiter(policy, 2, at(40), at(60)), &key);
     // The timer is late: the second client's units are due at 100 ms, after its timeout.
-    let (id, ..) = queues.next_queue(at(110)).expect("a queue");
-    let answers = queues.serve(id, key.at(at(110)), at(110), true, 10);
+    let task = queues.next_task(at(110)).expect("a task");
+    let answers = serve(&mut queues, &task, key.at(at(110)), at(110), true, 10);
     let [(_, Ok(first)), (_, Ok(second))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((first.granted, second.granted), (1, 0));
     assert_eq!(second.wait, Wait::For(span(1)), "the units are free by now");
@@ -97,7 +97,7 @@ fn reading_a_key_after_a_change_of_policy_does_not_delay_the_timer() {
     key.apply(&written.decide(None, EPOCH, Request::now(Amount::Cost(10))).expect("a decision").change, EPOCH);
     assert_eq!(wait(&key, &own, EPOCH), Wait::For(span(6_000)));
     let mut queues = Queues::default();
-    queues.join(0, b"key", waiter(own, 1, EPOCH, Instant::MAX), &key, at(6_000));
+    join(&mut queues, 0, waiter(own, 1, EPOCH, Instant::MAX), &key);
     for now in [at(20), at(40), at(99)] {
         assert!((at(100)..=at(101)).contains(&queues.next_wake().expect("a time")), "{queues:?}");
         queues.wake(0, b"key", now);
@@ -113,10 +113,10 @@ fn a_call_that_can_never_be_granted_waits_for_its_deadline() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
-    let two = Waiter { amount: Amount::Cost(2), ..waiter(policy, 1, EPOCH, at(9_000)) };
-    queues.join(0, b"key", two, &key, at(10));
+    let two = asking(Amount::Cost(2), waiter(policy, 1, EPOCH, at(9_000)));
+    join(&mut queues, 0, two, &key);
     key.expires = None;
-    assert_eq!(look(&mut queues, &mut key, at(10)), []);
+    assert_eq!(look(&mut queues, &mut key, at(50)), []);
     assert_eq!(queues.next_wake(), Some(at(9_000)));
 }
 
@@ -126,7 +126,7 @@ fn a_queue_is_due_when_its_key_expires_before_the_first_client_is_due() {
     let mut key = used(&policy, EPOCH);
     key.expires = Some(at(400));
     let mut queues = Queues::default();
-    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(1_000));
+    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
     assert_eq!(queues.next_wake(), Some(at(400)));
     assert_eq!(look(&mut queues, &mut key, at(400)), [(1, 1)]);
 }
@@ -137,10 +137,10 @@ fn the_next_client_moves_up_when_the_first_leaves() {
     let mut key = Key::default();
     key.apply(&policy.decide(None, EPOCH, Request::now(Amount::Cost(9))).expect("a decision").change, EPOCH);
     let mut queues = Queues::default();
-    let five = Waiter { amount: Amount::Cost(5), ..waiter(policy, 1, EPOCH, Instant::MAX) };
-    queues.join(0, b"key", five, &key, at(4_000));
-    queues.join(0, b"key", waiter(policy, 2, EPOCH, Instant::MAX), &key, EPOCH);
-    queues.join(0, b"key", waiter(policy, 3, EPOCH, Instant::MAX), &key, EPOCH);
+    let five = asking(Amount::Cost(5), waiter(policy, 1, EPOCH, Instant::MAX));
+    join(&mut queues, 0, five, &key);
+    join(&mut queues, 0, waiter(policy, 2, EPOCH, Instant::MAX), &key);
+    join(&mut queues, 0, waiter(policy, 3, EPOCH, Instant::MAX), &key);
     assert_eq!((queues.len(), queues.count_waiters(0, b"key"), queues.next_wake()), (3, 3, Some(at(4_000))));
     // When the last client in the queue leaves, nothing changes for the first.
     queues.leave(3, at(100)).expect("it waits");
@@ -157,15 +157,15 @@ fn a_queue_that_ends_keeps_no_clients() {
     let key = Key { expires: None, ..used(&policy, EPOCH) };
     let mut queues = Queues::default();
     for client in 1..=3 {
-        queues.join(0, b"key", waiter(policy, client, EPOCH, Instant::MAX), &key, at(50));
+        join(&mut queues, 0, waiter(policy, client, EPOCH, Instant::MAX), &key);
     }
-    queues.join(1, b"key", waiter(policy, 4, EPOCH, Instant::MAX), &key, at(60));
-    let (id, ..) = queues.next_queue(at(50)).expect("a queue");
-    assert_eq!(queues.dismiss(id), [1, 2, 3]);
+    join(&mut queues, 1, waiter(policy, 4, EPOCH, Instant::MAX), &key);
+    let task = queues.next_task(at(50)).expect("a task");
+    assert_eq!(queues.dismiss(&task, at(50)), [1, 2, 3]);
     assert!(!queues.has_waiters(0, b"key") && queues.has_waiters(1, b"key"));
-    assert_eq!((queues.len(), queues.next_wake()), (1, Some(at(60))));
+    assert_eq!((queues.len(), queues.next_wake()), (1, Some(at(50))));
     assert!(queues.leave(1, EPOCH).is_none());
-    assert_eq!(queues.dismiss(id), Vec::<u32>::new());
+    assert_eq!(queues.dismiss(&task, at(50)), Vec::<u32>::new());
 }
 
 #[test]
@@ -174,14 +174,14 @@ fn a_client_waits_as_long_as_it_would_have_when_the_clock_steps() {
     for step in [-30_000_000, 30_000_000_i64] {
         let key = used(&policy, EPOCH);
         let mut queues = Queues::default();
-        queues.join(0, b"key", waiter(policy, 1, at(10), at(500)), &key, at(50));
-        queues.join(0, b"key", waiter(policy, 2, at(20), Instant::MAX), &key, at(50));
+        join(&mut queues, 0, waiter(policy, 1, at(10), at(500)), &key);
+        join(&mut queues, 0, waiter(policy, 2, at(20), Instant::MAX), &key);
         let now = at_us(30_000 + step);
         queues.clock_stepped(step, now);
         assert_eq!(queues.next_wake(), Some(now));
         let first = queues.leave(1, now).expect("it waits");
         assert_eq!((first.joined, first.deadline), (at_us(10_000 + step), at_us(500_000 + step)));
-        assert_eq!(first.timeout(), span(490));
+        assert_eq!(first.deadline.since(first.joined), span(490));
         // The end of time stays the end of time.
         let second = queues.leave(2, now).expect("it waits");
         assert_eq!(second.deadline, at_us(i64::MAX.saturating_add(step)));
@@ -194,7 +194,7 @@ fn a_late_timer_grants_the_units_of_the_last_tenth_of_a_second() {
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
     for client in 0..20 {
-        queues.join(0, b"key", waiter(policy, client, EPOCH, Instant::MAX), &key, at(50));
+        join(&mut queues, 0, waiter(policy, client, EPOCH, Instant::MAX), &key);
     }
     // The server stood still for a second. The charges are as of 900, 950 and 1000 ms, and the next unit is due at 1050 ms.
     assert_eq!(look(&mut queues, &mut key, at(1_000)), [(0, 1), (1, 1), (2, 1)]);
@@ -206,11 +206,11 @@ fn units_that_drain_while_the_server_refuses_writes_are_not_granted_later() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
-    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
-    let (id, ..) = queues.next_queue(at(60)).expect("a queue");
-    assert!(queues.serve(id, key.at(at(60)), at(60), false, 10).is_empty());
+    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
+    let task = queues.next_task(at(60)).expect("a task");
+    assert!(serve(&mut queues, &task, key.at(at(60)), at(60), false, 10).is_empty());
     assert_eq!(queues.next_wake(), Some(at(80)));
-    let answers = queues.serve(id, key.at(at(80)), at(80), true, 10);
+    let answers = serve(&mut queues, &task, key.at(at(80)), at(80), true, 10);
     let [(_, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
     // The charge is as of 60 ms, when the server last refused. The reply comes at 80 ms.
     assert_eq!((decision.granted, decision.reset), (1, span(30)));
@@ -222,7 +222,7 @@ fn a_late_grant_after_a_change_of_the_key_is_charged_when_it_was_due() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
-    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
+    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
     // The key was replaced: its unit is due at 60 ms now.
     key = used(&policy, at(10));
     queues.wake(0, b"key", at(10));
@@ -238,7 +238,7 @@ fn a_deleted_key_is_charged_from_nothing() {
     let mut key = Key::default();
     key.apply(&policy.decide(None, EPOCH, Request::now(Amount::Cost(5))).expect("a decision").change, EPOCH);
     let mut queues = Queues::default();
-    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
+    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
     // The first unit is due at 50 ms, and the timer is late. At 55 ms the key is deleted.
     key = Key::default();
     queues.wake(0, b"key", at(55));
@@ -251,12 +251,12 @@ fn clients_after_the_first_of_a_deleted_key_wait_from_its_grant_on() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);
     let mut queues = Queues::default();
-    queues.join(0, b"key", waiter(policy, 1, EPOCH, Instant::MAX), &key, at(50));
-    queues.join(0, b"key", waiter(policy, 2, EPOCH, Instant::MAX), &key, at(50));
+    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
+    join(&mut queues, 0, waiter(policy, 2, EPOCH, Instant::MAX), &key);
     key = Key::default();
     queues.wake(0, b"key", at(30));
-    let (id, ..) = queues.next_queue(at(30)).expect("a queue");
-    let answers = queues.serve(id, &mut key, at(30), true, 10);
+    let task = queues.next_task(at(30)).expect("a task");
+    let answers = serve(&mut queues, &task, &mut key, at(30), true, 10);
     let [(_, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((decision.granted, decision.reset), (1, span(50)));
     assert_eq!(queues.next_wake(), Some(at(80)));
@@ -267,11 +267,11 @@ fn an_expired_record_of_another_algorithm_does_not_concern_the_next_client() {
     let (fixed, gcra) = (policy(Kind::Fixed, 1, 50), policy(Kind::Gcra, 1, 50));
     let mut key = used(&fixed, EPOCH);
     let mut queues = Queues::default();
-    queues.join(0, b"key", waiter(fixed, 1, EPOCH, Instant::MAX), &key, at(50));
-    queues.join(0, b"key", waiter(gcra, 2, EPOCH, Instant::MAX), &key, at(50));
+    join(&mut queues, 0, waiter(fixed, 1, EPOCH, Instant::MAX), &key);
+    join(&mut queues, 0, waiter(gcra, 2, EPOCH, Instant::MAX), &key);
     // The call answers only one client. The next call of the timer answers the other.
-    let (id, ..) = queues.next_queue(at(50)).expect("a queue");
-    let answers = queues.serve(id, key.at(at(50)), at(50), true, 1);
+    let task = queues.next_task(at(50)).expect("a task");
+    let answers = serve(&mut queues, &task, key.at(at(50)), at(50), true, 1);
     assert!(matches!(&answers[..], [(waiter, Ok(_))] if waiter.client == 1), "{answers:?}");
     // The window of the first client is over by then, and the key is gone.
     assert_eq!(look(&mut queues, &mut key, at(200)), [(2, 1)]);

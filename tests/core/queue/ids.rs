@@ -9,7 +9,7 @@ fn at(ms: u64) -> Instant {
 /// A waiter for `n` units, with an id.
 fn with_id(policy: Policy, client: u32, id: &str, n: u64) -> Waiter<u32> {
     let amount = Amount::Cost(n);
-    Waiter { amount, names_amount: true, id: Some(id.as_bytes().into()), ..waiter(policy, client, EPOCH, Instant::MAX) }
+    Waiter { id: Some(id.as_bytes().into()), ..asking(amount, waiter(policy, client, EPOCH, Instant::MAX)) }
 }
 
 /// Makes a call that does not wait.
@@ -31,8 +31,8 @@ fn release(key: &mut Key, id: &str, now: Instant) {
 
 /// What the timer answers at `now`: the client, the units, whether it is a retry.
 fn look(queues: &mut Queues<u32>, key: &mut Key, now: Instant, may_grant: bool, most: usize) -> Vec<(u32, u64, bool)> {
-    let Some((id, ..)) = queues.next_queue(now) else { return Vec::new() };
-    let answers = queues.serve(id, key.at(now), now, may_grant, most);
+    let Some(task) = queues.next_task(now) else { return Vec::new() };
+    let answers = serve(queues, &task, key.at(now), now, may_grant, most);
     let answer = |answer: Result<Decision, DecideError>| answer.map(|decision| (decision.granted, decision.retried));
     let answers = answers.into_iter().map(|(waiter, decision)| (waiter.client, answer(decision).expect("a decision")));
     answers.map(|(client, (granted, retried))| (client, granted, retried)).collect()
@@ -54,7 +54,7 @@ fn a_late_timer_costs_no_units_of_a_key_with_ids() {
         let (mut key, mut queues) = (Key::default(), Queues::default());
         charge(&mut key, &policy, "first", 1, EPOCH);
         for client in 0..4 {
-            queues.join(0, b"key", with_id(policy, client, &format!("id {client}"), 1), &key, at(50));
+            join(&mut queues, 0, with_id(policy, client, &format!("id {client}"), 1), &key);
         }
         // Each time the timer is 20 ms late. The key may have expired by then.
         for client in 0..3 {
@@ -75,7 +75,7 @@ fn a_change_of_a_key_with_ids_is_noticed() {
     let policy = policy(Kind::Gcra, 10, 1_000);
     let (mut key, mut queues) = (Key::default(), Queues::default());
     charge(&mut key, &policy, "first", 10, EPOCH);
-    queues.join(0, b"key", with_id(policy, 1, "waiter", 1), &key, at(100));
+    join(&mut queues, 0, with_id(policy, 1, "waiter", 1), &key);
     // The units of the released charge are granted as of now, not as of an earlier moment.
     release(&mut key, "first", at(70));
     queues.wake(0, b"key", at(70));
@@ -93,7 +93,7 @@ fn of_several_waiters_with_one_id_the_first_is_charged() {
         let (mut key, mut queues) = (Key::default(), Queues::default());
         charge(&mut key, &policy, "first", 10, EPOCH);
         for (client, id, n) in [(1, "same", 4), (2, "other", 10), (3, "same", 4), (4, "same", 9), (5, "other", 10)] {
-            queues.join(0, b"key", with_id(policy, client, id, n), &key, at(2_000));
+            join(&mut queues, 0, with_id(policy, client, id, n), &key);
         }
         release(&mut key, "first", at(10));
         queues.wake(0, b"key", at(10));
@@ -115,7 +115,7 @@ fn a_waiter_whose_id_is_remembered_at_its_time_out_is_answered_as_a_retry() {
     let (mut key, mut queues) = (Key::default(), Queues::default());
     charge(&mut key, &policy, "first", 10, EPOCH);
     let waiter = Waiter { deadline: at(300), ..with_id(policy, 1, "waiter", 1) };
-    queues.join(0, b"key", waiter, &key, at(1_000));
+    join(&mut queues, 0, waiter, &key);
     // The value of another key was moved here.
     key = Key::default();
     charge(&mut key, &policy, "waiter", 7, EPOCH);
@@ -130,7 +130,8 @@ fn waiters_for_leases_are_granted_when_leases_lapse_or_are_released() {
     charge(&mut key, &policy, "b", 1, at(100));
     charge(&mut key, &policy, "c", 1, at(200));
     for (client, id, n) in [(1, "x", 2), (2, "y", 1), (3, "x", 2), (4, "z", 1)] {
-        queues.join(0, b"key", with_id(policy, client, id, n), &key, at(1_100));
+        let waiter = Waiter { joined: at(200), ..with_id(policy, client, id, n) };
+        join(&mut queues, 0, waiter, &key);
     }
     assert_eq!(queues.next_wake(), Some(at(1_100)));
     release(&mut key, "b", at(500));

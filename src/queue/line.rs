@@ -1,0 +1,382 @@
+//! The line of each key: its clients in the order of arrival, and what is known about the key.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::{due, first_grant, KeyState, Rule, Waiter};
+use crate::limiter::{fingerprint, without_ids, Amount, Bytes, Change, Decision, Instant, Kind, Policy, Span, View};
+
+/// A client may be charged as of a moment that is at most this long ago. Timers are late by a millisecond or two, and units
+/// that flow in meanwhile must not be lost. But after a longer standstill of the server, the units of the whole standstill must
+/// not all be granted at once.
+const MAX_LATENESS: Span = Span::from_us(100_000);
+
+/// The clients that wait for one key.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) db: i32,
+    pub(super) key: Arc<[u8]>,
+    /// The numbers of the clients, which are in the order of arrival.
+    members: BTreeSet<u64>,
+    /// The ids of calls, and the numbers of the clients that make them.
+    ids: BTreeSet<(Arc<[u8]>, u64)>,
+    /// The numbers of the clients whose call became a retry: another client's call with the same id has been granted units. They
+    /// are served before all others.
+    retries: BTreeSet<u64>,
+    /// How many units the clients wait for.
+    units: u64,
+    /// The wake time: when to serve the line next.
+    pub(super) wake: Instant,
+    /// When the units of the first client are due, as last computed; while the server refuses writes, when to serve the line
+    /// again.
+    due: Instant,
+    /// The state of the key at [`Self::as_of`]; `None`: not known, or too long to be cached.
+    cached: Option<CachedState>,
+    /// No client is charged as of an earlier moment.
+    as_of: Instant,
+}
+
+#[derive(Debug)]
+struct CachedState {
+    /// The [fingerprint] of the value; `None`: the key did not exist.
+    value: Option<Box<[u8]>>,
+    expires: Option<Instant>,
+}
+
+impl CachedState {
+    fn of<K: KeyState>(key: &K, policy: &Policy) -> Option<Self> {
+        let value = match key.stored(policy).ok()? {
+            Some(bytes) => Some(fingerprint(bytes)?.into()),
+            None => None,
+        };
+        Some(Self { value, expires: key.expires() })
+    }
+}
+
+/// What a key answers to a waiting call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// The call's id holds units of the key already: the call repeats a charge, or renews a lease.
+    Held,
+    /// The units will be due at this moment.
+    Wait(Instant),
+    /// The units are free. They have been due since `due`.
+    Free {
+        due: Instant,
+        /// Whether the key is known since then, so that the client can be charged as of a moment between `due` and now.
+        known: bool,
+    },
+}
+
+/// Asks a key that the client has not had to wait for yet: whether it would grant the call now.
+pub(super) fn ask<C, K: KeyState>(waiter: &Waiter<C>, rule: &Rule, key: &K, now: Instant) -> Result<Ask, K::Error> {
+    let (policy, request) = (&rule.policy, waiter.request(rule));
+    let stored = key.stored(policy)?;
+    let view = policy.view(stored, now).map_err(|error| K::record_error(policy, error))?;
+    if let Some(held) = request.id.and_then(|id| view.held(id)) {
+        if policy.kind() == Kind::Lease && rule.names_amount && rule.amount != Amount::Cost(held) {
+            return Err(K::other_cost(held));
+        }
+        return Ok(Ask::Held);
+    }
+    let (decision, _) = view.decide(request)?;
+    if decision.granted == 0 {
+        return Ok(Ask::Wait(first_grant(key, policy, request, now, due(&decision, now))?));
+    }
+    Ok(Ask::Free { due: Instant::MIN, known: false })
+}
+
+impl Line {
+    /// An empty line. It is to be served at once, unless [`Self::note`] or [`Self::sleep`] sets another moment.
+    pub(super) fn new(db: i32, key: Arc<[u8]>, now: Instant) -> Self {
+        let (members, ids, retries) = Default::default();
+        Self { db, key, members, ids, retries, units: 0, wake: now, due: now, cached: None, as_of: now }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// The numbers of the clients, in the order of arrival.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.members.iter().copied().collect()
+    }
+
+    pub(super) fn contains(&self, number: u64) -> bool {
+        self.members.contains(&number)
+    }
+
+    /// Whether no client of the line is older than the client with this number, which need not stand in it.
+    pub(super) fn is_first(&self, number: u64) -> bool {
+        self.members.first().is_none_or(|&first| first >= number)
+    }
+
+    /// The client to serve next. Retries take nothing, so they need not wait for their turn.
+    pub(super) fn next(&self) -> Option<u64> {
+        self.retries.first().or_else(|| self.members.first()).copied()
+    }
+
+    /// Adds a client, at its place by arrival.
+    pub(super) fn insert(&mut self, number: u64, amount: Amount, id: Option<&Arc<[u8]>>) {
+        if self.members.insert(number) {
+            self.units = self.units.saturating_add(least(amount));
+            self.ids.extend(id.map(|id| (id.clone(), number)));
+        }
+    }
+
+    /// Removes a client. Returns whether it stood in the line.
+    pub(super) fn remove(&mut self, number: u64, amount: Amount, id: Option<&Arc<[u8]>>) -> bool {
+        let stood = self.members.remove(&number);
+        if stood {
+            self.units = self.units.saturating_sub(least(amount));
+            self.retries.remove(&number);
+            if let Some(id) = id {
+                self.ids.remove(&(id.clone(), number));
+            }
+        }
+        stood
+    }
+
+    /// Marks the calls with an id that has just been granted units as retries. Returns whether there are any.
+    pub(super) fn mark_retries(&mut self, id: &Arc<[u8]>) -> bool {
+        let same = (id.clone(), 0)..=(id.clone(), u64::MAX);
+        let before = self.retries.len();
+        self.retries.extend(self.ids.range(same).map(|&(_, number)| number));
+        self.retries.len() > before
+    }
+
+    /// The id of the client's call holds nothing any more, so the client waits in line again. Returns false if it was no retry.
+    pub(super) fn unmark_retry(&mut self, number: u64) -> bool {
+        self.retries.remove(&number)
+    }
+
+    /// For how long a new client would have to wait at least, if it lacked `need` by itself. The clients before it take their
+    /// units first, which a rate needs time for.
+    pub(super) fn wait_behind(&self, policy: &Policy, need: Span) -> Span {
+        if policy.frees_early() || policy.limit() == 0 {
+            return need;
+        }
+        let us = u128::from(self.units) * u128::from(policy.period().as_us()) / u128::from(policy.limit());
+        Span::from_us(need.as_us().saturating_add(u64::try_from(us).unwrap_or(u64::MAX)))
+    }
+
+    /// Notes the state of the key at `now`, and when the units of the first client are due by it.
+    pub(super) fn note<K: KeyState>(&mut self, key: &K, policy: &Policy, now: Instant, due: Instant) {
+        self.cached = CachedState::of(key, policy);
+        self.as_of = now;
+        self.due = due;
+    }
+
+    /// Notes that the server refuses writes: no client is charged as of a moment before `now`. The key is asked again at `again`.
+    pub(super) fn pause(&mut self, now: Instant, again: Instant) {
+        (self.as_of, self.due) = (now, again);
+    }
+
+    /// Asks the key for the first client of the line.
+    pub(super) fn ask<C, K: KeyState>(
+        &mut self,
+        waiter: &Waiter<C>,
+        rule: &Rule,
+        key: &K,
+        now: Instant,
+    ) -> Result<Ask, K::Error> {
+        let (policy, request) = (&rule.policy, waiter.request(rule));
+        let record_error = |error| K::record_error(policy, error);
+        let stored = key.stored(policy)?;
+        let held = match request.id {
+            Some(id) => policy.view(stored, now).map_err(record_error)?.held(id).is_some(),
+            None => false,
+        };
+        if let Some(value) = self.known_value(stored, policy, now).filter(|_| !held) {
+            let earliest = self.as_of.max(waiter.joined).max(now.saturating_sub(MAX_LATENESS)).min(now);
+            // If the record was written under another policy, it does not show exactly when the units were due.
+            if let Some(view) = policy.view(value, earliest).ok().filter(View::matches_policy) {
+                let (decision, _) = view.decide(request)?;
+                let due = due(&decision, earliest);
+                if due <= now {
+                    let at = if policy.charges_when_due() { due } else { now };
+                    let (decision, _) = policy.view(value, at).map_err(record_error)?.decide(request)?;
+                    if decision.granted > 0 && !decision.retried {
+                        self.due = due;
+                        return Ok(Ask::Free { due, known: true });
+                    }
+                } else if value.is_some() == stored.is_some() {
+                    self.due = due;
+                    return Ok(Ask::Wait(due));
+                }
+            }
+        }
+        Ok(match ask(waiter, rule, key, now)? {
+            Ask::Wait(due) => {
+                self.note(key, policy, now, due);
+                Ask::Wait(due)
+            }
+            Ask::Free { .. } => Ask::Free { due: self.due.min(now), known: false },
+            Ask::Held => Ask::Held,
+        })
+    }
+
+    /// The value that the key has had since [`Self::as_of`], even if it has expired since; `None` if the key may have changed.
+    fn known_value<'v>(&'v self, stored: Option<&'v [u8]>, policy: &Policy, now: Instant) -> Option<Option<&'v [u8]>> {
+        let cached = self.cached.as_ref()?;
+        match (stored, cached.value.as_deref()) {
+            (Some(bytes), Some(value)) => (fingerprint(bytes) == Some(value)).then_some(stored),
+            (None, None) => Some(None),
+            (None, Some(value)) => {
+                let expired = cached.expires.is_some_and(|expires| expires <= now);
+                // When the key expired, its ids were forgotten.
+                (expired && policy.charges_when_due()).then(|| Some(without_ids(value)))
+            }
+            (Some(_), None) => None,
+        }
+    }
+}
+
+/// Charges a client as of `at`, which is not after `now`. If it is before, [`Line::ask`] has found that the key is known since
+/// then. `line` is the line of the key, if clients stand in it.
+pub(super) fn charge<C, K: KeyState>(
+    line: Option<&mut Line>,
+    waiter: &Waiter<C>,
+    rule: &Rule,
+    key: &mut K,
+    at: Instant,
+    now: Instant,
+) -> Result<Decision, K::Error> {
+    let stored = key.stored(&rule.policy)?;
+    let known = line.as_ref().filter(|_| at < now).and_then(|line| line.known_value(stored, &rule.policy, now));
+    let view = rule.policy.view(known.unwrap_or(stored), at).map_err(|error| K::record_error(&rule.policy, error))?;
+    let (decision, next) = view.decide(waiter.request(rule))?;
+    let mut bytes = Bytes::default();
+    let change = view.store(&next, &mut bytes);
+    key.commit(&change, &bytes, now)?;
+    if let Some(line) = line.filter(|_| change != Change::Keep) {
+        line.cached = CachedState::of(key, &rule.policy);
+        line.as_of = at;
+    }
+    // `reset` counts from the moment as of which the client is charged, but the answer is sent now.
+    Ok(Decision { reset: decision.reset.saturating_sub(now.since(at)), ..decision })
+}
+
+/// The fewest units that a call for this amount is granted.
+const fn least(amount: Amount) -> u64 {
+    match amount {
+        Amount::Cost(units) => units,
+        _ => 1,
+    }
+}
+
+/// Identifies a line. An empty line is dropped, so the next line of the same key has another id.
+pub(super) type LineId = u64;
+
+/// The lines of all keys that clients wait for.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    lines: HashMap<LineId, Line>,
+    /// The id of each key's line, by database and key.
+    ids: BTreeMap<i32, HashMap<Arc<[u8]>, LineId>>,
+    /// The wake time of each line.
+    agenda: BTreeSet<(Instant, LineId)>,
+    next_id: LineId,
+}
+
+impl Lines {
+    pub(super) fn id(&self, db: i32, key: &[u8]) -> Option<LineId> {
+        self.ids.get(&db)?.get(key).copied()
+    }
+
+    pub(super) fn get(&self, id: LineId) -> Option<&Line> {
+        self.lines.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: LineId) -> Option<&mut Line> {
+        self.lines.get_mut(&id)
+    }
+
+    /// The line of a key.
+    pub(super) fn of_key(&self, db: i32, key: &[u8]) -> Option<&Line> {
+        self.get(self.id(db, key)?)
+    }
+
+    /// The line of a key.
+    pub(super) fn of_key_mut(&mut self, db: i32, key: &[u8]) -> Option<&mut Line> {
+        self.get_mut(self.id(db, key)?)
+    }
+
+    /// Adds a client to the line of a rule's key.
+    pub(super) fn join<C>(&mut self, number: u64, waiter: &Waiter<C>, rule: &Rule, now: Instant) {
+        let id = self.id(waiter.db, &rule.key).unwrap_or_else(|| {
+            let id = self.next_id;
+            self.next_id += 1;
+            self.ids.entry(waiter.db).or_default().insert(rule.key.clone(), id);
+            self.lines.insert(id, Line::new(waiter.db, rule.key.clone(), now));
+            self.agenda.insert((now, id));
+            id
+        });
+        if let Some(line) = self.lines.get_mut(&id) {
+            line.insert(number, rule.amount, waiter.id.as_ref());
+        }
+    }
+
+    /// Removes a client from the line of a rule's key, if it stands in it. If it was the first, the line is served now.
+    pub(super) fn leave<C>(&mut self, number: u64, waiter: &Waiter<C>, rule: &Rule, now: Instant) {
+        let Some(id) = self.id(waiter.db, &rule.key) else { return };
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        let first = line.is_first(number);
+        if !line.remove(number, rule.amount, waiter.id.as_ref()) {
+            return;
+        }
+        if line.is_empty() {
+            self.drop_line(id);
+        } else if first {
+            self.wake_by(id, now);
+        }
+    }
+
+    fn drop_line(&mut self, id: LineId) {
+        let Some(line) = self.lines.remove(&id) else { return };
+        self.agenda.remove(&(line.wake, id));
+        if let Some(keys) = self.ids.get_mut(&line.db) {
+            keys.remove(&line.key);
+            if keys.is_empty() {
+                self.ids.remove(&line.db);
+            }
+        }
+    }
+
+    /// The line to serve next, and its wake time.
+    pub(super) fn next_wake(&self) -> Option<(Instant, LineId)> {
+        self.agenda.first().copied()
+    }
+
+    /// Sets the wake time of a key's line to `wake`, unless it is earlier already.
+    pub(super) fn wake(&mut self, db: i32, key: &[u8], wake: Instant) {
+        if let Some(id) = self.id(db, key) {
+            self.wake_by(id, wake);
+        }
+    }
+
+    fn wake_by(&mut self, id: LineId, wake: Instant) {
+        if self.lines.get(&id).is_some_and(|line| wake < line.wake) {
+            self.wake_at(id, wake);
+        }
+    }
+
+    /// Sets the line's wake time.
+    pub(super) fn wake_at(&mut self, id: LineId, wake: Instant) {
+        if let Some(line) = self.lines.get_mut(&id) {
+            self.agenda.remove(&(line.wake, id));
+            self.agenda.insert((wake, id));
+            line.wake = wake;
+        }
+    }
+
+    /// Changes the wake times of all lines.
+    pub(super) fn wake_all(&mut self, change: impl Fn(Instant) -> Instant) {
+        self.lines.values_mut().for_each(|line| line.wake = change(line.wake));
+        self.agenda = self.lines.iter().map(|(&id, line)| (line.wake, id)).collect();
+    }
+}

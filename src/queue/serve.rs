@@ -1,0 +1,256 @@
+//! Serves the lines: grants units in the order of arrival, and denies clients whose wait has ended.
+
+use super::line::{ask, charge, Ask, LineId};
+use super::{peek, Answer, Client, KeyState, Line, Queues, Rule, Task, Waiter};
+use crate::limiter::{Bytes, Decision, Instant, Overflow, Span};
+
+/// While the server refuses writes, a line is served again after this span.
+const PAUSED_RETRY: Span = Span::from_us(20_000);
+
+/// An error of the rule with this index.
+type RuleError<E> = (usize, E);
+
+/// What a client is to do, by the state of its keys.
+enum Look {
+    /// It continues to wait.
+    Wait,
+    /// All keys grant it. It is charged as of these moments, one for each key.
+    Grant(Vec<Instant>),
+    /// The units of a key have become due, but after the client's deadline.
+    Late,
+}
+
+impl<C: Client> Queues<C> {
+    /// What to do at `now`. If units are due and waits have ended, the units come first.
+    pub fn next_task(&self, now: Instant) -> Option<Task> {
+        let line = self.lines.next_wake().filter(|&(wake, _)| wake <= now).map(|(_, id)| id);
+        let number = match line {
+            Some(id) => self.lines.get(id)?.next()?,
+            None => self.deadlines.first().filter(|&&(deadline, _)| deadline <= now)?.1,
+        };
+        let waiter = self.waiters.get(&number)?;
+        Some(Task { line, number, db: waiter.db, keys: waiter.rules.iter().map(|rule| rule.key.clone()).collect() })
+    }
+
+    /// Does a task. If the server may write (`may_grant`), grants units to the first clients of a line, up to the first that must
+    /// wait; or denies clients whose wait has ended. `keys` are the open keys of the task. Answers at most `most` clients. If more
+    /// is to be done, [`Self::next_task`] returns the next task.
+    pub fn serve<K: KeyState>(
+        &mut self,
+        task: &Task,
+        keys: &mut [K],
+        now: Instant,
+        may_grant: bool,
+        most: usize,
+    ) -> Vec<Answer<C, K::Error>> {
+        let mut answers = Vec::new();
+        match task.line {
+            Some(id) if may_grant => self.grant(id, task, keys, now, most, &mut answers),
+            Some(id) => self.pause(id, now),
+            None => self.time_out(task, keys, now, most, &mut answers),
+        }
+        answers
+    }
+
+    /// Removes the clients of a task whose keys are not on this server any more. Returns them in the order of arrival, for the
+    /// caller to answer.
+    pub fn dismiss(&mut self, task: &Task, now: Instant) -> Vec<C> {
+        let line = task.line.and_then(|id| self.lines.get(id));
+        let numbers = line.map_or_else(|| vec![task.number], Line::numbers);
+        numbers.into_iter().filter_map(|number| Some(self.remove(number, now)?.client)).collect()
+    }
+
+    /// Whether `task` has the keys of a client.
+    fn has_keys(&self, number: u64, task: &Task) -> bool {
+        let has = |waiter: &Waiter<C>| waiter.db == task.db && waiter.rules.iter().map(|rule| &rule.key).eq(&task.keys);
+        number == task.number || self.waiters.get(&number).is_some_and(has)
+    }
+
+    /// While the server refuses writes, the clients of a line do not get the units that flow in.
+    fn pause(&mut self, id: LineId, now: Instant) {
+        let again = now.saturating_add(PAUSED_RETRY);
+        if let Some(line) = self.lines.get_mut(id) {
+            line.pause(now, again);
+        }
+        self.lines.wake_at(id, again);
+    }
+
+    /// Grants units to the clients of a line, up to the first that must wait.
+    fn grant<K: KeyState>(
+        &mut self,
+        id: LineId,
+        task: &Task,
+        keys: &mut [K],
+        now: Instant,
+        most: usize,
+        answers: &mut Vec<Answer<C, K::Error>>,
+    ) {
+        while let Some(number) = self.lines.get(id).and_then(Line::next) {
+            if answers.len() >= most || !self.has_keys(number, task) {
+                return self.lines.wake_at(id, now);
+            }
+            let rows = match self.look(number, keys, now) {
+                Ok(Look::Wait) if self.lines.get_mut(id).is_some_and(|line| line.unmark_retry(number)) => continue,
+                Ok(Look::Wait) => return,
+                Ok(Look::Grant(moments)) => self.charge(number, keys, &moments, now),
+                Ok(Look::Late) => self.denial(number, keys, now),
+                Err(error) => Err(error),
+            };
+            let Some(waiter) = self.remove(number, now) else { return };
+            let granted = rows.as_ref().is_ok_and(|rows| rows.iter().all(|row| row.granted > 0));
+            if let Some(call_id) = waiter.id.as_ref().filter(|_| granted) {
+                for rule in &*waiter.rules {
+                    if self.lines.of_key_mut(waiter.db, &rule.key).is_some_and(|line| line.mark_retries(call_id)) {
+                        self.lines.wake(waiter.db, &rule.key, now);
+                    }
+                }
+            }
+            answers.push((waiter, rows));
+        }
+    }
+
+    /// Asks the keys of a client. If it must wait, sets the wake times of the lines in which it is the first.
+    fn look<K: KeyState>(&mut self, number: u64, keys: &[K], now: Instant) -> Result<Look, RuleError<K::Error>> {
+        let Some(waiter) = self.waiters.get(&number) else { return Ok(Look::Wait) };
+        let mut wait: Option<Instant> = None;
+        // When the last of the keys has come to grant the call; only keys count for which the client stood in line.
+        let mut free_since = Instant::MIN;
+        let mut known = Vec::with_capacity(keys.len());
+        for (index, (rule, key)) in waiter.rules.iter().zip(keys).enumerate() {
+            let line = self.lines.of_key_mut(waiter.db, &rule.key).filter(|line| line.contains(number));
+            known.push(false);
+            let Some(line) = line else { continue };
+            let asked = if line.is_first(number) {
+                line.ask(waiter, rule, key, now)
+            } else {
+                // The client waits for an older one, unless the key remembers the id of its call.
+                ask(waiter, rule, key, now).map(|asked| if asked == Ask::Held { asked } else { Ask::Wait(Instant::MAX) })
+            };
+            match asked.map_err(|error| (index, error))? {
+                Ask::Held => {}
+                Ask::Wait(due) => wait = wait.max(Some(due)),
+                Ask::Free { due, known: since } => {
+                    free_since = free_since.max(due);
+                    known[index] = since && rule.policy.charges_when_due();
+                }
+            }
+        }
+        let deadline = waiter.deadline;
+        if wait.is_none() {
+            wait = self.ask_more(number, keys, now)?;
+        }
+        Ok(match wait {
+            Some(due) => {
+                self.sleep(number, keys, due);
+                Look::Wait
+            }
+            None if free_since > deadline => Look::Late,
+            None => Look::Grant(known.into_iter().map(|known| if known { free_since } else { now }).collect()),
+        })
+    }
+
+    /// Asks the keys in whose lines a client does not stand. If any of them does not grant the call, the client joins the line of
+    /// the one that makes it wait longest. Returns when to look at the client again; `None` if it need not wait for these keys.
+    pub(super) fn ask_more<K: KeyState>(
+        &mut self,
+        number: u64,
+        keys: &[K],
+        now: Instant,
+    ) -> Result<Option<Instant>, RuleError<K::Error>> {
+        let Some(waiter) = self.waiters.get(&number) else { return Ok(None) };
+        let mut longest: Option<(Span, &Rule, &K, Instant)> = None;
+        for (index, (rule, key)) in waiter.rules.iter().zip(keys).enumerate() {
+            let line = self.lines.of_key(waiter.db, &rule.key);
+            if line.is_some_and(|line| line.contains(number)) {
+                continue;
+            }
+            let due = match ask(waiter, rule, key, now).map_err(|error| (index, error))? {
+                Ask::Held => continue,
+                Ask::Free { .. } if line.is_none_or(|line| line.is_first(number)) => continue,
+                Ask::Free { .. } => now,
+                Ask::Wait(due) => due,
+            };
+            let need = due.since(now);
+            let wait = line.map_or(need, |line| line.wait_behind(&rule.policy, need));
+            if longest.is_none_or(|(longest, ..)| wait > longest) {
+                longest = Some((wait, rule, key, due));
+            }
+        }
+        let Some((_, rule, key, due)) = longest else { return Ok(None) };
+        self.lines.join(number, waiter, rule, now);
+        let line = self.lines.of_key_mut(waiter.db, &rule.key).filter(|line| line.is_first(number));
+        Ok(Some(line.map_or(Instant::MAX, |line| {
+            line.note(key, &rule.policy, now, due);
+            due
+        })))
+    }
+
+    /// Sets the wake times of the lines in which a client is the first. `due` is when all its keys are expected to grant it. If
+    /// another key than that of the line changes before that, the line of that key is served.
+    pub(super) fn sleep<K: KeyState>(&mut self, number: u64, keys: &[K], due: Instant) {
+        let Some(waiter) = self.waiters.get(&number) else { return };
+        for (rule, key) in waiter.rules.iter().zip(keys) {
+            let Some(id) = self.lines.id(waiter.db, &rule.key) else { continue };
+            if self.lines.get(id).is_some_and(|line| line.contains(number) && line.is_first(number)) {
+                self.lines.wake_at(id, due.min(key.expires().unwrap_or(Instant::MAX)));
+            }
+        }
+    }
+
+    /// Charges all rules of a client, each as of a moment of its own.
+    fn charge<K: KeyState>(
+        &mut self,
+        number: u64,
+        keys: &mut [K],
+        moments: &[Instant],
+        now: Instant,
+    ) -> Result<Vec<Decision>, RuleError<K::Error>> {
+        let Some(waiter) = self.waiters.get(&number) else { return Ok(Vec::new()) };
+        for (index, (rule, key)) in waiter.rules.iter().zip(&*keys).enumerate() {
+            // A change lengthens a value by less than this. So after this check, all rules can be charged.
+            let len = key.stored(&rule.policy).map_err(|error| (index, error))?.map_or(0, <[u8]>::len) + Bytes::SHORT;
+            if !K::fits(len) {
+                return Err((index, Overflow.into()));
+            }
+        }
+        let mut rows = Vec::with_capacity(keys.len());
+        for (index, ((rule, key), &at)) in waiter.rules.iter().zip(keys).zip(moments).enumerate() {
+            let line = self.lines.of_key_mut(waiter.db, &rule.key);
+            rows.push(charge(line, waiter, rule, key, at, now).map_err(|error| (index, error))?);
+            // The clients in a line that this client passes by may be due at another moment now, if policies differ.
+            self.lines.wake(waiter.db, &rule.key, now);
+        }
+        Ok(rows)
+    }
+
+    /// Denies clients whose wait has ended: the one of the task, and then others with the same keys.
+    fn time_out<K: KeyState>(
+        &mut self,
+        task: &Task,
+        keys: &[K],
+        now: Instant,
+        most: usize,
+        answers: &mut Vec<Answer<C, K::Error>>,
+    ) {
+        while let Some(&(_, number)) = self.deadlines.first().filter(|&&(deadline, _)| deadline <= now) {
+            if answers.len() >= most || !self.has_keys(number, task) {
+                return;
+            }
+            let rows = self.denial(number, keys, now);
+            let Some(waiter) = self.remove(number, now) else { return };
+            answers.push((waiter, rows));
+        }
+    }
+
+    /// See [`Waiter::deny`].
+    fn denial<K: KeyState>(&self, number: u64, keys: &[K], now: Instant) -> Result<Vec<Decision>, RuleError<K::Error>> {
+        let Some(waiter) = self.waiters.get(&number) else { return Ok(Vec::new()) };
+        let decisions =
+            waiter.rules.iter().zip(keys).enumerate().map(|(index, (rule, key))| {
+                peek(key, &rule.policy, now, waiter.request(rule)).map_err(|error| (index, error))
+            });
+        let mut rows = decisions.collect::<Result<Vec<_>, _>>()?;
+        waiter.deny(&self.refusals_of(number), &mut rows);
+        Ok(rows)
+    }
+}

@@ -11,7 +11,8 @@ use crate::limiter::{fingerprint, without_ids, Amount, Bytes, Change, Decision, 
 /// not all be granted at once.
 const MAX_LATENESS: Span = Span::from_us(100_000);
 
-/// The clients that wait for one key.
+/// The clients that wait for one key. The line exists as long as a waiting call has a rule for the key, also if no client stands in
+/// it.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) db: i32,
@@ -23,7 +24,9 @@ pub(super) struct Line {
     /// The numbers of the clients whose call became a retry: another client's call with the same id has been granted units. They
     /// are served before all others.
     retries: BTreeSet<u64>,
-    /// How many units the clients wait for.
+    /// How many waiting calls have a rule for the key, whether or not their clients stand in the line.
+    calls: usize,
+    /// How many units these calls take.
     units: u64,
     /// The wake time: when to serve the line next.
     pub(super) wake: Instant,
@@ -87,10 +90,10 @@ pub(super) fn ask<C, K: KeyState>(waiter: &Waiter<C>, rule: &Rule, key: &K, now:
 }
 
 impl Line {
-    /// An empty line. It is to be served at once, unless [`Self::note`] or [`Self::sleep`] sets another moment.
+    /// An empty line, which is not served.
     pub(super) fn new(db: i32, key: Arc<[u8]>, now: Instant) -> Self {
         let (members, ids, retries) = Default::default();
-        Self { db, key, members, ids, retries, units: 0, wake: now, due: now, cached: None, as_of: now }
+        Self { db, key, members, ids, retries, calls: 0, units: 0, wake: Instant::MAX, due: now, cached: None, as_of: now }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -120,25 +123,18 @@ impl Line {
         self.retries.first().or_else(|| self.members.first()).copied()
     }
 
-    /// Adds a client, at its place by arrival.
-    pub(super) fn insert(&mut self, number: u64, amount: Amount, id: Option<&Arc<[u8]>>) {
-        if self.members.insert(number) {
-            self.units = self.units.saturating_add(least(amount));
-            self.ids.extend(id.map(|id| (id.clone(), number)));
-        }
+    /// Lets a client stand in the line, at its place by arrival.
+    pub(super) fn insert(&mut self, number: u64, id: Option<&Arc<[u8]>>) {
+        self.members.insert(number);
+        self.ids.extend(id.map(|id| (id.clone(), number)));
     }
 
-    /// Removes a client. Returns whether it stood in the line.
-    pub(super) fn remove(&mut self, number: u64, amount: Amount, id: Option<&Arc<[u8]>>) -> bool {
-        let stood = self.members.remove(&number);
-        if stood {
-            self.units = self.units.saturating_sub(least(amount));
-            self.retries.remove(&number);
-            if let Some(id) = id {
-                self.ids.remove(&(id.clone(), number));
-            }
+    fn remove(&mut self, number: u64, id: Option<&Arc<[u8]>>) {
+        self.members.remove(&number);
+        self.retries.remove(&number);
+        if let Some(id) = id {
+            self.ids.remove(&(id.clone(), number));
         }
-        stood
     }
 
     /// Marks the calls with an id that has just been granted units as retries. Returns whether there are any.
@@ -154,13 +150,10 @@ impl Line {
         self.retries.remove(&number)
     }
 
-    /// For how long a new client would have to wait at least, if it lacked `need` by itself. The clients before it take their
-    /// units first, which a rate needs time for.
-    pub(super) fn wait_behind(&self, policy: &Policy, need: Span) -> Span {
-        if policy.frees_early() || policy.limit() == 0 {
-            return need;
-        }
-        let us = u128::from(self.units) * u128::from(policy.period().as_us()) / u128::from(policy.limit());
+    /// About how long a client waits for the key if nobody else did for `need`: the other waiting calls take their units, too, and
+    /// in a period at most `limit` units fall free. Leases usually end earlier than that.
+    pub(super) fn wait_among_others(&self, policy: &Policy, need: Span) -> Span {
+        let us = u128::from(self.units) * u128::from(policy.period().as_us()) / u128::from(policy.limit().max(1));
         Span::from_us(need.as_us().saturating_add(u64::try_from(us).unwrap_or(u64::MAX)))
     }
 
@@ -269,7 +262,7 @@ const fn least(amount: Amount) -> u64 {
     }
 }
 
-/// Identifies a line. An empty line is dropped, so the next line of the same key has another id.
+/// Identifies a line.
 pub(super) type LineId = u64;
 
 /// The lines of all keys that clients wait for.
@@ -306,32 +299,36 @@ impl Lines {
         self.get_mut(self.id(db, key)?)
     }
 
-    /// Adds a client to the line of a rule's key.
-    pub(super) fn join<C>(&mut self, number: u64, waiter: &Waiter<C>, rule: &Rule, now: Instant) {
+    /// Counts a rule of a call that begins to wait.
+    pub(super) fn begin<C>(&mut self, waiter: &Waiter<C>, rule: &Rule) {
         let id = self.id(waiter.db, &rule.key).unwrap_or_else(|| {
             let id = self.next_id;
             self.next_id += 1;
             self.ids.entry(waiter.db).or_default().insert(rule.key.clone(), id);
-            self.lines.insert(id, Line::new(waiter.db, rule.key.clone(), now));
-            self.agenda.insert((now, id));
+            let line = Line::new(waiter.db, rule.key.clone(), waiter.joined);
+            self.agenda.insert((line.wake, id));
+            self.lines.insert(id, line);
             id
         });
         if let Some(line) = self.lines.get_mut(&id) {
-            line.insert(number, rule.amount, waiter.id.as_ref());
+            line.calls += 1;
+            line.units = line.units.saturating_add(least(rule.amount));
         }
     }
 
-    /// Removes a client from the line of a rule's key, if it stands in it. If it was the first, the line is served now.
-    pub(super) fn leave<C>(&mut self, number: u64, waiter: &Waiter<C>, rule: &Rule, now: Instant) {
+    /// Removes a call that has ended from the line of a rule's key. If its client was the first, the line is served now.
+    pub(super) fn end<C>(&mut self, number: u64, waiter: &Waiter<C>, rule: &Rule, now: Instant) {
         let Some(id) = self.id(waiter.db, &rule.key) else { return };
         let Some(line) = self.lines.get_mut(&id) else { return };
-        let first = line.is_first(number);
-        if !line.remove(number, rule.amount, waiter.id.as_ref()) {
-            return;
-        }
-        if line.is_empty() {
+        line.calls -= 1;
+        line.units = line.units.saturating_sub(least(rule.amount));
+        let was_first = line.contains(number) && line.is_first(number);
+        line.remove(number, waiter.id.as_ref());
+        if line.calls == 0 {
             self.drop_line(id);
-        } else if first {
+        } else if line.is_empty() {
+            self.wake_at(id, Instant::MAX);
+        } else if was_first {
             self.wake_by(id, now);
         }
     }
@@ -360,7 +357,7 @@ impl Lines {
     }
 
     fn wake_by(&mut self, id: LineId, wake: Instant) {
-        if self.lines.get(&id).is_some_and(|line| wake < line.wake) {
+        if self.lines.get(&id).is_some_and(|line| wake < line.wake && !line.is_empty()) {
             self.wake_at(id, wake);
         }
     }
@@ -374,9 +371,9 @@ impl Lines {
         }
     }
 
-    /// Changes the wake times of all lines.
+    /// Changes the wake times of all lines in which clients stand.
     pub(super) fn wake_all(&mut self, change: impl Fn(Instant) -> Instant) {
-        self.lines.values_mut().for_each(|line| line.wake = change(line.wake));
+        self.lines.values_mut().filter(|line| !line.is_empty()).for_each(|line| line.wake = change(line.wake));
         self.agenda = self.lines.iter().map(|(&id, line)| (line.wake, id)).collect();
     }
 }

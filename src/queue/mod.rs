@@ -257,7 +257,7 @@ impl<C: Client> Queues<C> {
 
     /// Whether a client stands in the line of this key.
     pub fn has_waiters(&self, db: i32, key: &[u8]) -> bool {
-        self.lines.id(db, key).is_some()
+        self.lines.of_key(db, key).is_some_and(|line| !line.is_empty())
     }
 
     /// How many clients stand in the line of this key.
@@ -277,17 +277,18 @@ impl<C: Client> Queues<C> {
         self.next_number += 1;
         self.numbers.insert(waiter.client.id(), number);
         self.deadlines.insert((waiter.deadline, number));
+        waiter.rules.iter().for_each(|rule| self.lines.begin(&waiter, rule));
         self.waiters.insert(number, waiter);
-        match self.ask_more(number, keys, now) {
-            Ok(Some(due)) => self.sleep(number, keys, due),
-            // The caller's call was denied, so this is not expected. The next task answers the client.
-            _ => {
-                let Some(waiter) = self.waiters.get(&number) else { return };
-                if let Some(rule) = waiter.rules.first() {
-                    self.lines.join(number, waiter, rule, now);
-                    self.lines.wake(waiter.db, &rule.key, now);
-                }
-            }
+        if let Ok(Some(due)) = self.ask_more(number, keys, now) {
+            return self.sleep(number, keys, due);
+        }
+        // The caller's call was denied, so this is not expected. The next task answers the client.
+        let Some((waiter, rule)) = self.waiters.get(&number).and_then(|waiter| Some((waiter, waiter.rules.first()?))) else {
+            return;
+        };
+        if let Some(line) = self.lines.of_key_mut(waiter.db, &rule.key) {
+            line.insert(number, waiter.id.as_ref());
+            self.lines.wake(waiter.db, &rule.key, now);
         }
     }
 
@@ -316,7 +317,7 @@ impl<C: Client> Queues<C> {
         let waiter = self.waiters.remove(&number)?;
         self.numbers.remove(&waiter.client.id());
         self.deadlines.remove(&(waiter.deadline, number));
-        waiter.rules.iter().for_each(|rule| self.lines.leave(number, &waiter, rule, now));
+        waiter.rules.iter().for_each(|rule| self.lines.end(number, &waiter, rule, now));
         Some(waiter)
     }
 

@@ -171,18 +171,19 @@ impl<C: Client> Queues<C> {
                 Ask::Wait(due) => due,
             };
             let need = due.since(now);
-            let wait = line.map_or(need, |line| line.wait_behind(&rule.policy, need));
+            let wait = line.map_or(need, |line| line.wait_among_others(&rule.policy, need));
             if longest.is_none_or(|(longest, ..)| wait > longest) {
                 longest = Some((wait, rule, key, due));
             }
         }
         let Some((_, rule, key, due)) = longest else { return Ok(None) };
-        self.lines.join(number, waiter, rule, now);
-        let line = self.lines.of_key_mut(waiter.db, &rule.key).filter(|line| line.is_first(number));
-        Ok(Some(line.map_or(Instant::MAX, |line| {
-            line.note(key, &rule.policy, now, due);
-            due
-        })))
+        let Some(line) = self.lines.of_key_mut(waiter.db, &rule.key) else { return Ok(None) };
+        line.insert(number, waiter.id.as_ref());
+        if !line.is_first(number) {
+            return Ok(Some(Instant::MAX));
+        }
+        line.note(key, &rule.policy, now, due);
+        Ok(Some(due))
     }
 
     /// Sets the wake times of the lines in which a client is the first. `due` is when all its keys are expected to grant it. If

@@ -1,5 +1,6 @@
 //! Calls with several keys, which wait in several lines: a simulation with a virtual clock.
 
+mod share;
 mod world;
 
 use world::{Counts, World};

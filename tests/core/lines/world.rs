@@ -21,21 +21,24 @@ const NOTICED: Span = Span::from_us(FORGIVEN + MS);
 
 /// A key in memory.
 #[derive(Default)]
-struct Key {
-    value: Option<Vec<u8>>,
+pub struct Key {
+    /// Its value; `None`: it does not exist.
+    pub value: Option<Vec<u8>>,
     expires: Option<Instant>,
     /// How often the key was changed by a call.
     changes: u64,
 }
 
 impl Key {
-    fn expire(&mut self, now: Instant) {
+    /// Deletes the key if it has expired.
+    pub fn expire(&mut self, now: Instant) {
         if self.expires.is_some_and(|at| at <= now) {
             (self.value, self.expires) = (None, None);
         }
     }
 
-    fn apply(&mut self, change: &Change, bytes: &Bytes, now: Instant) {
+    /// Carries out a change as the server does.
+    pub fn apply(&mut self, change: &Change, bytes: &Bytes, now: Instant) {
         let expires = match *change {
             Change::Keep => return,
             Change::Remove => {

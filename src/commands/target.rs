@@ -52,9 +52,12 @@ impl Target {
         }
     }
 
-    /// Loads the limiter from the value of the key.
+    /// Loads the limiter from the value of the key. Refuses a rule whose window would end too far ahead, which only the clock shows.
     #[inline(always)]
     fn view<'k>(self, stored: Option<&'k [u8]>, rule: &'k Rule<'_>, now: Instant) -> Result<View<'k>, Box<Error>> {
+        if self.kind == Some(Kind::Fixed) && rule.policy.is_too_far_ahead(now) {
+            return Err(Box::new(Error::TooFarAhead));
+        }
         rule.policy.view(stored, now).map_err(|error| Box::new(self.record_error(error)))
     }
 

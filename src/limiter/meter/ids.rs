@@ -167,7 +167,7 @@ impl<'a> View<'a> {
         if ahead <= 0 {
             return self.now;
         }
-        let start = self.level.at.max(self.recorded_at.min(self.now)).as_us();
+        let start = self.dated().as_us();
         Instant::saturating(i128::from(start) + i128::from(ahead) * i128::from(self.meter.period_us))
     }
 

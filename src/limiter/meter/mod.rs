@@ -17,6 +17,7 @@
 mod ids;
 mod migrate;
 mod record;
+mod until;
 
 use super::inspection::common_facts;
 use super::ledger::WithIds;
@@ -62,9 +63,18 @@ pub struct Meter {
     /// Units that may be in use.
     pub(super) capacity: u64,
     pub(super) drain: Drain,
-    /// [`Drain::Windows`]: windows begin at each multiple of the period since the Unix epoch, shifted by this many
-    /// microseconds; `None`: a window begins at its first call.
-    pub(super) align_us: Option<i64>,
+    pub(super) grid: Grid,
+}
+
+/// [`Drain::Windows`]: where windows begin and end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Grid {
+    /// A window begins with its first call.
+    FirstCall,
+    /// Windows begin at each multiple of the period since the Unix epoch, shifted by this many microseconds.
+    Align(i64),
+    /// The window ends at this moment: see [`until`].
+    Until(Instant),
 }
 
 /// A level of usage, and its date.
@@ -80,12 +90,13 @@ struct Level {
 impl Meter {
     pub(super) const fn new(kind: Kind, quota: Quota, drain: Drain) -> Self {
         let limit = quota.limit();
-        Self { kind, limit, period_us: quota.period().as_us(), capacity: limit, drain, align_us: None }
+        Self { kind, limit, period_us: quota.period().as_us(), capacity: limit, drain, grid: Grid::FirstCall }
     }
 
     pub(super) const fn set(&mut self, option: PolicyOption) {
         match (self.kind, option) {
-            (Kind::Fixed, PolicyOption::Align(offset_us)) => self.align_us = Some(offset_us),
+            (Kind::Fixed, PolicyOption::Align(offset_us)) => self.grid = Grid::Align(offset_us),
+            (Kind::Fixed, PolicyOption::Until(time)) => self.grid = Grid::Until(time),
             (Kind::Gcra, PolicyOption::Burst(units)) | (Kind::Bucket, PolicyOption::Capacity(units)) => {
                 self.capacity = units
             }
@@ -112,10 +123,15 @@ impl Meter {
         u128::from(units) * u128::from(self.grains_per_unit())
     }
 
-    /// The date of a level that begins at `now`: `now` itself, or the start of the aligned window that holds `now`.
+    /// The date of a level that begins at `now`: `now` itself, or the start of the aligned window that holds `now`, or a period
+    /// before the end that the policy states.
     #[inline]
     fn start(&self, now: Instant) -> Instant {
-        let Some(offset_us) = self.align_us else { return now };
+        let offset_us = match self.grid {
+            Grid::FirstCall => return now,
+            Grid::Align(offset_us) => offset_us,
+            Grid::Until(time) => return self.start_until(time, now),
+        };
         let period_us = self.period_us as i64;
         // Both terms are less than a period in size, so one correction brings their difference back into 0 .. period.
         let into_us = match now.as_us().rem_euclid(period_us) - offset_us {
@@ -170,10 +186,15 @@ impl Meter {
         Level { at: level.at, used: level.used.saturating_sub(since_step_us.into()) }
     }
 
-    /// [`Self::advance`], after moving the level's date to the start of its aligned window, if windows are aligned.
+    /// [`Self::advance`] on the grid: the level's date becomes the start of its aligned window, or of the one that ends when the
+    /// policy states.
     #[inline]
-    fn advance_aligned(&self, level: Level, now: Instant) -> Level {
-        let at = if self.align_us.is_some() { self.start(level.at.min(now)) } else { level.at };
+    fn advance_on_grid(&self, level: Level, now: Instant) -> Level {
+        let at = match self.grid {
+            Grid::FirstCall => level.at,
+            Grid::Align(_) => self.start(level.at.min(now)),
+            Grid::Until(time) => return self.advance_until(time, level, now),
+        };
         self.advance(Level { at, used: level.used }, now)
     }
 
@@ -220,7 +241,7 @@ impl Meter {
 /// A decoded record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
-    /// The policy that the record was written under, without the alignment, which records do not hold.
+    /// The policy that the record was written under, without the [`Grid`], which records do not hold.
     pub(super) meter: Meter,
     /// The level as [`Meter::written`] made it, to be read with [`Meter::read`].
     level: Level,
@@ -235,7 +256,8 @@ pub struct View<'a> {
     now: Instant,
     /// The level at `now`.
     level: Level,
-    /// The date of the level that [`Meter::read`] returned for the record; without a record, that of `level`.
+    /// The date of the level that [`Meter::read`] returned for the record; without a record, that of `level`. With
+    /// [`Grid::Until`] it is converted to the policy: see [`Meter::with_end_of`].
     recorded_at: Instant,
     /// See [`super::View::matches_policy`].
     pub(super) matches_policy: bool,
@@ -277,8 +299,13 @@ impl<'a> View<'a> {
                 let (recorded, written) = old.read(level);
                 let same = meter.drains_as(&old);
                 let level =
-                    if same { meter.advance_aligned(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
-                (level, recorded.at, same && meter.start(recorded.at) == recorded.at)
+                    if same { meter.advance_on_grid(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
+                let (recorded_at, on_grid) = match meter.grid {
+                    Grid::FirstCall => (recorded.at, true),
+                    Grid::Align(_) => (recorded.at, meter.start(recorded.at) == recorded.at),
+                    Grid::Until(_) => (meter.with_end_of(&old, recorded.at.min(now)), true),
+                };
+                (level, recorded_at, same && on_grid)
             }
         };
         Self { meter, now, level, recorded_at, matches_policy, ids: None }
@@ -343,18 +370,22 @@ impl<'a> View<'a> {
 
         let mut wait = Span::ZERO;
         if used > capacity && amount.takes_free_units() {
-            let denied = |wait| {
-                let (limit, remaining, reset) = (meter.capacity, meter.whole_units(free), meter.reset(level, now));
+            let denied = |wait, ahead| {
+                let (limit, remaining) = (meter.capacity, meter.whole_units(free));
+                let (wait, reset) = match meter.grid {
+                    Grid::Until(time) => self.denied_until(time, used - capacity, ahead, wait),
+                    _ => (wait, meter.reset(level, now)),
+                };
                 Ok((Decision { granted: 0, limit, remaining, wait, reset, retried: false }, super::Next::Keep))
             };
             let ahead = match amount {
-                Amount::Cost(n) if n > meter.capacity => return denied(Wait::Never),
+                Amount::Cost(n) if n > meter.capacity => return denied(Wait::Never, Span::ZERO),
                 Amount::Cost(_) => ahead,
                 _ => Span::ZERO,
             };
             wait = meter.until(level, now, used - capacity);
             if wait > ahead {
-                return denied(Wait::For(wait.saturating_sub(ahead)));
+                return denied(Wait::For(wait.saturating_sub(ahead)), ahead);
             }
             if meter.drain != Drain::Smooth {
                 // All units of a booking count in one window, so the booking uses up what is left of the windows before it.
@@ -388,14 +419,22 @@ impl<'a> View<'a> {
         let Self { meter, now, level, .. } = *self;
         let left = if used == 0 { meter.until(level, now, 1) } else { reset };
         let expires = now.checked_add(left).ok_or(Overflow)?;
-        // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
-        // the window's start further and further back.
-        let at = level.at.max(self.recorded_at.min(now));
-        let level = meter.written(Level { at, used }, now);
+        let level = meter.written(Level { at: self.dated(), used }, now);
         if !record::holds(level.used) {
             return Err(Overflow);
         }
         Ok(Next { level, expires })
+    }
+
+    /// The date of the level for the record.
+    #[inline(always)]
+    fn dated(&self) -> Instant {
+        match self.meter.grid {
+            // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
+            // the window's start further and further back.
+            Grid::Align(_) => self.level.at.max(self.recorded_at.min(self.now)),
+            Grid::FirstCall | Grid::Until(_) => self.level.at,
+        }
     }
 
     #[inline(always)]

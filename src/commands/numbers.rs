@@ -173,7 +173,8 @@ mod tests {
         ] {
             assert_eq!(parsed(word), Some(us), "{word}");
         }
-        for word in ["", "-1", "+1", "1s", "1d", "1.", ".5", "1.0000000", "1.5us", "1e9", "now", "1 ", "1,5", "1.x", "0x10"] {
+        for word in ["", "-1", "+1", "1s", "1d", "1.", ".5", "1.0000000", "1.5us", "1e9", "now", "1 ", "1,5", "1.x", "0x10"]
+        {
             assert_eq!(parsed(word), None, "{word}");
         }
     }

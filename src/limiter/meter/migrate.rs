@@ -60,7 +60,7 @@ impl Meter {
             // When steps change to a continuous flow, tokens flow from the change on, not from the last step.
             let at =
                 if old.drain == Drain::Steps && self.drain == Drain::Smooth { change } else { self.with_end_of(old, at) };
-            self.advance_on_grid(Level { at, used: self.carry(old, used) }, now)
+            self.advance_aligned(Level { at, used: self.carry(old, used) }, now)
         };
         let least = |least: Level, other: Level| if other.used < least.used { other } else { least };
         least(least(changed_at(now), changed_at(written.min(now))), changed_at(paid.min(now)))

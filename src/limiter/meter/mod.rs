@@ -14,10 +14,12 @@
 //! [`Meter::read`] rounds the usage up to whole units again, so this affects no decision under [`Drain::Steps`]. The time of
 //! the write is needed when the policy changes from steps to a continuous flow: tokens then flow from that time on.
 
+mod grid;
 mod ids;
 mod migrate;
 mod record;
-mod until;
+
+use grid::Grid;
 
 use super::inspection::common_facts;
 use super::ledger::WithIds;
@@ -66,17 +68,6 @@ pub struct Meter {
     pub(super) grid: Grid,
 }
 
-/// [`Drain::Windows`]: where windows begin and end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Grid {
-    /// A window begins with its first call.
-    FirstCall,
-    /// Windows begin at each multiple of the period since the Unix epoch, shifted by this many microseconds.
-    Align(i64),
-    /// The window ends at this moment: see [`until`].
-    Until(Instant),
-}
-
 /// A level of usage, and its date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Level {
@@ -123,25 +114,6 @@ impl Meter {
         u128::from(units) * u128::from(self.grains_per_unit())
     }
 
-    /// The date of a level that begins at `now`: `now` itself, or the start of the aligned window that holds `now`, or a period
-    /// before the end that the policy states.
-    #[inline]
-    fn start(&self, now: Instant) -> Instant {
-        let offset_us = match self.grid {
-            Grid::FirstCall => return now,
-            Grid::Align(offset_us) => offset_us,
-            Grid::Until(time) => return self.start_until(time, now),
-        };
-        let period_us = self.period_us as i64;
-        // Both terms are less than a period in size, so one correction brings their difference back into 0 .. period.
-        let into_us = match now.as_us().rem_euclid(period_us) - offset_us {
-            into if into < 0 => into + period_us,
-            into if into >= period_us => into - period_us,
-            into => into,
-        };
-        Instant::from_us(now.as_us().saturating_sub(into_us))
-    }
-
     /// The level at `now`: subtracts the usage that has drained since its date. A date in the future counts as `now`.
     #[inline]
     fn advance(&self, level: Level, now: Instant) -> Level {
@@ -184,18 +156,6 @@ impl Meter {
         }
         let since_step_us = now.since(level.at).as_us().min(self.period_us - 1);
         Level { at: level.at, used: level.used.saturating_sub(since_step_us.into()) }
-    }
-
-    /// [`Self::advance`] on the grid: the level's date becomes the start of its aligned window, or of the one that ends when the
-    /// policy states.
-    #[inline]
-    fn advance_on_grid(&self, level: Level, now: Instant) -> Level {
-        let at = match self.grid {
-            Grid::FirstCall => level.at,
-            Grid::Align(_) => self.start(level.at.min(now)),
-            Grid::Until(time) => return self.advance_until(time, level, now),
-        };
-        self.advance(Level { at, used: level.used }, now)
     }
 
     /// How long until `grains` of the level's usage have drained, rounded up. `grains` must be at least 1.
@@ -257,7 +217,7 @@ pub struct View<'a> {
     /// The level at `now`.
     level: Level,
     /// The date of the level that [`Meter::read`] returned for the record; without a record, that of `level`. With
-    /// [`Grid::Until`] it is converted to the policy: see [`Meter::with_end_of`].
+    /// [`Grid::Until`], the date that the level would have if the record alone said when its window ends.
     recorded_at: Instant,
     /// See [`super::View::matches_policy`].
     pub(super) matches_policy: bool,
@@ -299,13 +259,11 @@ impl<'a> View<'a> {
                 let (recorded, written) = old.read(level);
                 let same = meter.drains_as(&old);
                 let level =
-                    if same { meter.advance_on_grid(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
-                let (recorded_at, on_grid) = match meter.grid {
-                    Grid::FirstCall => (recorded.at, true),
-                    Grid::Align(_) => (recorded.at, meter.start(recorded.at) == recorded.at),
-                    Grid::Until(_) => (meter.with_end_of(&old, recorded.at.min(now)), true),
-                };
-                (level, recorded_at, same && on_grid)
+                    if same { meter.advance_aligned(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
+                if let Grid::Until(time) = meter.grid {
+                    return Self::of_until(meter, time, level, same, now);
+                }
+                (level, recorded.at, same && meter.start(recorded.at) == recorded.at)
             }
         };
         Self { meter, now, level, recorded_at, matches_policy, ids: None }
@@ -424,17 +382,6 @@ impl<'a> View<'a> {
             return Err(Overflow);
         }
         Ok(Next { level, expires })
-    }
-
-    /// The date of the level for the record.
-    #[inline(always)]
-    fn dated(&self) -> Instant {
-        match self.meter.grid {
-            // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
-            // the window's start further and further back.
-            Grid::Align(_) => self.level.at.max(self.recorded_at.min(self.now)),
-            Grid::FirstCall | Grid::Until(_) => self.level.at,
-        }
     }
 
     #[inline(always)]

@@ -11,3 +11,4 @@ mod queue;
 mod sketch;
 mod steps;
 mod timeline;
+mod until;

@@ -47,6 +47,8 @@ impl Windows {
     pub fn fit(self, period: u64) -> Self {
         match self {
             Self::Align(offset) => Self::Align(offset % period as i64),
+            // Not so many periods ahead that the model would have to count them one by one.
+            Self::Until(time) => Self::Until(time % (9 * period as i64)),
             windows => windows,
         }
     }
@@ -486,6 +488,9 @@ impl Ledger for Fixed {
     }
 
     fn reset_if_denied(&self) -> Q {
+        if self.count.is_zero() {
+            return Q::zero();
+        }
         if Self::until(&self.rule, &self.now).is_none() {
             return self.paid_after(&self.count);
         }

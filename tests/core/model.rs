@@ -56,20 +56,20 @@ impl Windows {
 
 impl Rule {
     /// The rule for a sequence of calls that begins at `start`: the time of UNTIL counts from there.
-    pub fn from(mut self, start: i64) -> Self {
+    pub fn starting_at(mut self, start: i64) -> Self {
         if let Form::Fixed { windows: Windows::Until(time) } = &mut self.form {
             *time = start.saturating_add(*time).max(0);
         }
         self
     }
 
-    /// [`Self::from`], with a time of `UNTIL` that is at most one period after the start. All windows then end at this time, or
+    /// [`Self::starting_at`], with a time of `UNTIL` that is at most one period after the start. All windows then end at this time, or
     /// at whole periods after or before it.
-    pub fn from_within_a_period(mut self, start: i64) -> Self {
+    pub fn starting_within_a_period(mut self, start: i64) -> Self {
         if let Form::Fixed { windows: Windows::Until(time) } = &mut self.form {
             *time = (*time).min(self.period as i64);
         }
-        self.from(start)
+        self.starting_at(start)
     }
 
     /// The most units that one call can be granted.

@@ -322,7 +322,7 @@ fn shares_a_log(rules: &[Rule]) -> bool {
 
 /// Makes the same calls to the core and to the model, and expects the same answers.
 fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Result<(), TestCaseError> {
-    let rules: Vec<Rule> = rules.iter().map(|rule| rule.from(start)).collect();
+    let rules: Vec<Rule> = rules.iter().map(|rule| rule.starting_at(start)).collect();
     let (mut key, mut model, mut clock) = (Key::default(), Model::default(), Clock::new(start));
     let (mut history, mut latest) = (Vec::new(), start);
     for action in actions {
@@ -406,7 +406,7 @@ proptest! {
     fn a_lone_retry_is_granted_at_the_promised_instant_and_not_before(
         rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 40),
     ) {
-        let rule = rule.from(start);
+        let rule = rule.starting_at(start);
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         for action in &actions {
             let (now, request) = clock.next(&rule, action, &key);
@@ -440,7 +440,7 @@ proptest! {
     fn a_promise_under_a_changed_policy_is_kept(
         rules in kinds().prop_flat_map(rule_changes), start in starts(), actions in bookings(steps_ahead(), any_verb(), 40),
     ) {
-        let rules: Vec<Rule> = rules.iter().map(|rule| rule.from(start)).collect();
+        let rules: Vec<Rule> = rules.iter().map(|rule| rule.starting_at(start)).collect();
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         // A denied call writes nothing. So the usage that is carried over is rounded again at the retry, and old steps may
         // have fallen.
@@ -468,7 +468,7 @@ proptest! {
     fn no_window_holds_more_than_its_bound(
         rule in kinds().prop_flat_map(rules), start in starts(), actions in actions(steps_ahead(), taking(), 150),
     ) {
-        let rule = rule.from_within_a_period(start);
+        let rule = rule.starting_within_a_period(start);
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let mut grants: Vec<(i128, u128)> = Vec::new();
         for action in &actions {
@@ -565,7 +565,7 @@ proptest! {
         // Without ALIGN, debt makes the next windows follow without a call, and no reply shows where they begin. So no call
         // of such a limiter forces units.
         let forces = !matches!(rule.form, Form::Fixed { windows: Windows::FirstCall });
-        let rule = rule.from_within_a_period(start);
+        let rule = rule.starting_within_a_period(start);
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let mut acts: Vec<(i128, u128)> = Vec::new();
         // The last call, if it was a booking.
@@ -611,7 +611,7 @@ proptest! {
         actions in bookings(steps_ahead(), prop_oneof![6 => taking(), 1 => Just(Verb::Force)], 80),
     ) {
         // A time that lies further ahead ends a window sooner than the replies to earlier bookings say.
-        let rule = rule.from_within_a_period(start);
+        let rule = rule.starting_within_a_period(start);
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let mut latest = i64::MIN;
         for action in &actions {

@@ -299,7 +299,7 @@ fn shortened(rules: &[Rule], mut calls: Vec<Timed>, expiring: bool) -> (Vec<Time
 
 /// Makes the same calls to the core and to the model, and expects the same answers.
 fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Result<(), TestCaseError> {
-    let rules: Vec<Rule> = rules.iter().map(|rule| rule.from(start)).collect();
+    let rules: Vec<Rule> = rules.iter().map(|rule| rule.starting_at(start)).collect();
     let (mut pair, mut clock) = (Pair::new(&rules), Clock::new(start));
     let (mut script, mut calls) = (Script::default(), Vec::new());
     for action in actions {

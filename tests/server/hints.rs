@@ -194,6 +194,7 @@ fn value(argument: &Argument, call: &[Argument]) -> Option<String> {
         ("string", "period" | "ttl") => "60s".into(),
         ("string", "id") => "an-id".into(),
         ("string", "offset" | "duration") => "1s".into(),
+        ("string", "time") => "1.5".into(),
         _ => panic!("no known value for {argument:?}"),
     })
 }

@@ -6,7 +6,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use redis_rl::limiter::{self, Amount, Bytes, Decision, Instant, Policy, RecordError, Request, Span, Wait};
 use redis_rl::queue::{KeyState, Queues, Waiter};
-use redis_rl_fuzz::model::{Form, Key, Rule};
+use redis_rl_fuzz::model::{Form, Key, Rule, Windows};
 use redis_rl_fuzz::steps::{Change, DecideError, Steps};
 use redis_rl_fuzz::{rules, units};
 
@@ -292,14 +292,18 @@ fn nothing_is_granted_twice(rule: &Rule, grants: &[(Instant, u64)]) {
     let (limit, period, capacity) = (u128::from(rule.limit), u128::from(rule.period), u128::from(rule.capacity()));
     let mut window = Instant::from_us(0);
     for (index, &(from, _)) in grants.iter().enumerate() {
-        if let Form::Fixed { align } = rule.form {
+        if let Form::Fixed { windows } = rule.form {
             // The windows are consecutive. Each is checked once, from its first grant on.
             if from < window {
                 continue;
             }
-            let begin =
-                align.map_or(from.as_us(), |offset| from.as_us() - (from.as_us() - offset).rem_euclid(period as i64));
-            window = Instant::from_us(begin + period as i64);
+            let (from, period) = (from.as_us(), period as i64);
+            window = Instant::from_us(match windows {
+                Windows::FirstCall => from + period,
+                Windows::Align(offset) => from - (from - offset).rem_euclid(period) + period,
+                Windows::Until(time) if from < time => time.min(from + period),
+                Windows::Until(time) => from - (from - time).rem_euclid(period) + period,
+            });
         }
         let mut total = 0;
         for &(to, units) in &grants[index..] {

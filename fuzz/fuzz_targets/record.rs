@@ -99,7 +99,7 @@ fn check(rule: &Rule, value: &[u8], now: i64, request: Request<'static>, sound: 
         let mut key = key.clone();
         key.apply(&change);
         let written = key.value.expect("a value");
-        assert!(policy.wrote(&written) || matches!(rule.form, Form::Fixed { align: Some(_) }));
+        assert!(policy.wrote(&written) || matches!(rule.form, Form::Fixed { windows: Windows::Align(_) }));
         let report = inspect(&written, at).expect("a limiter writes records");
         let fact = |name| report.iter().find(|fact| fact.0 == name).map(|fact| fact.1.clone());
         let number = |n: u64| Some(Fact::Number(n as i64));

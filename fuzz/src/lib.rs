@@ -12,10 +12,12 @@ pub mod model;
 pub mod steps;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use model::{Form, Key, Rule};
+use model::{Form, Key, Rule, Windows};
 use redis_rl::limiter::{Amount, Decision, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
 const SECOND: u64 = 1_000_000;
+/// When most sequences begin.
+const START: i64 = 1_760_000_000_000_000;
 
 /// A number of units, 1 ..= `max`: small ones are the rule.
 pub fn units(u: &mut Unstructured<'_>, max: u64) -> Result<u64> {
@@ -50,7 +52,14 @@ fn form(u: &mut Unstructured<'_>, kind: Kind, limit: u64, period: u64) -> Result
         })
     };
     Ok(match kind {
-        Kind::Fixed => Form::Fixed { align: if u.arbitrary()? { Some(u.int_in_range(-size..=size)?) } else { None } },
+        Kind::Fixed => Form::Fixed {
+            windows: match u.int_in_range(0..=3u8)? {
+                0 => Windows::Align(u.int_in_range(-size..=size)?),
+                1 => Windows::Until(START.saturating_add(u.int_in_range(-2 * size..=9 * size)?).max(0)),
+                2 => Windows::Until(u.int_in_range(0..=9 * size)?),
+                _ => Windows::FirstCall,
+            },
+        },
         Kind::Slide => Form::Slide { segments: if u.arbitrary()? { units(u, 65_536)? } else { 65_536 } },
         Kind::Gcra => Form::Gcra { burst: capacity(u)? },
         // Callers ask for the rules of `Kind::RATES` only.
@@ -86,7 +95,7 @@ pub fn rules(u: &mut Unstructured<'_>) -> Result<Vec<Rule>> {
 pub fn start(u: &mut Unstructured<'_>) -> Result<i64> {
     Ok(match u.int_in_range(0..=3u8)? {
         0 => 0,
-        1 | 2 => 1_760_000_000_000_000,
+        1 | 2 => START,
         _ => u.int_in_range(0..=2_000_000_000_000_000)?,
     })
 }

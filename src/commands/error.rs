@@ -98,6 +98,10 @@ pub enum Error {
         /// The range, in words.
         range: &'static str,
     },
+    /// The argument is not a Unix time.
+    Time(&'static str),
+    /// The end of a window lies more than two periods ahead.
+    TooFarAhead,
     /// The word is not a keyword of the command.
     UnknownOption {
         /// The word, in printable form.
@@ -204,6 +208,12 @@ impl fmt::Display for Error {
             Self::Duration { name, range } => write!(
                 f,
                 "ERR {name} must be {range}: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"
+            ),
+            Self::Time(name) => {
+                write!(f, "ERR {name} must be a Unix time in seconds, with at most 6 decimals and without sign or suffix")
+            }
+            Self::TooFarAhead => f.write_str(
+                "ERR UNTIL must be at most two periods ahead: it is a Unix time in seconds, and the period is the longest window",
             ),
             Self::UnknownOption { word, command } => write!(f, "ERR unknown option '{word}' for {command}"),
             Self::UnknownAlgorithm { word } => {

@@ -213,6 +213,10 @@ fn options<'a, A: Args + ?Sized>(
             if options_seen & 1 << index != 0 {
                 return Err(Box::new(Error::Twice(option.keyword)));
             }
+            let other = kind.spec().options.get(options_seen.trailing_zeros() as usize);
+            if let Some(other) = other.filter(|_| kind.spec().options_exclude) {
+                return Err(Box::new(Error::Conflict(other.keyword, option.keyword)));
+            }
             options_seen |= 1 << index;
             rule.policy.set(option_value(option, args, policy.period())?);
         } else if let Some((_, &(keyword, of))) = find(command.amounts(kind), |amount| amount.0, word) {
@@ -263,6 +267,7 @@ fn option_value<A: Args + ?Sized>(spec: &OptionSpec, args: &mut Cursor<'_, A>, p
         OptionValue::Flag(option) => Ok(option),
         OptionValue::Count { min, max, option } => Ok(option(count(args.value(keyword)?, keyword, min, max)?)),
         OptionValue::Offset(option) => Ok(option(numbers::offset_us(args.value(keyword)?, keyword, period)?)),
+        OptionValue::Time(option) => Ok(option(numbers::time(args.value(keyword)?, keyword)?)),
     }
 }
 
@@ -282,15 +287,20 @@ pub(super) fn call_arguments(command: CommandName) -> (Option<Argument>, Option<
 pub(super) fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
     let period = if kind == Kind::Lease { "ttl" } else { "period" };
     let mut arguments = vec![Argument::new("limit", ArgumentKind::Integer), Argument::new(period, ArgumentKind::Text)];
-    arguments.extend(kind.spec().options.iter().map(|option| {
+    let options = kind.spec().options.iter().map(|option| {
         let keyword = option.keyword.to_lowercase();
         match option.value {
             OptionValue::Flag(_) => Argument::new(keyword, ArgumentKind::Token).token(option.keyword),
             OptionValue::Count { .. } => Argument::new(keyword, ArgumentKind::Integer).token(option.keyword),
             OptionValue::Offset(_) => Argument::new("offset", ArgumentKind::Text).token(option.keyword),
+            OptionValue::Time(_) => Argument::new("time", ArgumentKind::Text).token(option.keyword),
         }
-        .optional()
-    }));
+    });
+    if kind.spec().options_exclude {
+        arguments.extend(one_of("window", options.collect()).map(Argument::optional));
+    } else {
+        arguments.extend(options.map(Argument::optional));
+    }
     let amounts =
         command.amounts(kind).iter().map(|(keyword, _)| Argument::new("units", ArgumentKind::Integer).token(keyword));
     let amount = one_of("amount", amounts.collect()).map(Argument::optional);

@@ -1,7 +1,7 @@
 //! Numbers and durations, as callers write them.
 
 use super::Error;
-use crate::limiter::{Kind, Span, MAX_PERIOD, MIN_PERIOD};
+use crate::limiter::{Instant, Kind, Span, MAX_PERIOD, MIN_PERIOD};
 
 /// The longest duration after RESERVE or BLOCK: a day.
 const MAX_WAIT_US: u64 = 86_400_000_000;
@@ -73,6 +73,18 @@ pub(super) fn offset_us(word: &[u8], name: &'static str, period: Span) -> Result
     Ok(if negative { -size_us } else { size_us })
 }
 
+/// Parses a moment: seconds since the Unix epoch, with up to six decimals. A number that is too large to be represented is the
+/// last moment, so that the error says that it lies too far ahead.
+pub(super) fn time(word: &[u8], name: &'static str) -> Result<Instant, Error> {
+    let is_whole = !word.is_empty() && word.iter().all(u8::is_ascii_digit);
+    let has_no_suffix = word.last().is_some_and(u8::is_ascii_digit);
+    match duration_us(word).filter(|_| has_no_suffix) {
+        Some(us) => Ok(Instant::from_us(i64::try_from(us).unwrap_or(i64::MAX))),
+        None if is_whole => Ok(Instant::MAX),
+        None => Err(Error::Time(name)),
+    }
+}
+
 /// Returns the length in microseconds of the unit of time with this suffix, and the most decimals with which every number gives
 /// whole microseconds. Without a suffix, the unit is seconds.
 fn unit(suffix: &[u8]) -> Option<(u64, usize)> {
@@ -141,6 +153,28 @@ mod tests {
             ("1D", Some(86_400_000_000)),
             ("0060", Some(60_000_000)),
         ]);
+    }
+
+    #[test]
+    fn times_are_seconds_without_suffix() {
+        let parsed = |word: &str| time(word.as_bytes(), "UNTIL").ok().map(Instant::as_us);
+        for (word, us) in [
+            ("0", 0),
+            ("1795302000", 1_795_302_000_000_000),
+            ("1795302000.25", 1_795_302_000_250_000),
+            ("1795302000.000001", 1_795_302_000_000_001),
+            ("01", 1_000_000),
+            ("9223372036854", 9_223_372_036_854_000_000),
+            ("9223372036855", i64::MAX),
+            ("18446744073709551615", i64::MAX),
+            ("99999999999999999999999", i64::MAX),
+        ] {
+            assert_eq!(parsed(word), Some(us), "{word}");
+        }
+        for word in ["", "-1", "+1", "1s", "1d", "1.", ".5", "1.0000000", "1.5us", "1e9", "now", "1 ", "1,5", "1.x", "0x10"]
+        {
+            assert_eq!(parsed(word), None, "{word}");
+        }
     }
 
     #[test]

@@ -53,30 +53,38 @@ impl Target {
     }
 
     /// The limiter that [`Policy::view`] has loaded from the value of the key. It is used in its place, because a copy takes as long
-    /// as a part of the decision.
+    /// as a part of the decision. Refuses a rule whose window would end too far ahead, which only the clock shows.
     #[inline(always)]
-    fn loaded<'v, 'k>(self, view: &'v Result<View<'k>, RecordError>) -> Result<&'v View<'k>, Box<Error>> {
+    fn loaded<'v, 'k>(
+        self,
+        view: &'v Result<View<'k>, RecordError>,
+        rule: &Rule<'_>,
+        now: Instant,
+    ) -> Result<&'v View<'k>, Box<Error>> {
+        if self.kind == Some(Kind::Fixed) && rule.policy.is_too_far_ahead(now) {
+            return Err(Box::new(Error::TooFarAhead));
+        }
         view.as_ref().map_err(|&error| Box::new(self.record_error(error)))
     }
 
     /// The decision of [`View::peek`].
     pub(super) fn peek(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Decision, Box<Error>> {
         let view = rule.policy.view(self.stored(key)?, now);
-        Ok(self.loaded(&view)?.peek(rule.request)?)
+        Ok(self.loaded(&view, rule, now)?.peek(rule.request)?)
     }
 
     /// The units that the id of the rule holds; `None` if the rule has no id, or the id holds none.
     pub(super) fn held(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Option<u64>, Box<Error>> {
         let Some(id) = rule.request.id else { return Ok(None) };
         let view = rule.policy.view(self.stored(key)?, now);
-        Ok(self.loaded(&view)?.held(id))
+        Ok(self.loaded(&view, rule, now)?.held(id))
     }
 
     /// Returns the decision or the error that [`Self::charge`] would return, but changes nothing.
     pub(super) fn decide(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Decision, Box<Error>> {
         let stored = self.stored(key)?;
         let view = rule.policy.view(stored, now);
-        let (decision, _) = self.loaded(&view)?.decide(rule.request)?;
+        let (decision, _) = self.loaded(&view, rule, now)?.decide(rule.request)?;
         // A change lengthens a value by less than this.
         let fits = WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT);
         fits.then_some(decision).ok_or_else(|| Overflow.into())
@@ -93,7 +101,7 @@ impl Target {
         accept: impl FnOnce(&Decision) -> bool,
     ) -> Result<Option<(Decision, bool)>, Box<Error>> {
         let view = rule.policy.view(self.stored(key)?, now);
-        let view = self.loaded(&view)?;
+        let view = self.loaded(&view, rule, now)?;
         let (decision, next) = view.decide(rule.request)?;
         if !accept(&decision) {
             return Ok(None);

@@ -16,6 +16,7 @@ pub(super) const SPEC: Spec = Spec {
         },
         OptionSpec { keyword: "STEP", value: OptionValue::Flag(PolicyOption::Step) },
     ],
+    options_exclude: false,
     min_len: MIN_RECORD,
     charges_when_due: true,
 };

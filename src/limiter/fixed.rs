@@ -1,4 +1,4 @@
-//! FIXED: a window that starts with its first call, or on a grid, and grants `limit` units.
+//! FIXED: a window that starts with its first call, or on a grid, or that ends when its callers say, and grants `limit` units.
 //!
 //! The window is a [`Meter`] whose capacity is the limit and which drains by the limit at each window's end. So a level
 //! above the limit (a debt) is paid by the next windows, `limit` units by each. After that, the next call starts a new
@@ -11,7 +11,11 @@ pub(super) const SPEC: Spec = Spec {
     name: "FIXED",
     tag: 1,
     max_limit: MAX_UNITS,
-    options: &[OptionSpec { keyword: "ALIGN", value: OptionValue::Offset(PolicyOption::Align) }],
+    options: &[
+        OptionSpec { keyword: "ALIGN", value: OptionValue::Offset(PolicyOption::Align) },
+        OptionSpec { keyword: "UNTIL", value: OptionValue::Time(PolicyOption::Until) },
+    ],
+    options_exclude: true,
     min_len: MIN_RECORD,
     // A window starts with a grant, at the moment of the grant.
     charges_when_due: false,

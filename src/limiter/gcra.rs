@@ -17,6 +17,7 @@ pub(super) const SPEC: Spec = Spec {
         keyword: "BURST",
         value: OptionValue::Count { min: 1, max: MAX_UNITS, option: PolicyOption::Burst },
     }],
+    options_exclude: false,
     // The values that redis-cell stored are shorter than a record.
     min_len: TAT_DIGITS,
     charges_when_due: true,

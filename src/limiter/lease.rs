@@ -33,6 +33,7 @@ pub(super) const SPEC: Spec = Spec {
     tag: 5,
     max_limit: MAX_LIMIT,
     options: &[],
+    options_exclude: false,
     min_len: MIN_RECORD,
     // A lease lasts for its ttl from the answer on.
     charges_when_due: false,

@@ -82,6 +82,8 @@ pub struct Spec {
     pub max_limit: u64,
     /// The options.
     pub options: &'static [OptionSpec],
+    /// Whether a policy can have only one of the options.
+    pub options_exclude: bool,
     /// The length of the shortest value that the algorithm reads, in bytes.
     pub min_len: usize,
     /// See [`Policy::charges_when_due`].
@@ -178,6 +180,13 @@ impl Policy {
     pub fn with(mut self, option: PolicyOption) -> Self {
         self.set(option);
         self
+    }
+
+    /// Whether the policy states a moment that lies so far ahead that it must be a mistake: more than two periods. It may be in
+    /// milliseconds, for example.
+    #[inline(always)]
+    pub const fn is_too_far_ahead(&self, now: Instant) -> bool {
+        matches!(self, Self::Meter(meter) if meter.is_too_far_ahead(now))
     }
 
     /// Whether a waiting client is charged as of the moment at which its units were due, even if it is granted them a little

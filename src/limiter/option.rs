@@ -1,10 +1,14 @@
 //! The options of the algorithms, as data: the grammar and `COMMAND DOCS` read them from one table.
 
+use super::Instant;
+
 /// An option of a policy, with its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyOption {
     /// FIXED: windows begin at each multiple of the period since the Unix epoch, shifted by this many microseconds.
     Align(i64),
+    /// FIXED: the window ends at this moment.
+    Until(Instant),
     /// SLIDE: ticks in a period.
     Segments(u64),
     /// GCRA: units that may come at once.
@@ -40,4 +44,6 @@ pub enum OptionValue {
     },
     /// A signed duration in microseconds, whose absolute value is less than the period.
     Offset(fn(i64) -> PolicyOption),
+    /// A moment, in seconds since the Unix epoch.
+    Time(fn(Instant) -> PolicyOption),
 }

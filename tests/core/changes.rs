@@ -376,6 +376,7 @@ fn every_option_changes_the_policy_of_its_algorithm_only() {
             OptionValue::Flag(option) => (kind, option),
             OptionValue::Count { max, option, .. } => (kind, option(max - 1)),
             OptionValue::Offset(option) => (kind, option(1)),
+            OptionValue::Time(option) => (kind, option(Instant::from_us(1))),
         })
         .collect();
     for &kind in Kind::RATES {

@@ -9,6 +9,8 @@ pub fn policies() -> Vec<Policy> {
     let quota = Quota::new(20, Span::from_us(10_000_000)).expect("in range");
     let mut policies: Vec<Policy> = Kind::ALL.iter().map(|kind| kind.policy(quota).expect("in range")).collect();
     policies.push(Kind::Bucket.policy(quota).expect("in range").with(PolicyOption::Step));
+    let until = PolicyOption::Until(Instant::from_us(1_700_000_005_000_000));
+    policies.push(Kind::Fixed.policy(quota).expect("in range").with(until));
     policies.push(Kind::Slide.policy(quota).expect("in range").with(PolicyOption::Segments(3)));
     policies
 }

@@ -12,3 +12,4 @@ mod queue;
 mod sketch;
 mod steps;
 mod timeline;
+mod until;

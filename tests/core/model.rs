@@ -28,13 +28,50 @@ pub struct Rule {
 /// An algorithm with its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    Fixed { align: Option<i64> },
+    Fixed { windows: Windows },
     Slide { segments: u64 },
     Gcra { burst: Option<u64> },
     Bucket { capacity: Option<u64>, step: bool },
 }
 
+/// Where the windows of FIXED begin and end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Windows {
+    FirstCall,
+    Align(i64),
+    Until(i64),
+}
+
+impl Windows {
+    /// The same for another period.
+    pub fn fit(self, period: u64) -> Self {
+        match self {
+            Self::Align(offset) => Self::Align(offset % period as i64),
+            // Not so many periods ahead that the model would have to count them one by one.
+            Self::Until(time) => Self::Until(time % (9 * period as i64)),
+            windows => windows,
+        }
+    }
+}
+
 impl Rule {
+    /// The rule for a sequence of calls that begins at `start`: the time of UNTIL counts from there.
+    pub fn starting_at(mut self, start: i64) -> Self {
+        if let Form::Fixed { windows: Windows::Until(time) } = &mut self.form {
+            *time = start.saturating_add(*time).max(0);
+        }
+        self
+    }
+
+    /// [`Self::starting_at`], with a time of `UNTIL` that is at most one period after the start. All windows then end at this time, or
+    /// at whole periods after or before it.
+    pub fn starting_within_a_period(mut self, start: i64) -> Self {
+        if let Form::Fixed { windows: Windows::Until(time) } = &mut self.form {
+            *time = (*time).min(self.period as i64);
+        }
+        self.starting_at(start)
+    }
+
     /// The most units that one call can be granted.
     pub fn capacity(&self) -> u64 {
         match self.form {
@@ -52,10 +89,25 @@ impl Rule {
         }
     }
 
+    /// The same without the time of `UNTIL`, which a record does not show.
+    pub fn as_recorded(mut self) -> Self {
+        if let Form::Fixed { windows: windows @ Windows::Until(_) } = &mut self.form {
+            *windows = Windows::FirstCall;
+        }
+        self
+    }
+
     /// The same policy for the core.
     pub fn policy(&self) -> Policy {
         let (kind, options) = match self.form {
-            Form::Fixed { align } => (Kind::Fixed, [align.map(PolicyOption::Align), None]),
+            Form::Fixed { windows } => {
+                let option = match windows {
+                    Windows::FirstCall => None,
+                    Windows::Align(offset) => Some(PolicyOption::Align(offset)),
+                    Windows::Until(time) => Some(PolicyOption::Until(Instant::from_us(time))),
+                };
+                (Kind::Fixed, [option, None])
+            }
             Form::Slide { segments } => (Kind::Slide, [Some(PolicyOption::Segments(segments)), None]),
             Form::Gcra { burst } => (Kind::Gcra, [burst.map(PolicyOption::Burst), None]),
             Form::Bucket { capacity, step } => {
@@ -76,10 +128,10 @@ impl Rule {
         matches!(self.form, Form::Bucket { step: true, .. })
     }
 
-    /// The beginning of the window that holds `start`: on the grid with `ALIGN`, at `start` itself without.
+    /// The beginning of the window that holds `start`: on the grid with `ALIGN`, otherwise at `start` itself.
     pub fn window_holding(&self, start: Q) -> Q {
         match self.form {
-            Form::Fixed { align: Some(offset) } => {
+            Form::Fixed { windows: Windows::Align(offset) } => {
                 let (offset, period) = (q(offset), q(self.period));
                 ((start - &offset) / &period).floor() * period + offset
             }
@@ -129,6 +181,22 @@ pub trait Ledger: Clone {
     /// The time until `units` of those used are paid.
     fn paid_after(&self, units: &Q) -> Q;
 
+    /// How long a call is denied for that fits after `need`, when `units` of those used are paid, and that may be booked so
+    /// far ahead.
+    fn denied_for(&self, _units: &Q, need: Span, ahead: Span) -> Span {
+        need.saturating_sub(ahead)
+    }
+
+    /// The time until nothing is used, after a denial.
+    fn reset_if_denied(&self) -> Q {
+        let used = self.used();
+        if used.is_zero() {
+            used
+        } else {
+            self.paid_after(&used)
+        }
+    }
+
     /// How far ahead a booking may be, in microseconds.
     fn reach(&self) -> u64 {
         u64::MAX
@@ -155,7 +223,14 @@ fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request
     }
     let capacity = q(rule.capacity());
     let used = ledger.used();
-    let reset = span(if used.is_zero() { Q::zero() } else { ledger.paid_after(&used) });
+    let refund = matches!(request.amount, Amount::Refund(_));
+    let reset = span(if used.is_zero() {
+        Q::zero()
+    } else if charge.is_zero() && !refund {
+        ledger.reset_if_denied()
+    } else {
+        ledger.paid_after(&used)
+    });
     if !charge.is_zero() {
         Instant::from_us(now).checked_add(reset).ok_or(Silence::Overflow)?;
         *held = ledger.means().then_some(ledger);
@@ -187,10 +262,13 @@ pub fn judge<L: Ledger>(ledger: &L, rule: &Rule, request: Request) -> (Q, Wait) 
             if need <= ahead {
                 (q(n), Wait::For(need))
             } else {
-                (Q::zero(), Wait::For(need.saturating_sub(ahead)))
+                (Q::zero(), Wait::For(ledger.denied_for(&missing(q(n)), need, ahead)))
             }
         }
-        Amount::UpTo(_) if fits.is_zero() => (Q::zero(), Wait::For(span(ledger.paid_after(&missing(q(1)))))),
+        Amount::UpTo(_) if fits.is_zero() => {
+            let need = span(ledger.paid_after(&missing(q(1))));
+            (Q::zero(), Wait::For(ledger.denied_for(&missing(q(1)), need, Span::ZERO)))
+        }
         Amount::UpTo(n) => (q(n).min(fits), Wait::NONE),
         Amount::Force(n) => (q(n), Wait::NONE),
         Amount::Refund(n) => (-q(n).min(used.clone()), Wait::NONE),
@@ -270,6 +348,45 @@ pub struct Fixed {
     /// The time that is stored. It lies in that window.
     pub kept: Q,
     pub count: Q,
+    /// The end of the present window by the record alone, which `UNTIL` may have made sooner.
+    pub end_by_record: Q,
+    /// When the present window really began: with `UNTIL`, windows differ in length, and `start` is a period before the end.
+    pub began: Q,
+}
+
+impl Fixed {
+    fn period(&self) -> Q {
+        q(self.rule.period)
+    }
+
+    /// `UNTIL`: the time, and the end of a window that begins at `now`.
+    fn until(rule: &Rule, now: &Q) -> Option<(Q, Q)> {
+        let Form::Fixed { windows: Windows::Until(time) } = rule.form else { return None };
+        let (time, period) = (q(time), q(rule.period));
+        let end = if time > *now {
+            time.clone().min(now + &period)
+        } else {
+            // The fewest whole periods that lie ahead.
+            &time + (((now - &time) / &period).floor() + q(1)) * &period
+        };
+        Some((time, end))
+    }
+
+    /// `UNTIL`: when `units` of those used are paid for a call that is made at `at`, if nothing is written until then.
+    fn paid_at(&self, units: &Q, at: &Q) -> Q {
+        let mut end = self.end_by_record.clone();
+        let mut windows = (units / q(self.rule.limit)).ceil();
+        let ended = ((at - &end) / self.period()).floor() + q(1);
+        if ended.is_positive() {
+            end += &ended * self.period();
+            windows -= ended;
+        }
+        let (time, new_end) = Self::until(&self.rule, at).expect("UNTIL");
+        if time > *at {
+            end = end.min(new_end);
+        }
+        end + (windows - q(1)) * self.period()
+    }
 }
 
 impl Meter for Fixed {
@@ -288,12 +405,18 @@ impl Meter for Fixed {
         let ended = ((now - &self.start) / q(self.rule.period)).floor();
         self.start += &ended * q(self.rule.period);
         self.count = (self.count - &ended * q(self.rule.limit)).max(Q::zero());
+        self.began = if ended.is_positive() { self.start.clone() } else { self.began.min(now.clone()) };
         (ended.is_zero() || self.count.is_positive()).then_some(self)
     }
 
     fn under(mut self, rule: &Rule) -> Self {
         self.count = rule.carry(self.count, &self.rule);
-        self.start = rule.window_holding(self.start);
+        if let Form::Fixed { windows: Windows::Until(_) } = rule.form {
+            // The end stays.
+            self.start += q(self.rule.period) - q(rule.period);
+        } else {
+            self.start = rule.window_holding(self.start);
+        }
         self.rule = *rule;
         self
     }
@@ -305,8 +428,12 @@ impl Ledger for Fixed {
     }
 
     fn open(rule: &Rule, now: i64) -> Self {
-        let start = rule.window_holding(q(now));
-        Self { rule: *rule, now: q(now), kept: start.clone(), start, count: Q::zero() }
+        let start = match Self::until(rule, &q(now)) {
+            Some((_, end)) => end - q(rule.period),
+            None => rule.window_holding(q(now)),
+        };
+        let end_by_record = &start + q(rule.period);
+        Self { rule: *rule, now: q(now), kept: start.clone(), start, count: Q::zero(), end_by_record, began: q(now) }
     }
 
     fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
@@ -314,7 +441,16 @@ impl Ledger for Fixed {
         let kept = self.kept.clone().min(q(now));
         self.start = kept.clone();
         let mut held = bring(self, rule, now)?;
-        held.kept = kept.max(held.start.clone());
+        held.end_by_record = &held.start + q(rule.period);
+        if let Some((time, end)) = Self::until(rule, &q(now)) {
+            if time > q(now) {
+                // A window in force is never lengthened.
+                held.start = held.start.min(end - q(rule.period));
+            }
+            held.kept = held.start.clone();
+        } else {
+            held.kept = kept.max(held.start.clone());
+        }
         Ok(held)
     }
 
@@ -328,6 +464,38 @@ impl Ledger for Fixed {
 
     fn paid_after(&self, units: &Q) -> Q {
         &self.start + (units / q(self.rule.limit)).ceil() * q(self.rule.period) - &self.now
+    }
+
+    fn denied_for(&self, units: &Q, need: Span, ahead: Span) -> Span {
+        let Some((time, _)) = Self::until(&self.rule, &self.now) else { return need.saturating_sub(ahead) };
+        // A denial writes nothing. So the call is made again, at the ends of the windows in the record up to `time`, and after
+        // `time`; in between, the need falls as time passes.
+        let (ahead, mut from) = (q(ahead.as_us()), self.now.clone());
+        let mut next = self.end_by_record.clone();
+        loop {
+            let to = if from >= time { None } else { Some(next.clone().min(time.clone())) };
+            let fits = from.clone().max(self.paid_at(units, &from) - &ahead);
+            match to {
+                Some(to) if fits >= to => {
+                    if to == next {
+                        next += self.period();
+                    }
+                    from = to;
+                }
+                _ => return span(fits - &self.now),
+            }
+        }
+    }
+
+    fn reset_if_denied(&self) -> Q {
+        if self.count.is_zero() {
+            return Q::zero();
+        }
+        if Self::until(&self.rule, &self.now).is_none() {
+            return self.paid_after(&self.count);
+        }
+        let windows = (&self.count / q(self.rule.limit)).ceil();
+        &self.end_by_record + (windows - q(1)) * self.period() - &self.now
     }
 
     fn book(&mut self, units: &Q, wait: u64) {

@@ -5,7 +5,7 @@
 //!
 //! `PROPTEST_CASES` sets another number of cases than the default.
 
-use crate::model::{survives, Form, Key, Model, Rule, Silence};
+use crate::model::{survives, Form, Key, Model, Rule, Silence, Windows};
 use crate::steps::{Change, DecideError, Steps};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -35,14 +35,24 @@ fn segments() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(65_536u64), 2 => 1..=10u64, 2 => 1..=1_000u64, 1 => 1..=65_536u64]
 }
 
+/// Where the windows of FIXED begin and end. The time of UNTIL counts from the start of the sequence.
+fn windows(period: u64) -> impl Strategy<Value = Windows> {
+    let (size, period) = (period as i64 - 1, period as i64);
+    let until = prop_oneof![3 => 0..=2 * period, 1 => -2 * period..=0, 2 => 2 * period..=9 * period];
+    prop_oneof![
+        2 => Just(Windows::FirstCall),
+        2 => (-size..=size).prop_map(Windows::Align),
+        3 => until.prop_map(Windows::Until),
+    ]
+}
+
 /// A rule of one algorithm, among them rules with extreme values.
 fn rules(kind: Kind) -> impl Strategy<Value = Rule> {
     (limits(), periods()).prop_flat_map(move |(limit, period)| {
         let limit = limit.min(kind.spec().max_limit);
-        let size = period as i64 - 1;
         match kind {
             Kind::Lease => unreachable!("a lease limits no rate"),
-            Kind::Fixed => proptest::option::of(-size..=size).prop_map(|align| Form::Fixed { align }).boxed(),
+            Kind::Fixed => windows(period).prop_map(|windows| Form::Fixed { windows }).boxed(),
             Kind::Slide => segments().prop_map(|segments| Form::Slide { segments }).boxed(),
             Kind::Gcra => capacities(limit).prop_map(|burst| Form::Gcra { burst }).boxed(),
             Kind::Bucket => {
@@ -66,7 +76,7 @@ fn rule_changes(kind: Kind) -> impl Strategy<Value = Vec<Rule>> {
             let limit = scale(first.limit, limit, kind.spec().max_limit);
             let period = scale(first.period, period, MAX_PERIOD.as_us()).max(MIN_PERIOD.as_us());
             let form = match other.form {
-                Form::Fixed { align } => Form::Fixed { align: align.map(|offset| offset % period as i64) },
+                Form::Fixed { windows } => Form::Fixed { windows: windows.fit(period) },
                 Form::Gcra { burst } => Form::Gcra { burst: burst.map(|n| n.min(limit.saturating_mul(3)).min(MAX_UNITS)) },
                 form => form,
             };
@@ -312,6 +322,7 @@ fn shares_a_log(rules: &[Rule]) -> bool {
 
 /// Makes the same calls to the core and to the model, and expects the same answers.
 fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Result<(), TestCaseError> {
+    let rules: Vec<Rule> = rules.iter().map(|rule| rule.starting_at(start)).collect();
     let (mut key, mut model, mut clock) = (Key::default(), Model::default(), Clock::new(start));
     let (mut history, mut latest) = (Vec::new(), start);
     for action in actions {
@@ -328,13 +339,13 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
         // caller holds in any case.
         let stepped_back = now < latest;
         latest = latest.max(now);
-        if stepped_back && shares_a_log(rules) {
+        if stepped_back && shares_a_log(&rules) {
             break;
         }
         history.push(format!("{now} us: {request:?} of {rule:?}"));
         let actual = key.call(rule, now, request);
         // A shared log also counts grants that are outside a caller's own window, and may be full a little sooner.
-        if actual == Err(DecideError::Overflow) && shares_a_log(rules) && rule.limit > u64::from(u32::MAX / 4) {
+        if actual == Err(DecideError::Overflow) && shares_a_log(&rules) && rule.limit > u64::from(u32::MAX / 4) {
             break;
         }
         let expected = expected.map_err(|_| DecideError::Overflow);
@@ -395,6 +406,7 @@ proptest! {
     fn a_lone_retry_is_granted_at_the_promised_instant_and_not_before(
         rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 40),
     ) {
+        let rule = rule.starting_at(start);
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         for action in &actions {
             let (now, request) = clock.next(&rule, action, &key);
@@ -414,8 +426,11 @@ proptest! {
             };
             // A call that should be granted fails only if the state would reach past the end of time.
             let retried = retry(promised);
+            // With UNTIL, the next window ends sooner than a period after the one that has just ended.
+            let sooner = matches!(rule.form, Form::Fixed { windows: Windows::Until(_) })
+                && matches!(retried, Ok(Some(wait)) if wait <= Wait::For(ahead));
             prop_assert!(
-                retried == Ok(Some(Wait::For(ahead))) || retried == Err(DecideError::Overflow),
+                retried == Ok(Some(Wait::For(ahead))) || sooner || retried == Err(DecideError::Overflow),
                 "{request:?} at {now} us: {decision:?}, then {retried:?}"
             );
         }
@@ -425,6 +440,7 @@ proptest! {
     fn a_promise_under_a_changed_policy_is_kept(
         rules in kinds().prop_flat_map(rule_changes), start in starts(), actions in bookings(steps_ahead(), any_verb(), 40),
     ) {
+        let rules: Vec<Rule> = rules.iter().map(|rule| rule.starting_at(start)).collect();
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         // A denied call writes nothing. So the usage that is carried over is rounded again at the retry, and old steps may
         // have fallen.
@@ -452,6 +468,7 @@ proptest! {
     fn no_window_holds_more_than_its_bound(
         rule in kinds().prop_flat_map(rules), start in starts(), actions in actions(steps_ahead(), taking(), 150),
     ) {
+        let rule = rule.starting_within_a_period(start);
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let mut grants: Vec<(i128, u128)> = Vec::new();
         for action in &actions {
@@ -547,7 +564,8 @@ proptest! {
     ) {
         // Without ALIGN, debt makes the next windows follow without a call, and no reply shows where they begin. So no call
         // of such a limiter forces units.
-        let forces = !matches!(rule.form, Form::Fixed { align: None });
+        let forces = !matches!(rule.form, Form::Fixed { windows: Windows::FirstCall });
+        let rule = rule.starting_within_a_period(start);
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let mut acts: Vec<(i128, u128)> = Vec::new();
         // The last call, if it was a booking.
@@ -592,6 +610,8 @@ proptest! {
         rule in kinds().prop_flat_map(rules), start in starts(),
         actions in bookings(steps_ahead(), prop_oneof![6 => taking(), 1 => Just(Verb::Force)], 80),
     ) {
+        // A time that lies further ahead ends a window sooner than the replies to earlier bookings say.
+        let rule = rule.starting_within_a_period(start);
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         let mut latest = i64::MIN;
         for action in &actions {
@@ -610,6 +630,8 @@ proptest! {
     fn a_booking_leaves_the_same_usage_as_a_call_at_its_instant(
         rule in kinds().prop_flat_map(rules), start in starts(), actions in bookings(steps_ahead(), any_verb(), 30),
     ) {
+        // By then, the time of UNTIL has passed. The booking has a window that ends sooner.
+        let rule = rule.as_recorded();
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
         for action in &actions {
             let (now, request) = clock.next(&rule, action, &key);
@@ -809,9 +831,13 @@ fn assert_bound(rule: &Rule, grants: &[(i128, u128)], late: u128) {
     let (limit, period, capacity) = (u128::from(rule.limit), i128::from(rule.period), u128::from(rule.capacity()));
     let mut window = None;
     for (index, &(first, _)) in grants.iter().enumerate() {
-        if let Form::Fixed { align } = rule.form {
+        if let Form::Fixed { windows } = rule.form {
             // The windows are consecutive. Each is checked once, from its first call on.
-            let begin = align.map_or(first, |offset| first - (first - i128::from(offset)).rem_euclid(period));
+            let begin = match windows {
+                Windows::FirstCall => first,
+                // The time of UNTIL lies at most one period ahead, so all windows end a multiple of the period from it.
+                Windows::Align(offset) | Windows::Until(offset) => first - (first - i128::from(offset)).rem_euclid(period),
+            };
             if window.is_some_and(|begun: i128| first < begun + period) || grants[index].1 == 0 {
                 continue;
             }
@@ -862,7 +888,7 @@ fn one_a_microsecond(form: Form, seconds: u64) -> Vec<u64> {
 
 #[test]
 fn fixed_grants_a_million_in_a_second() {
-    assert_eq!(one_a_microsecond(Form::Fixed { align: None }, 2), [1_000_000; 2]);
+    assert_eq!(one_a_microsecond(Form::Fixed { windows: Windows::FirstCall }, 2), [1_000_000; 2]);
 }
 
 #[test]

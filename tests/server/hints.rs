@@ -194,6 +194,7 @@ fn value(argument: &Argument, call: &[Argument]) -> Option<String> {
         ("string", "period" | "ttl") => "60s".into(),
         ("string", "id") => "an-id".into(),
         ("string", "offset" | "duration") => "1s".into(),
+        ("string", "time") => "1.5".into(),
         _ => panic!("no known value for {argument:?}"),
     })
 }
@@ -562,7 +563,7 @@ fn at_prompt(screen: &vt100::Screen) -> bool {
 fn redis_cli_shows_hints_while_one_types() {
     const TAKING: &str = "[COST units|UPTO units|FORCE units|REFUND units] [ID id] [RESERVE duration|BLOCK duration]";
     const ALGORITHMS: [(&str, &str); 4] = [
-        ("FIXED", "[ALIGN offset]"),
+        ("FIXED", "[ALIGN offset|UNTIL time]"),
         ("SLIDE", "[SEGMENTS segments]"),
         ("GCRA", "[BURST burst]"),
         ("BUCKET", "[CAPACITY capacity] [STEP]"),

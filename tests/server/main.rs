@@ -27,5 +27,6 @@ mod reserve;
 mod shortcuts;
 mod throttle;
 mod throttle_clients;
+mod until;
 mod waiting;
 mod worker;

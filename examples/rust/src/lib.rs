@@ -20,6 +20,8 @@
 //!
 //! All requests share one connection, so the layer does not use `BLOCK`: a waiting call needs its own connection.
 
+pub mod calendar;
+
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;

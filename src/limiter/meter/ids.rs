@@ -3,7 +3,7 @@
 //! All charges of a key share its one level, so their slots form one stack of layers. `ledger/layers.rs` explains the layers,
 //! and how much of each charge can be given back.
 
-use super::{record, Drain, Level, Meter, Next, Record, View};
+use super::{record, Drain, Grid, Level, Meter, Next, Record, View};
 use crate::limiter::ledger::{Edit, Finish, Ledger, Slot, WithIds};
 use crate::limiter::record::RecordError;
 use crate::limiter::{Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, Request, Settlement, Span, Wait};
@@ -48,9 +48,14 @@ impl<'a> View<'a> {
 
     /// FIXED: the number of the window in force, as [`Header::window`](crate::limiter::ledger) counts.
     fn window(&self) -> u64 {
-        let start = self.recorded_at.min(self.now);
+        let ledger = self.ledger();
+        let inner = ledger.filter(|_| matches!(self.meter.grid, Grid::Until(_))).map(|ledger| ledger.inner());
+        let start = match inner.map(|inner| Record::decode(inner, self.meter.kind)) {
+            Some(Ok(old)) => self.meter.with_end_of(&old.meter, old.level.at.min(self.now)),
+            _ => self.recorded_at.min(self.now),
+        };
         let since_us = self.level.at.since(start).as_us();
-        self.ledger().map_or(0, |ledger| ledger.header.window).wrapping_add(since_us.div_ceil(self.meter.period_us))
+        ledger.map_or(0, |ledger| ledger.header.window).wrapping_add(since_us.div_ceil(self.meter.period_us))
     }
 
     /// Whether a charge is past, so that its id is forgotten.
@@ -167,7 +172,7 @@ impl<'a> View<'a> {
         if ahead <= 0 {
             return self.now;
         }
-        let start = self.level.at.max(self.recorded_at.min(self.now)).as_us();
+        let start = self.dated().as_us();
         Instant::saturating(i128::from(start) + i128::from(ahead) * i128::from(self.meter.period_us))
     }
 

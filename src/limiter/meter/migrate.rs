@@ -1,6 +1,6 @@
 //! A change of policy on a live key: usage is carried over in units, not in time.
 
-use super::{Drain, Level, Meter};
+use super::{Drain, Grid, Level, Meter};
 use crate::limiter::Instant;
 
 impl Meter {
@@ -53,8 +53,13 @@ impl Meter {
         let paid = if debt == 0 { written } else { level.at.checked_add(old.until(level, level.at, debt)).unwrap_or(now) };
         let changed_at = |change: Instant| {
             let Level { at, used } = old.advance(level, change);
+            if matches!(self.grid, Grid::Until(_)) && used == 0 && change.since(level.at).as_us() >= old.period_us {
+                // No window is in force, so a new one begins.
+                return Level { at: self.start(now), used: 0 };
+            }
             // When steps change to a continuous flow, tokens flow from the change on, not from the last step.
-            let at = if old.drain == Drain::Steps && self.drain == Drain::Smooth { change } else { at };
+            let at =
+                if old.drain == Drain::Steps && self.drain == Drain::Smooth { change } else { self.with_end_of(old, at) };
             self.advance_aligned(Level { at, used: self.carry(old, used) }, now)
         };
         let least = |least: Level, other: Level| if other.used < least.used { other } else { least };

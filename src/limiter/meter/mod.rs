@@ -14,9 +14,12 @@
 //! [`Meter::read`] rounds the usage up to whole units again, so this affects no decision under [`Drain::Steps`]. The time of
 //! the write is needed when the policy changes from steps to a continuous flow: tokens then flow from that time on.
 
+mod grid;
 mod ids;
 mod migrate;
 mod record;
+
+use grid::Grid;
 
 use super::inspection::common_facts;
 use super::ledger::WithIds;
@@ -62,9 +65,7 @@ pub struct Meter {
     /// Units that may be in use.
     pub(super) capacity: u64,
     pub(super) drain: Drain,
-    /// [`Drain::Windows`]: windows begin at each multiple of the period since the Unix epoch, shifted by this many
-    /// microseconds; `None`: a window begins at its first call.
-    pub(super) align_us: Option<i64>,
+    pub(super) grid: Grid,
 }
 
 /// A level of usage, and its date.
@@ -80,12 +81,13 @@ struct Level {
 impl Meter {
     pub(super) const fn new(kind: Kind, quota: Quota, drain: Drain) -> Self {
         let limit = quota.limit();
-        Self { kind, limit, period_us: quota.period().as_us(), capacity: limit, drain, align_us: None }
+        Self { kind, limit, period_us: quota.period().as_us(), capacity: limit, drain, grid: Grid::FirstCall }
     }
 
     pub(super) const fn set(&mut self, option: PolicyOption) {
         match (self.kind, option) {
-            (Kind::Fixed, PolicyOption::Align(offset_us)) => self.align_us = Some(offset_us),
+            (Kind::Fixed, PolicyOption::Align(offset_us)) => self.grid = Grid::Align(offset_us),
+            (Kind::Fixed, PolicyOption::Until(time)) => self.grid = Grid::Until(time),
             (Kind::Gcra, PolicyOption::Burst(units)) | (Kind::Bucket, PolicyOption::Capacity(units)) => {
                 self.capacity = units
             }
@@ -110,20 +112,6 @@ impl Meter {
 
     fn grains(&self, units: u64) -> u128 {
         u128::from(units) * u128::from(self.grains_per_unit())
-    }
-
-    /// The date of a level that begins at `now`: `now` itself, or the start of the aligned window that holds `now`.
-    #[inline]
-    fn start(&self, now: Instant) -> Instant {
-        let Some(offset_us) = self.align_us else { return now };
-        let period_us = self.period_us as i64;
-        // Both terms are less than a period in size, so one correction brings their difference back into 0 .. period.
-        let into_us = match now.as_us().rem_euclid(period_us) - offset_us {
-            into if into < 0 => into + period_us,
-            into if into >= period_us => into - period_us,
-            into => into,
-        };
-        Instant::from_us(now.as_us().saturating_sub(into_us))
     }
 
     /// The level at `now`: subtracts the usage that has drained since its date. A date in the future counts as `now`.
@@ -170,13 +158,6 @@ impl Meter {
         Level { at: level.at, used: level.used.saturating_sub(since_step_us.into()) }
     }
 
-    /// [`Self::advance`], after moving the level's date to the start of its aligned window, if windows are aligned.
-    #[inline]
-    fn advance_aligned(&self, level: Level, now: Instant) -> Level {
-        let at = if self.align_us.is_some() { self.start(level.at.min(now)) } else { level.at };
-        self.advance(Level { at, used: level.used }, now)
-    }
-
     /// How long until `grains` of the level's usage have drained, rounded up. `grains` must be at least 1.
     #[inline]
     fn until(&self, level: Level, now: Instant, grains: u128) -> Span {
@@ -220,7 +201,7 @@ impl Meter {
 /// A decoded record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
-    /// The policy that the record was written under, without the alignment, which records do not hold.
+    /// The policy that the record was written under, without the [`Grid`], which records do not hold.
     pub(super) meter: Meter,
     /// The level as [`Meter::written`] made it, to be read with [`Meter::read`].
     level: Level,
@@ -235,7 +216,8 @@ pub struct View<'a> {
     now: Instant,
     /// The level at `now`.
     level: Level,
-    /// The date of the level that [`Meter::read`] returned for the record; without a record, that of `level`.
+    /// The date of the level that [`Meter::read`] returned for the record; without a record, that of `level`. With
+    /// [`Grid::Until`], the date that the level would have if the record alone said when its window ends.
     recorded_at: Instant,
     /// See [`super::View::matches_policy`].
     pub(super) matches_policy: bool,
@@ -278,6 +260,9 @@ impl<'a> View<'a> {
                 let same = meter.drains_as(&old);
                 let level =
                     if same { meter.advance_aligned(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
+                if let Grid::Until(time) = meter.grid {
+                    return Self::of_until(meter, time, level, same, now);
+                }
                 (level, recorded.at, same && meter.start(recorded.at) == recorded.at)
             }
         };
@@ -343,18 +328,22 @@ impl<'a> View<'a> {
 
         let mut wait = Span::ZERO;
         if used > capacity && amount.takes_free_units() {
-            let denied = |wait| {
-                let (limit, remaining, reset) = (meter.capacity, meter.whole_units(free), meter.reset(level, now));
+            let denied = |wait, ahead| {
+                let (limit, remaining) = (meter.capacity, meter.whole_units(free));
+                let (wait, reset) = match meter.grid {
+                    Grid::Until(time) => self.denied_until(time, used - capacity, ahead, wait),
+                    _ => (wait, meter.reset(level, now)),
+                };
                 Ok((Decision { granted: 0, limit, remaining, wait, reset, retried: false }, super::Next::Keep))
             };
             let ahead = match amount {
-                Amount::Cost(n) if n > meter.capacity => return denied(Wait::Never),
+                Amount::Cost(n) if n > meter.capacity => return denied(Wait::Never, Span::ZERO),
                 Amount::Cost(_) => ahead,
                 _ => Span::ZERO,
             };
             wait = meter.until(level, now, used - capacity);
             if wait > ahead {
-                return denied(Wait::For(wait.saturating_sub(ahead)));
+                return denied(Wait::For(wait.saturating_sub(ahead)), ahead);
             }
             if meter.drain != Drain::Smooth {
                 // All units of a booking count in one window, so the booking uses up what is left of the windows before it.
@@ -388,10 +377,7 @@ impl<'a> View<'a> {
         let Self { meter, now, level, .. } = *self;
         let left = if used == 0 { meter.until(level, now, 1) } else { reset };
         let expires = now.checked_add(left).ok_or(Overflow)?;
-        // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
-        // the window's start further and further back.
-        let at = level.at.max(self.recorded_at.min(now));
-        let level = meter.written(Level { at, used }, now);
+        let level = meter.written(Level { at: self.dated(), used }, now);
         if !record::holds(level.used) {
             return Err(Overflow);
         }

@@ -48,6 +48,7 @@ pub(super) const SPEC: Spec = Spec {
         keyword: "SEGMENTS",
         value: OptionValue::Count { min: 1, max: MAX_SEGMENTS, option: PolicyOption::Segments },
     }],
+    options_exclude: false,
     min_len: MIN_RECORD,
     // The limit holds for windows of the actual times of the grants.
     charges_when_due: false,

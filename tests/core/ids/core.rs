@@ -4,7 +4,7 @@ use super::histories::{histories, segments, Mix, SECOND};
 use super::histories::{kinds, rule_changes, rules, starts, Action, Clock, ALL};
 use super::model::{Answer, Model};
 use super::rule::{calls, cases, note_reply, Call, Script};
-use crate::model::{Form, Rule, Silence};
+use crate::model::{Form, Rule, Silence, Windows};
 use proptest::prelude::*;
 use redis_rl::limiter::{
     self, Amount, Bytes, Change, Decision, Id, Instant, Overflow, RecordError, Request, SettleError, Span, Wait,
@@ -152,7 +152,11 @@ pub enum Stop {
 
 /// What determines the windows of FIXED.
 fn windows(rule: &Rule) -> (Form, u64) {
-    (rule.form, rule.period)
+    match rule.form {
+        // Callers with different times share the window in force.
+        Form::Fixed { windows: Windows::Until(_) } => (Form::Fixed { windows: Windows::Until(0) }, rule.period),
+        form => (form, rule.period),
+    }
 }
 
 impl Pair {
@@ -300,7 +304,8 @@ fn shortened(rules: &[Rule], mut calls: Vec<Timed>, expiring: bool) -> (Vec<Time
 
 /// Makes the same calls to the core and to the model, and expects the same answers.
 fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Result<(), TestCaseError> {
-    let (mut pair, mut clock) = (Pair::new(rules), Clock::new(start));
+    let rules: Vec<Rule> = rules.iter().map(|rule| rule.starting_at(start)).collect();
+    let (mut pair, mut clock) = (Pair::new(&rules), Clock::new(start));
     let (mut script, mut calls) = (Script::default(), Vec::new());
     for action in actions {
         let index = action.rule % rules.len();
@@ -321,7 +326,7 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
             Ok(None) => {}
             Err(Stop::Open) => break,
             Err(Stop::Differs(text)) => {
-                let (fewer, why) = shortened(rules, calls, expiring);
+                let (fewer, why) = shortened(&rules, calls, expiring);
                 let lines: Vec<_> = fewer.iter().map(|call| format!("{call:?}")).collect();
                 prop_assert!(false, "{why} ({text})\nrules {rules:?}\nexpiring {expiring}\n{}", lines.join("\n"));
                 break;
@@ -409,7 +414,7 @@ fn charge(key: &mut Key, rule: &Rule, now: i64, id: &[u8]) {
 #[test]
 fn one_id_more_than_a_key_remembers_forgets_the_oldest_and_nothing_else() {
     let forms = [
-        Form::Fixed { align: None },
+        Form::Fixed { windows: Windows::FirstCall },
         Form::Slide { segments: 65_536 },
         Form::Slide { segments: 3 },
         Form::Gcra { burst: None },
@@ -450,7 +455,7 @@ fn one_id_more_than_a_key_remembers_forgets_the_oldest_and_nothing_else() {
 #[test]
 fn a_limit_of_0_denies_retries_and_leaves_the_charge() {
     for form in [
-        Form::Fixed { align: None },
+        Form::Fixed { windows: Windows::FirstCall },
         Form::Slide { segments: 9 },
         Form::Gcra { burst: None },
         Form::Bucket { capacity: None, step: false },

@@ -1,6 +1,6 @@
 //! Random policies and random histories of charges with and without ids.
 
-use crate::model::{Form, Rule};
+use crate::model::{Form, Rule, Windows};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use redis_rl::limiter::{Kind, MAX_UNITS};
@@ -30,13 +30,23 @@ pub fn segments() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(65_536u64), 3 => 1..=10u64, 2 => 1..=1_000u64]
 }
 
+/// Where the windows of FIXED begin and end. The time of UNTIL counts from the start of the sequence.
+fn windows(period: u64) -> impl Strategy<Value = Windows> {
+    let (size, period) = (period as i64 - 1, period as i64);
+    let until = prop_oneof![3 => 0..=2 * period, 1 => -2 * period..=0, 2 => 2 * period..=9 * period];
+    prop_oneof![
+        2 => Just(Windows::FirstCall),
+        2 => (-size..=size).prop_map(Windows::Align),
+        3 => until.prop_map(Windows::Until),
+    ]
+}
+
 /// A policy of one algorithm.
 pub fn rules(kind: Kind) -> impl Strategy<Value = Rule> {
     (limits(), periods()).prop_flat_map(move |(limit, period)| {
         let limit = limit.min(kind.spec().max_limit);
-        let size = period as i64 - 1;
         match kind {
-            Kind::Fixed => proptest::option::of(-size..=size).prop_map(|align| Form::Fixed { align }).boxed(),
+            Kind::Fixed => windows(period).prop_map(|windows| Form::Fixed { windows }).boxed(),
             Kind::Slide => segments().prop_map(|segments| Form::Slide { segments }).boxed(),
             Kind::Gcra => capacities(limit).prop_map(|burst| Form::Gcra { burst }).boxed(),
             _ => (capacities(limit), any::<bool>()).prop_map(|(capacity, step)| Form::Bucket { capacity, step }).boxed(),
@@ -61,7 +71,7 @@ pub fn rule_changes(kind: Kind) -> impl Strategy<Value = Vec<Rule>> {
             let limit = scale(first.limit, limit, kind.spec().max_limit);
             let period = scale(first.period, period, 86_400 * SECOND).max(1_000);
             let form = match if same_form { first.form } else { other.form } {
-                Form::Fixed { align } => Form::Fixed { align: align.map(|offset| offset % period as i64) },
+                Form::Fixed { windows } => Form::Fixed { windows: windows.fit(period) },
                 Form::Gcra { burst } => Form::Gcra { burst: burst.map(|n| n.min(limit.saturating_mul(3)).min(MAX_UNITS)) },
                 form => form,
             };

@@ -4,7 +4,7 @@
 //! The levels and the decisions are those of [`crate::model`], which knows no ids.
 
 use crate::model::{
-    judge, outcomes, q, span, take, whole, Bucket, Entry, Fixed, Form, Gcra, Ledger, Meter, Rule, Silence, Slide, Q,
+    judge, outcomes, q, span, take, whole, Bucket, Entry, Fixed, Form, Gcra, Ledger, Meter, Rule, Silence, Slide, Windows, Q,
 };
 use num_bigint::BigInt;
 use num_traits::{Signed, Zero};
@@ -116,7 +116,9 @@ impl Holds for Fixed {
     }
 
     fn past(&self, charge: &Charge) -> bool {
-        q(BigInt::from(charge.due)) < self.start
+        let begins =
+            if matches!(self.rule.form, Form::Fixed { windows: Windows::Until(_) }) { &self.began } else { &self.start };
+        q(BigInt::from(charge.due)) < *begins
     }
 
     fn ended(&self, rule: &Rule, now: i64) -> Result<bool, Silence> {
@@ -304,7 +306,7 @@ impl<L: Holds> State<L> {
 
     /// The same under the policy of the last write.
     fn bring_as_written(self, now: i64) -> Result<Self, Silence> {
-        let rule = *self.ledger.rule();
+        let rule = self.ledger.rule().as_recorded();
         self.bring(&rule, now)
     }
 
@@ -371,7 +373,10 @@ pub fn call<L: Holds>(
     }
     let (charge, wait) = judge(&state.ledger, rule, request);
     if charge.is_zero() {
-        return Ok(state.answer(rule, 0, wait, false));
+        let refund = matches!(request.amount, Amount::Refund(_));
+        let answer = state.answer(rule, 0, wait, false);
+        let reset = if refund { answer.reset } else { span(state.ledger.reset_if_denied()) };
+        return Ok(Answer { reset, ..answer });
     }
     let due = match wait {
         Wait::For(wait) => wait.as_us(),

@@ -9,6 +9,7 @@ use crate::model::{survives, Key};
 const POLICIES: &[&str] = &[
     "FIXED 10 60s",
     "FIXED 1000000000000 3650d ALIGN -1h",
+    "FIXED 10 25h UNTIL 489000h",
     "SLIDE 10 60s",
     "SLIDE 4294967295 1ms SEGMENTS 3",
     "GCRA 10 60s",

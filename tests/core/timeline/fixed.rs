@@ -257,3 +257,131 @@ fn fixed_align() {
          70s     |                      | COST 1  | 0 10 0 50s 50s",
     );
 }
+
+#[test]
+fn fixed_until() {
+    timeline(
+        "the window ends at the time, whenever it began",
+        "10h       | FIXED 10 25h UNTIL 24h | COST 1  | 1 10 9 0 14h
+         20h       |                        | COST 9  | 9 10 0 0 4h
+         24h-1us   |                        | COST 1  | 0 10 0 1us 1us
+         24h       | FIXED 10 25h UNTIL 48h | COST 1  | 1 10 9 0 24h",
+    );
+    timeline(
+        "a fast clock states the next day's end, and changes nothing",
+        "10h       | FIXED 10 25h UNTIL 24h | COST 8  | 8 10 2 0 14h
+         24h-5s    | FIXED 10 25h UNTIL 48h | COST 2  | 2 10 0 0 5s
+         24h-1s    |                        | COST 1  | 0 10 0 1s 1s
+         24h       |                        | COST 1  | 1 10 9 0 24h",
+    );
+    timeline(
+        "without a window in force, a fast clock opens the next day's",
+        "24h-5s    | FIXED 10 25h UNTIL 48h | COST 8  | 8 10 2 0 24h+5s
+         24h-1s    | FIXED 10 25h UNTIL 24h | COST 1  | 1 10 1 0 1s
+         24h       | FIXED 10 25h UNTIL 48h | COST 10 | 10 10 0 0 24h",
+    );
+    timeline(
+        "a slow clock states a time that has passed: the end is provisional, until a right clock corrects it",
+        "24h+5s    | FIXED 10 25h UNTIL 24h | COST 1  | 1 10 9 0 25h-5s
+         25h       |                        | COST 1  | 1 10 8 0 24h
+         26h       | FIXED 10 25h UNTIL 48h | COST 1  | 1 10 7 0 22h
+         26h       | FIXED 10 25h UNTIL 24h | COST 1  | 1 10 6 0 22h
+         26h       | FIXED 10 25h           | COST 1  | 1 10 5 0 22h
+         48h       | FIXED 10 25h UNTIL 72h | COST 10 | 10 10 0 0 24h",
+    );
+    timeline("a time that is now has passed", "24h       | FIXED 10 25h UNTIL 24h | COST 1  | 1 10 9 0 25h");
+    timeline(
+        "a time that passed long ago: the fewest whole periods that lie ahead",
+        "100h      | FIXED 10 25h UNTIL 24h | COST 1  | 1 10 9 0 24h
+         124h-1us  |                        | COST 10 | 0 10 9 1us 1us
+         124h      |                        | COST 10 | 10 10 0 0 25h",
+    );
+    timeline(
+        "more than one period ahead counts as one",
+        "0         | FIXED 10 25h UNTIL 26h | COST 1  | 1 10 9 0 25h
+         1h        |                        | COST 1  | 1 10 8 0 24h
+         25h       |                        | COST 1  | 1 10 9 0 1h",
+    );
+    timeline(
+        "a denial corrects nothing, and its wait is that until the end in the record",
+        "24h+5s    | FIXED 10 25h UNTIL 24h | COST 10             | 10 10 0 0 25h-5s
+         26h       | FIXED 10 25h UNTIL 48h | COST 1              | 0 10 0 23h 23h
+         26h       |                        | UPTO 1              | 0 10 0 23h 23h
+         26h       |                        | COST 11             | 0 10 0 never 23h
+         48h       |                        | COST 1              | 0 10 0 1h 1h
+         48h       | FIXED 10 25h UNTIL 72h | COST 1              | 0 10 0 1h 1h
+         49h       |                        | COST 1              | 1 10 9 0 23h",
+    );
+    timeline(
+        "a grant of any kind corrects the end",
+        "24h+5s    | FIXED 10 25h UNTIL 24h | COST 10             | 10 10 0 0 25h-5s
+         26h       | FIXED 10 25h UNTIL 48h | REFUND 1            | 1 10 1 0 22h
+         26h       | FIXED 10 25h           | COST 2              | 0 10 1 22h 22h",
+    );
+    timeline(
+        "a debt is paid at the end and at each whole period after",
+        "10h       | FIXED 10 25h UNTIL 24h | FORCE 25            | 25 10 0 0 64h
+         23h       |                        | COST 1              | 0 10 0 26h 51h
+         24h       | FIXED 10 25h            | COST 1              | 0 10 0 25h 50h
+         49h       |                        | COST 1              | 1 10 4 0 25h",
+    );
+    timeline(
+        "bookings lie a period apart; a right clock brings the next ones closer",
+        "10h       | FIXED 10 25h UNTIL 24h | COST 8              | 8 10 2 0 14h
+         10h       |                        | COST 5 RESERVE 13h  | 0 10 2 1h 14h
+         10h       |                        | COST 5 RESERVE 14h  | 5 10 0 14h 39h
+         10h       |                        | COST 8 RESERVE 40h  | 8 10 0 39h 64h
+         24h       | FIXED 10 25h UNTIL 48h | COST 2 RESERVE 24h  | 2 10 0 24h 49h
+         48h       | FIXED 10 25h UNTIL 72h | COST 1              | 0 10 0 25h 25h
+         48h       |                        | REFUND 1            | 1 10 1 0 24h",
+    );
+    timeline(
+        "a booking can be made before the time, under the sooner end",
+        "24h+5s    | FIXED 10 25h UNTIL 24h | COST 10             | 10 10 0 0 25h-5s
+         26h       | FIXED 10 25h UNTIL 48h | COST 1 RESERVE 20h  | 0 10 0 2h 23h
+         28h       |                        | COST 1 RESERVE 20h  | 1 10 0 20h 45h",
+    );
+    timeline(
+        "the period changes: the end stays",
+        "10h       | FIXED 10 25h UNTIL 24h | COST 8              | 8 10 2 0 14h
+         11h       | FIXED 10 30h UNTIL 24h | COST 1              | 1 10 1 0 13h
+         12h       | FIXED 10 20h UNTIL 30h | COST 1              | 1 10 0 0 12h
+         13h       | FIXED 10 20h UNTIL 5h  | COST 1              | 0 10 0 11h 11h",
+    );
+    timeline(
+        "a period that is shorter than what is left counts as the longest that a window can be",
+        "10h       | FIXED 10 25h UNTIL 24h | COST 8              | 8 10 2 0 14h
+         11h       | FIXED 10 5h UNTIL 24h  | COST 1              | 1 10 1 0 5h",
+    );
+    timeline(
+        "the limit changes: usage is carried, the end stays",
+        "10h       | FIXED 10 25h UNTIL 24h | COST 10             | 10 10 0 0 14h
+         11h       | FIXED 15 25h UNTIL 24h | COST 6              | 0 15 5 13h 13h
+         11h       |                        | COST 5              | 5 15 0 0 13h
+         12h       | FIXED 4 25h UNTIL 24h  | COST 1              | 0 4 0 12h 12h
+         24h       | FIXED 4 25h UNTIL 48h  | COST 4              | 4 4 0 0 24h",
+    );
+    timeline(
+        "from and to windows of other kinds",
+        "10h       | FIXED 10 24h           | COST 5              | 5 10 5 0 24h
+         11h       | FIXED 10 24h UNTIL 24h | COST 1              | 1 10 4 0 13h
+         12h       | FIXED 10 24h           | COST 1              | 1 10 3 0 12h
+         13h       | FIXED 10 24h ALIGN 0   | COST 1              | 1 10 2 0 11h
+         14h       | FIXED 10 24h UNTIL 20h | COST 1              | 1 10 1 0 6h
+         20h       | FIXED 10 24h UNTIL 44h | COST 1              | 1 10 9 0 24h",
+    );
+    timeline(
+        "REFUND keeps the window, and gives back nothing where nothing is used",
+        "10h       | FIXED 10 25h UNTIL 24h | REFUND 1            | 0 10 10 0 0
+         10h       |                        | COST 3              | 3 10 7 0 14h
+         11h       |                        | REFUND 9            | 3 10 10 0 0
+         12h       | FIXED 10 25h           | COST 1              | 1 10 9 0 12h",
+    );
+    timeline(
+        "the clock steps back: a window that would begin later begins now, and a right time shortens it",
+        "100h      | FIXED 10 25h UNTIL 120h | COST 10            | 10 10 0 0 20h
+         50h       |                         | COST 1             | 0 10 0 25h 25h
+         50h       | FIXED 10 25h UNTIL 72h  | FORCE 1            | 1 10 0 0 47h
+         72h       | FIXED 10 25h UNTIL 96h  | COST 1             | 1 10 8 0 24h",
+    );
+}

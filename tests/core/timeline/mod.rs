@@ -15,7 +15,7 @@ mod slide;
 
 use redis_rl::limiter::{Amount, Decision, Request, Span, Wait};
 
-use crate::model::{Form, Key, Model, Rule};
+use crate::model::{Form, Key, Model, Rule, Windows};
 
 /// A booking that may be arbitrarily far ahead.
 const BOOKING: Request = Request { ahead: Span::from_us(u64::MAX), ..Request::now(Amount::Cost(1)) };
@@ -54,7 +54,11 @@ fn rule(text: &str) -> Rule {
     let words: Vec<&str> = text.split_whitespace().collect();
     let option = |keyword| words.iter().position(|word| *word == keyword).map(|at| words.get(at + 1).copied().unwrap_or(""));
     let form = match words[0] {
-        "FIXED" => Form::Fixed { align: option("ALIGN").map(time) },
+        "FIXED" => {
+            let align = option("ALIGN").map(|offset| Windows::Align(time(offset)));
+            let until = option("UNTIL").map(|end| Windows::Until(time(end)));
+            Form::Fixed { windows: align.or(until).unwrap_or(Windows::FirstCall) }
+        }
         "SLIDE" => Form::Slide { segments: option("SEGMENTS").map_or(65_536, count) },
         "GCRA" => Form::Gcra { burst: option("BURST").map(count) },
         "BUCKET" => Form::Bucket { capacity: option("CAPACITY").map(count), step: option("STEP").is_some() },

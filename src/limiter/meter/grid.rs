@@ -1,0 +1,135 @@
+//! Where the windows of FIXED begin and end.
+//!
+//! `UNTIL time`: a window ends when its callers say, such as at midnight in Berlin or on the first of the month. The record
+//! holds such a window like any other, dated one period before its end. So it needs no field for the end, and callers without
+//! `UNTIL` see a window with the same end. The end is at most one period ahead, so the date is never in the future.
+//!
+//! Callers can be wrong about the time, by seconds: at midnight some still state the end of the day that is over, and some
+//! state the end of the next day too soon. So the window in force is only ever shortened, and a time that has passed
+//! shortens nothing.
+
+use super::{Level, Meter, View};
+use crate::limiter::{Instant, Span, Wait};
+
+/// [`Drain::Windows`]: where windows begin and end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::limiter) enum Grid {
+    /// A window begins with its first call.
+    FirstCall,
+    /// Windows begin at each multiple of the period since the Unix epoch, shifted by this many microseconds.
+    Align(i64),
+    /// The window ends at this moment: see [the module](self).
+    Until(Instant),
+}
+
+impl Meter {
+    /// The date of a level that begins at `now`: `now` itself, or the start of the aligned window that holds `now`, or a period
+    /// before the end that the policy states.
+    #[inline]
+    pub(super) fn start(&self, now: Instant) -> Instant {
+        let offset_us = match self.grid {
+            Grid::FirstCall => return now,
+            Grid::Align(offset_us) => offset_us,
+            Grid::Until(time) => return self.start_until(time, now),
+        };
+        let period_us = self.period_us as i64;
+        // Both terms are less than a period in size, so one correction brings their difference back into 0 .. period.
+        let into_us = match now.as_us().rem_euclid(period_us) - offset_us {
+            into if into < 0 => into + period_us,
+            into if into >= period_us => into - period_us,
+            into => into,
+        };
+        Instant::from_us(now.as_us().saturating_sub(into_us))
+    }
+
+    /// [`Self::advance`], after moving the level's date to the start of its aligned window, if windows are aligned.
+    #[inline]
+    pub(super) fn advance_aligned(&self, level: Level, now: Instant) -> Level {
+        let at = match self.grid {
+            Grid::Align(_) => self.start(level.at.min(now)),
+            Grid::FirstCall | Grid::Until(_) => level.at,
+        };
+        self.advance(Level { at, used: level.used }, now)
+    }
+
+    /// See [`Policy::is_too_far_ahead`](crate::limiter::Policy::is_too_far_ahead).
+    #[inline(always)]
+    pub(in crate::limiter) const fn is_too_far_ahead(&self, now: Instant) -> bool {
+        matches!(self.grid, Grid::Until(time) if time.since(now).as_us() > 2 * self.period_us)
+    }
+
+    /// The date of a window that begins at `now` and ends at `time`, at the latest after one period. If `time` has passed, the
+    /// window ends at `time` plus as many whole periods as are needed.
+    #[cold]
+    pub(super) fn start_until(&self, time: Instant, now: Instant) -> Instant {
+        let period = Span::from_us(self.period_us);
+        if time > now {
+            time.min(now.saturating_add(period)).saturating_sub(period)
+        } else {
+            now.saturating_sub(Span::from_us(now.since(time).as_us() % self.period_us))
+        }
+    }
+
+    /// With [`Grid::Until`], the date under this policy of a window that has the date `at` under the policy `old`: the window
+    /// keeps its end. Otherwise a window keeps its beginning, so this is `at` itself.
+    pub(super) fn with_end_of(&self, old: &Self, at: Instant) -> Instant {
+        match self.grid {
+            Grid::Until(_) => at.saturating_add(Span::from_us(old.period_us)).saturating_sub(Span::from_us(self.period_us)),
+            Grid::FirstCall | Grid::Align(_) => at,
+        }
+    }
+}
+
+impl<'a> View<'a> {
+    /// The date of the level for the record.
+    #[inline(always)]
+    pub(super) fn dated(&self) -> Instant {
+        match self.meter.grid {
+            // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
+            // the window's start further and further back.
+            Grid::Align(_) => self.level.at.max(self.recorded_at.min(self.now)),
+            Grid::FirstCall | Grid::Until(_) => self.level.at,
+        }
+    }
+
+    /// The view of a record whose level is `level` if the record alone says when its window ends. The window in force ends at
+    /// `time`, if that is sooner and lies ahead.
+    #[cold]
+    pub(super) fn of_until(meter: &'a Meter, time: Instant, level: Level, matches_policy: bool, now: Instant) -> Self {
+        let at = if time > now { level.at.min(meter.start_until(time, now)) } else { level.at };
+        let recorded_at = level.at;
+        Self { meter, now, level: Level { at, used: level.used }, recorded_at, matches_policy, ids: None }
+    }
+
+    /// The wait and the reset of a denied call whose policy has [`Grid::Until`], and which fits when `over` grains have drained.
+    ///
+    /// A denial does not write a sooner end into the record. Once `time` has passed, the same call shortens nothing, so it is
+    /// denied until the end in the record. Only a booking can be made before `time`, under the sooner end.
+    #[cold]
+    pub(super) fn denied_until(&self, time: Instant, over: u128, ahead: Span, wait: Wait) -> (Wait, Span) {
+        let Self { meter, now, level, recorded_at, .. } = *self;
+        let recorded = Level { at: recorded_at, used: level.used };
+        let reset = meter.reset(recorded, now);
+        if wait == Wait::Never {
+            return (wait, reset);
+        }
+        let by_record = meter.until(recorded, now, over).saturating_sub(ahead);
+        // The windows in the record that end before `time`. The one after them ends at `time`.
+        let period_us = i128::from(meter.period_us);
+        let end_us = i128::from(recorded.at.as_us()) + period_us;
+        let time_us = i128::from(time.as_us());
+        let whole = (time_us - end_us).max(0).unsigned_abs().div_ceil(meter.period_us.into());
+        let more = over.div_ceil(meter.grains(meter.limit)).saturating_sub(whole);
+        let mut wait = by_record;
+        if more > 0 {
+            let begins_us = if whole == 0 { now.as_us().into() } else { end_us + (whole as i128 - 1) * period_us };
+            let later_us = i128::try_from(more - 1).unwrap_or(i128::MAX).saturating_mul(period_us);
+            let booked_us = later_us.saturating_add(time_us - i128::from(ahead.as_us())).max(begins_us);
+            let booked = Instant::saturating(booked_us);
+            if now < booked && booked < time {
+                wait = wait.min(booked.since(now));
+            }
+        }
+        (Wait::For(wait), reset)
+    }
+}

@@ -8,7 +8,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes matrix servers sanitize fuzz mutants chaos differential instructions core waiters bench bench-report demo plots build deps lint fmt clean
+.PHONY: help run test busy bare recipes matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo plots build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,10 @@ CHAOS ?= 120
 SEED ?= $(shell date +%s)
 chaos: ## Run a cluster under load for CHAOS=120 seconds, with kills, failovers, restarts and slot moves that SEED determines
 	@scripts/tool.sh chaos --seconds "$(CHAOS)" --seed "$(SEED)"
+
+LINES ?= 10000000
+lines: ## Simulate calls that wait in the lines of several keys, in LINES=10000000 steps from SEED on; a finding names its seed
+	@STEPS="$(LINES)" SEED="$(SEED)" scripts/lines.sh
 
 # A commit. The texts of RL.HELP and COMMAND DOCS are compared, too; TEXTS=no leaves them out.
 BASE ?=

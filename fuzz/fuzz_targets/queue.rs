@@ -2,10 +2,12 @@
 //! differ and writes are paused. In no case is a client overtaken, granted too early or forgotten.
 #![no_main]
 
+use std::sync::Arc;
+
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use redis_rl::limiter::{self, Amount, Bytes, Decision, Instant, Policy, RecordError, Request, Span, Wait};
-use redis_rl::queue::{KeyState, Queues, Waiter};
+use redis_rl::queue::{self, KeyState, Queues, Rules, Waiter};
 use redis_rl_fuzz::model::{Form, Key, Rule, Windows};
 use redis_rl_fuzz::steps::{Change, DecideError, Steps};
 use redis_rl_fuzz::{rules, units};
@@ -27,6 +29,8 @@ const MAX_EVENTS: usize = 120;
 enum Event {
     /// A call under one of the rules, and how many microseconds it would wait.
     Call(usize, Amount, u64),
+    /// A call with two keys, each under one of the rules, the units that it takes from each, and how many microseconds it would wait.
+    CallBoth([(usize, u64); 2], u64),
     Leave(usize),
     Pass(u64),
     /// The timer fires, late by so many microseconds.
@@ -45,7 +49,14 @@ enum Event {
 
 fn event(u: &mut Unstructured<'_>) -> Result<Event> {
     Ok(match u.int_in_range(0..=31u8)? {
-        0..=9 => {
+        0..=2 => {
+            let mut wants = [(0, 0); 2];
+            for want in &mut wants {
+                *want = (u.int_in_range(0..=3)?, units(u, 8)?);
+            }
+            Event::CallBoth(wants, u.int_in_range(1..=3_000 * MS)?)
+        }
+        3..=9 => {
             let (rule, n) = (u.int_in_range(0..=3)?, units(u, 8)?);
             let patience = if u.arbitrary()? { u.int_in_range(1..=50 * MS)? } else { u.int_in_range(1..=3_000 * MS)? };
             Event::Call(rule, if u.ratio(1, 3)? { Amount::UpTo(n) } else { Amount::Cost(n) }, patience)
@@ -92,19 +103,18 @@ impl<'a> Arbitrary<'a> for Play {
 }
 
 /// A client that waits, as this target records it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Client {
     number: u32,
-    policy: Policy,
-    amount: Amount,
+    /// The places of its keys, and what it takes from each.
+    wants: Vec<(usize, Policy, Amount)>,
     deadline: Instant,
 }
 
-/// A key, the clients that wait for it in the order of arrival, and the times and units of its grants.
+/// A key, and the times and units of its grants.
 #[derive(Default)]
 struct Place {
     key: Key,
-    waiting: Vec<Client>,
     grants: Vec<(Instant, u64)>,
     /// Whether units were forced or refunded, the key was deleted or expired early, or the clock stepped.
     changed_by_hand: bool,
@@ -129,6 +139,10 @@ impl KeyState for Place {
 
     fn other_cost(held: u64) -> DecideError {
         unreachable!("no lease of {held} units")
+    }
+
+    fn fits(_: usize) -> bool {
+        true
     }
 
     fn commit(&mut self, change: &limiter::Change, bytes: &Bytes, now: Instant) -> std::result::Result<(), DecideError> {
@@ -156,6 +170,8 @@ struct World {
     most: usize,
     places: [Place; 3],
     queues: Queues<u32>,
+    /// The clients that wait, in the order of arrival.
+    waiting: Vec<Client>,
     now: Instant,
     /// When a timer last found writes paused.
     paused: Instant,
@@ -170,28 +186,54 @@ impl World {
         place
     }
 
-    fn call(&mut self, at: usize, rule: usize, amount: Amount, patience: Span) {
-        let (now, number, (db, name)) = (self.now, self.next, NAMES[at]);
-        let (policy, request) = (self.rules[rule % self.rules.len()].policy(), Request::now(amount));
-        let queued = self.queues.has_waiters(db, name);
-        let place = self.place(at);
-        assert_eq!(queued, !place.waiting.is_empty());
-        let Ok(decision) = place.peek(&policy, now, request) else { return };
-        let Wait::For(need) = decision.wait else { return };
-        if decision.granted > 0 && !queued {
-            let outcome = policy.decide(place.key.value.as_deref(), now, request).expect("the same decision as the peek");
-            place.apply(&outcome.change, now);
-            return place.grants.push((now, outcome.decision.granted));
+    /// A call whose keys are at these places.
+    fn call(&mut self, wants: Vec<(usize, Policy, Amount)>, patience: Span) {
+        let (now, number) = (self.now, self.next);
+        let mut granted = true;
+        for &(at, policy, amount) in &wants {
+            let (db, name) = NAMES[at];
+            let queued = self.queues.has_waiters(db, name);
+            let Ok(decision) = self.place(at).peek(&policy, now, Request::now(amount)) else { return };
+            let Wait::For(need) = decision.wait else { return };
+            granted &= decision.granted > 0 && !queued;
+            if need > patience {
+                return;
+            }
         }
-        if need > patience {
+        if granted {
+            for (at, policy, amount) in wants {
+                let place = &mut self.places[at];
+                let decided = policy.decide(place.key.value.as_deref(), now, Request::now(amount));
+                let outcome = decided.expect("the same decision as the peek");
+                place.apply(&outcome.change, now);
+                place.grants.push((now, outcome.decision.granted));
+            }
             return;
         }
         let deadline = now.saturating_add(patience);
-        place.waiting.push(Client { number, policy, amount, deadline });
         self.next += 1;
-        let waiter = Waiter { client: number, policy, amount, names_amount: true, id: None, joined: now, deadline };
-        self.queues.join(db, name, waiter, &self.places[at], now.saturating_add(need));
+        let rule = |&(at, policy, amount): &(usize, Policy, Amount)| queue::Rule {
+            key: NAMES[at].1.into(),
+            policy,
+            amount,
+            names_amount: true,
+        };
+        let rules =
+            if wants.len() == 1 { Rules::One(rule(&wants[0])) } else { Rules::All(wants.iter().map(rule).collect()) };
+        let waiter = Waiter { client: number, db: NAMES[wants[0].0].0, rules, id: None, joined: now, deadline };
+        let keys = self.take(wants.iter().map(|want| want.0));
+        self.queues.join(waiter, &keys);
+        self.put(wants.iter().map(|want| want.0), keys);
+        self.waiting.push(Client { number, wants, deadline });
         assert!(self.queues.next_wake().is_some_and(|wakes| wakes <= deadline));
+    }
+
+    fn take(&mut self, places: impl Iterator<Item = usize>) -> Vec<Place> {
+        places.map(|at| std::mem::take(self.place(at))).collect()
+    }
+
+    fn put(&mut self, places: impl Iterator<Item = usize>, keys: Vec<Place>) {
+        places.zip(keys).for_each(|(at, place)| self.places[at] = place);
     }
 
     fn act(&mut self, at: usize, rule: usize, amount: Amount) {
@@ -219,10 +261,10 @@ impl World {
         self.now = moved(self.now);
         self.paused = moved(self.paused);
         for place in &mut self.places {
-            place.waiting.iter_mut().for_each(|client| client.deadline = moved(client.deadline));
             place.grantable_since = None;
             place.changed_by_hand = true;
         }
+        self.waiting.iter_mut().for_each(|client| client.deadline = moved(client.deadline));
         self.queues.clock_stepped(us, self.now);
     }
 
@@ -230,28 +272,35 @@ impl World {
         let (now, most) = (self.now, self.most);
         let late = self.queues.next_wake().map_or(Span::ZERO, |wakes| now.since(wakes));
         for round in 0.. {
-            let Some((id, db, name)) = self.queues.next_queue(now) else { break };
-            assert!(round < 1_000, "the timer fires again and again without an end");
-            let at = NAMES.iter().position(|&known| known == (db, &*name)).expect("a key that clients wait for");
-            self.place(at);
-            let place = &mut self.places[at];
-            for (waiter, answer) in self.queues.serve(id, place, now, may_grant, most) {
+            let Some(task) = self.queues.next_task(now) else { break };
+            assert!(round < 10_000, "the timer fires again and again without an end");
+            let place = |name: &Arc<[u8]>| NAMES.iter().position(|&known| known == (task.db, &**name)).expect("a known key");
+            let places: Vec<usize> = task.keys.iter().map(place).collect();
+            let mut lines: Vec<_> = places.iter().map(|&at| self.queues.line(NAMES[at].0, NAMES[at].1)).collect();
+            let mut keys = self.take(places.iter().copied());
+            let answers = self.queues.serve(&task, &mut keys, now, may_grant, most);
+            self.put(places.iter().copied(), keys);
+            for (waiter, answer) in answers {
                 let index =
-                    place.waiting.iter().position(|client| client.number == waiter.client).expect("a client that waits");
-                let client = place.waiting.remove(index);
-                let Ok(decision) = answer else { continue };
-                if decision.granted > 0 {
+                    self.waiting.iter().position(|client| client.number == waiter.client).expect("a client that waits");
+                let client = self.waiting.remove(index);
+                lines.iter_mut().for_each(|line| line.retain(|&number| number != client.number));
+                let Ok(rows) = answer else { continue };
+                if rows.iter().all(|row| row.granted > 0) {
                     assert!(may_grant, "granted in a pause");
                     assert!(now <= client.deadline.saturating_add(late), "{client:?} was granted too late, at {now:?}");
-                    assert_eq!(index, 0, "{client:?} passed {:?}", place.waiting[0]);
-                    place.grants.push((now, decision.granted));
+                    let passed = lines.iter().flatten().find(|&&number| number < client.number);
+                    assert_eq!(passed, None, "{client:?} passed another client");
+                    for (&(at, ..), row) in client.wants.iter().zip(&rows) {
+                        self.places[at].grants.push((now, row.granted));
+                    }
                 } else {
                     assert!(client.deadline <= now, "{client:?} was denied before its timeout, at {now:?}");
-                    assert!(decision.wait >= Wait::For(Span::from_us(MS)));
+                    assert!(rows.iter().any(|row| row.wait >= Wait::For(Span::from_us(MS))));
                 }
             }
         }
-        assert_eq!(self.queues.len(), self.places.iter().map(|place| place.waiting.len()).sum::<usize>());
+        assert_eq!(self.queues.len(), self.waiting.len());
         if !may_grant {
             self.paused = now;
             self.places.iter_mut().for_each(|place| place.grantable_since = None);
@@ -260,20 +309,24 @@ impl World {
         }
     }
 
-    /// Checks the state right after the timer: the first client can't be granted, no client's timeout is over, and the timer
-    /// is set for the next event.
+    /// Checks the state right after the timer: no client's timeout is over, the timer is set for the next event, and the first
+    /// client of the line can't be granted if the key is its only one.
     fn no_waiter_is_forgotten(&mut self, at: usize, late: Span) {
         let exact = self.rules.len() == 1 && self.now.since(self.paused) > PAUSE;
         let (now, wakes) = (self.now, self.queues.next_wake());
+        for client in &self.waiting {
+            assert!(now < client.deadline && wakes.is_some_and(|wakes| wakes <= client.deadline), "{client:?}");
+        }
+        let first = self.queues.line(NAMES[at].0, NAMES[at].1).first().copied();
+        let first = self.waiting.iter().find(|client| Some(client.number) == first).cloned();
         let place = self.place(at);
-        let Some(&first) = place.waiting.first() else { return };
-        let deadline = place.waiting.iter().map(|client| client.deadline).min().expect("a client waits");
+        let Some(first) = first.filter(|client| client.wants.len() == 1) else { return };
+        let (_, policy, amount) = first.wants[0];
+        let Ok(decision) = place.peek(&policy, now, Request::now(amount)) else { return };
         let wakes = wakes.expect("a time, as a client waits");
-        assert!(now < deadline && wakes <= deadline);
-        let Ok(decision) = place.peek(&first.policy, now, Request::now(first.amount)) else { return };
         if decision.granted > 0 {
             assert!(!exact, "{first:?} could be granted at {now:?}");
-            // Units that were used under another limit may become free a little earlier than the wait said, and the queue
+            // Units that were used under another limit may become free a little earlier than the wait said, and the line
             // gets no notice when a pause ends.
             let since = place.grantable_since.filter(|&(number, _)| number == first.number && late == Span::ZERO);
             let (_, since) = *place.grantable_since.insert(since.unwrap_or((first.number, now)));
@@ -324,16 +377,26 @@ fn nothing_is_granted_twice(rule: &Rule, grants: &[(Instant, u64)]) {
 fuzz_target!(|play: Play| {
     let Play { rules, most, events } = play;
     let now = Instant::from_us(1_760_000_000_000_000);
-    let (places, queues) = Default::default();
-    let mut world = World { rules, most, places, queues, now, paused: Instant::from_us(0), next: 0 };
+    let (places, queues, waiting) = Default::default();
+    let mut world = World { rules, most, places, queues, waiting, now, paused: Instant::from_us(0), next: 0 };
     for (at, event) in events {
         let (db, name) = NAMES[at];
         match event {
-            Event::Call(rule, amount, patience) => world.call(at, rule, amount, Span::from_us(patience)),
+            Event::Call(rule, amount, patience) => {
+                let policy = world.rules[rule % world.rules.len()].policy();
+                world.call(vec![(at, policy, amount)], Span::from_us(patience));
+            }
+            Event::CallBoth(wants, patience) => {
+                // The first two keys are in one database.
+                let want = |(at, &(rule, units)): (usize, &(usize, u64))| {
+                    (at, world.rules[rule % world.rules.len()].policy(), Amount::Cost(units))
+                };
+                let wants = wants.iter().enumerate().map(want).collect();
+                world.call(wants, Span::from_us(patience));
+            }
             Event::Leave(index) => {
-                let waiting = &mut world.places[at].waiting;
-                if !waiting.is_empty() {
-                    let client = waiting.remove(index % waiting.len());
+                if !world.waiting.is_empty() {
+                    let client = world.waiting.remove(index % world.waiting.len());
                     let left = world.queues.leave(client.number, world.now).expect("it waits");
                     assert_eq!((left.client, left.deadline), (client.number, client.deadline));
                     assert!(world.queues.leave(client.number, world.now).is_none());
@@ -364,11 +427,11 @@ fuzz_target!(|play: Play| {
             Event::WakeAll => world.queues.wake_all(world.now),
             Event::Step(us) => world.step(us),
             Event::Dismiss => {
-                if let Some((id, db, name)) = world.queues.next_queue(world.now) {
-                    let at = NAMES.iter().position(|&known| known == (db, &*name)).expect("a known key");
-                    let waiting = world.places[at].waiting.drain(..).map(|client| client.number);
-                    assert_eq!(world.queues.dismiss(id), waiting.collect::<Vec<_>>());
-                    assert!(!world.queues.has_waiters(db, &name));
+                if let Some(task) = world.queues.next_task(world.now) {
+                    let gone = world.queues.dismiss(&task, world.now);
+                    assert!(!gone.is_empty());
+                    world.waiting.retain(|client| !gone.contains(&client.number));
+                    assert_eq!(world.queues.len(), world.waiting.len());
                 }
             }
         }
@@ -383,6 +446,6 @@ fuzz_target!(|play: Play| {
         world.now = world.now.max(wakes);
         world.fire(true);
     }
-    assert!(world.queues.is_empty() && world.places.iter().all(|place| place.waiting.is_empty()));
+    assert!(world.queues.is_empty() && world.waiting.is_empty());
     assert!(!NAMES.iter().any(|(db, name)| world.queues.has_waiters(*db, name)));
 });

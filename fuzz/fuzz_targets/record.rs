@@ -4,7 +4,7 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use redis_rl::limiter::{inspect, Amount, Fact, Instant, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
-use redis_rl_fuzz::model::{survives, Form, Key, Rule};
+use redis_rl_fuzz::model::{survives, Form, Key, Rule, Windows};
 use redis_rl_fuzz::steps::{Change, Outcome, Steps};
 use redis_rl_fuzz::{rule, rules, start, units, Call, Clock};
 

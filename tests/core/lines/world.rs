@@ -388,6 +388,10 @@ impl World {
                 let quota = Quota::new(limit, policy.period()).expect("a quota");
                 policy = policy.kind().policy(quota).expect("a policy");
             }
+            if policy.kind() == Kind::Fixed && self.shape.mixed && self.rng.bool() {
+                let ahead = Span::from_us(self.rng.u64(..policy.period().as_us()));
+                policy = policy.with(PolicyOption::Until(self.now.saturating_add(ahead)));
+            }
             let units = if self.rng.bool() { 1 } else { self.rng.u64(1..=policy.limit()) };
             let upto = count == 1 && policy.kind() != Kind::Lease && self.rng.u8(..4) == 0;
             Want { key, policy, amount: if upto { Amount::UpTo(units) } else { Amount::Cost(units) } }

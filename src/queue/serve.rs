@@ -192,7 +192,8 @@ impl<C: Client> Queues<C> {
         let Some(waiter) = self.waiters.get(&number) else { return };
         for (rule, key) in waiter.rules.iter().zip(keys) {
             let Some(id) = self.lines.id(waiter.db, &rule.key) else { continue };
-            if self.lines.get(id).is_some_and(|line| line.contains(number) && line.is_first(number)) {
+            // A line with retries is served at once, before its first client.
+            if self.lines.get(id).is_some_and(|line| line.is_first(number) && line.next() == Some(number)) {
                 self.lines.wake_at(id, due.min(key.expires().unwrap_or(Instant::MAX)));
             }
         }

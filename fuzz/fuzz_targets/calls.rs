@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use redis_rl::limiter::MAX_PERIOD;
 use redis_rl_fuzz::model::{Key, Model, Rule, Silence};
 use redis_rl_fuzz::steps::DecideError;
-use redis_rl_fuzz::{rules, start, Call, Clock, Step};
+use redis_rl_fuzz::{is_refused, rules, start, starting, Call, Clock, Step};
 
 /// The most calls in a sequence. The model computes with rational numbers, which is slow: so many calls take about a
 /// millisecond.
@@ -27,6 +27,7 @@ struct Play {
 impl<'a> Arbitrary<'a> for Play {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
         let (rules, start, expiring) = (rules(u)?, start(u)?, u.arbitrary()?);
+        let rules = starting(rules, start);
         let mut calls = Vec::new();
         while !u.is_empty() && calls.len() < MAX_CALLS {
             calls.push(u.arbitrary()?);
@@ -48,6 +49,9 @@ fuzz_target!(|play: Play| {
         let request = clock.next(call, rule, &key);
         if clock.now > LAST {
             break;
+        }
+        if is_refused(rule, clock.now) {
+            continue;
         }
         if expiring {
             key.expire(clock.now);

@@ -57,12 +57,27 @@ fn short_and_printable(text: &str) {
     assert!(text.starts_with("ERR ") && text.len() <= 256 && printable, "{text:?}");
 }
 
-/// Checks that a rule takes units only as `Cost`, or as `UpTo` if the command has that too, and that it never waits.
-fn only_takes(rule: &Rule, upto: bool) {
-    let known = matches!(rule.request.amount, Amount::Cost(_)) || upto && matches!(rule.request.amount, Amount::UpTo(_));
-    assert!(known && rule.request.ahead == Span::ZERO && rule.block.is_none(), "{rule:?}");
-    assert!(rule.request.id.is_none() && !rule.renew, "{rule:?}");
+/// Checks a rule of `RL.PEEK`: it takes units as `Cost` or `UpTo`, never waits, and has no id.
+fn only_takes(rule: &Rule) {
+    assert!(
+        matches!(rule.request.amount, Amount::Cost(_) | Amount::UpTo(_)) && rule.request.ahead == Span::ZERO,
+        "{rule:?}"
+    );
+    assert!(rule.block.is_none() && rule.request.id.is_none() && !rule.renew, "{rule:?}");
     in_range(rule);
+}
+
+/// Checks the rules of `RL.ALL`: they take units as `Cost`, book none, and have the same id and wait. A lease has an id.
+fn take_together(rules: &[Rule]) {
+    for rule in rules {
+        assert!(
+            matches!(rule.request.amount, Amount::Cost(_)) && rule.request.ahead == Span::ZERO && !rule.renew,
+            "{rule:?}"
+        );
+        assert!((rule.request.id, rule.block) == (rules[0].request.id, rules[0].block), "{rules:?}");
+        assert!(rule.request.id.is_some() || rule.policy.kind() != Kind::Lease, "{rule:?}");
+        in_range(rule);
+    }
 }
 
 // The input is a line of words between spaces, so that the entries of a dictionary can be words. Two spaces make an empty
@@ -86,17 +101,17 @@ fuzz_target!(|line: &[u8]| {
         let name = kind.name().as_bytes();
         let rest = words.get(2..).unwrap_or_default();
         if let Some(peeked) = accepted(parse_peek(&[&[b"RL.PEEK", name, b"key"], rest].concat()[..])) {
-            only_takes(&peeked, true);
+            only_takes(&peeked);
             assert_eq!(rule, Some(peeked));
         }
         let all: [&[u8]; 4] = [b"RL.ALL", b"1", b"key", name];
         if let Some(one) = accepted(parse_rules(&[&all, rest].concat()[..], 1)) {
             assert_eq!(rule.as_slice(), one);
-            only_takes(&one[0], false);
+            take_together(&one);
         }
     }
     if let Some(rule) = accepted(parse_peek(&words[..])) {
-        only_takes(&rule, true);
+        only_takes(&rule);
     }
     for ThrottleArgs { policy, amount } in
         [accepted(parse_cl_throttle(&words[..])), accepted(parse_gcra(&words[..]))].into_iter().flatten()
@@ -120,7 +135,7 @@ fuzz_target!(|line: &[u8]| {
         assert!((1..=1024).contains(&keys));
         if let Some(rules) = accepted(parse_rules(&words[..], keys)) {
             assert_eq!(rules.len(), keys);
-            rules.iter().for_each(|rule| only_takes(rule, false));
+            take_together(&rules);
         }
     }
 });

@@ -8,7 +8,7 @@ use redis_rl::limiter::{Amount, Request, Span, MAX_UNITS};
 use redis_rl_fuzz::ids::core::{difference, Timed};
 use redis_rl_fuzz::ids::rule::Call;
 use redis_rl_fuzz::model::Rule;
-use redis_rl_fuzz::{rules, share, start, units};
+use redis_rl_fuzz::{is_refused, rules, share, start, starting, units};
 
 /// The most calls in a history: the model computes with rational numbers, for each id.
 const MAX_CALLS: usize = 60;
@@ -52,6 +52,7 @@ fn call(u: &mut Unstructured<'_>, rule: &Rule) -> Result<Call> {
 impl<'a> Arbitrary<'a> for History {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
         let (rules, mut now, expiring) = (rules(u)?, start(u)?.clamp(0, i64::MAX / 4), u.arbitrary()?);
+        let rules = starting(rules, now);
         let (mut calls, mut rule) = (Vec::new(), 0);
         while !u.is_empty() && calls.len() < MAX_CALLS {
             rule += u.int_in_range(0..=7usize)?.saturating_sub(5);
@@ -64,7 +65,10 @@ impl<'a> Arbitrary<'a> for History {
                 5 | 6 => share(period, u.int_in_range(0..=255)?) as i64,
                 _ => share(period, u.int_in_range(0..=3_000)?) as i64,
             };
-            calls.push((now, in_force, call(u, &rules[in_force])?));
+            let call = call(u, &rules[in_force])?;
+            if !is_refused(&rules[in_force], now) {
+                calls.push((now, in_force, call));
+            }
         }
         Ok(Self { rules, calls, expiring })
     }

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use redis_rl::limiter::{inspect, Amount, Fact, Instant, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
 use redis_rl_fuzz::model::{survives, Form, Key, Rule, Windows};
 use redis_rl_fuzz::steps::{Change, Outcome, Steps};
-use redis_rl_fuzz::{rule, rules, start, units, Call, Clock};
+use redis_rl_fuzz::{rule, rules, start, starting, units, Call, Clock};
 
 #[derive(Debug)]
 struct Stored {
@@ -35,6 +35,7 @@ impl<'a> Arbitrary<'a> for Stored {
         let other = *u.choose(Kind::RATES)?;
         let (mut rules, other, start) = (rules(u)?, rule(u, other)?, start(u)?);
         rules.push(other);
+        let rules = starting(rules, start);
         let calls = (0..u.int_in_range(0..=12u8)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
         let patches = (0..u.int_in_range(0..=6u8)?).map(|_| u.arbitrary()).collect::<Result<_>>()?;
         let keep = u.arbitrary()?;

@@ -13,11 +13,12 @@ pub mod steps;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use model::{Form, Key, Rule, Windows};
-use redis_rl::limiter::{Amount, Decision, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+use redis_rl::limiter::{Amount, Decision, Instant, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
 const SECOND: u64 = 1_000_000;
 /// When most sequences begin.
-const START: i64 = 1_760_000_000_000_000;
+/// The moment at which most sequences of calls begin, in microseconds since the Unix epoch.
+pub const START: i64 = 1_760_000_000_000_000;
 
 /// A number of units, 1 ..= `max`: small ones are the rule.
 pub fn units(u: &mut Unstructured<'_>, max: u64) -> Result<u64> {
@@ -55,8 +56,8 @@ fn form(u: &mut Unstructured<'_>, kind: Kind, limit: u64, period: u64) -> Result
         Kind::Fixed => Form::Fixed {
             windows: match u.int_in_range(0..=3u8)? {
                 0 => Windows::Align(u.int_in_range(-size..=size)?),
-                1 => Windows::Until(START.saturating_add(u.int_in_range(-2 * size..=9 * size)?).max(0)),
-                2 => Windows::Until(u.int_in_range(0..=9 * size)?),
+                // The time counts from the start: see `starting`.
+                1 | 2 => Windows::Until(u.int_in_range(-2 * size..=3 * size)?),
                 _ => Windows::FirstCall,
             },
         },
@@ -98,6 +99,16 @@ pub fn start(u: &mut Unstructured<'_>) -> Result<i64> {
         1 | 2 => START,
         _ => u.int_in_range(0..=2_000_000_000_000_000)?,
     })
+}
+
+/// The rules for calls from `start` on.
+pub fn starting(rules: Vec<Rule>, start: i64) -> Vec<Rule> {
+    rules.into_iter().map(|rule| rule.starting_at(start)).collect()
+}
+
+/// Whether the module refuses a call with this rule at `now`, because its window would end too far ahead.
+pub fn is_refused(rule: &Rule, now: i64) -> bool {
+    rule.policy().is_too_far_ahead(Instant::from_us(now))
 }
 
 /// So many thousandths of `n`.

@@ -339,7 +339,7 @@ pub fn gateway(lanes: &[Gateway; 2], path: &Path) {
     const ROW: i32 = 14;
     let bottom = TOP + ROW * lanes[0].calls.len() as i32;
     let subtitle = format!(
-        "At most {OF_ALL} calls at a time, at most {OF_A} of them of tenant A; each takes {} s. Line: waits. Pale bar: waits, and holds one of the {OF_ALL}. Bar: runs",
+        "At most {OF_ALL} calls run, {OF_A} of them of tenant A; each takes {} s. Line: waits. Pale: waits, and holds one of the {OF_ALL}. Bar: runs",
         gateway::WORK_US / 1_000_000
     );
     picture(path, bottom as u32 + 30, "Two tenants that share a key", &subtitle, |root| {

@@ -53,7 +53,8 @@ export class LeaseLost extends Error {
  *
  * While `request` runs, its leases are renewed at each third of the ttl. When one is lost, or `signal` is aborted,
  * `call.signal` is aborted: pass it on. When `request` ends: if it has set `call.used`, the charges of tokens become that. If it
- * has not, the estimate stays, or, if it throws, everything is given back. Then the leases are released.
+ * has not, the estimate stays, or, if it throws, everything is given back. The keys are settled in the reverse order of the rules:
+ * list the lease first, which is then released last, and the key last that most calls wait for.
  *
  * Each call has an `id`, by default a new UUID. A call whose reply is lost is repeated with the same id, and charged once. Pass
  * the id of a job if a process that restarts repeats its call. Two calls at the same time need different ids.
@@ -139,10 +140,8 @@ async function whileHeld(redis, leases, call, request) {
   }
 }
 
-/** Settles the tokens first, so that the next call that gets the lease finds them settled. */
 async function settleAll(redis, id, charged, used) {
-  const rules = [...charged.keys()].sort((one, other) => isLease(one) - isLease(other));
-  for (const rule of rules) await settle(redis, rule, id, charged.get(rule), used(rule));
+  for (const [rule, units] of [...charged].reverse()) await settle(redis, rule, id, units, used(rule));
 }
 
 /** Never throws: the request has been made, and its answer counts more than its accounting. */

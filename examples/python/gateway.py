@@ -20,7 +20,8 @@ At the end of the block:
                          had never been charged; more than the estimate is taken now, whatever the limit
   no used, no exception  the estimate stays
   no used, an exception  everything is given back. Cancelling a task is such an exception
-Then the lease is released. It is the last, so that the next call of the tenant finds the tokens settled.
+The keys are settled in the reverse order of the rules. So list the lease first: it is released last, and the next call of the
+tenant finds the tokens settled. List the key last that most calls wait for.
 
 The server holds the calls that wait, and grants them in the order of their arrival. A call that waits for its tenant's keys
 delays no other tenant. Wait for longer than the longest period: the server denies a call at once if its units will not be free
@@ -178,7 +179,7 @@ class Gateway:
             raise
 
     async def _settle_all(self, id, charged, used):
-        for rule in sorted(charged, key=lambda rule: rule.is_lease):
+        for rule in reversed(charged):
             await self._settle(rule, id, charged[rule], used(rule))
 
     async def _settle(self, rule, id, charged, used):

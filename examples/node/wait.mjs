@@ -29,20 +29,27 @@ class Limiter extends Command {
  * Throws the errors of ioredis, and the signal's reason.
  */
 export async function waitInLine(redis, { algorithm, limit, period, options = [] }, { key, cost = 1, wait, signal }) {
-  if (!(wait > 0 && wait <= 86_400)) throw new RangeError('wait is a number of seconds, above 0 and at most 86400');
-  const end = performance.now() + wait * 1000;
   const command = (...block) => {
     const args = [key, limit, `${Math.round(period * 1e6)}us`, ...options, 'COST', cost, ...block];
     return new Limiter(`RL.${algorithm}`, args);
   };
+  return named(await sendInLine(redis, command, ([, , , waitMs]) => waitMs, { wait, signal }));
+}
+
+/**
+ * Sends what `command` returns: at first on the shared connection; if that is denied, with the words of `BLOCK` at its end on a
+ * connection of its own. `waitMsOf` finds the wait in a reply, whose first element says whether it is granted.
+ */
+export async function sendInLine(redis, command, waitMsOf, { wait, signal }) {
+  if (!(wait > 0 && wait <= 86_400)) throw new RangeError('wait is a number of seconds, above 0 and at most 86400');
+  const end = performance.now() + wait * 1000;
   for (;;) {
     signal?.throwIfAborted();
     const reply = await redis.sendCommand(command());
     const left = Math.ceil(end - performance.now());
-    const [granted, , , waitMs] = reply;
-    if (granted || waitMs < 0 || left <= 0) return named(reply);
+    if (reply[0] || waitMsOf(reply) < 0 || left <= 0) return reply;
     try {
-      return named(await alone(redis, command('BLOCK', `${left}ms`), left, signal));
+      return await alone(redis, command('BLOCK', `${left}ms`), left, signal);
     } catch (error) {
       // The slot moves, or the server has become a replica: the next call on the shared client finds the new node.
       if (!/^(MOVED|ASK|TRYAGAIN|UNBLOCKED)\b/.test(error.message)) throw error;

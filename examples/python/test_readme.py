@@ -20,7 +20,7 @@ def programs(document):
     return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-DECORATOR, STORAGE, BUDGET, SEMAPHORE, JOBS = programs("examples/README.md")
+DECORATOR, STORAGE, BUDGET, SEMAPHORE, JOBS, GATEWAY = programs("examples/README.md")
 [WAIT] = programs("docs/clients.md")
 
 
@@ -84,6 +84,27 @@ def test_the_jobs(tmp_path, socket):
     # Each of the three leases is granted and renewed.
     assert client.info("rl")["rl_lease_granted"] == granted + 6
     assert inspect(client, "reports") is None
+
+
+def test_the_gateway(tmp_path, socket):
+    names = run(tmp_path, GATEWAY, "redis.asyncio.Redis(", f"redis.asyncio.Redis(unix_socket_path={socket!r}, ")
+    client = redis.Redis(unix_socket_path=socket)
+
+    class Model:
+        async def complete(self, prompt, max_tokens):
+            estimate = len(prompt) // 3 + max_tokens
+            assert inspect(client, "{gateway}:tokens")["used"] == inspect(client, "{gateway}:ada:tokens")["used"] == estimate
+            assert inspect(client, "{gateway}:ada:running")["held"] == 1
+            return types.SimpleNamespace(usage=types.SimpleNamespace(total_tokens=70))
+
+    async def main():
+        assert (await names["complete"](Model(), "ada", "x" * 300)).usage.total_tokens == 70
+        await names["gateway"].client.aclose()
+
+    asyncio.run(main())
+    for key, used in (("{gateway}:tokens", 70), ("{gateway}:ada:tokens", 70), ("{gateway}:ada:requests", 1)):
+        assert inspect(client, key)["used"] == used
+    assert inspect(client, "{gateway}:ada:running") is None
 
 
 def test_the_wait(tmp_path, socket):

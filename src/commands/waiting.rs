@@ -19,7 +19,8 @@ use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey,
 /// A waiting client, as the queues hold it.
 type WaitingClient = BlockedClient<WaitQueues>;
 
-/// The most clients that the timer answers, and the most queues that it serves, before the server goes on with other work.
+/// How many keys the timer asks for clients, before the server goes on with other work: a call with several keys counts once for
+/// each.
 const BATCH: usize = 500;
 
 /// If the timer is later than this, it is replaced: see [`WaitQueues::on_cron`].
@@ -301,19 +302,24 @@ impl EventHandler for WaitQueues {
         let may_grant = server.may_write();
         let mut answers = Vec::new();
         let mut dismissed = Vec::new();
-        for _ in 0..BATCH {
+        let mut asked = 0;
+        while asked < BATCH {
             let next = lock().queues.next_task(now);
             let Some(task) = next else { break };
+            let keys_each = task.keys.len().max(1);
             // The lock is not held here: if a key has expired, opening it notifies other modules, which may call this one.
             match open_keys(server, &task) {
                 Ok(mut keys) => {
-                    let served = lock().queues.serve(&task, &mut keys, now, may_grant, BATCH - answers.len());
+                    let most = (BATCH - asked).div_ceil(keys_each);
+                    let served = lock().queues.serve(&task, &mut keys, now, may_grant, most);
+                    asked += served.len().max(1) * keys_each;
                     answers.extend(served);
                 }
-                Err(Moved) => dismissed.extend(lock().queues.dismiss(&task, now)),
-            }
-            if answers.len() + dismissed.len() >= BATCH {
-                break;
+                Err(Moved) => {
+                    let moved = lock().queues.dismiss(&task, now);
+                    asked += moved.len().max(1);
+                    dismissed.extend(moved);
+                }
             }
         }
         lock().rearm_timer(server, now);

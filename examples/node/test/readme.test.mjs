@@ -15,7 +15,7 @@ before(async () => (server = await startServer()));
 after(() => server?.stop());
 
 const readme = await readFile(join(RECIPES, '../README.md'), 'utf8');
-const [middleware, store, wait, budget] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
+const [middleware, store, wait, budget, gateway] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
 
 /** Runs a program, and returns its exports. `last` is replaced by `exported`. */
 async function run(program, last, exported) {
@@ -24,7 +24,7 @@ async function run(program, last, exported) {
     // On a busy machine a reply may take longer.
     ['commandTimeout: 200', 'commandTimeout: 20_000'],
     [last, exported],
-    ...['rate-limit', 'store', 'wait', 'budget'].map((name) => {
+    ...['rate-limit', 'store', 'wait', 'budget', 'gateway'].map((name) => {
       return [`'./${name}.mjs'`, JSON.stringify(pathToFileURL(join(RECIPES, `${name}.mjs`)))];
     }),
   ];
@@ -85,6 +85,26 @@ test('the budget', async () => {
   try {
     assert.equal((await complete(model, 'x'.repeat(300))).usage.totalTokens, 70);
     assert.deepEqual([await used('llm:tokens'), await used('llm:requests')], [70, 1]);
+  } finally {
+    redis.disconnect();
+  }
+});
+
+test('the gateway', async () => {
+  const { complete, redis } = await run(gateway, 'async function complete', 'export { redis };\nexport async function complete');
+  const facts = (key) => inspect(redis, `{gateway}:${key}`);
+  const model = {
+    async complete(prompt, { maxTokens }) {
+      const [all, own, running] = await Promise.all(['tokens', 'ada:tokens', 'ada:running'].map(facts));
+      assert.deepEqual([all.used, own.used, running.held], [1100, 1100, 1]);
+      assert.equal(prompt.length / 3 + maxTokens, 1100);
+      return { usage: { totalTokens: 70 } };
+    },
+  };
+  try {
+    assert.equal((await complete(model, 'ada', 'x'.repeat(300))).usage.totalTokens, 70);
+    const [all, own, running] = await Promise.all(['tokens', 'ada:tokens', 'ada:running'].map(facts));
+    assert.deepEqual([all.used, own.used, running], [70, 70, undefined]);
   } finally {
     redis.disconnect();
   }

@@ -25,7 +25,7 @@ struct Scene {
     wake: Option<&'static str>,
 }
 
-const SCENES: [Scene; 6] = [
+const SCENES: [Scene; 8] = [
     Scene {
         name: "RL.GCRA, one key",
         first: "RL.GCRA key 10000 1d COST 10000",
@@ -53,6 +53,20 @@ const SCENES: [Scene; 6] = [
         before: "RL.FIXED key:# 1 20s ALIGN 0",
         wait: "RL.FIXED key:# 1 20s ALIGN 0 BLOCK 1d",
         wake: None,
+    },
+    Scene {
+        name: "RL.ALL, a key each and a shared one",
+        first: "PING",
+        before: "RL.GCRA key:# 1 1d",
+        wait: "RL.ALL 2 key:# shared GCRA 1 1d GCRA 100000 1d BLOCK 1d",
+        wake: Some("FLUSHALL"),
+    },
+    Scene {
+        name: "RL.ALL, the shared key refuses",
+        first: "RL.GCRA shared 100000 1d COST 100000",
+        before: "PING",
+        wait: "RL.ALL 2 key:# shared GCRA 1 1d GCRA 100000 1d BLOCK 1d",
+        wake: Some("DEL shared"),
     },
     Scene { name: "BLPOP, one key", first: "PING", before: "PING", wait: "BLPOP key 0", wake: Some("EVAL LPUSH") },
     Scene {

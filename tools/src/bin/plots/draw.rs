@@ -6,6 +6,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
+use crate::gateway::{self, Lane as Gateway, OF_A, OF_ALL};
 use crate::held::{Units, AT_A_TIME, GIVEN_BACK_LIMIT, SLOW_US, SLOW_WORK_US, WORK_PER_SECOND, WORK_US};
 use crate::scenes::{Accuracy, Pair, Row, ACCURACY_LIMIT, GCRA, LEASE, LIMIT, OTHER, OVERLOAD_FROM, OVERLOAD_TO, SLIDE};
 use crate::traffic::{Lane, Played, PERIOD_US};
@@ -329,5 +330,36 @@ pub fn given_back(units: &[Units; 2], path: &Path) {
         let limit = GIVEN_BACK_LIMIT as f64;
         let marks = [(0.0, "0"), (limit / 2.0, "5"), (limit, "limit"), (1.5 * limit, "15")];
         pair(root, units, [OTHER, SLIDE], &marks, 1.7 * limit, |units| format!("at most {}", units.most()));
+    });
+}
+
+/// Each call is a row: a thin line while it waits, a bar while it runs.
+pub fn gateway(lanes: &[Gateway; 2], path: &Path) {
+    const TOP: i32 = 84;
+    const ROW: i32 = 14;
+    let bottom = TOP + ROW * lanes[0].calls.len() as i32;
+    let subtitle = format!(
+        "At most {OF_ALL} calls run, {OF_A} of them of tenant A; each takes {} s. Line: waits. Pale: waits, and holds one of the {OF_ALL}. Bar: runs",
+        gateway::WORK_US / 1_000_000
+    );
+    picture(path, bottom as u32 + 30, "Two tenants that share a key", &subtitle, |root| {
+        for (lane, left) in lanes.iter().zip([66, 436]) {
+            let x = Axis { from: 0.0, to: 4.5, start: left, end: left + 344 };
+            let at = |us: i64| x.at(us as f64 / 1e6);
+            write(root, lane.name, NAME, HPos::Left, (left, TOP - 12));
+            let wait = format!("B waits up to {:.1} s", lane.longest_wait_us('B') as f64 / 1e6);
+            write(root, &wait, LABEL, HPos::Right, (x.end, TOP - 12));
+            seconds(root, x, bottom, TOP, true);
+            for (call, row) in lane.calls.iter().zip(0..) {
+                let middle = TOP + row * ROW + ROW / 2;
+                let colour = COLOURS[if call.tenant == 'A' { GCRA } else { SLIDE }];
+                line(root, vec![(at(call.asked_us), middle), (at(call.runs_us), middle)], colour.stroke_width(2));
+                bar(root, (at(call.shared_us), middle - 4), (at(call.runs_us), middle + 4), colour.mix(0.35).filled());
+                bar(root, (at(call.runs_us), middle - 5), (at(call.ends_us), middle + 5), colour.filled());
+                if left == 66 {
+                    write(root, &format!("{}", call.tenant), LABEL, HPos::Right, (left - 6, middle));
+                }
+            }
+        }
     });
 }

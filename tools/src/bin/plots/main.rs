@@ -3,6 +3,7 @@
 //! Writes docs/choosing-*.svg, and the figures in docs/choosing.md.
 
 mod draw;
+mod gateway;
 mod held;
 mod scenes;
 mod traffic;
@@ -39,7 +40,7 @@ fn main() {
     let page = read(&root().join("docs/choosing.md"));
     fs::create_dir_all(&options.out).unwrap_or_else(|error| panic!("{}: {error}", options.out.display()));
     println!("Half a minute of traffic");
-    let Run { burst, overload, boundary, attacked, random, bytes, work, given_back } = (1..=ATTEMPTS)
+    let Run { burst, overload, boundary, attacked, random, bytes, work, given_back, gateway } = (1..=ATTEMPTS)
         .map(|_| Run::play(options.seed))
         .find(|run| run.is_in_time(options.late * 1_000))
         .unwrap_or_else(|| panic!("calls were late {ATTEMPTS} times: the machine is too busy to draw from"));
@@ -51,6 +52,7 @@ fn main() {
     draw::accuracy(&accuracy, &picture("accuracy"));
     draw::work(&work, &picture("leases"));
     draw::given_back(&given_back, &picture("settle"));
+    draw::gateway(&gateway, &picture("gateway"));
     let page = chart::fill(&page, "make plots: accuracy", &table(&accuracy, &bytes));
     chart::write(&options.out.join("choosing.md"), &page);
 }
@@ -68,6 +70,7 @@ struct Run {
     bytes: Vec<i64>,
     work: [Units; 2],
     given_back: [Units; 2],
+    gateway: [gateway::Lane; 2],
 }
 
 impl Run {
@@ -91,6 +94,7 @@ impl Run {
             let bytes = scope.spawn(move || scenes::bytes(server, begin));
             let work = scope.spawn(move || held::work(server, begin));
             let given_back = scope.spawn(move || held::given_back(server, begin));
+            let gateway = scope.spawn(move || gateway::lanes(server, begin));
             let end = |thread: std::thread::ScopedJoinHandle<Played>| thread.join().expect("traffic");
             Self {
                 burst: end(burst),
@@ -101,6 +105,7 @@ impl Run {
                 bytes: bytes.join().expect("memory"),
                 work: work.join().expect("work"),
                 given_back: given_back.join().expect("charges"),
+                gateway: gateway.join().expect("calls"),
             }
         })
     }
@@ -109,6 +114,7 @@ impl Run {
     fn is_in_time(&self, late_us: i64) -> bool {
         let late = [&self.burst, &self.overload, &self.boundary, &self.attacked].map(|played| played.late_us);
         let others = self.work.iter().chain(&self.given_back).map(|units| units.late_us);
+        let others = others.chain(self.gateway.iter().map(|lane| lane.late_us));
         let late = late.into_iter().chain(others).max().expect("some");
         if late > late_us {
             println!("A call was {} ms late", late / 1_000);

@@ -1,0 +1,108 @@
+//! Two tenants that share a key: calls that wait for both of their keys in one RL.ALL, or for one key after the other.
+
+use std::thread::sleep;
+use std::time::{Duration, SystemTime};
+
+use redis::Connection;
+use support::{command, Server};
+
+/// How many calls may be under way at the same time: of all tenants, and of tenant A.
+pub const OF_ALL: usize = 6;
+pub const OF_A: usize = 2;
+/// How many calls tenant A makes at once, how many tenant B makes one after the other, and how long each takes.
+const CALLS_OF_A: i64 = 8;
+const CALLS_OF_B: i64 = 6;
+pub const WORK_US: i64 = 1_000_000;
+
+/// A call. Its times are those of the server's clock, in microseconds after the beginning.
+pub struct Call {
+    pub tenant: char,
+    pub asked_us: i64,
+    /// Since when it has held its place among the calls of all tenants.
+    pub shared_us: i64,
+    /// When it has all its places, so that it runs, and when it ends.
+    pub runs_us: i64,
+    pub ends_us: i64,
+}
+
+/// The calls of one way to wait.
+pub struct Lane {
+    pub name: &'static str,
+    pub calls: Vec<Call>,
+    /// How late the latest call was.
+    pub late_us: i64,
+}
+
+impl Lane {
+    /// The longest wait of a tenant's calls.
+    pub fn longest_wait_us(&self, tenant: char) -> i64 {
+        let calls = self.calls.iter().filter(|call| call.tenant == tenant);
+        calls.map(|call| call.runs_us - call.asked_us).max().unwrap_or(0)
+    }
+}
+
+pub fn lanes(server: &Server, begin: SystemTime) -> [Lane; 2] {
+    std::thread::scope(|scope| {
+        let lanes = [("One RL.ALL with BLOCK", "together", true), ("Shared key first, then own key", "apart", false)];
+        lanes
+            .map(|(name, keys, together)| scope.spawn(move || lane(server, begin, name, keys, together)))
+            .map(|lane| lane.join().expect("calls"))
+    })
+}
+
+fn lane(server: &Server, begin: SystemTime, name: &'static str, keys: &str, together: bool) -> Lane {
+    let of_a = (0..CALLS_OF_A).map(|call| ('A', call * 30_000));
+    let of_b = (0..CALLS_OF_B).map(|call| ('B', 400_000 + call * 500_000));
+    let due: Vec<_> = of_a.chain(of_b).collect();
+    let calls: Vec<_> = std::thread::scope(|scope| {
+        let call = |(tenant, due_us): (char, i64)| {
+            let mut client = server.client();
+            scope.spawn(move || play(&mut client, begin, keys, together, tenant, due_us))
+        };
+        let threads: Vec<_> = due.iter().copied().map(call).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a call")).collect()
+    });
+    let late = calls
+        .iter()
+        .zip(&due)
+        .map(|(call, (_, due_us))| (call.asked_us - due_us).max(call.ends_us - call.runs_us - WORK_US));
+    Lane { name, late_us: late.max().unwrap_or(0), calls }
+}
+
+fn play(client: &mut Connection, begin: SystemTime, keys: &str, together: bool, tenant: char, due_us: i64) -> Call {
+    let (shared, own) = (format!("gateway:{keys}"), format!("gateway:{keys}:{tenant}"));
+    // Tenant B has a limit of its own that it does not reach.
+    let own_limit = if tenant == 'A' { OF_A } else { OF_ALL };
+    let id = format!("{tenant}{due_us}");
+    wait_until(begin, due_us);
+    let [asked_us, shared_us, runs_us] = if together {
+        let words = format!("RL.ALL 2 {own} {shared} LEASE {own_limit} 60 LEASE {OF_ALL} 60 ID {id} BLOCK 60");
+        let [asked_us, runs_us] = timed(client, begin, &words);
+        [asked_us, runs_us, runs_us]
+    } else {
+        let [asked_us, shared_us] = timed(client, begin, &format!("RL.LEASE {shared} {OF_ALL} 60 ID {id} BLOCK 60"));
+        let [_, runs_us] = timed(client, begin, &format!("RL.LEASE {own} {own_limit} 60 ID {id} BLOCK 60"));
+        [asked_us, shared_us, runs_us]
+    };
+    wait_until(begin, runs_us + WORK_US);
+    let [ends_us, _] = timed(client, begin, &format!("RL.RELEASE {shared} {id}"));
+    timed(client, begin, &format!("RL.RELEASE {own} {id}"));
+    Call { tenant, asked_us, shared_us, runs_us, ends_us }
+}
+
+/// Makes a call. Returns the server's times before the call and after its reply.
+fn timed(client: &mut Connection, begin: SystemTime, words: &str) -> [i64; 2] {
+    let mut pipe = redis::pipe();
+    pipe.cmd("TIME").add_command(command(words)).cmd("TIME");
+    let (before, _, after): (Vec<i64>, redis::Value, Vec<i64>) =
+        pipe.query(client).unwrap_or_else(|error| panic!("{words}: {error}"));
+    let begin_us = begin.duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970").as_micros() as i64;
+    [before, after].map(|time| time[0] * 1_000_000 + time[1] - begin_us)
+}
+
+fn wait_until(begin: SystemTime, at_us: i64) {
+    // The subtraction fails when the time has come.
+    while let Ok(rest) = (begin + Duration::from_micros(at_us as u64)).duration_since(SystemTime::now()) {
+        sleep(rest);
+    }
+}

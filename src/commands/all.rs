@@ -107,9 +107,10 @@ impl CommandHandler for All {
 /// Replies with the decisions of the rules. The call is granted if all of them are.
 pub(super) fn reply_rows(call: &Call<'_>, rows: &[Decision]) {
     // The longest of the waits. `Wait::Never` is greater than any span.
-    let wait = rows.iter().map(|decision| decision.wait).max().unwrap_or(Wait::NONE);
+    let longest = |(granted, wait), row: &Decision| (granted && row.granted > 0, Ord::max(wait, row.wait));
+    let (granted, wait) = rows.iter().fold((true, Wait::NONE), longest);
     call.reply_array(3);
-    call.reply_integer(is_granted(rows).into());
+    call.reply_integer(granted.into());
     call.reply_integer(wait_ms(wait));
     call.reply_array(rows.len());
     rows.iter().for_each(|decision| call.reply_integers(&row(decision)));
@@ -135,7 +136,7 @@ fn run(call: &Call<'_>) -> Result<Option<Vec<Decision>>, Error> {
     let mut rows = Vec::with_capacity(rules.len());
     for (index, (key, rule)) in keys.iter().zip(&rules).enumerate() {
         let target = target(index, rule);
-        let held = target.held(key, rule, now)?;
+        let held = if rule.request.id.is_some() { target.held(key, rule, now)? } else { None };
         held.map_or(Ok(()), |held| rule.check_cost(held))?;
         rows.push(if held.is_none() && waiting::has_waiters(call, FIRST_KEY + index) {
             denied(target.peek(key, rule, now)?, Span::ZERO)
@@ -177,7 +178,13 @@ const fn target(index: usize, rule: &Rule<'_>) -> Target {
 
 /// Refuses a call that names a key twice, because each of the two rules would overwrite the other's charge.
 fn check_distinct(call: &Call<'_>, keys: usize) -> Result<(), Error> {
-    let mut names: Vec<_> = (0..keys).map(|index| (call.argument(FIRST_KEY + index), index + 1)).collect();
+    let name = |index: usize| (call.argument(FIRST_KEY + index), index + 1);
+    if keys == 2 {
+        // Most calls have two keys, which need not be sorted.
+        let (one, other) = (name(0), name(1));
+        return if one.0 == other.0 { Err(Error::SameKey(one.1, other.1)) } else { Ok(()) };
+    }
+    let mut names: Vec<_> = (0..keys).map(name).collect();
     names.sort_unstable();
     let same = names.windows(2).find(|pair| pair[0].0 == pair[1].0);
     same.map_or(Ok(()), |pair| Err(Error::SameKey(pair[0].1, pair[1].1)))

@@ -1,5 +1,6 @@
 //! `RL.ALL` charges every rule or none.
 
+mod cluster;
 mod effects;
 mod ends;
 mod grammar;

@@ -15,7 +15,7 @@ use support::{call, command, error, limit, replies, time_us, wait_for, Held, Ser
 /// Only one of these tests runs at a time: a small machine has not the power for two clusters.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 

@@ -132,7 +132,7 @@ fn a_refused_call_changes_nothing() {
     }
     for (words, text) in [
         ("RL.LEASE lease 3 1d ID a COST 1", "ERR COST must be 2, the units that this ID holds, or be omitted"),
-        ("RL.LEASE lease 3 1d COST 1", "ERR RL.LEASE needs an ID"),
+        ("RL.LEASE lease 3 1d COST 1", "ERR LEASE needs an ID"),
         ("RL.LEASE lease 65537 1d ID a", "ERR limit must be a whole number from 0 to 65536"),
         ("RL.LEASE lease 3 1d ID a UPTO 2", "ERR unknown option 'UPTO' for RL.LEASE"),
         ("RL.LEASE lease 3 1d ID a RESERVE 2", "ERR unknown option 'RESERVE' for RL.LEASE"),

@@ -20,7 +20,7 @@ const KEEPERS: usize = 2;
 
 /// Releases an id on all its keys at once.
 const RELEASE: &str =
-    "local known = 0 for _, key in ipairs(KEYS) do if redis.call('RL.RELEASE', key, ARGV[1]) then known = known + 1 end end return known";
+    "#!lua\nlocal known = 0 for _, key in ipairs(KEYS) do if redis.call('RL.RELEASE', key, ARGV[1]) then known = known + 1 end end return known";
 
 /// The callers, and what they have counted.
 struct Crowd<'a> {

@@ -136,12 +136,15 @@ fn a_grant_is_one_transaction_in_the_file_and_in_the_stream() {
         let mut words = line.split('"').skip(1).step_by(2);
         stream.push((words.next().unwrap_or_default().to_lowercase(), words.next().unwrap_or_default().into()));
     }
+    // Some servers select the database in the transaction.
+    stream.retain(|(name, _)| name != "select");
     let open = stream.split(|(name, _)| name == "multi").skip(1).map(|part| {
         let end = part.iter().position(|(name, _)| name == "exec").expect("an end");
-        part[..end].iter().map(|(_, key)| key.clone()).collect::<Vec<_>>()
+        let mut keys: Vec<_> = part[..end].iter().map(|(_, key)| key.clone()).collect();
+        keys.dedup();
+        keys
     });
-    let mut whole: Vec<_> = open.filter(|keys| keys.len() >= 4).collect();
-    whole.iter_mut().for_each(Vec::dedup);
+    let whole: Vec<_> = open.filter(|keys| keys.len() > 1).collect();
     assert_eq!(whole, [&KEYS[..], &KEYS[..4], &KEYS[..]], "{stream:?}");
     // The same bytes and deadlines everywhere, also after a reload of either file.
     let before = snapshots(&mut client);

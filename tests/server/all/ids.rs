@@ -179,7 +179,7 @@ fn a_retry_names_what_is_left_of_a_booking() {
         let rule = format!("{name} 10 1h");
         limit(&mut client, &format!("RL.{name} {name} 10 1h COST 10"));
         let booked = limit(&mut client, &format!("RL.{name} {name} 10 1h COST 3 RESERVE 1d ID call"));
-        let (_, _, before) = timed(&mut client, &format!("RL.PEEK {rule_key} ", rule_key = format!("{name} {name} 10 1h")));
+        let (_, _, before) = timed(&mut client, &format!("RL.PEEK {name} {name} 10 1h"));
         wait_for("some time", || time_us(&mut client) > before + 5_000);
         let kept = snapshot(&mut client, name);
         let (granted, wait, rows) = all(&mut client, &format!("RL.ALL 2 {name} free:{name} {rule} FIXED 5 1d ID call"));

@@ -230,6 +230,33 @@ fn a_call_that_waits_is_not_passed_by_small_calls_without_end() {
     });
 }
 
+#[test]
+fn a_call_of_the_most_keys_waits_and_is_granted() {
+    let server = Server::start();
+    let mut client = server.client();
+    let keys: Vec<_> = (0..1_024).map(|key| format!("key:{key}")).collect();
+    let kinds = ["FIXED 5 1h", "SLIDE 5 1h", "GCRA 5 1h", "LEASE 5 1h"];
+    let rules: Vec<_> = (0..keys.len()).map(|key| kinds[key % 4]).collect();
+    let words = |id: &str| format!("RL.ALL 1024 {} {} ID {id} BLOCK 1d", keys.join(" "), rules.join(" "));
+    // The last key, and one in the middle, are used up. Both refuse the call; it stands in one line at a time.
+    limit(&mut client, "RL.LEASE key:1023 5 1h ID holder COST 5");
+    limit(&mut client, "RL.SLIDE key:401 5 2h ID holder COST 5");
+    let calls: Vec<_> = (0..3).map(|number| Held::send(&server, &words(&format!("call:{number}")))).collect();
+    assert_eq!(held(&mut client), 3);
+    assert_eq!(call::<i64>(&mut client, "DBSIZE"), 2);
+    settle(&mut client, "RL.RELEASE key:401 holder").expect("a charge");
+    settle(&mut client, "RL.RELEASE key:1023 holder").expect("a lease");
+    for call in calls {
+        let (granted, wait, rows) = call.rows();
+        assert_eq!((granted, wait, rows.len()), (1, 0, 1_024));
+        assert!(rows.iter().all(|row| row[..2] == [1, 5]), "{rows:?}");
+    }
+    assert_eq!(call::<i64>(&mut client, "DBSIZE"), 1_024);
+    for key in keys {
+        assert!((0..3).all(|number| settle(&mut client, &format!("RL.RELEASE {key} call:{number}")).is_some()), "{key}");
+    }
+}
+
 // ---- Denials ----
 
 #[test]

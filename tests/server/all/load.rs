@@ -94,7 +94,7 @@ struct Books {
     settled: AtomicU64,
     /// The units that each key has granted, less those given back.
     units: Vec<AtomicI64>,
-    /// All charges that were granted at some time, if they are to be checked in the end.
+    /// All charges that were granted at some time, or may have been.
     charges: Mutex<Vec<Charge>>,
 }
 
@@ -202,7 +202,10 @@ impl<'a> Caller<'a> {
         if granted == 1 {
             self.books.note(&charge);
             self.held.push(charge);
-        } else if !self.emptied {
+        } else if self.emptied {
+            // The first call may have been granted before the databases were swapped.
+            self.books.charges.lock().expect("charges").push(charge);
+        } else {
             // All keys have charged the call or none: no key remembers it now.
             for &(key, _) in &charge.wants {
                 let reply: Option<[i64; 5]> = call(&mut self.client, &format!("RL.RELEASE {} {}", name(key), charge.id));

@@ -123,7 +123,7 @@ const LANES: [Lane; 22] = [
 const SLOTS: i64 = 12;
 
 /// Releases an id on all keys at once.
-const RELEASE: &str = "local known = 0 for _, key in ipairs(KEYS) do \
+const RELEASE: &str = "#!lua\nlocal known = 0 for _, key in ipairs(KEYS) do \
     if redis.call('RL.RELEASE', key, ARGV[1]) then known = known + 1 end end return known";
 
 /// Calls with short limits, most of which wait. Their grants are not counted.

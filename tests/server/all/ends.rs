@@ -251,6 +251,9 @@ fn a_primary_that_becomes_a_replica_ends_the_waits() {
         let first = stand_in_two_lines(&server);
         let others = (0..5).map(|number| Held::send(&server, &WORDS.replace("ID call", &format!("ID other:{number}"))));
         let waiting: Vec<_> = std::iter::once(first).chain(others.collect::<Vec<_>>()).collect();
+        assert_eq!(call::<i64>(&mut client, "WAIT 1 50000"), 1);
+        let offset = info(&mut client, "replication", "master_repl_offset");
+        wait_for("the replica", || info(&mut replica.client(), "replication", "slave_repl_offset") >= offset);
         if how == "FAILOVER" {
             call::<()>(&mut client, "FAILOVER");
         } else {

@@ -48,6 +48,7 @@ fn a_wrong_node_redirects_and_a_cluster_client_follows() {
         ("RL.RELEASE #gcra a", false),
         ("RL.LEASE #lease 10 1d ID a", false),
         ("RL.ALL 2 #fixed #gcra FIXED 10 1d GCRA 10 1d", false),
+        ("RL.ALL 3 #lease #bucket #slide LEASE 10 1d BUCKET 10 1d SLIDE 10 1d ID b BLOCK 1", false),
         ("RL.PEEK LEASE #lease 10 1d", true),
         ("RL.PEEK BUCKET #bucket 10 1d", true),
         ("RL.INSPECT #slide", true),

@@ -7,6 +7,7 @@ mod grammar;
 mod ids;
 mod lines;
 mod load;
+mod pace;
 mod states;
 
 use std::collections::BTreeMap;

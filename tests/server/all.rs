@@ -1,15 +1,28 @@
 //! `RL.ALL` charges every rule or none.
 
+mod cluster;
+mod effects;
+mod ends;
+mod grammar;
+mod ids;
+mod lines;
+mod load;
+mod pace;
+mod states;
+
 use std::collections::BTreeMap;
 
 use redis::{Connection, FromRedisValue, Value};
-use support::{call, command, error, limit, snapshots, Server};
+use support::{call, command, error, limit, snapshots, AllRows, Server};
 
 /// Calls `RL.ALL`, and returns whether it was granted, wait_ms, and a row for each rule.
-type Reply = (i64, i64, Vec<[i64; 5]>);
+fn all(client: &mut Connection, words: &str) -> AllRows {
+    AllRows::from_redis_value(call(client, words)).unwrap_or_else(|error| panic!("{words}: {error}"))
+}
 
-fn all(client: &mut Connection, words: &str) -> Reply {
-    Reply::from_redis_value(call(client, words)).unwrap_or_else(|error| panic!("{words}: {error}"))
+/// Settles or releases an id; `None` if the key does not remember it.
+fn settle(client: &mut Connection, words: &str) -> Option<[i64; 5]> {
+    call(client, words)
 }
 
 #[test]
@@ -104,7 +117,7 @@ fn options_and_costs_belong_to_their_rule() {
 
 #[test]
 fn clear_errors_that_change_nothing() {
-    const ALGORITHMS: &str = "must be FIXED, SLIDE, GCRA or BUCKET";
+    const ALGORITHMS: &str = "must be FIXED, SLIDE, GCRA, BUCKET or LEASE";
     const NUMKEYS: &str = "ERR numkeys must be a whole number from 1 to 1024";
     let server = Server::start();
     let mut client = server.client();

@@ -308,7 +308,9 @@ fn transactions_and_scripts_are_answered_at_once() {
     assert!(row[0] == 0 && row[3] > 3_500_000, "{row:?}");
     assert_eq!(held(&mut client), 0);
     for (words, text) in [
-        ("RL.ALL 1 key GCRA 10 60 BLOCK 5", "ERR unknown option 'BLOCK' for RL.ALL"),
+        ("RL.ALL 2 key other GCRA 10 60 BLOCK 5 GCRA 10 60", "ERR BLOCK must follow the last rule"),
+        ("RL.ALL 1 key GCRA 10 60 BLOCK 5 BLOCK 5", "ERR BLOCK is given twice"),
+        ("RL.ALL 1 key GCRA 10 60 BLOCK", "ERR BLOCK needs a value"),
         ("RL.ALL 1 key GCRA 10 60 RESERVE 5", "ERR unknown option 'RESERVE' for RL.ALL"),
         ("RL.PEEK GCRA key 10 60 BLOCK 5", "ERR unknown option 'BLOCK' for RL.PEEK"),
         ("RL.GCRA key 10 60 FORCE 5 BLOCK 5", "ERR FORCE and BLOCK can't be combined"),
@@ -751,7 +753,7 @@ fn a_failover_ends_the_waits_and_the_new_primary_goes_on() {
 }
 
 /// A cluster of two nodes, of which the first serves all slots.
-fn cluster() -> [Server; 2] {
+pub(crate) fn cluster() -> [Server; 2] {
     let nodes = [Server::node(), Server::node()];
     let mut clients = [nodes[0].client(), nodes[1].client()];
     call::<()>(&mut clients[0], "CLUSTER ADDSLOTSRANGE 0 16383");

@@ -15,7 +15,7 @@ use support::{call, command, error, limit, replies, time_us, wait_for, Held, Ser
 /// Only one of these tests runs at a time: a small machine has not the power for two clusters.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -48,6 +48,7 @@ fn a_wrong_node_redirects_and_a_cluster_client_follows() {
         ("RL.RELEASE #gcra a", false),
         ("RL.LEASE #lease 10 1d ID a", false),
         ("RL.ALL 2 #fixed #gcra FIXED 10 1d GCRA 10 1d", false),
+        ("RL.ALL 3 #lease #bucket #slide LEASE 10 1d BUCKET 10 1d SLIDE 10 1d ID b BLOCK 1", false),
         ("RL.PEEK LEASE #lease 10 1d", true),
         ("RL.PEEK BUCKET #bucket 10 1d", true),
         ("RL.INSPECT #slide", true),

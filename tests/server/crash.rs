@@ -155,6 +155,71 @@ fn a_server_killed_under_load_has_the_leases_that_are_held_and_no_others() {
 }
 
 #[test]
+fn a_server_killed_under_load_has_charged_all_keys_of_a_call_or_none() {
+    let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    const KEYS: [&str; 3] = ["tokens", "requests", "slots"];
+    // So few slots that most calls wait for one.
+    let words = |id: &str| {
+        let rules = format!("SLIDE {LIMIT} {PERIOD} COST 3 GCRA {LIMIT} {PERIOD} COST 2 LEASE 4 1d");
+        format!("RL.ALL 3 {} {rules} ID {id} BLOCK 1m", KEYS.join(" "))
+    };
+    for round in 0..4 {
+        // Each client takes all three, and gives the slot back.
+        let answered = AtomicI64::new(0);
+        let clients: Vec<_> = (0..12).map(|_| server.client()).collect();
+        let taken: Vec<i64> = std::thread::scope(|scope| {
+            let workers: Vec<_> = clients
+                .into_iter()
+                .enumerate()
+                .map(|(worker, mut client)| {
+                    let (answered, words) = (&answered, &words);
+                    scope.spawn(move || {
+                        for number in 0.. {
+                            let id = format!("{round}-{worker}-{number}");
+                            let Ok((granted, ..)) = command(&words(&id)).query::<support::AllRows>(&mut client) else {
+                                return number;
+                            };
+                            assert_eq!(granted, 1, "{id}");
+                            answered.fetch_add(1, Ordering::Relaxed);
+                            let release = command(&format!("RL.RELEASE slots {id}"));
+                            match release.query::<Option<[i64; 5]>>(&mut client) {
+                                Ok(row) => assert!(row.is_some(), "{id}"),
+                                Err(_) => return number + 1,
+                            }
+                        }
+                        0
+                    })
+                })
+                .collect();
+            {
+                let _end = server.killed_at_the_end();
+                wait_for("some grants", || answered.load(Ordering::Relaxed) > 150);
+            }
+            workers.into_iter().map(|worker| worker.join().expect("a worker")).collect()
+        });
+        server.crash_and_restart();
+        let mut client = server.client();
+        let mut held = 0;
+        for (worker, &answered) in taken.iter().enumerate() {
+            // All calls that were answered, and the one that may have been executed.
+            for number in 0..=answered {
+                let id = format!("{round}-{worker}-{number}");
+                let known =
+                    KEYS.map(|key| call::<Option<[i64; 5]>>(&mut client, &format!("RL.RELEASE {key} {id}")).is_some());
+                assert!(number == answered || known[0], "{id} was answered, and is lost");
+                assert_eq!(known[0], known[1], "{id} has charged a part of its keys");
+                // The slot may have been given back.
+                assert!(!known[2] || known[0], "{id} has charged a part of its keys");
+                assert!(number + 1 >= answered || !known[2], "{id} was released, and still holds the slot");
+                held += i64::from(known[2]);
+            }
+        }
+        assert!(held <= 4, "{held} slots are held");
+        assert!(KEYS.iter().all(|key| call::<i64>(&mut client, &format!("EXISTS {key}")) == 0), "only ids were charged");
+    }
+}
+
+#[test]
 fn grants_of_waiters_are_in_the_file() {
     let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     for name in LIMITERS {

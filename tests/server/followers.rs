@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{ConnectionLike, Value};
 use support::witness::build;
-use support::{at_once, call, command, held, info, limit, Server};
+use support::{at_once, call, command, held, info, limit, AllRows, Server};
 
 /// Starts a server with a module that makes this call whenever a key expires. Keys expire only when a command accesses them.
 fn server(reaction: &str) -> (tempfile::TempDir, Server) {
@@ -44,6 +44,45 @@ fn other_modules_may_make_calls_while_a_queue_is_served() {
         assert_eq!(held(&mut client), 0, "{reaction}");
         let expired: i64 = info(&mut client, "stats", "expired_keys");
         assert!(expired > 0, "{reaction}");
+    }
+}
+
+#[test]
+fn other_modules_may_make_calls_while_a_call_of_several_keys_is_served() {
+    // The reactions concern another key, or one of the keys that the call waits for. They grant, read and change. Those of the
+    // second column may keep the call from its units for longer than it waits, or end its wait with an error.
+    for (reaction, takes) in [
+        ("RL.PEEK GCRA other 10 60", false),
+        ("RL.GCRA other 10 60", false),
+        ("INFO rl", false),
+        ("RL.PEEK GCRA {x}1 1 200ms", false),
+        ("RL.ALL 2 {x}1 {x}2 GCRA 1 200ms FIXED 1 200ms", false),
+        ("RL.ALL 2 {x}2 {x}3 FIXED 1 200ms SLIDE 5 1h ID a BLOCK 1", false),
+        ("DEL {x}1", false),
+        ("FLUSHALL", false),
+        ("RL.FIXED {x}2 1 200ms FORCE 1", true),
+        ("SET {x}1 else", true),
+        ("RL.SLIDE {x}3 5 1h FORCE 5", true),
+        ("CLIENT UNBLOCK 0", false),
+    ] {
+        let (_folder, server) = server(reaction);
+        let mut client = server.client();
+        let calls = [
+            "RL.GCRA {x}1 1 200ms",
+            "RL.FIXED {x}2 1 200ms",
+            "RL.ALL 3 {x}1 {x}2 {x}3 GCRA 1 200ms FIXED 1 200ms SLIDE 5 1h COST 2 ID call BLOCK 3",
+        ];
+        let mut waiter = at_once(&server, calls).held.remove(2);
+        // Only the module's timer finds that the keys have expired: no other call accesses them before.
+        call::<String>(&mut client, "DEBUG SLEEP 0.3");
+        let row = waiter.answer::<AllRows>().row;
+        let granted = row.as_ref().is_ok_and(|(granted, ..)| *granted == 1);
+        assert!(takes || granted, "{reaction}: {row:?}");
+        assert_eq!(held(&mut client), 0, "{reaction}");
+        assert!(info(&mut client, "stats", "expired_keys") > 0, "{reaction}");
+        // The third key, which no reaction empties after the grant, has been charged only with the others.
+        let released: Option<[i64; 5]> = call(&mut client, "RL.RELEASE {x}3 call");
+        assert_eq!(released.is_some(), granted, "{reaction}: {row:?}");
     }
 }
 

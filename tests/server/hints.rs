@@ -17,7 +17,7 @@ use redis::{from_redis_value, Cmd, Connection, FromRedisValue, Value};
 use support::{call, cli_program, error, Server};
 
 /// An argument, as the server documents it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Argument {
     name: String,
     /// `key`, `integer`, `string` and `pure-token` are single words; `oneof` and `block` have parts.
@@ -221,11 +221,14 @@ fn and(words: &[String], word: &str) -> Vec<String> {
     words.iter().cloned().chain(once(word.into())).collect()
 }
 
-/// The error, if these words exclude each other. COMMAND DOCS has no way to describe that.
-fn conflict(words: &[String]) -> Option<String> {
+/// The error, if these words exclude each other, or if one of them needs another one. COMMAND DOCS has no way to describe that.
+fn conflict(name: &str, words: &[String]) -> Option<String> {
     const NOT_WITH: [(&str, &[&str]); 3] =
         [("ID", &["FORCE", "REFUND"]), ("RESERVE", &["UPTO", "FORCE", "REFUND"]), ("BLOCK", &["FORCE", "REFUND"])];
     let given = |keyword: &str| words.iter().any(|word| word == keyword);
+    if name == "RL.ALL" && given("LEASE") && !given("ID") {
+        return Some("ERR LEASE needs an ID".into());
+    }
     let pairs = NOT_WITH.into_iter().flat_map(|(other, amounts)| amounts.iter().map(move |amount| (other, amount)));
     let (other, amount) = pairs.into_iter().find(|(other, amount)| given(other) && given(amount))?;
     Some(format!("ERR {amount} and {other} can't be combined"))
@@ -240,7 +243,7 @@ fn every_call_that_the_documentation_allows_is_accepted() {
             all_branches(&arguments).iter().flat_map(|branch| calls(branch)).map(|call| words(&call)).collect();
         for words in &calls {
             let command = command(&name, words);
-            match conflict(words) {
+            match conflict(&name, words) {
                 Some(refusal) => assert_eq!(error(&mut client, &command), refusal, "{name} {words:?}"),
                 None => command.exec(&mut client).unwrap_or_else(|error| panic!("{name} {words:?}: {error}")),
             }
@@ -255,6 +258,34 @@ fn every_call_that_the_documentation_allows_is_accepted() {
             "{name} has calls of {lengths:?} words"
         );
     }
+}
+
+/// `COMMAND DOCS` shows these options once, after the rules.
+#[test]
+fn the_options_that_follow_all_rules_stand_after_the_last_one() {
+    let server = with_all_commands();
+    let mut client = server.client();
+    let all = docs(&mut client, "rl.all");
+    let rule = all.arguments.iter().position(|argument| argument.multiple && argument.has_parts()).expect("a rule");
+    let options = &all.arguments[rule + 1..];
+    assert_eq!(options.iter().map(Argument::syntax).collect::<Vec<_>>(), ["[ID id]", "[BLOCK duration]"]);
+    let mut calls = 0;
+    for branch in branches(&all.arguments, 2) {
+        let rules: Vec<_> =
+            (0..branch.len()).filter(|&place| branch[place].kind == "pure-token" && !branch[place].optional).collect();
+        let last = *rules.last().expect("two rules");
+        for option in options.iter().flat_map(Argument::ways) {
+            // After each argument of the first rule: before its options, between them and after them.
+            for place in (rules[0] + 3)..=last {
+                let call = [&branch[..place], &option, &branch[last..]].concat();
+                let call: Vec<_> = call.into_iter().filter(|argument| !options.contains(argument)).collect();
+                let refusal = format!("ERR {} must follow the last rule", option[0].label());
+                assert_refused(&mut client, &all.name, &words(&call), &refusal);
+                calls += 1;
+            }
+        }
+    }
+    assert!(calls > 100, "{calls}");
 }
 
 #[test]
@@ -334,11 +365,9 @@ fn no_undocumented_keyword_is_accepted() {
     candidates.extend(all.iter().flat_map(|docs| tokens(&docs.arguments)));
     assert!(["COST", "STEP", "RESET", "EX", "MULTI"].iter().all(|&word| candidates.contains(word)), "{candidates:?}");
     for Docs { name, arguments, .. } in all {
-        // The words that begin another one of the last argument, if it may be repeated.
-        let again = arguments
-            .last()
-            .filter(|last| last.multiple)
-            .map_or_else(BTreeSet::new, |last| last.ways().iter().filter_map(|way| way[0].token.clone()).collect());
+        // The words that begin another one of an argument that may be repeated.
+        let again = arguments.iter().filter(|argument| argument.multiple).flat_map(Argument::ways);
+        let again: BTreeSet<_> = again.filter_map(|way| way[0].token.clone()).collect();
         for branch in branches(&arguments, 1) {
             let options = options(&branch);
             // Keywords of options, and of arguments that each call has.
@@ -393,7 +422,8 @@ fn missing_words_and_superfluous_words_are_errors() {
             let keywords = options.iter().flat_map(Argument::ways).all(|way| way[0].token.is_some());
             let left = if keywords { &options[..] } else { &[] };
 
-            let longest = calls(&branch).into_iter().map(|call| words(&call)).filter(|words| conflict(words).is_none());
+            let longest = calls(&branch).into_iter().map(|call| words(&call));
+            let longest = longest.filter(|words| conflict(&name, words).is_none());
             let longest = longest.max_by_key(Vec::len).expect("a call");
             assert_refused(&mut client, &name, &and(&longest, "1"), &too_much(&name, left, "1"));
 
@@ -581,7 +611,8 @@ fn redis_cli_shows_hints_while_one_types() {
         terminal.assert_hint(&format!("{command}key 10 60 "), &format!("{options} {TAKING}"));
     }
     let rules = each(&|name, options| format!("{name} limit period {options} [COST units]"));
-    terminal.assert_hint("RL.ALL ", &format!("numkeys key [key ...] {rules} [{rules} ...]"));
+    let rules = format!("{rules}|LEASE limit ttl [COST units]");
+    terminal.assert_hint("RL.ALL ", &format!("numkeys key [key ...] {rules} [{rules} ...] [ID id] [BLOCK duration]"));
     let peeks = each(&|name, options| format!("{name} key limit period {options} [COST units|UPTO units]"));
     terminal.assert_hint("RL.PEEK ", &format!("{peeks}|LEASE key limit ttl [COST units]"));
     terminal.assert_hint("RL.LEASE ", "key limit ttl ID id [COST units] [RENEW] [BLOCK duration]");

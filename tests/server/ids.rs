@@ -132,7 +132,7 @@ fn a_refused_call_changes_nothing() {
     }
     for (words, text) in [
         ("RL.LEASE lease 3 1d ID a COST 1", "ERR COST must be 2, the units that this ID holds, or be omitted"),
-        ("RL.LEASE lease 3 1d COST 1", "ERR RL.LEASE needs an ID"),
+        ("RL.LEASE lease 3 1d COST 1", "ERR LEASE needs an ID"),
         ("RL.LEASE lease 65537 1d ID a", "ERR limit must be a whole number from 0 to 65536"),
         ("RL.LEASE lease 3 1d ID a UPTO 2", "ERR unknown option 'UPTO' for RL.LEASE"),
         ("RL.LEASE lease 3 1d ID a RESERVE 2", "ERR unknown option 'RESERVE' for RL.LEASE"),
@@ -146,8 +146,15 @@ fn a_refused_call_changes_nothing() {
         ("RL.SETTLE list a", "ERR wrong number of arguments for 'rl.settle' command"),
         ("RL.RELEASE list", "ERR wrong number of arguments for 'rl.release' command"),
         ("RL.PEEK GCRA GCRA 10 1d ID a", "ERR unknown option 'ID' for RL.PEEK"),
-        ("RL.ALL 1 GCRA GCRA 10 1d ID a", "ERR unknown option 'ID' for RL.ALL"),
-        ("RL.ALL 1 lease LEASE 3 1d", "ERR unknown algorithm 'LEASE': must be FIXED, SLIDE, GCRA or BUCKET"),
+        ("RL.ALL 2 GCRA FIXED GCRA 10 1d ID a FIXED 10 1d", "ERR ID must follow the last rule"),
+        ("RL.ALL 2 GCRA FIXED GCRA 10 1d FIXED 10 1d ID a ID a", "ERR ID is given twice"),
+        ("RL.ALL 1 GCRA GCRA 10 1d ID", "ERR ID needs a value"),
+        ("RL.ALL 1 lease LEASE 3 1d", "ERR LEASE needs an ID"),
+        ("RL.ALL 1 lease LEASE 3 1d RENEW ID a", "ERR unknown option 'RENEW' for RL.ALL"),
+        (
+            "RL.ALL 2 GCRA lease GCRA 10 1d LEASE 3 1d COST 1 ID a",
+            "ERR COST must be 2, the units that this ID holds, or be omitted",
+        ),
     ] {
         refused(&mut client, words, text);
     }

@@ -40,6 +40,12 @@ fn calls(client: &mut Connection) {
     let key = NEXT.fetch_add(1, Ordering::Relaxed);
     pipe.add_command(command("RL.SLIDE log 1000000 1h"));
     pipe.add_command(command(&format!("RL.ALL 2 all:a:{key} all:b:{key} GCRA 5 1d FIXED 5 1d")));
+    // One call of several keys that is granted at once, and one that usually waits until a lease lapses.
+    pipe.add_command(command(&format!(
+        "RL.ALL 3 whole:s:{key} whole:b:{key} whole:l:{key} SLIDE 5 1d BUCKET 5 1d LEASE 5 1d COST 2 ID one BLOCK 1"
+    )));
+    pipe.add_command(command(&format!("RL.LEASE waits:l:{key} 1 1ms ID holder")));
+    pipe.add_command(command(&format!("RL.ALL 2 waits:l:{key} waits:f:{key} LEASE 1 1d FIXED 5 1d ID two BLOCK 1")));
     pipe.cmd("EVAL").arg("return redis.call('RL.FIXED', KEYS[1], 5, '1d')").arg(1).arg(format!("script:{key}"));
     pipe.ignore().exec(client).expect("replies");
     let mut transaction = redis::pipe();

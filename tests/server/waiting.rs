@@ -153,21 +153,21 @@ fn a_renamed_config_command_is_no_obstacle() {
 // ---- When the server does not block a client ----
 
 /// A client of the test's own that speaks RESP3, and sees each line that the server sends.
-struct Raw(BufReader<UnixStream>);
+pub(crate) struct Raw(BufReader<UnixStream>);
 
 impl Raw {
-    fn connect(server: &Server) -> Self {
+    pub(crate) fn connect(server: &Server) -> Self {
         let socket = UnixStream::connect(server.socket()).expect("a connection");
         socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
         Self(BufReader::new(socket))
     }
 
-    fn send(&mut self, words: &str) {
+    pub(crate) fn send(&mut self, words: &str) {
         self.0.get_mut().write_all(format!("{words}\r\n").as_bytes()).expect("a connection");
     }
 
     /// Reads lines up to the first that is this one.
-    fn up_to(&mut self, last: &str) -> Vec<String> {
+    pub(crate) fn up_to(&mut self, last: &str) -> Vec<String> {
         let mut lines = Vec::new();
         while lines.last().is_none_or(|line| line != last) {
             let mut line = String::new();

@@ -1,5 +1,7 @@
 //! Calls that the server may hold back before it replies.
 
+use std::fmt::Debug;
+
 use redis::{Connection, FromRedisValue, Value};
 
 use crate::{call, command, time_us, Resp, Server};
@@ -12,23 +14,28 @@ pub struct Held {
     pub id: i64,
 }
 
-/// The outcome of a [`Held`] call.
+/// The reply to `RL.ALL`: 1 if it was granted, else 0; the wait in milliseconds; and a row for each rule.
+pub type AllRows = (i64, i64, Vec<[i64; 5]>);
+
+/// The outcome of a [`Held`] call. `T` is the type of the reply.
 #[derive(Debug)]
-pub struct Reply {
-    /// The five integers, or the error.
-    pub row: Result<[i64; 5], String>,
+pub struct Reply<T = [i64; 5]> {
+    /// The reply, or the error.
+    pub row: Result<T, String>,
     /// The server's time in microseconds just before it read the call.
     pub sent_us: i64,
     /// The server's time in microseconds just after it answered; `None` if the connection has ended.
     pub at_us: Option<i64>,
 }
 
-impl Reply {
+impl<T: Debug> Reply<T> {
     /// When the server answered, in microseconds. Panics if the connection has ended.
     pub fn at_us(&self) -> i64 {
         self.at_us.unwrap_or_else(|| panic!("the connection has ended: {self:?}"))
     }
+}
 
+impl Reply {
     /// How many units were granted. Panics if the reply is an error.
     pub fn granted(&self) -> i64 {
         self.row.as_ref().unwrap_or_else(|error| panic!("{error}"))[0]
@@ -58,15 +65,23 @@ impl Held {
         self
     }
 
-    /// Waits for the reply.
+    /// Waits for the five integers.
     pub fn reply(&mut self) -> Reply {
+        self.answer()
+    }
+
+    /// Waits for the reply to `RL.ALL`, and returns it. Panics on an error.
+    pub fn rows(mut self) -> AllRows {
+        self.answer().row.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Waits for the reply, which is of type `T` if it is no error.
+    pub fn answer<T: FromRedisValue + Debug>(&mut self) -> Reply<T> {
         let text =
             |error: redis::RedisError| format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default());
         let sent_us = self.clock().expect("the server's time");
         let row = match self.connection.recv_response().and_then(Value::extract_error) {
-            Ok(reply) => {
-                Vec::<i64>::from_redis_value(reply).map(|row| row.try_into().expect("five")).map_err(|e| e.to_string())
-            }
+            Ok(reply) => T::from_redis_value(reply).map_err(|error| error.to_string()),
             Err(error) => Err(text(error)),
         };
         // The server closes the connection after some errors.

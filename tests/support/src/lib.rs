@@ -16,7 +16,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub use call::{call, command, error, flood_all, held, info, limit, time_us};
-pub use held::{at_once, at_once_by, replies, AtOnce, Held, Reply};
+pub use held::{at_once, at_once_by, replies, AllRows, AtOnce, Held, Reply};
 pub use keys::{assert_same, snapshot, snapshots, Snapshot, Snapshots};
 pub use load::Load;
 pub use process::{dies_with_this_thread, is_process, raise_open_files, send, send_to_group, Signal};

@@ -59,6 +59,11 @@ enum Kind {
     Pair,
     /// The second of these keys.
     Second,
+    /// The first of several keys that `RL.ALL` charges with an id, after a wait if need be. The call is repeated until there is a
+    /// reply, and in the end all keys are released at once.
+    Together,
+    /// Another one of these keys. It holds as much as the key of the lane before.
+    Another,
 }
 
 const fn lane(
@@ -75,16 +80,21 @@ const fn lane(
 impl Kind {
     /// Whether units are given back.
     fn gives_back(self) -> bool {
-        matches!(self, Self::Refunded | Self::Settled)
+        matches!(self, Self::Refunded | Self::Settled | Self::Together | Self::Another)
+    }
+
+    /// Whether the key holds as much as the key of the lane before, because calls charge both or none.
+    fn equals_the_one_before(self) -> bool {
+        matches!(self, Self::Second | Self::Another)
     }
 
     /// Whether the units that were granted before a crash may be counted after it: the reply was lost, and the call repeated.
     fn repeats(self) -> bool {
-        matches!(self, Self::Named | Self::Settled)
+        matches!(self, Self::Named | Self::Settled | Self::Together | Self::Another)
     }
 }
 
-const LANES: [Lane; 19] = [
+const LANES: [Lane; 22] = [
     lane("fixed", "FIXED", "", "COST n", 3, Kind::Limited),
     lane("slide", "SLIDE", "", "COST n", 3, Kind::Limited),
     lane("gcra", "GCRA", "", "UPTO n", 5, Kind::Limited),
@@ -104,7 +114,17 @@ const LANES: [Lane; 19] = [
     lane("lease", "LEASE", "", "COST n", 3, Kind::Settled),
     lane("first", "FIXED", "", "", 3, Kind::Pair),
     lane("second", "SLIDE", "", "", 3, Kind::Second),
+    lane("whole", "FIXED", "", "", 3, Kind::Together),
+    lane("part", "SLIDE", "", "", 3, Kind::Another),
+    lane("slots", "LEASE", "", "", 3, Kind::Another),
 ];
+
+/// How many units of the lane `slots` are held at most. It is the limit that calls wait for.
+const SLOTS: i64 = 12;
+
+/// Releases an id on all keys at once.
+const RELEASE: &str = "#!lua\nlocal known = 0 for _, key in ipairs(KEYS) do \
+    if redis.call('RL.RELEASE', key, ARGV[1]) then known = known + 1 end end return known";
 
 /// Calls with short limits, most of which wait. Their grants are not counted.
 const PACED: [(&str, &str); 4] = [
@@ -251,6 +271,8 @@ struct Tally {
     repeated: u64,
     /// What the caller's ids hold: the key, the id and the units.
     held: Vec<(Place, String, i64)>,
+    /// What its calls of several keys hold: the first key, the id and the units.
+    together: Vec<(Place, String, i64)>,
     settled: u64,
 }
 
@@ -338,8 +360,23 @@ impl Tally {
                     self.check(&row, units, &key);
                 }
             }
-            Kind::Named | Kind::Settled => {
+            Kind::Together | Kind::Another if rng.below(2) == 0 && !self.together.is_empty() => {
+                let (place, id, units) = self.together.swap_remove(rng.below(self.together.len() as u64) as usize);
+                let places = together(place);
+                let keys = places.map(|place| books.name(place));
+                let mut release = redis::cmd("EVAL");
+                release.arg(RELEASE).arg(keys.len()).arg(&keys[..]).arg(&id);
+                let known: usize = client.call(&keys[0], &release)?;
+                if known == keys.len() {
+                    places.into_iter().for_each(|place| books.note(place, -units));
+                    self.settled += 1;
+                } else if known > 0 {
+                    self.wrong.push(format!("{}: {known} keys of a call remembered its id", keys[0]));
+                }
+            }
+            Kind::Named | Kind::Settled | Kind::Together | Kind::Another => {
                 self.ids += 1;
+                let place = if kind == Kind::Another { together(place)[0] } else { place };
                 self.unanswered = Some((place, format!("{}-{}", self.caller, self.ids), units));
                 self.charge(books, client)?;
             }
@@ -366,12 +403,44 @@ impl Tally {
         let Some((place, id, units)) = self.unanswered.clone() else { return Ok(()) };
         let Lane { limiter, options, clause, kind, .. } = LANES[place.lane];
         let (key, clause) = (books.name(place), clause.replace('n', &units.to_string()));
+        if kind == Kind::Together {
+            return self.charge_together(books, client, place, &id, units);
+        }
         let row = client.limit(&key, &format!("RL.{limiter} {key} {LIMIT} 1d {options} {clause} ID {id}"))?;
         self.unanswered = None;
         books.note(place, row[0]);
         self.judge(&row, units, &key);
         if row[0] > 0 && kind == Kind::Settled {
             self.held.push((place, id, units));
+        }
+        Ok(())
+    }
+
+    /// Makes the call of several keys that has no reply yet.
+    fn charge_together(
+        &mut self,
+        books: &Books,
+        client: &mut Caller,
+        place: Place,
+        id: &str,
+        units: i64,
+    ) -> RedisResult<()> {
+        let places = together(place);
+        let [whole, part, slots] = places.map(|place| books.name(place));
+        let rules = format!("FIXED {LIMIT} 1d COST {units} SLIDE {LIMIT} 1d COST {units} LEASE {SLOTS} 1d COST {units}");
+        let words = format!("RL.ALL 3 {whole} {part} {slots} {rules} ID {id} BLOCK 150ms");
+        let (granted, _, rows): (i64, i64, Vec<[i64; 5]>) = client.call(&whole, &command(&words))?;
+        self.unanswered = None;
+        rows.iter().for_each(|row| self.check(row, units, &whole));
+        if (granted == 1) != rows.iter().all(|row| row[0] == units) {
+            self.wrong.push(format!("{words}: {granted} {rows:?}"));
+        }
+        if granted == 1 {
+            places.into_iter().for_each(|place| books.note(place, units));
+            self.granted += 1;
+            self.together.push((place, id.to_string(), units));
+        } else {
+            self.denied += 1;
         }
         Ok(())
     }
@@ -405,6 +474,12 @@ impl Tally {
         self.wrong.extend(other.wrong);
         self
     }
+}
+
+/// The keys that a call of [`Kind::Together`] charges: the one of its lane, and those of the lanes after it.
+fn together(place: Place) -> [Place; 3] {
+    let first = LANES.iter().position(|lane| lane.kind == Kind::Together).expect("a lane");
+    [0, 1, 2].map(|lane| Place { lane: first + lane, ..place })
 }
 
 fn kind(error: &RedisError) -> String {
@@ -621,7 +696,7 @@ impl Run<'_> {
                 LOST.fetch_add(lost, Ordering::Relaxed);
                 KEYS_HIT.fetch_add(1, Ordering::Relaxed);
             }
-            if LANES[place.lane].kind == Kind::Second {
+            if LANES[place.lane].kind.equals_the_one_before() {
                 let first = self.books.index(Place { lane: place.lane - 1, ..place });
                 if self.last[first].survived != survived {
                     self.wrong
@@ -673,7 +748,7 @@ impl Run<'_> {
         verdict("no key has granted more than its limit and what crashes have lost", figures, &over);
         verdict("a call that is repeated with its id is charged once", format!("{} keys hold more", twice.len()), &twice);
         verdict("nothing granted since a crash is missing", format!("{} keys miss some", lost.len()), &lost);
-        verdict("RL.ALL has charged both keys or none", format!("{} differ", halves.len()), &halves);
+        verdict("RL.ALL has charged all keys of a call or none", format!("{} differ", halves.len()), &halves);
         let unserved = self.unserved();
         verdict("the cluster serves all keys", format!("{TAGS} tags, {} not", unserved.len()), &unserved);
         if failed > 0 {
@@ -721,7 +796,8 @@ impl Run<'_> {
             if exact && used + refill < survived + since {
                 audit.lost.push(format!("{name}: {survived} survived, {since} granted since, it holds {used}"));
             }
-            if kind == Kind::Second && held[index] != held[self.books.index(Place { lane: place.lane - 1, ..place })] {
+            if kind.equals_the_one_before() && held[index] != held[self.books.index(Place { lane: place.lane - 1, ..place })]
+            {
                 audit.halves.push(name);
             }
         }

@@ -1,0 +1,321 @@
+//! What ends the wait of an `RL.ALL` early: its client, its keys, and the node on which it waits. Each call gets one reply, and
+//! charges all keys or none.
+
+use redis::{Connection, Value};
+use support::witness::{Watched, A_FEW};
+use support::{
+    assert_same, call, command, error, held, info, limit, replies, snapshots, time_us, wait_for, AllRows, Held, Resp, Server,
+};
+
+use super::{all, settle};
+
+/// Three keys: the first and the second refuse the call, which stands in the line of the first only.
+const WORDS: &str = "RL.ALL 3 {k}a {k}b {k}c LEASE 1 2h FIXED 5 1h COST 3 SLIDE 5 1h COST 2 ID call BLOCK 1d";
+const KEYS: [&str; 3] = ["{k}a", "{k}b", "{k}c"];
+
+fn use_up(client: &mut Connection) {
+    limit(client, "RL.LEASE {k}a 1 2h ID holder");
+    limit(client, "RL.FIXED {k}b 5 1h COST 4 ID holder");
+}
+
+/// Has the call stand in the lines of the first key and of the second one.
+fn stand_in_two_lines(server: &Server) -> Held {
+    let mut client = server.client();
+    use_up(&mut client);
+    let waiting = Held::send(server, WORDS);
+    let older = Held::send(server, "RL.LEASE {k}a 1 2h ID other BLOCK 1d");
+    settle(&mut client, "RL.RELEASE {k}a holder").expect("a lease");
+    let in_line = |client: &mut Connection, key: &str| {
+        let report: Vec<Value> = call(client, &format!("RL.INSPECT {key}"));
+        report.last() == Some(&Value::Int(1))
+    };
+    wait_for("the second line", || in_line(&mut client, "{k}b"));
+    drop(older);
+    wait_for("it to be gone", || held(&mut client) == 1);
+    waiting
+}
+
+/// Whether each of the keys remembers the call.
+fn charged(client: &mut Connection) -> [bool; 3] {
+    KEYS.map(|key| settle(client, &format!("RL.RELEASE {key} call")).is_some())
+}
+
+/// Panics unless direct calls are served at once, as if no client had waited.
+fn no_line_is_left(client: &mut Connection) {
+    assert_eq!(held(client), 0);
+    assert_eq!(info(client, "rl", "rl_waiting_clients"), 0);
+    assert_eq!(limit(client, "RL.LEASE {k}a 5 1h ID direct")[0], 1);
+    assert_eq!(limit(client, "RL.FIXED {k}b 50 1h")[0], 1);
+    assert_eq!(limit(client, "RL.SLIDE {k}c 50 1h")[0], 1);
+}
+
+// ---- Clients that leave ----
+
+#[test]
+fn client_unblock_a_kill_and_a_disconnect_end_a_wait_on_all_keys() {
+    let server = Server::start();
+    let mut client = server.client();
+    for how in ["TIMEOUT", "", "ERROR", "KILL", "DROP"] {
+        call::<()>(&mut client, "FLUSHALL");
+        let mut waiting = stand_in_two_lines(&server);
+        let before = snapshots(&mut client);
+        let abandoned = info(&mut client, "rl", "rl_waits_abandoned");
+        match how {
+            "KILL" => assert_eq!(call::<i64>(&mut client, &format!("CLIENT KILL ID {}", waiting.id)), 1),
+            "DROP" => drop(waiting),
+            _ => {
+                assert_eq!(call::<i64>(&mut client, &format!("CLIENT UNBLOCK {} {how}", waiting.id)), 1);
+                let reply = waiting.answer::<AllRows>();
+                if how == "ERROR" {
+                    assert!(reply.row.expect_err("an error").starts_with("UNBLOCKED "));
+                } else {
+                    let (granted, wait, rows) = reply.row.expect("a denial");
+                    // The first key is free, but the call stands in its line.
+                    assert_eq!((granted, [&rows[0][..3], &rows[1][..3]]), (0, [&[0, 1, 1][..], &[0, 5, 1]]), "{how:?}");
+                    assert!(rows[0][3] >= 1 && rows[1][3] >= 1 && wait == rows[0][3].max(rows[1][3]), "{how:?}: {rows:?}");
+                    assert_eq!(rows[2], [2, 5, 5, 0, 0], "{how:?}");
+                }
+                // The connection still works.
+                assert_eq!(call::<String>(waiting.connection(), "PING"), "PONG");
+            }
+        }
+        wait_for("the wait to end", || held(&mut client) == 0);
+        assert_same(&snapshots(&mut client), &before);
+        let ended = info(&mut client, "rl", "rl_waits_abandoned") - abandoned;
+        // A time-out counts as such, and the other ends as abandoned waits.
+        assert_eq!(ended, i64::from(!["TIMEOUT", ""].contains(&how)), "{how}");
+        assert_eq!(charged(&mut client), [false; 3], "{how}");
+        no_line_is_left(&mut client);
+    }
+    call::<()>(&mut client, "MODULE UNLOAD rl");
+}
+
+#[test]
+fn many_clients_that_disconnect_leave_no_memory() {
+    let server = Server::start();
+    let mut client = server.client();
+    use_up(&mut client);
+    let round = |client: &mut Connection| {
+        let waiting: Vec<_> =
+            (0..100).map(|number| Held::send(&server, &WORDS.replace("ID call", &format!("ID call:{number}")))).collect();
+        assert_eq!(held(client), 100);
+        drop(waiting);
+        wait_for("them to be gone", || held(client) == 0 && info(client, "clients", "connected_clients") == 1);
+    };
+    round(&mut client);
+    let before = info(&mut client, "memory", "used_memory");
+    (0..4).for_each(|_| round(&mut client));
+    let grown = info(&mut client, "memory", "used_memory") - before;
+    assert!(grown < 1_000_000, "{grown} bytes more");
+    settle(&mut client, "RL.RELEASE {k}a holder").expect("a lease");
+    settle(&mut client, "RL.RELEASE {k}b holder").expect("a charge");
+    assert_eq!(all(&mut client, WORDS).0, 1);
+}
+
+// ---- Keys that change ----
+
+#[test]
+fn a_key_of_another_type_ends_the_wait_on_all_keys() {
+    let server = Server::start();
+    let mut client = server.client();
+    for (position, key, held_kind) in [(1, "{k}a", "LEASE"), (2, "{k}b", "FIXED"), (3, "{k}c", "SLIDE")] {
+        for value in ["list", "SLIDE limiter", "FIXED limiter"] {
+            if value.starts_with(held_kind) {
+                continue;
+            }
+            call::<()>(&mut client, "FLUSHALL");
+            let mut waiting = stand_in_two_lines(&server);
+            match value {
+                "list" => call::<()>(&mut client, "RPUSH {k}other 1"),
+                "SLIDE limiter" => call::<()>(&mut client, "RL.SLIDE {k}other 5 1h"),
+                _ => call::<()>(&mut client, "RL.FIXED {k}other 5 1h"),
+            }
+            call::<()>(&mut client, &format!("RENAME {{k}}other {key}"));
+            if position == 3 {
+                // The call has not had to wait for this key, so it asks it only when the others grant.
+                assert_eq!(held(&mut client), 1);
+                settle(&mut client, "RL.RELEASE {k}b holder").expect("a charge");
+            }
+            let text = waiting.answer::<AllRows>().row.expect_err("an error");
+            assert_eq!(text, format!("WRONGTYPE key {position} holds a {value}, not a {held_kind} limiter"));
+            assert_eq!(call::<String>(waiting.connection(), "PING"), "PONG");
+            assert_eq!(held(&mut client), 0);
+            for other in KEYS.into_iter().filter(|&other| other != key) {
+                assert_eq!(settle(&mut client, &format!("RL.RELEASE {other} call")), None, "{other}");
+            }
+            call::<()>(&mut client, &format!("DEL {key}"));
+            no_line_is_left(&mut client);
+        }
+    }
+    // Also if the time is over before the call asks the key.
+    call::<()>(&mut client, "FLUSHALL");
+    limit(&mut client, "RL.LEASE {k}a 1 2h ID holder");
+    let mut waiting = Held::send(&server, &WORDS.replace("BLOCK 1d", "BLOCK 60ms"));
+    call::<()>(&mut client, "RPUSH {k}c 1");
+    let text = waiting.answer::<AllRows>().row.expect_err("an error");
+    assert_eq!(text, "WRONGTYPE key 3 holds a list, not a SLIDE limiter");
+    // And if a lease is taken by the call's own id with another cost, on any key.
+    call::<()>(&mut client, "FLUSHALL");
+    limit(&mut client, "RL.LEASE one 2 1h ID holder COST 2");
+    let mut waiting = Held::send(&server, "RL.ALL 2 one two LEASE 2 1h COST 2 LEASE 5 1h COST 2 ID call BLOCK 1d");
+    limit(&mut client, "RL.LEASE two 5 1h ID call COST 1");
+    settle(&mut client, "RL.RELEASE one holder").expect("a lease");
+    let text = waiting.answer::<AllRows>().row.expect_err("an error");
+    assert_eq!(text, "ERR COST must be 1, the units that this ID holds, or be omitted");
+    assert_eq!(settle(&mut client, "RL.RELEASE one call"), None);
+    assert_eq!(settle(&mut client, "RL.RELEASE two call").expect("the other call's lease")[2], 5);
+}
+
+#[test]
+fn a_change_of_any_key_in_whose_line_it_stands_grants_it() {
+    let server = Watched::start();
+    let mut client = server.client();
+    for happens in [
+        "DEL {k}a {k}b",
+        "UNLINK {k}a {k}b",
+        "RENAME {k}a x|RENAME {k}b y",
+        "MOVE {k}b 2|MOVE {k}a 2",
+        "PEXPIRE {k}a 1|PEXPIRE {k}b 1",
+        "PEXPIRE {k}b 40|PEXPIRE {k}a 40",
+        "FLUSHDB",
+        "FLUSHALL",
+        "FLUSHALL ASYNC",
+        "SWAPDB 0 1",
+        "RL.RELEASE {k}b holder|RL.RELEASE {k}a holder",
+        "RL.RELEASE {k}a holder|RL.SETTLE {k}b holder 2",
+        "RL.FIXED {k}b 5 1h REFUND 4|DEL {k}a",
+    ] {
+        call::<()>(&mut client, "FLUSHALL");
+        use_up(&mut client);
+        let mut waiting = Held::send(&server, WORDS);
+        assert_eq!(held(&mut client), 1);
+        for words in happens.split('|') {
+            call::<Value>(&mut client, words);
+        }
+        let happened = time_us(&mut client);
+        let reply = waiting.answer::<AllRows>();
+        // The server expires keys with a precision of a millisecond.
+        let late = if happens.ends_with("40") { 40 } else { 1 } + A_FEW;
+        server.assert_not_late(happens, happened, reply.at_us(), late);
+        let (granted, wait, rows) = reply.row.expect("a grant");
+        assert_eq!((granted, wait, rows[0][0], rows[1][0], rows[2][0]), (1, 0, 1, 3, 2), "{happens}");
+        assert_eq!(charged(&mut client), [true; 3], "{happens}");
+    }
+}
+
+#[test]
+fn databases_have_lines_of_their_own() {
+    let server = Server::start();
+    let mut control = server.client();
+    let waiting: Vec<_> = (0..4)
+        .map(|db| {
+            let mut held = Held::prepare(&server, Resp::Two);
+            call::<()>(held.connection(), &format!("SELECT {db}"));
+            use_up(held.connection());
+            held.call(&mut control, WORDS)
+        })
+        .collect();
+    call::<()>(&mut control, "SELECT 2");
+    call::<()>(&mut control, "DEL {k}a {k}b");
+    wait_for("one to be granted", || held(&mut control) == 3);
+    assert_eq!(charged(&mut control), [true; 3]);
+    // The call waits for the keys of its database number, whatever they hold by now.
+    call::<()>(&mut control, "SWAPDB 3 9");
+    wait_for("another to be granted", || held(&mut control) == 2);
+    call::<()>(&mut control, "SELECT 3");
+    assert_eq!(charged(&mut control), [true; 3]);
+    call::<()>(&mut control, "SELECT 9");
+    assert_eq!(charged(&mut control), [false; 3]);
+    call::<()>(&mut control, "FLUSHALL");
+    waiting.into_iter().for_each(|held| assert_eq!(held.rows().0, 1));
+}
+
+// ---- The node ----
+
+/// Starts a replica of the server, and waits until it has synchronised.
+fn replica_of(server: &Server) -> Server {
+    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    wait_for("the replica", || {
+        let status: String = call(&mut replica.client(), "INFO replication");
+        status.contains("master_link_status:up") && info(&mut server.client(), "replication", "connected_slaves") == 1
+    });
+    replica
+}
+
+#[test]
+fn a_primary_that_becomes_a_replica_ends_the_waits() {
+    for how in ["FAILOVER", "REPLICAOF"] {
+        let server = Server::on_port(&[]);
+        let replica = replica_of(&server);
+        let mut client = server.client();
+        let first = stand_in_two_lines(&server);
+        let others = (0..5).map(|number| Held::send(&server, &WORDS.replace("ID call", &format!("ID other:{number}"))));
+        let waiting: Vec<_> = std::iter::once(first).chain(others.collect::<Vec<_>>()).collect();
+        assert_eq!(call::<i64>(&mut client, "WAIT 1 50000"), 1);
+        let offset = info(&mut client, "replication", "master_repl_offset");
+        wait_for("the replica", || info(&mut replica.client(), "replication", "slave_repl_offset") >= offset);
+        if how == "FAILOVER" {
+            call::<()>(&mut client, "FAILOVER");
+        } else {
+            call::<()>(&mut replica.client(), "REPLICAOF NO ONE");
+            call::<()>(&mut client, &format!("REPLICAOF 127.0.0.1 {}", replica.port));
+        }
+        for mut held in waiting {
+            let text = held.answer::<AllRows>().row.expect_err("no grant by a replica");
+            assert!(text.contains("UNBLOCKED") || text.contains("unblock"), "{how}: {text}");
+        }
+        let mut other = replica.client();
+        wait_for("the new primary", || call::<String>(&mut other, "INFO replication").contains("role:master"));
+        assert_eq!(held(&mut server.client()), 0);
+        assert_eq!(charged(&mut other), [false; 3], "{how}");
+        // The new primary goes on from there.
+        let again = Held::send(&replica, WORDS);
+        settle(&mut other, "RL.RELEASE {k}b holder").expect("a charge");
+        assert_eq!(again.rows().0, 1);
+        wait_for("the old primary", || {
+            let mut old = server.client();
+            info(&mut old, "replication", "master_repl_offset") == info(&mut other, "replication", "master_repl_offset")
+                && call::<String>(&mut old, "INFO replication").contains("master_link_status:up")
+        });
+        assert_same(&snapshots(&mut server.client()), &snapshots(&mut other));
+    }
+}
+
+#[test]
+fn a_slot_that_moves_ends_the_waits_on_all_its_keys() {
+    let [from, to] = crate::block::cluster();
+    let (mut source, mut target) = (from.client(), to.client());
+    let ids: [String; 2] = [call(&mut source, "CLUSTER MYID"), call(&mut target, "CLUSTER MYID")];
+    let slot: i64 = call(&mut source, "CLUSTER KEYSLOT {k}a");
+    let first = stand_in_two_lines(&from);
+    let others: Vec<_> =
+        (0..3).map(|number| Held::send(&from, &WORDS.replace("ID call", &format!("ID other:{number}")))).collect();
+    let single = Held::send(&from, "RL.FIXED {k}b 5 1h COST 3 BLOCK 1d");
+    call::<()>(&mut target, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
+    call::<()>(&mut source, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
+    // As long as this node holds all keys of a call, the call can be granted: a call on keys that are all here.
+    assert_eq!(held(&mut source), 5);
+    let mut migrate = redis::cmd("MIGRATE");
+    migrate.arg("127.0.0.1").arg(to.port).arg("").arg(0).arg(5_000).arg("KEYS").arg("{k}b");
+    migrate.exec(&mut source).expect("OK");
+    // The line of the key that has moved ends, with all calls that stand in it.
+    let text = "TRYAGAIN the key's slot has moved to another node";
+    let mut first = first;
+    assert_eq!(first.answer::<AllRows>().row.expect_err("no grant"), text);
+    assert_eq!(replies([single])[0].row.as_ref().expect_err("no grant"), text);
+    for client in [&mut target, &mut source] {
+        call::<()>(client, &format!("CLUSTER SETSLOT {slot} NODE {}", ids[1]));
+    }
+    // The others stand in the line of the first key, in which the first call stood before them.
+    for mut held in others {
+        assert_eq!(held.answer::<AllRows>().row.expect_err("no grant"), text);
+    }
+    assert!(error(&mut source, &command(WORDS)).starts_with("MOVED "));
+    assert_eq!(held(&mut source), 0);
+    assert_eq!(charged(&mut target), [false; 3]);
+    assert_eq!(limit(&mut target, "RL.PEEK FIXED {k}b 5 1h")[2], 1);
+    // A call that is repeated at the new node waits there and is granted.
+    let again = Held::send(&to, WORDS);
+    settle(&mut target, "RL.RELEASE {k}b holder").expect("a charge");
+    assert_eq!(again.rows().0, 1);
+}

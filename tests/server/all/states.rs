@@ -1,0 +1,157 @@
+//! No waiting `RL.ALL` is granted while the server would refuse a direct one. It goes on afterwards, and is denied in time.
+
+use redis::Connection;
+use support::witness::Watched;
+use support::{assert_same, call, command, error, held, limit, snapshots, time_us, wait_for, AllRows, Held, Server, Signal};
+
+use super::settle;
+
+const MS: i64 = 1_000;
+
+fn let_pass(client: &mut Connection, ms: i64) {
+    let from = time_us(client);
+    wait_for("time to pass", || time_us(client) >= from + ms * MS);
+}
+
+/// `refuse` makes the server refuse writes with the error `code`, and `allow` ends that. Calls that are due meanwhile wait on, and
+/// charge no key. A call whose time is over meanwhile is denied.
+fn no_call_is_granted_while(
+    server: &Server,
+    code: &str,
+    refuse: impl FnOnce(&mut Connection),
+    allow: impl FnOnce(&mut Connection),
+) {
+    let mut client = server.client();
+    call::<()>(&mut client, "DEL a b c");
+    limit(&mut client, "RL.GCRA a 1 300ms");
+    limit(&mut client, "RL.LEASE b 1 300ms ID holder");
+    let words =
+        |id: &str, wait: &str| format!("RL.ALL 3 a b c GCRA 1 300ms LEASE 1 1h FIXED 5 1h COST 2 ID {id} BLOCK {wait}");
+    let mut patient = Held::send(server, &words("patient", "1000"));
+    let mut impatient = Held::send(server, &words("impatient", "700ms"));
+    refuse(&mut client);
+    let direct = error(&mut client, &command(&words("direct", "1000")));
+    assert!(direct.starts_with(code), "{direct}");
+    let_pass(&mut client, 1_500);
+    assert_eq!(held(&mut client), 1, "{code}");
+    let (granted, wait, rows) = impatient.answer::<AllRows>().row.expect("a denial");
+    assert!(granted == 0 && wait >= 1 && rows.iter().any(|row| row[0] == 0 && row[3] >= 1), "{code}: {rows:?}");
+    assert_eq!(call::<i64>(&mut client, "EXISTS c"), 0, "{code}");
+    allow(&mut client);
+    let (granted, wait, rows) = patient.answer::<AllRows>().row.expect("a grant");
+    assert_eq!((granted, wait, rows[0][0], rows[1][0], rows[2][0]), (1, 0, 1, 1, 2), "{code}");
+    assert_eq!(limit(&mut client, "RL.PEEK FIXED c 5 1h")[2], 3, "{code}");
+    for key in ["b", "c"] {
+        assert_eq!(settle(&mut client, &format!("RL.RELEASE {key} impatient")), None, "{code}");
+        assert!(settle(&mut client, &format!("RL.RELEASE {key} patient")).is_some(), "{code}");
+    }
+}
+
+#[test]
+fn no_call_is_granted_while_replicas_are_missing() {
+    let server = Server::on_port(&[]);
+    no_call_is_granted_while(
+        &server,
+        "NOREPLICAS",
+        |client| call(client, "CONFIG SET min-replicas-to-write 1"),
+        |client| call(client, "CONFIG SET min-replicas-to-write 0"),
+    );
+    let mut replica = None;
+    no_call_is_granted_while(
+        &server,
+        "NOREPLICAS",
+        |client| call(client, "CONFIG SET min-replicas-to-write 1"),
+        |_| replica = Some(Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)])),
+    );
+}
+
+#[test]
+fn no_call_is_granted_while_memory_is_full() {
+    let server = Server::start();
+    for _ in 0..2 {
+        no_call_is_granted_while(
+            &server,
+            "OOM",
+            |client| call(client, "CONFIG SET maxmemory 1"),
+            |client| call(client, "CONFIG SET maxmemory 0"),
+        );
+    }
+}
+
+#[test]
+fn no_call_is_granted_while_snapshots_fail() {
+    let server = Server::with(&[]);
+    let folder = server.dir().join("dump.rdb");
+    redis::cmd("CONFIG").arg(&["SET", "save", "36000 1000000"]).exec(&mut server.client()).expect("a save point");
+    let save = |client: &mut Connection, status: &str| {
+        call::<()>(client, "BGSAVE");
+        wait_for("the snapshot", || {
+            let text: String = call(client, "INFO persistence");
+            text.contains("rdb_bgsave_in_progress:0") && text.contains(&format!("rdb_last_bgsave_status:{status}"))
+        });
+    };
+    no_call_is_granted_while(
+        &server,
+        "MISCONF",
+        |client| {
+            // A folder with this name can't be replaced by a file.
+            std::fs::create_dir_all(folder.join("full")).expect("a folder");
+            save(client, "err");
+        },
+        |client| {
+            std::fs::remove_dir_all(&folder).expect("no folder");
+            save(client, "ok");
+        },
+    );
+}
+
+#[test]
+fn a_pause_holds_grants_back_and_a_time_out_comes_in_it() {
+    let mut server = Watched::on_port(&[]);
+    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    wait_for("the replica", || call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up"));
+    let mut client = server.client();
+    for kind in ["WRITE", "ALL"] {
+        call::<()>(&mut client, "FLUSHALL");
+        limit(&mut client, "RL.GCRA a 1 600ms");
+        limit(&mut client, "RL.LEASE b 1 600ms ID holder");
+        let words =
+            |id: &str, wait: &str| format!("RL.ALL 3 a b c GCRA 1 600ms LEASE 1 1h FIXED 5 1h COST 2 ID {id} BLOCK {wait}");
+        let mut patient = Held::send(&server, &words("patient", "30"));
+        let mut impatient = Held::send(&server, &words("impatient", "900ms"));
+        // Both calls wait for less than the pause takes.
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME").add_command(command(&format!("CLIENT PAUSE 2500 {kind}"))).ignore();
+        let ((seconds, us),): ((i64, i64),) = pipe.query(&mut client).expect("a pause");
+        let over = seconds * 1_000_000 + us + 2_500 * MS;
+        let denied = impatient.answer::<AllRows>();
+        assert_eq!(denied.row.expect("a denial").0, 0, "{kind}");
+        let reply = patient.answer::<AllRows>();
+        assert_eq!(reply.row.as_ref().expect("a grant").0, 1, "{kind}");
+        let at = server.events("rl.gcra", "a").last().copied().expect("a grant");
+        assert!(at >= over, "{kind}: granted {} us before the end of the pause", over - at);
+        assert!(*server.events("rl.denied", "b").last().expect("a denial") < over, "{kind}: denied after the pause");
+    }
+    call::<i64>(&mut client, "WAIT 1 50000");
+    assert_same(&snapshots(&mut client), &snapshots(&mut replica.client()));
+    assert!(server.server_mut().is_alive());
+}
+
+#[test]
+fn a_call_goes_on_after_the_server_stood_still() {
+    let server = Server::start();
+    let mut client = server.client();
+    limit(&mut client, "RL.LEASE a 1 200ms ID holder");
+    limit(&mut client, "RL.GCRA b 1 200ms");
+    let first = Held::send(&server, "RL.ALL 2 a b LEASE 1 1h GCRA 1 200ms ID first BLOCK 30");
+    let mut late = Held::send(&server, "RL.ALL 2 a b LEASE 1 1h GCRA 1 200ms ID late BLOCK 300ms");
+    server.signal(Signal::STOP);
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    server.signal(Signal::CONT);
+    // Units come before time-outs; the second call is late.
+    assert_eq!(first.rows().0, 1);
+    let (granted, wait, rows) = late.answer::<AllRows>().row.expect("a denial");
+    assert_eq!((granted, rows[0][0]), (0, 0));
+    assert!(wait >= 1, "{rows:?}");
+    assert_eq!(held(&mut client), 0);
+}

@@ -32,7 +32,7 @@ pub(super) struct Line {
     pub(super) wake: Instant,
     /// When the units of the first client are due, as last computed; while the server refuses writes, when to serve the line
     /// again.
-    due: Instant,
+    pub(super) due: Instant,
     /// The state of the key at [`Self::as_of`]; `None`: not known, or too long to be cached.
     cached: Option<CachedState>,
     /// No client is charged as of an earlier moment.
@@ -61,18 +61,15 @@ impl CachedState {
 pub(super) enum Ask {
     /// The call's id holds units of the key already: the call repeats a charge, or renews a lease.
     Held,
-    /// The units will be due at this moment.
-    Wait(Instant),
-    /// The units are free. They have been due since `due`.
-    Free {
-        due: Instant,
-        /// Whether the key is known since then, so that the client can be charged as of a moment between `due` and now.
-        known: bool,
-    },
+    /// The units will be due at `due`. `known` is whether this follows from the state of the key that the line has noted.
+    Wait { due: Instant, known: bool },
+    /// The units are free. They have been due since `due`. `known` is whether the key has not changed since then, so that the client
+    /// can be charged as of a moment between `due` and now.
+    Free { due: Instant, known: bool },
 }
 
-/// Asks a key that the client has not had to wait for yet: whether it would grant the call now.
-pub(super) fn ask<C, K: KeyState>(waiter: &Waiter<C>, rule: &Rule, key: &K, now: Instant) -> Result<Ask, K::Error> {
+/// Asks a key whether it would grant a call now.
+pub(super) fn ask_now<C, K: KeyState>(waiter: &Waiter<C>, rule: &Rule, key: &K, now: Instant) -> Result<Ask, K::Error> {
     let (policy, request) = (&rule.policy, waiter.request(rule));
     let stored = key.stored(policy)?;
     let view = policy.view(stored, now).map_err(|error| K::record_error(policy, error))?;
@@ -84,9 +81,10 @@ pub(super) fn ask<C, K: KeyState>(waiter: &Waiter<C>, rule: &Rule, key: &K, now:
     }
     let (decision, _) = view.decide(request)?;
     if decision.granted == 0 {
-        return Ok(Ask::Wait(first_grant(key, policy, request, now, due(&decision, now))?));
+        let due = first_grant(key, policy, request, now, due(&decision, now))?;
+        return Ok(Ask::Wait { due, known: false });
     }
-    Ok(Ask::Free { due: Instant::MIN, known: false })
+    Ok(Ask::Free { due: now, known: false })
 }
 
 impl Line {
@@ -157,11 +155,24 @@ impl Line {
         Span::from_us(need.as_us().saturating_add(u64::try_from(us).unwrap_or(u64::MAX)))
     }
 
-    /// Notes the state of the key at `now`, and when the units of the first client are due by it.
-    pub(super) fn note<K: KeyState>(&mut self, key: &K, policy: &Policy, now: Instant, due: Instant) {
-        self.cached = CachedState::of(key, policy);
-        self.as_of = now;
-        self.due = due;
+    /// Notes the state of the key at `now`, unless it has not changed since it was noted.
+    pub(super) fn note<K: KeyState>(&mut self, key: &K, policy: &Policy, now: Instant) {
+        let known = key.stored(policy).is_ok_and(|stored| self.known_value(stored, policy, now).is_some());
+        if !known {
+            self.cached = CachedState::of(key, policy);
+            self.as_of = now;
+        }
+    }
+
+    /// Notes the answer of the key to the first client.
+    pub(super) fn note_answer<K: KeyState>(&mut self, key: &K, policy: &Policy, now: Instant, asked: Ask) {
+        if let Ask::Wait { due, known } = asked {
+            self.due = due;
+            if !known {
+                self.cached = CachedState::of(key, policy);
+                self.as_of = now;
+            }
+        }
     }
 
     /// Notes that the server refuses writes: no client is charged as of a moment before `now`. The key is asked again at `again`.
@@ -169,9 +180,9 @@ impl Line {
         (self.as_of, self.due) = (now, again);
     }
 
-    /// Asks the key for the first client of the line.
+    /// Asks the key for a client before which no other stands in the line.
     pub(super) fn ask<C, K: KeyState>(
-        &mut self,
+        &self,
         waiter: &Waiter<C>,
         rule: &Rule,
         key: &K,
@@ -194,23 +205,14 @@ impl Line {
                     let at = if policy.charges_when_due() { due } else { now };
                     let (decision, _) = policy.view(value, at).map_err(record_error)?.decide(request)?;
                     if decision.granted > 0 && !decision.retried {
-                        self.due = due;
                         return Ok(Ask::Free { due, known: true });
                     }
                 } else if value.is_some() == stored.is_some() {
-                    self.due = due;
-                    return Ok(Ask::Wait(due));
+                    return Ok(Ask::Wait { due, known: true });
                 }
             }
         }
-        Ok(match ask(waiter, rule, key, now)? {
-            Ask::Wait(due) => {
-                self.note(key, policy, now, due);
-                Ask::Wait(due)
-            }
-            Ask::Free { .. } => Ask::Free { due: self.due.min(now), known: false },
-            Ask::Held => Ask::Held,
-        })
+        ask_now(waiter, rule, key, now)
     }
 
     /// The value that the key has had since [`Self::as_of`], even if it has expired since; `None` if the key may have changed.

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use crate::limiter::{Amount, Bytes, Change, Decision, Id, Instant, Overflow, Policy, RecordError, Request, Span, Wait};
 use line::{Line, LineId, Lines};
+use serve::FreeKeys;
 
 /// The least wait in the reply to a client that is denied because other clients wait. The units themselves may be free.
 const MIN_WAIT: Span = Span::from_us(1_000);
@@ -279,7 +280,13 @@ impl<C: Client> Queues<C> {
         self.deadlines.insert((waiter.deadline, number));
         waiter.rules.iter().for_each(|rule| self.lines.begin(&waiter, rule));
         self.waiters.insert(number, waiter);
-        if let Ok(Some(due)) = self.ask_more(number, keys, now) {
+        if let Some(waiter) = self.waiters.get(&number) {
+            for (rule, key) in waiter.rules.iter().zip(keys) {
+                // If the key does not change any more, the client can be charged as of the moment at which its units were due.
+                self.lines.of_key_mut(waiter.db, &rule.key).into_iter().for_each(|line| line.note(key, &rule.policy, now));
+            }
+        }
+        if let Ok(Some(due)) = self.ask_more(number, keys, now, &mut FreeKeys::new(keys.len())) {
             return self.sleep(number, keys, due);
         }
         // The caller's call was denied, so this is not expected. The next task answers the client.

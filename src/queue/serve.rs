@@ -1,6 +1,6 @@
 //! Serves the lines: grants units in the order of arrival, and denies clients whose wait has ended.
 
-use super::line::{ask, charge, Ask, LineId};
+use super::line::{ask_now, charge, Ask, LineId};
 use super::{peek, Answer, Client, KeyState, Line, Queues, Rule, Task, Waiter};
 use crate::limiter::{Bytes, Decision, Instant, Overflow, Span};
 
@@ -18,6 +18,34 @@ enum Look {
     Grant(Vec<Instant>),
     /// The units of a key have become due, but after the client's deadline.
     Late,
+}
+
+/// The keys that grant a call.
+pub(super) struct FreeKeys {
+    /// When the last of them has come to grant it, as far as that is known.
+    since: Instant,
+    /// For each rule of the call, whether its client is charged as of `since`, and not as of the answer.
+    charged_when_due: Vec<bool>,
+}
+
+impl FreeKeys {
+    /// None of so many keys.
+    pub(super) fn new(keys: usize) -> Self {
+        Self { since: Instant::MIN, charged_when_due: vec![false; keys] }
+    }
+
+    /// Adds the key of rule `index`, which has granted the call since `since`. `known` is that of [`Ask::Free`].
+    fn add(&mut self, index: usize, rule: &Rule, since: Instant, known: bool) {
+        self.since = self.since.max(since);
+        if let Some(charged_when_due) = self.charged_when_due.get_mut(index) {
+            *charged_when_due = known && rule.policy.charges_when_due();
+        }
+    }
+
+    /// The moments as of which the rules are charged, if the answer is sent at `now`.
+    fn moments(self, now: Instant) -> Vec<Instant> {
+        self.charged_when_due.into_iter().map(|when_due| if when_due { self.since } else { now }).collect()
+    }
 }
 
 impl<C: Client> Queues<C> {
@@ -113,39 +141,39 @@ impl<C: Client> Queues<C> {
     fn look<K: KeyState>(&mut self, number: u64, keys: &[K], now: Instant) -> Result<Look, RuleError<K::Error>> {
         let Some(waiter) = self.waiters.get(&number) else { return Ok(Look::Wait) };
         let mut wait: Option<Instant> = None;
-        // When the last of the keys has come to grant the call; only keys count for which the client stood in line.
-        let mut free_since = Instant::MIN;
-        let mut known = Vec::with_capacity(keys.len());
+        let mut free = FreeKeys::new(keys.len());
         for (index, (rule, key)) in waiter.rules.iter().zip(keys).enumerate() {
             let line = self.lines.of_key_mut(waiter.db, &rule.key).filter(|line| line.contains(number));
-            known.push(false);
             let Some(line) = line else { continue };
             let asked = if line.is_first(number) {
                 line.ask(waiter, rule, key, now)
             } else {
                 // The client waits for an older one, unless the key remembers the id of its call.
-                ask(waiter, rule, key, now).map(|asked| if asked == Ask::Held { asked } else { Ask::Wait(Instant::MAX) })
+                let wait = Ask::Wait { due: Instant::MAX, known: true };
+                ask_now(waiter, rule, key, now).map(|asked| if asked == Ask::Held { asked } else { wait })
             };
-            match asked.map_err(|error| (index, error))? {
+            let asked = asked.map_err(|error| (index, error))?;
+            if line.is_first(number) {
+                line.note_answer(key, &rule.policy, now, asked);
+            }
+            match asked {
                 Ask::Held => {}
-                Ask::Wait(due) => wait = wait.max(Some(due)),
-                Ask::Free { due, known: since } => {
-                    free_since = free_since.max(due);
-                    known[index] = since && rule.policy.charges_when_due();
-                }
+                Ask::Wait { due, .. } => wait = wait.max(Some(due)),
+                // If the key has changed, its units are known to be due since the moment that was computed before.
+                Ask::Free { due, known } => free.add(index, rule, if known { due } else { line.due.min(now) }, known),
             }
         }
         let deadline = waiter.deadline;
         if wait.is_none() {
-            wait = self.ask_more(number, keys, now)?;
+            wait = self.ask_more(number, keys, now, &mut free)?;
         }
         Ok(match wait {
             Some(due) => {
                 self.sleep(number, keys, due);
                 Look::Wait
             }
-            None if free_since > deadline => Look::Late,
-            None => Look::Grant(known.into_iter().map(|known| if known { free_since } else { now }).collect()),
+            None if free.since > deadline => Look::Late,
+            None => Look::Grant(free.moments(now)),
         })
     }
 
@@ -156,33 +184,35 @@ impl<C: Client> Queues<C> {
         number: u64,
         keys: &[K],
         now: Instant,
+        free: &mut FreeKeys,
     ) -> Result<Option<Instant>, RuleError<K::Error>> {
         let Some(waiter) = self.waiters.get(&number) else { return Ok(None) };
-        let mut longest: Option<(Span, &Rule, &K, Instant)> = None;
+        let mut longest: Option<(Span, &Rule, &K, Instant, Ask)> = None;
         for (index, (rule, key)) in waiter.rules.iter().zip(keys).enumerate() {
-            let line = self.lines.of_key(waiter.db, &rule.key);
-            if line.is_some_and(|line| line.contains(number)) {
-                continue;
-            }
-            let due = match ask(waiter, rule, key, now).map_err(|error| (index, error))? {
+            let Some(line) = self.lines.of_key(waiter.db, &rule.key).filter(|line| !line.contains(number)) else { continue };
+            let asked = line.ask(waiter, rule, key, now).map_err(|error| (index, error))?;
+            let due = match asked {
                 Ask::Held => continue,
-                Ask::Free { .. } if line.is_none_or(|line| line.is_first(number)) => continue,
+                Ask::Free { due, known } if line.is_first(number) => {
+                    // If it is not known since when, the client is charged as of now, and may have been granted in time.
+                    free.add(index, rule, if known { due } else { Instant::MIN }, known);
+                    continue;
+                }
                 Ask::Free { .. } => now,
-                Ask::Wait(due) => due,
+                Ask::Wait { due, .. } => due,
             };
-            let need = due.since(now);
-            let wait = line.map_or(need, |line| line.wait_among_others(&rule.policy, need));
+            let wait = line.wait_among_others(&rule.policy, due.since(now));
             if longest.is_none_or(|(longest, ..)| wait > longest) {
-                longest = Some((wait, rule, key, due));
+                longest = Some((wait, rule, key, due, asked));
             }
         }
-        let Some((_, rule, key, due)) = longest else { return Ok(None) };
+        let Some((_, rule, key, due, asked)) = longest else { return Ok(None) };
         let Some(line) = self.lines.of_key_mut(waiter.db, &rule.key) else { return Ok(None) };
         line.insert(number, waiter.id.as_ref());
         if !line.is_first(number) {
             return Ok(Some(Instant::MAX));
         }
-        line.note(key, &rule.policy, now, due);
+        line.note_answer(key, &rule.policy, now, asked);
         Ok(Some(due))
     }
 

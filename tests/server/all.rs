@@ -8,7 +8,7 @@ mod ids;
 mod lines;
 mod load;
 mod pace;
-mod states;
+pub(crate) mod states;
 
 use std::collections::BTreeMap;
 

@@ -7,13 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use redis::Connection;
-use support::{call, command, error, held, info, limit, server_program, wait_for, Held, Server};
+use support::{call, command, error, held, info, limit, server_program, time_us, wait_for, Held, Server};
 
-/// The server's time, in microseconds.
-fn time_us(client: &mut Connection) -> i64 {
-    let [seconds, us]: [i64; 2] = call::<Vec<i64>>(client, "TIME").try_into().expect("two numbers");
-    seconds * 1_000_000 + us
-}
+use super::all::states::Waiting;
 
 /// Waits until the server's clock has advanced by so many milliseconds.
 fn let_pass(client: &mut Connection, ms: i64) {
@@ -24,7 +20,7 @@ fn let_pass(client: &mut Connection, ms: i64) {
 // ---- When the server refuses writes ----
 
 /// `refuse` makes the server refuse writes with the error `code`, and `allow` ends that. A client that is due meanwhile goes
-/// on waiting and is granted afterwards. A client whose timeout is over meanwhile is denied.
+/// on waiting and is granted afterwards. A client whose timeout is over meanwhile is denied. So it is with one key and with three.
 fn no_waiter_is_granted_while(
     server: &Server,
     code: &str,
@@ -36,17 +32,20 @@ fn no_waiter_is_granted_while(
     assert_eq!(limit(&mut client, "RL.GCRA key 1 300ms")[0], 1);
     let patient = Held::send(server, "RL.GCRA key 1 300ms BLOCK 1000");
     let impatient = Held::send(server, "RL.GCRA key 1 300ms BLOCK 700ms");
+    let mut several = Waiting::send(server, &mut client);
     refuse(&mut client);
     let direct = error(&mut client, &command("RL.GCRA other 1 300ms"));
     assert!(direct.starts_with(code), "{direct}");
     // Both were due long ago, but only one of them has reached its timeout.
     let_pass(&mut client, 1_500);
-    assert_eq!(held(&mut client), 1, "{code}");
+    assert_eq!(held(&mut client), 2, "{code}");
     assert_eq!(impatient.row()[0], 0, "{code}");
+    several.only_one_waits(&mut client, code);
     let direct = error(&mut client, &command("RL.GCRA other 1 300ms"));
     assert!(direct.starts_with(code), "{direct}");
     allow(&mut client);
     assert_eq!(patient.row()[0], 1, "{code}");
+    several.one_is_granted(&mut client, code);
 }
 
 #[test]

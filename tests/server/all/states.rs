@@ -1,108 +1,54 @@
-//! No waiting `RL.ALL` is granted while the server would refuse a direct one. It goes on afterwards, and is denied in time.
+//! No waiting `RL.ALL` is granted while the server would refuse a direct one. It goes on afterwards, and is denied in time. What
+//! the server refuses, and when, is in `waiting.rs`.
 
 use redis::Connection;
 use support::witness::Watched;
-use support::{assert_same, call, command, error, held, limit, snapshots, time_us, wait_for, AllRows, Held, Server, Signal};
+use support::{assert_same, call, command, error, held, limit, snapshots, wait_for, AllRows, Held, Server, Signal};
 
 use super::settle;
 
 const MS: i64 = 1_000;
 
-fn let_pass(client: &mut Connection, ms: i64) {
-    let from = time_us(client);
-    wait_for("time to pass", || time_us(client) >= from + ms * MS);
+/// Two calls with three keys, which wait until their keys are free after 300 ms.
+pub(crate) struct Waiting {
+    /// It waits for long enough.
+    patient: Held,
+    /// It waits for 700 ms.
+    impatient: Held,
 }
 
-/// `refuse` makes the server refuse writes with the error `code`, and `allow` ends that. Calls that are due meanwhile wait on, and
-/// charge no key. A call whose time is over meanwhile is denied.
-fn no_call_is_granted_while(
-    server: &Server,
-    code: &str,
-    refuse: impl FnOnce(&mut Connection),
-    allow: impl FnOnce(&mut Connection),
-) {
-    let mut client = server.client();
-    call::<()>(&mut client, "DEL a b c");
-    limit(&mut client, "RL.GCRA a 1 300ms");
-    limit(&mut client, "RL.LEASE b 1 300ms ID holder");
-    let words =
-        |id: &str, wait: &str| format!("RL.ALL 3 a b c GCRA 1 300ms LEASE 1 1h FIXED 5 1h COST 2 ID {id} BLOCK {wait}");
-    let mut patient = Held::send(server, &words("patient", "1000"));
-    let mut impatient = Held::send(server, &words("impatient", "700ms"));
-    refuse(&mut client);
-    let direct = error(&mut client, &command(&words("direct", "1000")));
-    assert!(direct.starts_with(code), "{direct}");
-    let_pass(&mut client, 1_500);
-    assert_eq!(held(&mut client), 1, "{code}");
-    let (granted, wait, rows) = impatient.answer::<AllRows>().row.expect("a denial");
-    assert!(granted == 0 && wait >= 1 && rows.iter().any(|row| row[0] == 0 && row[3] >= 1), "{code}: {rows:?}");
-    assert_eq!(call::<i64>(&mut client, "EXISTS c"), 0, "{code}");
-    allow(&mut client);
-    let (granted, wait, rows) = patient.answer::<AllRows>().row.expect("a grant");
-    assert_eq!((granted, wait, rows[0][0], rows[1][0], rows[2][0]), (1, 0, 1, 1, 2), "{code}");
-    assert_eq!(limit(&mut client, "RL.PEEK FIXED c 5 1h")[2], 3, "{code}");
-    for key in ["b", "c"] {
-        assert_eq!(settle(&mut client, &format!("RL.RELEASE {key} impatient")), None, "{code}");
-        assert!(settle(&mut client, &format!("RL.RELEASE {key} patient")).is_some(), "{code}");
+impl Waiting {
+    fn words(id: &str, wait: &str) -> String {
+        format!("RL.ALL 3 a b c GCRA 1 300ms LEASE 1 1h FIXED 5 1h COST 2 ID {id} BLOCK {wait}")
     }
-}
 
-#[test]
-fn no_call_is_granted_while_replicas_are_missing() {
-    let server = Server::on_port(&[]);
-    no_call_is_granted_while(
-        &server,
-        "NOREPLICAS",
-        |client| call(client, "CONFIG SET min-replicas-to-write 1"),
-        |client| call(client, "CONFIG SET min-replicas-to-write 0"),
-    );
-    let mut replica = None;
-    no_call_is_granted_while(
-        &server,
-        "NOREPLICAS",
-        |client| call(client, "CONFIG SET min-replicas-to-write 1"),
-        |_| replica = Some(Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)])),
-    );
-}
-
-#[test]
-fn no_call_is_granted_while_memory_is_full() {
-    let server = Server::start();
-    for _ in 0..2 {
-        no_call_is_granted_while(
-            &server,
-            "OOM",
-            |client| call(client, "CONFIG SET maxmemory 1"),
-            |client| call(client, "CONFIG SET maxmemory 0"),
-        );
+    pub(crate) fn send(server: &Server, client: &mut Connection) -> Self {
+        call::<()>(client, "DEL a b c");
+        limit(client, "RL.GCRA a 1 300ms");
+        limit(client, "RL.LEASE b 1 300ms ID holder");
+        let patient = Held::send(server, &Self::words("patient", "1000"));
+        Self { patient, impatient: Held::send(server, &Self::words("impatient", "700ms")) }
     }
-}
 
-#[test]
-fn no_call_is_granted_while_snapshots_fail() {
-    let server = Server::with(&[]);
-    let folder = server.dir().join("dump.rdb");
-    redis::cmd("CONFIG").arg(&["SET", "save", "36000 1000000"]).exec(&mut server.client()).expect("a save point");
-    let save = |client: &mut Connection, status: &str| {
-        call::<()>(client, "BGSAVE");
-        wait_for("the snapshot", || {
-            let text: String = call(client, "INFO persistence");
-            text.contains("rdb_bgsave_in_progress:0") && text.contains(&format!("rdb_last_bgsave_status:{status}"))
-        });
-    };
-    no_call_is_granted_while(
-        &server,
-        "MISCONF",
-        |client| {
-            // A folder with this name can't be replaced by a file.
-            std::fs::create_dir_all(folder.join("full")).expect("a folder");
-            save(client, "err");
-        },
-        |client| {
-            std::fs::remove_dir_all(&folder).expect("no folder");
-            save(client, "ok");
-        },
-    );
+    /// The server has refused writes with the error `code` for longer than the second call waits.
+    pub(crate) fn only_one_waits(&mut self, client: &mut Connection, code: &str) {
+        let direct = error(client, &command(&Self::words("direct", "1000")));
+        assert!(direct.starts_with(code), "{direct}");
+        let (granted, wait, rows) = self.impatient.answer::<AllRows>().row.expect("a denial");
+        assert!(granted == 0 && wait >= 1 && rows.iter().any(|row| row[0] == 0 && row[3] >= 1), "{code}: {rows:?}");
+        assert_eq!(call::<i64>(client, "EXISTS c"), 0, "{code}");
+    }
+
+    /// The server takes writes again.
+    pub(crate) fn one_is_granted(mut self, client: &mut Connection, code: &str) {
+        let (granted, wait, rows) = self.patient.answer::<AllRows>().row.expect("a grant");
+        assert_eq!((granted, wait, rows[0][0], rows[1][0], rows[2][0]), (1, 0, 1, 1, 2), "{code}");
+        assert_eq!(limit(client, "RL.PEEK FIXED c 5 1h")[2], 3, "{code}");
+        for key in ["b", "c"] {
+            assert_eq!(settle(client, &format!("RL.RELEASE {key} impatient")), None, "{code}");
+            assert!(settle(client, &format!("RL.RELEASE {key} patient")).is_some(), "{code}");
+        }
+    }
 }
 
 #[test]

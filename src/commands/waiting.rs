@@ -303,14 +303,15 @@ impl EventHandler for WaitQueues {
         let mut answers = Vec::new();
         let mut dismissed = Vec::new();
         let mut asked = 0;
-        while asked < BATCH {
-            let next = lock().queues.next_task(now);
+        // However many lines are due, clients whose wait has ended are answered, too.
+        while asked < 2 * BATCH {
+            let next = if asked < BATCH { lock().queues.next_task(now) } else { lock().queues.next_timeout(now) };
             let Some(task) = next else { break };
             let keys_each = task.keys.len().max(1);
             // The lock is not held here: if a key has expired, opening it notifies other modules, which may call this one.
             match open_keys(server, &task) {
                 Ok(mut keys) => {
-                    let most = (BATCH - asked).div_ceil(keys_each);
+                    let most = (2 * BATCH - asked).div_ceil(keys_each).min(BATCH);
                     let served = lock().queues.serve(&task, &mut keys, now, may_grant, most);
                     asked += served.len().max(1) * keys_each;
                     answers.extend(served);

@@ -30,8 +30,7 @@ pub(super) struct Line {
     units: u64,
     /// The wake time: when to serve the line next.
     pub(super) wake: Instant,
-    /// When the units of the first client are due, as last computed; while the server refuses writes, when to serve the line
-    /// again.
+    /// When the units of the first client are due, as last computed.
     pub(super) due: Instant,
     /// The state of the key at [`Self::as_of`]; `None`: not known, or too long to be cached.
     cached: Option<CachedState>,
@@ -175,17 +174,14 @@ impl Line {
         }
     }
 
-    /// Notes that the server refuses writes: no client is charged as of a moment before `now`. The key is asked again at `again`.
-    pub(super) fn pause(&mut self, now: Instant, again: Instant) {
-        (self.as_of, self.due) = (now, again);
-    }
-
-    /// Asks the key for a client before which no other stands in the line.
+    /// Asks the key for a client before which no other stands in the line. The client is not charged as of a moment before
+    /// `least`.
     pub(super) fn ask<C, K: KeyState>(
         &self,
         waiter: &Waiter<C>,
         rule: &Rule,
         key: &K,
+        least: Instant,
         now: Instant,
     ) -> Result<Ask, K::Error> {
         let (policy, request) = (&rule.policy, waiter.request(rule));
@@ -196,7 +192,7 @@ impl Line {
             None => false,
         };
         if let Some(value) = self.known_value(stored, policy, now).filter(|_| !held) {
-            let earliest = self.as_of.max(waiter.joined).max(now.saturating_sub(MAX_LATENESS)).min(now);
+            let earliest = self.as_of.max(waiter.joined).max(least).max(now.saturating_sub(MAX_LATENESS)).min(now);
             // If the record was written under another policy, it does not show exactly when the units were due.
             if let Some(view) = policy.view(value, earliest).ok().filter(View::matches_policy) {
                 let (decision, _) = view.decide(request)?;

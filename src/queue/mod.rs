@@ -236,12 +236,14 @@ pub struct Queues<C: Client> {
     lines: Lines,
     /// The number of the next client.
     next_number: u64,
+    /// When the server last refused writes. No client is charged as of an earlier moment.
+    refused: Instant,
 }
 
 impl<C: Client> Default for Queues<C> {
     fn default() -> Self {
         let (waiters, numbers, deadlines, lines) = Default::default();
-        Self { waiters, numbers, deadlines, lines, next_number: 0 }
+        Self { waiters, numbers, deadlines, lines, next_number: 0, refused: Instant::MIN }
     }
 }
 
@@ -347,11 +349,13 @@ impl<C: Client> Queues<C> {
         }
         self.deadlines = self.waiters.iter().map(|(&number, waiter)| (waiter.deadline, number)).collect();
         self.lines.wake_all(|_| now);
+        self.refused = moved(self.refused).min(now);
     }
 
     /// When [`Self::next_task`] next returns a task; `None` if no client waits.
     pub fn next_wake(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
-        self.lines.next_wake().map(|(wake, _)| wake).into_iter().chain(deadline).min()
+        let wake = self.lines.next_wake().map(|(wake, _)| wake.max(self.retry()));
+        wake.into_iter().chain(deadline).min()
     }
 }

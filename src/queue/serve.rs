@@ -4,7 +4,7 @@ use super::line::{ask_now, charge, Ask, LineId};
 use super::{peek, Answer, Client, KeyState, Line, Queues, Rule, Task, Waiter};
 use crate::limiter::{Bytes, Decision, Instant, Overflow, Span};
 
-/// While the server refuses writes, a line is served again after this span.
+/// While the server refuses writes, the lines are served again after this span.
 const PAUSED_RETRY: Span = Span::from_us(20_000);
 
 /// An error of the rule with this index.
@@ -51,13 +51,27 @@ impl FreeKeys {
 impl<C: Client> Queues<C> {
     /// What to do at `now`. If units are due and waits have ended, the units come first.
     pub fn next_task(&self, now: Instant) -> Option<Task> {
-        let line = self.lines.next_wake().filter(|&(wake, _)| wake <= now).map(|(_, id)| id);
-        let number = match line {
-            Some(id) => self.lines.get(id)?.next()?,
-            None => self.deadlines.first().filter(|&&(deadline, _)| deadline <= now)?.1,
-        };
+        let due = self.lines.next_wake().filter(|&(wake, _)| wake <= now && self.retry() <= now);
+        match due {
+            Some((_, id)) => self.task(Some(id), self.lines.get(id)?.next()?),
+            None => self.next_timeout(now),
+        }
+    }
+
+    /// The client to deny next, if its wait has ended.
+    pub fn next_timeout(&self, now: Instant) -> Option<Task> {
+        let &(_, number) = self.deadlines.first().filter(|&&(deadline, _)| deadline <= now)?;
+        self.task(None, number)
+    }
+
+    fn task(&self, line: Option<LineId>, number: u64) -> Option<Task> {
         let waiter = self.waiters.get(&number)?;
         Some(Task { line, number, db: waiter.db, keys: waiter.rules.iter().map(|rule| rule.key.clone()).collect() })
+    }
+
+    /// The lines are not served before this moment, because the server has refused writes.
+    pub(super) fn retry(&self) -> Instant {
+        self.refused.saturating_add(PAUSED_RETRY)
     }
 
     /// Does a task. If the server may write (`may_grant`), grants units to the first clients of a line, up to the first that must
@@ -74,8 +88,9 @@ impl<C: Client> Queues<C> {
         let mut answers = Vec::new();
         match task.line {
             Some(id) if may_grant => self.grant(id, task, keys, now, most, &mut answers),
-            Some(id) => self.pause(id, now),
-            None => self.time_out(task, keys, now, most, &mut answers),
+            // The waiting clients do not get the units that flow in while the server refuses writes.
+            Some(_) => self.refused = now,
+            None => self.time_out(task, keys, now, may_grant, most, &mut answers),
         }
         answers
     }
@@ -92,15 +107,6 @@ impl<C: Client> Queues<C> {
     fn has_keys(&self, number: u64, task: &Task) -> bool {
         let has = |waiter: &Waiter<C>| waiter.db == task.db && waiter.rules.iter().map(|rule| &rule.key).eq(&task.keys);
         number == task.number || self.waiters.get(&number).is_some_and(has)
-    }
-
-    /// While the server refuses writes, the clients of a line do not get the units that flow in.
-    fn pause(&mut self, id: LineId, now: Instant) {
-        let again = now.saturating_add(PAUSED_RETRY);
-        if let Some(line) = self.lines.get_mut(id) {
-            line.pause(now, again);
-        }
-        self.lines.wake_at(id, again);
     }
 
     /// Grants units to the clients of a line, up to the first that must wait.
@@ -124,17 +130,22 @@ impl<C: Client> Queues<C> {
                 Ok(Look::Late) => self.denial(number, keys, now),
                 Err(error) => Err(error),
             };
-            let Some(waiter) = self.remove(number, now) else { return };
-            let granted = rows.as_ref().is_ok_and(|rows| rows.iter().all(|row| row.granted > 0));
-            if let Some(call_id) = waiter.id.as_ref().filter(|_| granted) {
-                for rule in &*waiter.rules {
-                    if self.lines.of_key_mut(waiter.db, &rule.key).is_some_and(|line| line.mark_retries(call_id)) {
-                        self.lines.wake(waiter.db, &rule.key, now);
-                    }
+            answers.extend(self.answer(number, rows, now));
+        }
+    }
+
+    /// Removes a client that gets these decisions. If it is granted, other calls with its id become retries.
+    fn answer<E>(&mut self, number: u64, rows: Result<Vec<Decision>, RuleError<E>>, now: Instant) -> Option<Answer<C, E>> {
+        let waiter = self.remove(number, now)?;
+        let granted = rows.as_ref().is_ok_and(|rows| rows.iter().all(|row| row.granted > 0));
+        if let Some(call_id) = waiter.id.as_ref().filter(|_| granted) {
+            for rule in &*waiter.rules {
+                if self.lines.of_key_mut(waiter.db, &rule.key).is_some_and(|line| line.mark_retries(call_id)) {
+                    self.lines.wake(waiter.db, &rule.key, now);
                 }
             }
-            answers.push((waiter, rows));
         }
+        Some((waiter, rows))
     }
 
     /// Asks the keys of a client. If it must wait, sets the wake times of the lines in which it is the first.
@@ -146,7 +157,7 @@ impl<C: Client> Queues<C> {
             let line = self.lines.of_key_mut(waiter.db, &rule.key).filter(|line| line.contains(number));
             let Some(line) = line else { continue };
             let asked = if line.is_first(number) {
-                line.ask(waiter, rule, key, now)
+                line.ask(waiter, rule, key, self.refused, now)
             } else {
                 // The client waits for an older one, unless the key remembers the id of its call.
                 let wait = Ask::Wait { due: Instant::MAX, known: true };
@@ -160,7 +171,10 @@ impl<C: Client> Queues<C> {
                 Ask::Held => {}
                 Ask::Wait { due, .. } => wait = wait.max(Some(due)),
                 // If the key has changed, its units are known to be due since the moment that was computed before.
-                Ask::Free { due, known } => free.add(index, rule, if known { due } else { line.due.min(now) }, known),
+                Ask::Free { due, known } => {
+                    let computed = line.due.max(self.refused).min(now);
+                    free.add(index, rule, if known { due } else { computed }, known);
+                }
             }
         }
         let deadline = waiter.deadline;
@@ -190,7 +204,7 @@ impl<C: Client> Queues<C> {
         let mut longest: Option<(Span, &Rule, &K, Instant, Ask)> = None;
         for (index, (rule, key)) in waiter.rules.iter().zip(keys).enumerate() {
             let Some(line) = self.lines.of_key(waiter.db, &rule.key).filter(|line| !line.contains(number)) else { continue };
-            let asked = line.ask(waiter, rule, key, now).map_err(|error| (index, error))?;
+            let asked = line.ask(waiter, rule, key, self.refused, now).map_err(|error| (index, error))?;
             let due = match asked {
                 Ask::Held => continue,
                 Ask::Free { due, known } if line.is_first(number) => {
@@ -255,12 +269,14 @@ impl<C: Client> Queues<C> {
         Ok(rows)
     }
 
-    /// Denies clients whose wait has ended: the one of the task, and then others with the same keys.
+    /// Answers clients whose wait has ended: the one of the task, and then others with the same keys. Denies them, except one whose
+    /// units were due in time, although its line has not been served since then.
     fn time_out<K: KeyState>(
         &mut self,
         task: &Task,
-        keys: &[K],
+        keys: &mut [K],
         now: Instant,
+        may_grant: bool,
         most: usize,
         answers: &mut Vec<Answer<C, K::Error>>,
     ) {
@@ -268,9 +284,13 @@ impl<C: Client> Queues<C> {
             if answers.len() >= most || !self.has_keys(number, task) {
                 return;
             }
-            let rows = self.denial(number, keys, now);
-            let Some(waiter) = self.remove(number, now) else { return };
-            answers.push((waiter, rows));
+            let looked = if may_grant { self.look(number, keys, now) } else { Ok(Look::Wait) };
+            let rows = match looked {
+                Ok(Look::Grant(moments)) => self.charge(number, keys, &moments, now),
+                Ok(Look::Wait | Look::Late) => self.denial(number, keys, now),
+                Err(error) => Err(error),
+            };
+            answers.extend(self.answer(number, rows, now));
         }
     }
 

@@ -276,3 +276,24 @@ fn an_expired_record_of_another_algorithm_does_not_concern_the_next_client() {
     // The window of the first client is over by then, and the key is gone.
     assert_eq!(look(&mut queues, &mut key, at(200)), [(2, 1)]);
 }
+
+#[test]
+fn a_server_that_refuses_writes_denies_a_client_in_time_however_many_lines_are_due() {
+    let policy = spaced();
+    let mut key = used(&policy, EPOCH);
+    let mut queues = Queues::default();
+    for db in 0..100 {
+        join(&mut queues, db, waiter(policy, db as u32, EPOCH, Instant::MAX), &key);
+    }
+    join(&mut queues, 100, waiter(policy, 100, EPOCH, at(60)), &key);
+    let task = queues.next_task(at(70)).expect("a line that is due");
+    assert!(serve(&mut queues, &task, key.at(at(70)), at(70), false, 10).is_empty());
+    let task = queues.next_task(at(70)).expect("a client whose wait has ended");
+    let answers = serve(&mut queues, &task, key.at(at(70)), at(70), false, 10);
+    assert!(matches!(&answers[..], [(Waiter { client: 100, .. }, Ok(row))] if row.granted == 0), "{answers:?}");
+    assert_eq!(queues.next_wake(), Some(at(90)));
+    // Nor do lines that are due come before it for ever.
+    join(&mut queues, 100, waiter(policy, 101, at(70), at(80)), &key);
+    let task = queues.next_timeout(at(95)).expect("a client whose wait has ended");
+    assert_eq!(task.db, 100);
+}

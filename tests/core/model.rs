@@ -302,21 +302,22 @@ pub trait Meter: Ledger {
     /// The state at `now`; `None` if it no longer differs from a missing key.
     fn at(self, now: &Q) -> Option<Self>;
     /// The state, carried over to `rule`.
-    fn under(self, rule: &Rule) -> Self;
+    /// The state under `rule`, if the policy changed at the moment of the state; `now` is the moment of the call.
+    fn under(self, rule: &Rule, now: &Q) -> Self;
 
     /// The state at `now` under `rule`, if the policy changed at `change`.
     fn changed(&self, change: &Q, rule: &Rule, now: &Q) -> Option<Self> {
-        self.clone().at(change)?.under(rule).at(now)
+        self.clone().at(change)?.under(rule, now).at(now)
     }
 }
 
 /// Usage is paid at the old rate up to the change of policy. The time of the change is not known, since a denied call writes
 /// nothing: it may be now, the time of the stored usage, or the time at which its debt was paid. The least usage of these
-/// cases counts.
+/// cases counts; of equal ones, the one that is paid first.
 fn bring<M: Meter>(held: M, rule: &Rule, now: i64) -> Result<M, Silence> {
     let open = M::open(rule, now);
     let outcomes = outcomes(&held, rule, now).into_iter().map(|outcome| outcome.unwrap_or_else(|| open.clone()));
-    Ok(outcomes.min_by_key(Ledger::used).expect("some change"))
+    Ok(outcomes.min_by_key(|held| (held.used(), held.paid_after(&held.used()))).expect("some change"))
 }
 
 /// The states at `now` for each time of the change; `None`: the state no longer differs from a missing key.
@@ -409,11 +410,14 @@ impl Meter for Fixed {
         (ended.is_zero() || self.count.is_positive()).then_some(self)
     }
 
-    fn under(mut self, rule: &Rule) -> Self {
+    fn under(mut self, rule: &Rule, now: &Q) -> Self {
         self.count = rule.carry(self.count, &self.rule);
         if let Form::Fixed { windows: Windows::Until(_) } = rule.form {
-            // The end stays.
-            self.start += q(self.rule.period) - q(rule.period);
+            // The end stays, unless it is more than one period ahead.
+            let start = &self.start + q(self.rule.period) - q(rule.period);
+            if start <= *now {
+                self.start = start;
+            }
         } else {
             self.start = rule.window_holding(self.start);
         }
@@ -529,7 +533,7 @@ impl Meter for Gcra {
         (self.tat > *now).then_some(self)
     }
 
-    fn under(mut self, rule: &Rule) -> Self {
+    fn under(mut self, rule: &Rule, _: &Q) -> Self {
         let used = rule.round_up(rule.carry(self.used(), &self.rule));
         self.tat = &self.now + used / rule.rate();
         self.rule = *rule;
@@ -589,7 +593,7 @@ impl Meter for Bucket {
         (self.tokens < capacity).then_some(self)
     }
 
-    fn under(mut self, rule: &Rule) -> Self {
+    fn under(mut self, rule: &Rule, _: &Q) -> Self {
         let used = rule.round_up(rule.carry(self.used(), &self.rule));
         // With STEP, whole tokens are added in steps. Without it, tokens flow from the change on.
         self.tokens = q(rule.capacity()) - if rule.steps() { used.ceil() } else { used };

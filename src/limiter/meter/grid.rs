@@ -70,12 +70,14 @@ impl Meter {
         }
     }
 
-    /// With [`Grid::Until`], the date under this policy of a window that has the date `at` under the policy `old`: the window
-    /// keeps its end. Otherwise a window keeps its beginning, so this is `at` itself.
-    pub(super) fn with_end_of(&self, old: &Self, at: Instant) -> Instant {
+    /// The date under this policy of a window that has the date `at` under the policy `old`. With [`Grid::Until`] the window keeps
+    /// its end, unless that is more than one period ahead of `now`. Then, and without `UNTIL`, it keeps its beginning: so nobody
+    /// waits for an end that the new period does not explain.
+    pub(super) fn with_end_of(&self, old: &Self, at: Instant, now: Instant) -> Instant {
+        let same_end = at.saturating_add(Span::from_us(old.period_us)).saturating_sub(Span::from_us(self.period_us));
         match self.grid {
-            Grid::Until(_) => at.saturating_add(Span::from_us(old.period_us)).saturating_sub(Span::from_us(self.period_us)),
-            Grid::FirstCall | Grid::Align(_) => at,
+            Grid::Until(_) if same_end <= now => same_end,
+            _ => at,
         }
     }
 }

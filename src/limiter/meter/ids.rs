@@ -51,7 +51,7 @@ impl<'a> View<'a> {
         let ledger = self.ledger();
         let inner = ledger.filter(|_| matches!(self.meter.grid, Grid::Until(_))).map(|ledger| ledger.inner());
         let start = match inner.map(|inner| Record::decode(inner, self.meter.kind)) {
-            Some(Ok(old)) => self.meter.with_end_of(&old.meter, old.level.at.min(self.now)),
+            Some(Ok(old)) => self.meter.with_end_of(&old.meter, old.level.at.min(self.now), self.now),
             _ => self.recorded_at.min(self.now),
         };
         let since_us = self.level.at.since(start).as_us();

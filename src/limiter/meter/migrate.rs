@@ -58,11 +58,15 @@ impl Meter {
                 return Level { at: self.start(now), used: 0 };
             }
             // When steps change to a continuous flow, tokens flow from the change on, not from the last step.
-            let at =
-                if old.drain == Drain::Steps && self.drain == Drain::Smooth { change } else { self.with_end_of(old, at) };
+            let at = if old.drain == Drain::Steps && self.drain == Drain::Smooth {
+                change
+            } else {
+                self.with_end_of(old, at, now)
+            };
             self.advance_aligned(Level { at, used: self.carry(old, used) }, now)
         };
-        let least = |least: Level, other: Level| if other.used < least.used { other } else { least };
+        // Of two equal levels, the one that drains sooner counts.
+        let least = |least: Level, other: Level| if (other.used, other.at) < (least.used, least.at) { other } else { least };
         least(least(changed_at(now), changed_at(written.min(now))), changed_at(paid.min(now)))
     }
 }

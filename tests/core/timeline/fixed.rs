@@ -349,9 +349,11 @@ fn fixed_until() {
          13h       | FIXED 10 20h UNTIL 5h  | COST 1              | 0 10 0 11h 11h",
     );
     timeline(
-        "a period that is shorter than what is left counts as the longest that a window can be",
+        "the end is more than one new period ahead: the window counts as begun one old period before its end",
         "10h       | FIXED 10 25h UNTIL 24h | COST 8              | 8 10 2 0 14h
-         11h       | FIXED 10 5h UNTIL 24h  | COST 1              | 1 10 1 0 5h",
+         11h       | FIXED 10 13h UNTIL 24h | COST 1              | 1 10 1 0 13h
+         11h       | FIXED 10 5h UNTIL 24h  | COST 1              | 1 10 0 0 5h
+         16h       | FIXED 10 5h UNTIL 24h  | COST 1              | 1 10 9 0 5h",
     );
     timeline(
         "the limit changes: usage is carried, the end stays",

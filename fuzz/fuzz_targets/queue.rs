@@ -195,7 +195,7 @@ impl World {
         let mut granted = true;
         for &(at, policy, amount) in &wants {
             let (db, name) = NAMES[at];
-            let queued = self.queues.has_waiters(db, name);
+            let queued = self.queues.bars(db, name);
             let Ok(decision) = self.place(at).peek(&policy, now, Request::now(amount)) else { return };
             let Wait::For(need) = decision.wait else { return };
             granted &= decision.granted > 0 && !queued;

@@ -83,7 +83,7 @@ pub(super) fn has_waiters(call: &Call<'_>, index: usize) -> bool {
 fn is_waited_for(call: &Call<'_>, index: usize) -> bool {
     let Some(name) = call.argument(index) else { return false };
     // While a queue is being served, only another module can cause a call, and this must not overtake the waiting clients.
-    try_lock().is_none_or(|waiting| waiting.queues.has_waiters(call.db(), name))
+    try_lock().is_none_or(|mut waiting| waiting.queues.bars(call.db(), name))
 }
 
 /// Returns the number of clients that wait for the key that argument `index` names.

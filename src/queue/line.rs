@@ -163,6 +163,11 @@ impl Line {
         }
     }
 
+    /// Forgets the state of the key, which may change. Its value does not always show that: a record can be written and expire.
+    pub(super) fn forget(&mut self) {
+        self.cached = None;
+    }
+
     /// Notes the answer of the key to the first client.
     pub(super) fn note_answer<K: KeyState>(&mut self, key: &K, policy: &Policy, now: Instant, asked: Ask) {
         if let Ask::Wait { due, known } = asked {
@@ -347,7 +352,7 @@ impl Lines {
         self.agenda.first().copied()
     }
 
-    /// Sets the wake time of a key's line to `wake`, unless it is earlier already.
+    /// Sets the wake time of a key's line to `wake`, unless it is earlier already, or no client stands in the line.
     pub(super) fn wake(&mut self, db: i32, key: &[u8], wake: Instant) {
         if let Some(id) = self.id(db, key) {
             self.wake_by(id, wake);

@@ -263,6 +263,16 @@ impl<C: Client> Queues<C> {
         self.lines.of_key(db, key).is_some_and(|line| !line.is_empty())
     }
 
+    /// Whether clients stand in the line of this key, so that a call which does not wait must not take units. Otherwise the call
+    /// may change the key, and then no waiting client may be charged as of an earlier moment.
+    pub fn bars(&mut self, db: i32, key: &[u8]) -> bool {
+        let Some(line) = self.lines.of_key_mut(db, key) else { return false };
+        if line.is_empty() {
+            line.forget();
+        }
+        !line.is_empty()
+    }
+
     /// How many clients stand in the line of this key.
     pub fn count_waiters(&self, db: i32, key: &[u8]) -> usize {
         self.lines.of_key(db, key).map_or(0, Line::len)
@@ -332,7 +342,9 @@ impl<C: Client> Queues<C> {
 
     /// Sets the wake time of a key's line to now, because the key may have changed.
     pub fn wake(&mut self, db: i32, key: &[u8], now: Instant) {
-        self.lines.wake(db, key, now);
+        if self.bars(db, key) {
+            self.lines.wake(db, key, now);
+        }
     }
 
     /// Sets the wake times of all lines to now, because any key may have changed.

@@ -57,7 +57,7 @@ impl Shop {
 
     /// Takes a unit of the shared key, if it is free and nobody stands in line.
     fn buy(&mut self) {
-        if self.queues.has_waiters(0, SHARED) {
+        if self.queues.bars(0, SHARED) {
             return;
         }
         let key = &mut self.keys[1];

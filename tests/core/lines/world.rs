@@ -425,7 +425,8 @@ impl World {
                 continue;
             }
             let Ok(decision) = view.peek(request) else { return Ok(()) };
-            granted &= decision.granted > 0 && !self.queues.has_waiters(0, &name(want.key));
+            let barred = self.queues.bars(0, &name(want.key));
+            granted &= decision.granted > 0 && !barred;
             hopeless |= match decision.wait {
                 Wait::Never => true,
                 Wait::For(need) => need > patience && !want.policy.frees_early(),

@@ -31,10 +31,10 @@ export class LeaseLost extends Error {
   }
 }
 
-/** What `request` gets. */
+/** The argument of `request`. */
 class Call {
   #used;
-  // Whether the model may have got the request: if not, everything is given back.
+  // True if the model may have got the request. If not, everything is given back.
   #sent = false;
 
   constructor(id, signal) {
@@ -108,12 +108,12 @@ export async function withAdmission(redis, rules, { estimate, wait = 0, id, sign
   const end = performance.now() + wait * 1000;
   const patienceMs = patience * 1000;
   const call = new Call(id ?? randomUUID(), signal);
-  // What each key may have charged.
+  // The units that each key may have charged.
   let charged = new Map(rules.map((rule) => [rule, units(rule, estimate)]));
   try {
     const costs = rules.flatMap((rule) => [rule.algorithm, ...policy(rule), 'COST', charged.get(rule)]);
     const words = [rules.length, ...rules.map(({ key }) => key), ...costs, 'ID', call.id];
-    // When the call has joined the line.
+    // The time at which the call has joined the line.
     let joined;
     const command = (...block) => {
       joined = block.length ? performance.now() : undefined;
@@ -134,12 +134,12 @@ export async function withAdmission(redis, rules, { estimate, wait = 0, id, sign
       const refused = rules.filter((_, at) => !rows[at][0]);
       throw new Denied(refused.map(({ key }) => key), waitMs);
     }
-    // Not the estimate, if this id was charged with another one before.
+    // If this id was charged with another estimate before, the server reports the units of that charge.
     charged = new Map(rules.map((rule, at) => [rule, rows[at][0]]));
     signal?.throwIfAborted();
     return await whileHeld(redis, rules.filter(isLease), call, patienceMs, request);
   } finally {
-    // Also if nothing changes, because the server remembers the id until then.
+    // This is done even if no charge changes, because a key remembers the id until it is settled or released.
     await settleAll(redis, call, charged, performance.now() + patienceMs);
   }
 }
@@ -165,7 +165,7 @@ async function whileHeld(redis, leases, call, patienceMs, request) {
   let lapse;
   const renew = async () => {
     const lapses = performance.now() + ttlMs;
-    // Ends before the next renewal begins.
+    // The deadline is before the next renewal begins.
     const deadline = performance.now() + Math.min(patienceMs, ttlMs / 4);
     for (const lease of leases) {
       const args = [lease.key, ...policy(lease), 'ID', call.id, 'RENEW'];
@@ -186,7 +186,7 @@ async function whileHeld(redis, leases, call, patienceMs, request) {
     }
   };
   try {
-    // How long ago the server granted the leases is unknown; a lease that is renewed now lasts a ttl from now at least.
+    // The program does not know when the server granted the leases. A lease that is renewed now lasts for a ttl from now.
     await renew();
     heartbeat().catch(() => {});
     stop.signal.throwIfAborted();
@@ -210,9 +210,9 @@ async function settle(redis, rule, id, charged, used, deadline) {
   try {
     const end = isLease(rule) ? ['RL.RELEASE', [rule.key, id]] : ['RL.SETTLE', [rule.key, id, used]];
     const { reply, before } = await send(redis, ...end, deadline);
-    // The id is forgotten, because the charge is past. But if the first reply was lost, that call has settled it.
+    // The key has forgotten the id, because its charge is past. But if the first reply was lost, that command has settled the id.
     if (reply === null && used > charged && !before) {
-      // Sent once: it has no id, so it would be charged twice.
+      // This command is sent only once. It has no id, so the server would charge a repetition again.
       const excess = [rule.key, ...policy(rule), 'FORCE', used - charged];
       await within(deadline - performance.now(), redis.sendCommand(new Limiter(`RL.${rule.algorithm}`, excess)));
     }

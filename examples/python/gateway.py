@@ -55,7 +55,7 @@ import redis.asyncio
 
 log = logging.getLogger(__name__)
 
-# The client waits for a reply this much longer than the wait that it asks the server for.
+# The client waits for the reply to a waiting call this much longer than the wait that it asks the server for.
 MARGIN_S = 5
 # A command whose reply is lost is repeated after this pause.
 PAUSE_S = 0.1
@@ -65,7 +65,7 @@ AGAIN = ("UNBLOCKED", "READONLY", "TRYAGAIN")
 
 class Denied(Exception):
     """The limits of `keys` refused the call. Retry in `retry_after` seconds; None means that a retry is never granted. For a
-    lease that is at most: holders may release earlier."""
+    lease, this is the longest wait, because the holders may release their leases earlier."""
 
     def __init__(self, keys, wait_ms):
         self.keys = keys
@@ -114,12 +114,12 @@ class Rule:
 
 
 class Call:
-    """What the block of `admit` gets."""
+    """The value that `admit` gives to its block."""
 
     def __init__(self, id):
         self.id = id
         self._used = None
-        # Whether the model may have got the request: if not, everything is given back.
+        # True if the model may have got the request. If not, everything is given back.
         self._sent = False
 
     @property
@@ -164,7 +164,7 @@ class Gateway:
         if not 0 <= wait <= 86_400:
             raise ValueError(f"wait is a number of seconds from 0 to 86400, not {wait}")
         call = Call(uuid.uuid4().hex if id is None else id)
-        # What each key may have charged.
+        # The units that each key may have charged.
         charged = {rule: rule.units(estimate) for rule in rules}
         now = asyncio.get_running_loop().time()
         try:
@@ -175,13 +175,13 @@ class Gateway:
                 if not repeated and id is None:
                     charged = {}  # A denied call charges nothing. What an earlier call with this id has charged would stay.
                 raise Denied([rule.key for rule, row in zip(rules, rows) if not row[0]], wait_ms)
-            # Not the estimate, if this id was charged with another one before.
+            # If this id was charged with another estimate before, the server reports the units of that charge.
             charged = {rule: row[0] for rule, row in zip(rules, rows)}
             async with self._held([rule for rule in rules if rule.is_lease], call.id):
                 call._sent = True
                 yield call
         finally:
-            # Also if nothing changes, because the server remembers the id until then.
+            # This is done even if no charge changes, because a key remembers the id until it is settled or released.
             settling = asyncio.create_task(self._settle_all(call, charged))
             self._settling.add(settling)
             settling.add_done_callback(self._settling.discard)
@@ -201,7 +201,7 @@ class Gateway:
             """Returns when the first lease lapses, if it is not renewed again."""
             begin = now()
             for rule in leases:
-                # Ends before the next renewal begins.
+                # The deadline is before the next renewal begins.
                 (held, *_), _ = await self._send(rule.command("ID", id, "RENEW"), begin + min(self.patience, ttl / 4))
                 if not held:
                     raise lost
@@ -220,7 +220,7 @@ class Gateway:
                 if not block.expired():
                     block.reschedule(lapses)
 
-        # How long ago the server granted the leases is unknown; a lease that is renewed now lasts a ttl from now at least.
+        # The program does not know when the server granted the leases. A lease that is renewed now lasts for a ttl from now.
         lapses = await renew()
         try:
             async with asyncio.timeout_at(lapses) as block:
@@ -246,9 +246,9 @@ class Gateway:
         end = ("RL.RELEASE", rule.key, id) if rule.is_lease else ("RL.SETTLE", rule.key, id, used)
         try:
             reply, repeated = await self._send(end, deadline)
-            # The id is forgotten. But if the first reply was lost, then it is because that call has settled it.
+            # The key has forgotten the id, because its charge is past. But if the first reply was lost, that command has settled the id.
             if reply is None and used > charged and not repeated:
-                # Sent once: it has no id, so it would be charged twice.
+                # This command is sent only once. It has no id, so the server would charge a repetition again.
                 await self._send(rule.command("FORCE", used - charged), deadline, once=True)
         except Exception as error:
             log.warning("%s: %s of %s were not settled to %s: %r", rule.key, charged, id, used, error)
@@ -282,7 +282,7 @@ class Gateway:
                     except redis.ResponseError as error:
                         if not block or not f"{error.status_code or ''} {error}".lstrip().startswith(AGAIN):
                             raise
-                        # Nothing is charged. A new connection may find the new primary.
+                        # The server has charged nothing. A new connection may find the new primary.
                         await connection.disconnect()
                         sent -= 1
                         deadline = now() + self.patience

@@ -4,7 +4,8 @@
 //! ```no_run
 //! # use jiff::{tz::TimeZone, Timestamp};
 //! # use redis_rl_tower::calendar::{take, Quota, Unit};
-//! # async fn example(redis: &mut redis::aio::MultiplexedConnection) -> Result<(), Box<dyn std::error::Error>> {
+//! # type Error = Box<dyn std::error::Error + Send + Sync>;
+//! # async fn example(redis: &mut redis::aio::MultiplexedConnection) -> Result<(), Error> {
 //! let quota = Quota { unit: Unit::Month, limit: 10_000, zone: TimeZone::get("Europe/Berlin")? };
 //! let [granted, _, remaining, _, reset_ms] = take(redis, "quota:42", &quota, 1, Timestamp::now()).await?;
 //! # Ok(())

@@ -49,7 +49,8 @@ class Call {
 
   set used(tokens) {
     const known = tokens !== undefined && tokens !== null;
-    if (known && !(Number.isSafeInteger(tokens) && tokens >= 0)) throw new RangeError(`used is a whole number from 0, not ${tokens}`);
+    const valid = Number.isSafeInteger(tokens) && tokens >= 0;
+    if (known && !valid) throw new RangeError(`used is a whole number from 0, not ${tokens}`);
     [this.#used, this.#sent] = [known ? tokens : undefined, true];
   }
 
@@ -66,8 +67,8 @@ class Call {
 }
 
 /**
- * A gateway to a language model. It decides whether a tenant may send a call now. Several limits decide together, and one of them
- * counts the calls that run at a time. One RL.ALL charges all limits or none.
+ * A gateway to a language model. It decides whether a tenant may send a call now. Several limits decide together, and one of
+ * them counts the calls that run at a time. One RL.ALL charges all limits or none.
  *
  *     const rules = [
  *       { key: '{gateway}:acme:running', algorithm: 'LEASE', limit: 4, period: 30 },
@@ -83,25 +84,26 @@ class Call {
  *
  * A rule without `cost` counts tokens; a LEASE counts calls, and its period is its ttl. `redis` is a Redis or a Cluster of
  * ioredis, and may be shared: a call that has to wait gets its own connection, from wait.mjs. Set commandTimeout, because
- * ioredis may never reject a call whose connection closed, and set autoResendUnfulfilledCommands to false. In a Cluster all keys
- * need the same hash tag. `wait` is 0 if it is omitted. Let it be longer than the longest period: the server denies a call at once
- * if its units will not be free in time by themselves, although another call may settle to less. To leave the line, abort the
- * `signal`.
+ * ioredis may never reject a call whose connection closed, and set autoResendUnfulfilledCommands to false. In a Cluster all
+ * keys need the same hash tag. `wait` is 0 if it is omitted. Let it be longer than the longest period: the server denies a
+ * call at once if its units will not be free in time by themselves, although another call may settle to less. To leave the
+ * line, abort the `signal`.
  *
- * While `request` runs, its leases are renewed at each third of the ttl. When one is lost, or `signal` is aborted, `call.signal`
- * is aborted: pass it on to the model's client. Then withAdmission throws the signal's reason, also if `request` returns normally.
+ * While `request` runs, its leases are renewed at each third of the ttl. When one is lost, or `signal` is aborted,
+ * `call.signal` is aborted: pass it on to the model's client. Then withAdmission throws the signal's reason, also if `request`
+ * returns normally.
  *
  * When `request` ends, withAdmission settles the charges. It does the same if `request` throws. If it has set `call.used`, the
- * charges of tokens become that; a program that streams sets it again with each chunk. If not, the estimate stays charged, because
- * the model may have done the work. If it has called `call.unused()`, everything is given back. Call that only if the model has
- * not got the request, for example because the connection failed. If each exception gave the units back, a client that disconnects
- * in time would avoid all limits. The keys are settled in the reverse order of the rules: list the lease first, which is then
- * released last, and list the key last that most calls wait for.
+ * charges of tokens become that; a program that streams sets it again with each chunk. If not, the estimate stays charged,
+ * because the model may have done the work. If it has called `call.unused()`, everything is given back. Call that only if the
+ * model has not got the request, for example because the connection failed. If each exception gave the units back, a client
+ * that disconnects in time would avoid all limits. The keys are settled in the reverse order of the rules: list the lease
+ * first, which is then released last, and list the key last that most calls wait for.
  *
  * If Redis does not answer, an admission besides its wait and a settlement each take about `patience` seconds at most.
  *
- * Each call has an `id`, by default a new UUID. A call whose reply is lost is repeated with the same id, and charged once. Pass
- * the id of a job if a process that restarts repeats its call. Two calls at the same time need different ids.
+ * Each call has an `id`, by default a new UUID. A call whose reply is lost is repeated with the same id, and charged once.
+ * Pass the id of a job if a process that restarts repeats its call. Two calls at the same time need different ids.
  */
 export async function withAdmission(redis, rules, { estimate, wait = 0, id, signal, patience = 1 }, request) {
   if (!(wait >= 0 && wait <= 86_400)) throw new RangeError(`wait is a number of seconds from 0 to 86400, not ${wait}`);
@@ -210,7 +212,7 @@ async function settle(redis, rule, id, charged, used, deadline) {
   try {
     const end = isLease(rule) ? ['RL.RELEASE', [rule.key, id]] : ['RL.SETTLE', [rule.key, id, used]];
     const { reply, before } = await send(redis, ...end, deadline);
-    // The key has forgotten the id, because its charge is past. But if the first reply was lost, that command has settled the id.
+    // The key has forgotten the id, because its charge is past. If the first reply was lost, that command has settled it.
     if (reply === null && used > charged && !before) {
       // This command is sent only once. It has no id, so the server would charge a repetition again.
       const excess = [rule.key, ...policy(rule), 'FORCE', used - charged];
@@ -227,8 +229,8 @@ function send(redis, name, args, deadline) {
 }
 
 /**
- * Repeats a call that got no reply, until a deadline, which is extended by the time that the call stood in line. Returns the reply,
- * and whether the call had been made before without one.
+ * Repeats a call that got no reply, until a deadline, which is extended by the time that the call stood in line. Returns the
+ * reply, and whether the call had been made before without one.
  */
 async function repeated(call, deadline, signal, inLine = () => 0) {
   for (let attempt = 0; ; attempt++) {

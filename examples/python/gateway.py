@@ -1,5 +1,5 @@
-"""A gateway to a language model, over redis-py for asyncio. It decides whether a tenant may send a call now. Several limits decide
-together, and one of them counts the calls that run at a time. One RL.ALL charges all limits or none.
+"""A gateway to a language model, over redis-py for asyncio. It decides whether a tenant may send a call now. Several limits
+decide together, and one of them counts the calls that run at a time. One RL.ALL charges all limits or none.
 
     gateway = Gateway(redis.asyncio.Redis(socket_timeout=0.5, retry=None))
     rules = [
@@ -12,34 +12,36 @@ together, and one of them counts the calls that run at a time. One RL.ALL charge
         answer = await model.complete(prompt, max_tokens=1000)
         call.used = answer.usage.total_tokens
 
-While the block runs, admit renews its lease at each third of the ttl. When the lease is lost, admit cancels the block at its next
-`await`, and raises LeaseLost. A block must not block the event loop, because then nothing can renew the lease or cancel the block.
+While the block runs, admit renews its lease at each third of the ttl. When the lease is lost, admit cancels the block at its
+next `await`, and raises LeaseLost. A block must not block the event loop, because then nothing can renew the lease or cancel
+the block.
 
 At the end of the block, admit settles the charges. It does the same if the block raises an exception or is cancelled:
-  the block has set `used`        The charges of tokens become `used`. If that is less than the estimate, the rest is free again at
-                                  once. If it is more, the difference is charged now, whatever the limit. A program that streams sets
-                                  `used` again with each chunk.
+  the block has set `used`        The charges of tokens become `used`. If that is less than the estimate, the rest is free again
+                                  at once. If it is more, the difference is charged now, whatever the limit. A program that
+                                  streams sets `used` again with each chunk.
   the block has not set `used`    The estimate stays charged, because the model may have done the work.
-  the block has called `unused()` Everything is given back. Call it only if the model has not got the request, for example because
-                                  the connection failed. If each exception gave the units back, a client that disconnects in time
-                                  would avoid all limits.
-The keys are settled in the reverse order of the rules. So list the lease first: then it is released last, and the next call of the
-tenant finds the tokens settled. List the key last that most calls wait for, because it is then settled first.
+  the block has called `unused()` Everything is given back. Call it only if the model has not got the request, for example
+                                  because the connection failed. If each exception gave the units back, a client that
+                                  disconnects in time would avoid all limits.
+The keys are settled in the reverse order of the rules. So list the lease first: then it is released last, and the next call of
+the tenant finds the tokens settled. List the key last that most calls wait for, because it is then settled first.
 
-Settling never raises redis-py's errors, and takes at most `patience` seconds, so it does not delay an answer for longer. It runs
-in a task of its own: a second cancellation ends the wait for this task, but not the task.
+Settling never raises redis-py's errors, and takes at most `patience` seconds, so it does not delay an answer for longer. It
+runs in a task of its own: a second cancellation ends the wait for this task, but not the task.
 
-The server holds the calls that wait, and grants them in the order of their arrival. A call that waits only for its tenant's keys
-delays no other tenant. Let `wait` be longer than the longest period: the server denies a call at once if its units will not be
-free in time by themselves. It does not count on other calls that settle to less.
+The server holds the calls that wait, and grants them in the order of their arrival. A call that waits only for its tenant's
+keys delays no other tenant. Let `wait` be longer than the longest period: the server denies a call at once if its units will
+not be free in time by themselves. It does not count on other calls that settle to less.
 
-Each call has an id, by default a new uuid4. If a reply is lost, admit repeats the command with the same id, and the server charges
-it once. Pass `id`, such as the id of a job, if a process that restarts repeats a call. Two calls at the same time need different
-ids, also those of different tenants, because they share a key.
+Each call has an id, by default a new uuid4. If a reply is lost, admit repeats the command with the same id, and the server
+charges it once. Pass `id`, such as the id of a job, if a process that restarts repeats a call. Two calls at the same time need
+different ids, also those of different tenants, because they share a key.
 
 Each waiting call occupies a connection of a second pool, which has the same settings as the client's pool and at most
 `max_waiting` connections. The client's own pool serves the short commands. Each running call needs one of its connections at a
 time, so let `max_connections` of the client (100 by default) be at least the number of calls that run in this process.
+Before the program ends, `await gateway.aclose()` waits for the settlements that still run, and closes the second pool.
 """
 
 import asyncio
@@ -246,7 +248,7 @@ class Gateway:
         end = ("RL.RELEASE", rule.key, id) if rule.is_lease else ("RL.SETTLE", rule.key, id, used)
         try:
             reply, repeated = await self._send(end, deadline)
-            # The key has forgotten the id, because its charge is past. But if the first reply was lost, that command has settled the id.
+            # The key has forgotten the id, because its charge is past. If the first reply was lost, that command settled it.
             if reply is None and used > charged and not repeated:
                 # This command is sent only once. It has no id, so the server would charge a repetition again.
                 await self._send(rule.command("FORCE", used - charged), deadline, once=True)
@@ -254,8 +256,8 @@ class Gateway:
             log.warning("%s: %s of %s were not settled to %s: %r", rule.key, charged, id, used, error)
 
     async def _send(self, command, deadline, *, end=0, once=False):
-        """Returns the reply, and whether the command had been sent before without a reply. Repeats a command without a reply until
-        `deadline`. Waits in line until `end`; the time in line does not count for the deadline.
+        """Returns the reply, and whether the command had been sent before without a reply. Repeats a command without a reply
+        until `deadline`, or sends it `once`. Waits in line until `end`; the time in line does not count for the deadline.
 
         A command is sent on a connection of its own, because it may wait. redis-py's execute_command would give up a waiting
         call after its socket_timeout, and ask for the whole wait again. A read that fails closes the connection, so the call

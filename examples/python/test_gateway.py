@@ -474,6 +474,29 @@ def test_a_waiting_call_that_a_failover_ends_calls_again(client, socket):
     run(main, socket)
 
 
+def test_a_waiting_call_outlasts_the_time_in_which_its_server_is_a_replica():
+    with running_server() as (_, socket), redis.Redis(unix_socket_path=socket) as client:
+
+        async def main(gateway):
+            async def work():
+                async with gateway.admit(rules(), estimate=600, wait=LONG_S) as call:
+                    call.used = 50
+
+            async with gateway.admit(rules(), estimate=600):
+                task = asyncio.create_task(work())
+                await until(lambda: waiting(client) == 1)
+                # The waiting call gets UNBLOCKED, and then READONLY each time that it calls again.
+                client.replicaof("127.0.0.1", 1)
+                await until(lambda: client.info("errorstats").get("errorstat_READONLY", {"count": 0})["count"] >= 2)
+                client.replicaof("NO", "ONE")
+                await until(lambda: waiting(client) == 1)
+                client.delete(TOKENS, ALL)
+                await task
+            assert charged(client) == (0, 2, 50, 50)
+
+        run(main, socket)
+
+
 def test_a_renewal_that_fails_in_any_way_is_tried_again(client, socket):
     class Failing(Gateway):
         async def _send(self, command, *rest, **options):

@@ -1,5 +1,6 @@
 //! The second program in the README of the recipes; a test compares the two.
 
+#[allow(dead_code)]
 #[path = "../src/calendar.rs"]
 mod calendar;
 

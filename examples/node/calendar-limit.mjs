@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import { Command } from 'ioredis';
 
 /** A command of the module. Without `getKeys`, ioredis finds no key in it, and a Cluster sends it to any node. */
@@ -8,8 +9,8 @@ class Limiter extends Command {
 }
 
 /**
- * The longest that each window can be, and an hour, because a clock may be fast: days have up to 25 hours, and October has an
- * hour more than 31 days where the clocks go back in October.
+ * The longest that each window can be, and one hour more, because a clock may be fast. A day has up to 25 hours. In zones where
+ * the clocks go back in October, October has 31 days and one hour.
  */
 export const PERIODS = { day: '26h', week: '170h', month: '746h' };
 
@@ -64,11 +65,15 @@ export function endOf(unit, zone, ms = Date.now()) {
  *     const { granted, remaining, resetMs } = await takeOfCalendar(redis, 'quota:42', quota);
  *
  * `redis` is a Redis or a Cluster of ioredis. The calendar is that of Intl; the server only learns when the window ends. Each
- * call states the end of the day that the caller's clock shows. A clock that is wrong by seconds does no harm.
+ * call states the end of the day that the caller's clock shows. A clock that is wrong by seconds does no harm. Do not pass `ms`,
+ * except in tests.
+ *
+ * ioredis repeats a command whose reply is lost. Each call has a new id, so the server charges a repeated command once. The key
+ * remembers the ids until its window ends, at most 65536 of them, in 80 to 150 bytes each.
  */
 export async function takeOfCalendar(redis, key, { unit, limit, zone }, units = 1, ms = Date.now()) {
   const end = endOf(unit, zone, ms);
-  const args = [key, limit, PERIODS[unit], 'UNTIL', end, 'COST', units];
+  const args = [key, limit, PERIODS[unit], 'UNTIL', end, 'COST', units, 'ID', randomUUID()];
   const [granted, , remaining, waitMs, resetMs] = await redis.sendCommand(new Limiter('RL.FIXED', args));
   return { granted, limit, remaining, waitMs, resetMs };
 }

@@ -38,14 +38,15 @@ export async function waitInLine(redis, { algorithm, limit, period, options = []
 
 /**
  * Sends what `command` returns: at first on the shared connection; if that is denied, with the words of `BLOCK` at its end on a
- * connection of its own. `waitMsOf` finds the wait in a reply, whose first element says whether it is granted.
+ * connection of its own. `waitMsOf` finds the wait in a reply, whose first element says whether it is granted. With `patienceMs`,
+ * the reply on the shared connection must arrive within this time.
  */
-export async function sendInLine(redis, command, waitMsOf, { wait, signal }) {
+export async function sendInLine(redis, command, waitMsOf, { wait, signal, patienceMs }) {
   if (!(wait > 0 && wait <= 86_400)) throw new RangeError('wait is a number of seconds, above 0 and at most 86400');
   const end = performance.now() + wait * 1000;
   for (;;) {
     signal?.throwIfAborted();
-    const reply = await redis.sendCommand(command());
+    const reply = await within(patienceMs, redis.sendCommand(command()));
     const left = Math.ceil(end - performance.now());
     if (reply[0] || waitMsOf(reply) < 0 || left <= 0) return reply;
     try {
@@ -56,6 +57,19 @@ export async function sendInLine(redis, command, waitMsOf, { wait, signal }) {
       await sleep(RETRY_MS, undefined, { signal });
     }
   }
+}
+
+/**
+ * The result of a promise, or an error if it is not there in time; without `ms` it may take any time. ioredis may never settle the
+ * promise of a call whose connection closed.
+ */
+export function within(ms, promise) {
+  if (ms === undefined) return promise;
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error('Redis did not answer in time')), Math.max(0, ms));
+  });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
 
 /** Sends a command on a separate connection to the node that has its key. */

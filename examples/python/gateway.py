@@ -1,7 +1,7 @@
-"""A gateway to a language model, over redis-py for asyncio: may a tenant send a call now? Several limits decide together, how
-many calls run at a time among them, and all are charged by one RL.ALL or none is.
+"""A gateway to a language model, over redis-py for asyncio. It decides whether a tenant may send a call now. Several limits
+decide together, and one of them counts the calls that run at a time. One RL.ALL charges all limits or none.
 
-    gateway = Gateway(redis.asyncio.Redis())
+    gateway = Gateway(redis.asyncio.Redis(socket_timeout=0.5, retry=None))
     rules = [
         Rule("{gateway}:acme:running", "LEASE", 4, 30),               # at most 4 calls at a time; a dead one ends after 30 s
         Rule("{gateway}:acme:requests", "GCRA", 60, 60, cost=1),      # 60 calls a minute
@@ -12,24 +12,36 @@ many calls run at a time among them, and all are charged by one RL.ALL or none i
         answer = await model.complete(prompt, max_tokens=1000)
         call.used = answer.usage.total_tokens
 
-While the block runs, its lease is renewed at each third of the ttl. When the lease is lost, the block is cancelled at its next
-`await`, and LeaseLost is raised. A block must not block the event loop: then nothing is renewed, and nothing is cancelled.
+While the block runs, admit renews its lease at each third of the ttl. When the lease is lost, admit cancels the block at its
+next `await`, and raises LeaseLost. A block must not block the event loop, because then nothing can renew the lease or cancel
+the block.
 
-At the end of the block:
-  used is set            the charges of tokens become what was used: the rest of the estimate is free again at once, as if it
-                         had never been charged; more than the estimate is taken now, whatever the limit
-  no used, no exception  the estimate stays
-  no used, an exception  everything is given back. Cancelling a task is such an exception
-The keys are settled in the reverse order of the rules. So list the lease first: it is released last, and the next call of the
-tenant finds the tokens settled. List the key last that most calls wait for.
+At the end of the block, admit settles the charges. It does the same if the block raises an exception or is cancelled:
+  the block has set `used`        The charges of tokens become `used`. If that is less than the estimate, the rest is free again
+                                  at once. If it is more, the difference is charged now, whatever the limit. A program that
+                                  streams sets `used` again with each chunk.
+  the block has not set `used`    The estimate stays charged, because the model may have done the work.
+  the block has called `unused()` Everything is given back. Call it only if the model has not got the request, for example
+                                  because the connection failed. If each exception gave the units back, a client that
+                                  disconnects in time would avoid all limits.
+The keys are settled in the reverse order of the rules. So list the lease first: then it is released last, and the next call of
+the tenant finds the tokens settled. List the key last that most calls wait for, because it is then settled first.
 
-The server holds the calls that wait, and grants them in the order of their arrival. A call that waits for its tenant's keys
-delays no other tenant. Wait for longer than the longest period: the server denies a call at once if its units will not be free
-in time by themselves, although another call may settle to less, and free them earlier.
+Settling never raises redis-py's errors, and takes at most `patience` seconds, so it does not delay an answer for longer. It
+runs in a task of its own: a second cancellation ends the wait for this task, but not the task.
 
-Each call has an id, by default a new uuid4. If a reply is lost, the call is repeated with the same id, and charged once. Pass
-`id`, such as the id of a job, if a process that restarts repeats a call. Two calls at the same time need different ids, also
-those of different tenants, because they share a key.
+The server holds the calls that wait, and grants them in the order of their arrival. A call that waits only for its tenant's
+keys delays no other tenant. Let `wait` be longer than the longest period: the server denies a call at once if its units will
+not be free in time by themselves. It does not count on other calls that settle to less.
+
+Each call has an id, by default a new uuid4. If a reply is lost, admit repeats the command with the same id, and the server
+charges it once. Pass `id`, such as the id of a job, if a process that restarts repeats a call. Two calls at the same time need
+different ids, also those of different tenants, because they share a key.
+
+Each waiting call occupies a connection of a second pool, which has the same settings as the client's pool and at most
+`max_waiting` connections. The client's own pool serves the short commands. Each running call needs one of its connections at a
+time, so let `max_connections` of the client (100 by default) be at least the number of calls that run in this process.
+Before the program ends, `await gateway.aclose()` waits for the settlements that still run, and closes the second pool.
 """
 
 import asyncio
@@ -37,7 +49,7 @@ import contextlib
 import dataclasses
 import logging
 import math
-import time
+import operator
 import uuid
 
 import redis
@@ -45,15 +57,17 @@ import redis.asyncio
 
 log = logging.getLogger(__name__)
 
-# The client waits for a reply this much longer than the wait that it asks the server for.
+# The client waits for the reply to a waiting call this much longer than the wait that it asks the server for.
 MARGIN_S = 5
-# A call whose reply is lost is repeated after each of these pauses.
-PAUSES_S = (0.1, 0.5, 2)
+# A command whose reply is lost is repeated after this pause.
+PAUSE_S = 0.1
+# The replies to a waiting call that ask the client to call again: the server became a replica, or the slot moves.
+AGAIN = ("UNBLOCKED", "READONLY", "TRYAGAIN")
 
 
 class Denied(Exception):
     """The limits of `keys` refused the call. Retry in `retry_after` seconds; None means that a retry is never granted. For a
-    lease that is at most: holders may release earlier."""
+    lease, this is the longest wait, because the holders may release their leases earlier."""
 
     def __init__(self, keys, wait_ms):
         self.keys = keys
@@ -69,7 +83,7 @@ class LeaseLost(Exception):
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """A key with its algorithm, limit, period and options, as in Rule("tokens", "BUCKET", 1000, 1, ("CAPACITY", 5000)). Without
-    `cost` it counts tokens; a LEASE counts calls. The period of a LEASE is its ttl, in seconds."""
+    `cost` it counts tokens; a LEASE counts calls. The period of a LEASE is its ttl, a number of seconds."""
 
     key: str
     algorithm: str
@@ -78,9 +92,15 @@ class Rule:
     options: tuple = ()
     cost: int | None = None
 
+    def __post_init__(self):
+        # A list cannot be hashed, and the rules are the keys of a dict.
+        object.__setattr__(self, "options", tuple(self.options))
+        if self.is_lease and not isinstance(self.period, int | float):
+            raise ValueError(f"the ttl of a LEASE is a number of seconds, not {self.period!r}")
+
     @property
     def is_lease(self):
-        return self.algorithm == "LEASE"
+        return self.algorithm.upper() == "LEASE"
 
     @property
     def policy(self):
@@ -96,43 +116,78 @@ class Rule:
 
 
 class Call:
-    """What the block of `admit` gets."""
+    """The value that `admit` gives to its block."""
 
     def __init__(self, id):
         self.id = id
-        self.used = None
+        self._used = None
+        # True if the model may have got the request. If not, everything is given back.
+        self._sent = False
+
+    @property
+    def used(self):
+        """The tokens that the call has used: a whole number from 0, or None if the block does not know."""
+        return self._used
+
+    @used.setter
+    def used(self, tokens):
+        if tokens is not None and (tokens := operator.index(tokens)) < 0:
+            raise ValueError(f"used is a whole number from 0, not {tokens}")
+        self._used, self._sent = tokens, True
+
+    def unused(self):
+        """Says that the model has not got the request: everything is given back."""
+        self._used, self._sent = None, False
+
+    def _final(self, rule, charged):
+        if not self._sent:
+            return 0
+        return charged if self._used is None else rule.units(self._used)
 
 
 class Gateway:
-    def __init__(self, client):
+    """`patience`: how many seconds an admission, besides its wait, and a settlement may take if the server does not answer."""
+
+    def __init__(self, client, *, patience=1, max_waiting=10_000):
         self.client = client
+        self.patience = patience
+        pool = client.connection_pool
+        settings = {**pool.connection_kwargs, "max_connections": max_waiting}
+        self._waiting = redis.asyncio.ConnectionPool(connection_class=pool.connection_class, **settings)
+        self._settling = set()
+
+    async def aclose(self):
+        """Waits for the calls that are being settled, and closes the connections of the waiting calls, but not the client."""
+        await asyncio.gather(*self._settling)
+        await self._waiting.aclose()
 
     @contextlib.asynccontextmanager
     async def admit(self, rules, *, estimate, wait=0, id=None):
+        if not 0 <= wait <= 86_400:
+            raise ValueError(f"wait is a number of seconds from 0 to 86400, not {wait}")
         call = Call(uuid.uuid4().hex if id is None else id)
-        # What each key may have charged.
+        # The units that each key may have charged.
         charged = {rule: rule.units(estimate) for rule in rules}
-        begin = time.monotonic()
+        now = asyncio.get_running_loop().time()
         try:
             words = [word for rule in rules for word in (rule.algorithm, *rule.policy, "COST", charged[rule])]
             command = ("RL.ALL", len(rules), *(rule.key for rule in rules), *words, "ID", call.id)
-            (granted, wait_ms, rows), repeated = await self._send(command, begin + wait)
+            (granted, wait_ms, rows), repeated = await self._send(command, now + self.patience, end=now + wait)
             if not granted:
                 if not repeated and id is None:
                     charged = {}  # A denied call charges nothing. What an earlier call with this id has charged would stay.
                 raise Denied([rule.key for rule, row in zip(rules, rows) if not row[0]], wait_ms)
-            # Not the estimate, if this id was charged with another one before.
+            # If this id was charged with another estimate before, the server reports the units of that charge.
             charged = {rule: row[0] for rule, row in zip(rules, rows)}
             async with self._held([rule for rule in rules if rule.is_lease], call.id):
+                call._sent = True
                 yield call
-        except BaseException:
-            if call.used is None:
-                await self._settle_all(call.id, charged, lambda rule: 0)
-                charged = {}
-            raise
         finally:
-            # Also if nothing changes, because the server remembers the id until then.
-            await self._settle_all(call.id, charged, lambda rule: charged[rule] if call.used is None else rule.units(call.used))
+            # This is done even if no charge changes, because a key remembers the id until it is settled or released.
+            settling = asyncio.create_task(self._settle_all(call, charged))
+            self._settling.add(settling)
+            settling.add_done_callback(self._settling.discard)
+            await asyncio.shield(settling)
 
     @contextlib.asynccontextmanager
     async def _held(self, leases, id):
@@ -146,24 +201,28 @@ class Gateway:
 
         async def renew():
             """Returns when the first lease lapses, if it is not renewed again."""
-            lapses = now() + ttl
+            begin = now()
             for rule in leases:
-                (held, *_), _ = await self._send(rule.command("ID", id, "RENEW"))
+                # The deadline is before the next renewal begins.
+                (held, *_), _ = await self._send(rule.command("ID", id, "RENEW"), begin + min(self.patience, ttl / 4))
                 if not held:
                     raise lost
-            return lapses
+            return begin + ttl
 
         async def heartbeat(block):
-            while True:
+            while not block.expired():
                 await asyncio.sleep(ttl / 3)
                 try:
-                    block.reschedule(await renew())
+                    lapses = await renew()
                 except LeaseLost:
-                    block.reschedule(now())
-                except redis.RedisError as error:
-                    log.warning("the lease %s was not renewed: %s", id, error)
+                    lapses = now()
+                except Exception as error:  # The next renewal may succeed. If none does, the block ends when the lease lapses.
+                    log.warning("the lease %s was not renewed: %r", id, error)
+                    continue
+                if not block.expired():
+                    block.reschedule(lapses)
 
-        # How long ago the server granted the leases is unknown; a lease that is renewed now lasts a ttl from now at least.
+        # The program does not know when the server granted the leases. A lease that is renewed now lasts for a ttl from now.
         lapses = await renew()
         try:
             async with asyncio.timeout_at(lapses) as block:
@@ -174,48 +233,67 @@ class Gateway:
                     renewals.cancel()
                     await asyncio.gather(renewals, return_exceptions=True)
         except TimeoutError:
-            if block.expired():
-                raise lost from None
-            raise
+            if not block.expired():
+                raise
+        if block.expired():
+            raise lost
 
-    async def _settle_all(self, id, charged, used):
+    async def _settle_all(self, call, charged):
+        deadline = asyncio.get_running_loop().time() + self.patience
         for rule in reversed(charged):
-            await self._settle(rule, id, charged[rule], used(rule))
+            await self._settle(rule, call.id, charged[rule], call._final(rule, charged[rule]), deadline)
 
-    async def _settle(self, rule, id, charged, used):
-        """Never raises redis-py's errors: the call has been made, and its answer counts more than its accounting."""
+    async def _settle(self, rule, id, charged, used, deadline):
+        """Raises no exception: the call has been made, and its answer counts more than its accounting."""
         end = ("RL.RELEASE", rule.key, id) if rule.is_lease else ("RL.SETTLE", rule.key, id, used)
         try:
-            reply, repeated = await self._send(end)
-            # The id is forgotten. But if the first reply was lost, then it is because that call has settled it.
+            reply, repeated = await self._send(end, deadline)
+            # The key has forgotten the id, because its charge is past. If the first reply was lost, that command settled it.
             if reply is None and used > charged and not repeated:
-                # Sent once: it has no id, so it would be charged twice.
-                await self._send(rule.command("FORCE", used - charged), pauses=())
-        except redis.RedisError as error:
-            log.warning("%s: %s of %s were not settled to %s: %s", rule.key, charged, id, used, error)
+                # This command is sent only once. It has no id, so the server would charge a repetition again.
+                await self._send(rule.command("FORCE", used - charged), deadline, once=True)
+        except Exception as error:
+            log.warning("%s: %s of %s were not settled to %s: %r", rule.key, charged, id, used, error)
 
-    async def _send(self, command, end=0, pauses=PAUSES_S):
-        """Returns the reply, and whether the command had been sent before without a reply. Waits in line until `end`.
+    async def _send(self, command, deadline, *, end=0, once=False):
+        """Returns the reply, and whether the command had been sent before without a reply. Repeats a command without a reply
+        until `deadline`, or sends it `once`. Waits in line until `end`; the time in line does not count for the deadline.
 
         A command is sent on a connection of its own, because it may wait. redis-py's execute_command would give up a waiting
         call after its socket_timeout, and ask for the whole wait again. A read that fails closes the connection, so the call
         leaves the line."""
-        pool = self.client.connection_pool
+        now = asyncio.get_running_loop().time
         sent = 0
-        for pause in (*pauses, None):
-            left = end - time.monotonic()
+        while True:
+            left = end - now()
             # The server accepts whole microseconds; a float may have more decimals.
             block = ("BLOCK", f"{math.ceil(left * 1_000_000)}us") if left > 0 else ()
-            patience = {"timeout": left + MARGIN_S} if left > 0 else {}
+            pool = self._waiting if block else self.client.connection_pool
+            joined = None
             try:
-                connection = await pool.get_connection()
-                try:
-                    sent += 1
-                    await connection.send_command(*command, *block)
-                    return await connection.read_response(**patience), sent > 1
-                finally:
-                    await pool.release(connection)
-            except (redis.ConnectionError, redis.TimeoutError):
-                if pause is None:
-                    raise
-            await asyncio.sleep(pause)
+                async with asyncio.timeout_at(deadline) as limit:
+                    connection = await pool.get_connection()
+                    try:
+                        sent += 1
+                        await connection.send_command(*command, *block)
+                        if not block:
+                            return await connection.read_response(), sent > 1
+                        joined = now()
+                        limit.reschedule(joined + left + MARGIN_S)
+                        return await connection.read_response(timeout=math.inf), sent > 1
+                    except redis.ResponseError as error:
+                        if not block or not f"{error.status_code or ''} {error}".lstrip().startswith(AGAIN):
+                            raise
+                        # The server has charged nothing. A new connection may find the new primary.
+                        await connection.disconnect()
+                        sent -= 1
+                        deadline = now() + self.patience
+                    finally:
+                        await asyncio.shield(pool.release(connection))
+            except (redis.ConnectionError, redis.TimeoutError, TimeoutError) as error:
+                deadline += now() - joined if joined else 0
+                if once or now() + PAUSE_S >= deadline:
+                    if isinstance(error, redis.RedisError):
+                        raise
+                    raise redis.TimeoutError(f"{command[0]}: no reply in time") from error
+            await asyncio.sleep(PAUSE_S)

@@ -76,3 +76,14 @@ def test_all_callers_of_a_day_share_a_window(client, unit):
     assert limit.take("quota", now=now - timedelta(days=32))[:3] == [1, 10, 4]
     assert inspect(client, "quota")["window_end_ms"] == end
     assert limit.take("quota", 5)[0] == 0
+
+
+def test_a_take_whose_replies_are_lost_is_charged_once(client, proxy):
+    losses = [("reply", "RL.FIXED")] * 2
+    for loss in losses:
+        proxy.lose(*loss)
+    with redis.Redis(unix_socket_path=proxy.server_address) as lossy:
+        limit = CalendarLimit(lossy, "month", 10, "Europe/Berlin")
+        assert limit.take("quota", 3)[:3] == [3, 10, 7]
+        assert proxy.lost == losses and inspect(client, "quota")["used"] == 3
+        assert limit.take("quota", 3)[:3] == [3, 10, 4]

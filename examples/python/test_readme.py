@@ -20,7 +20,7 @@ def programs(document):
     return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-DECORATOR, STORAGE, BUDGET, SEMAPHORE, JOBS, GATEWAY = programs("examples/README.md")
+DECORATOR, STORAGE, BUDGET, SEMAPHORE, JOBS, GATEWAY, CALENDAR = programs("examples/README.md")
 [WAIT] = programs("docs/clients.md")
 
 
@@ -97,14 +97,37 @@ def test_the_gateway(tmp_path, socket):
             assert inspect(client, "{gateway}:ada:running")["held"] == 1
             return types.SimpleNamespace(usage=types.SimpleNamespace(total_tokens=70))
 
+        async def stream(self, prompt, max_tokens):
+            for text in ("one", "two", "three"):
+                yield types.SimpleNamespace(text=text, tokens=2)
+
     async def main():
+        # On a busy machine a reply may take longer.
+        names["gateway"].patience = 20
         assert (await names["complete"](Model(), "ada", "x" * 300)).usage.total_tokens == 70
+        sent = []
+
+        async def send(text):
+            sent.append(text)
+            if text == "two":
+                raise ConnectionError("the client has disconnected")
+
+        with pytest.raises(ConnectionError):
+            await names["stream"](Model(), "ada", "x" * 300, send)
+        assert sent == ["one", "two"]
+        await names["gateway"].aclose()
         await names["gateway"].client.aclose()
 
     asyncio.run(main())
-    for key, used in (("{gateway}:tokens", 70), ("{gateway}:ada:tokens", 70), ("{gateway}:ada:requests", 1)):
+    for key, used in (("{gateway}:tokens", 174), ("{gateway}:ada:tokens", 174), ("{gateway}:ada:requests", 2)):
         assert inspect(client, key)["used"] == used
     assert inspect(client, "{gateway}:ada:running") is None
+
+
+def test_the_calendar(tmp_path, socket):
+    names = run(tmp_path, CALENDAR, "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}, ")
+    assert (names["granted"], names["remaining"]) == (1, 9_999)
+    names["client"].close()
 
 
 def test_the_wait(tmp_path, socket):

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, before, beforeEach, test } from 'node:test';
 import { Redis } from 'ioredis';
 import { endOf, PERIODS, takeOfCalendar } from '../calendar-limit.mjs';
-import { inspect, startServer } from './server.mjs';
+import { inspect, startProxy, startServer } from './server.mjs';
 
 const DAY_MS = 86_400_000;
 const BERLIN = 'Europe/Berlin';
@@ -73,6 +73,24 @@ for (const unit of ['day', 'week', 'month']) {
     assert.equal((await takeOfCalendar(redis, 'quota', quota, 5)).granted, 0);
   });
 }
+
+test('a call whose replies are lost is charged once', async () => {
+  const proxy = await startProxy(server);
+  const lossy = new Redis({ path: proxy.path, commandTimeout: 20_000 });
+  lossy.on('error', () => {});
+  try {
+    const losses = [1, 2].map(() => ['reply', 'RL.FIXED']);
+    for (const loss of losses) proxy.lose(...loss);
+    const quota = { unit: 'month', limit: 10, zone: BERLIN };
+    assert.equal((await takeOfCalendar(lossy, 'quota', quota, 3)).remaining, 7);
+    assert.deepEqual(proxy.lost, losses);
+    assert.equal((await inspect(redis, 'quota')).used, 3);
+    assert.equal((await takeOfCalendar(lossy, 'quota', quota, 3)).remaining, 4);
+  } finally {
+    lossy.disconnect();
+    await proxy.stop();
+  }
+});
 
 test('an unknown unit is refused', () => {
   assert.throws(() => endOf('year', BERLIN), RangeError);

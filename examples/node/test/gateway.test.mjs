@@ -11,7 +11,9 @@ const ONCE = { autoResendUnfulfilledCommands: false, commandTimeout: 1000 };
 const HOUR = 3600;
 // Longer than the period: a shorter wait is denied at once.
 const LONG_S = 2 * HOUR;
-const HURRIED = { estimate: 300, wait: 0.001 };
+// On a busy machine a reply may take longer than the default patience.
+const PATIENT = { patience: 20 };
+const HURRIED = { estimate: 300, wait: 0.001, ...PATIENT };
 const ALL = '{gateway}:tokens';
 
 const keys = (tenant) => ['running', 'requests', 'tokens'].map((name) => `{gateway}:${tenant}:${name}`);
@@ -60,7 +62,11 @@ test('tokens are settled and the lease is released', async () => {
     total += left;
     assert.deepEqual([answer, await charged()], ['an answer', [0, n + 1, total, total]]);
   }
-  await assert.rejects(withAdmission(redis, rules(), { ...HURRIED, estimate: 100 }, broken), /the model is down/);
+  const refused = async (call) => {
+    call.unused();
+    await broken();
+  };
+  await assert.rejects(withAdmission(redis, rules(), { ...HURRIED, estimate: 100 }, refused), /the model is down/);
   assert.deepEqual(await charged(), [0, 4, 870, 870]);
   const halfway = async (call) => {
     call.used = 30;
@@ -68,6 +74,9 @@ test('tokens are settled and the lease is released', async () => {
   };
   await assert.rejects(withAdmission(redis, rules(), { ...HURRIED, estimate: 100 }, halfway), /the model is down/);
   assert.deepEqual(await charged(), [0, 5, 900, 900]);
+  // The model may have done the work: the estimate stays. Without `wait`, the call does not wait.
+  await assert.rejects(withAdmission(redis, rules(), { estimate: 60, ...PATIENT }, broken), /the model is down/);
+  assert.deepEqual(await charged(), [0, 6, 960, 960]);
   assert.equal((await inspect(redis, TOKENS)).ids, 0);
 });
 
@@ -76,7 +85,7 @@ test('a denied call charges nothing, and names the keys', async () => {
     await assert.rejects(withAdmission(redis, rules(), { ...HURRIED, estimate: 301 }, broken), (error) => {
       return error instanceof Denied && error.keys.join() === TOKENS && error.retryAfter > 3500;
     });
-    await assert.rejects(withAdmission(redis, rules(), { estimate: 2001, wait: LONG_S }, broken), (error) => {
+    await assert.rejects(withAdmission(redis, rules(), { estimate: 2001, wait: LONG_S, ...PATIENT }, broken), (error) => {
       return error.keys.join() === `${TOKENS},${ALL}` && error.retryAfter === undefined;
     });
     for (const wrong of [{ estimate: 0 }, { wait: 0 / 0 }, { wait: 86_401 }]) {
@@ -90,10 +99,13 @@ test('thirty calls of three tenants share what all have', async () => {
   const seen = [];
   const tenants = ['ada', 'bob', 'eve'];
   const work = (n, tenant) =>
-    withAdmission(redis, rules({ tenant, allTokens: 1000 }), { estimate: 250, wait: LONG_S }, async (call) => {
+    withAdmission(redis, rules({ tenant, allTokens: 1000 }), { estimate: 250, wait: LONG_S, ...PATIENT }, async (call) => {
       seen.push(await charged(tenant));
       await sleep(5);
-      if (n % 3 === 0) await broken();
+      if (n % 3 === 0) {
+        call.unused();
+        await broken();
+      }
       call.used = n;
     });
   const numbers = Array.from({ length: 10 }, (_, n) => n);
@@ -114,7 +126,7 @@ test('a call that waits for its lease delays no other tenant, and leaves the lin
   const done = new Promise((resolve) => (finish = resolve));
   const running = [1, 2].map(() => withAdmission(redis, rules(), { ...HURRIED, estimate: 100 }, () => done));
   await eventually(async () => (await charged())[0] === 2);
-  const waits = { estimate: 100, wait: LONG_S, signal: control.signal };
+  const waits = { estimate: 100, wait: LONG_S, signal: control.signal, ...PATIENT };
   const left = assert.rejects(withAdmission(redis, rules(), waits, broken), { name: 'AbortError' });
   await eventually(async () => (await waiting()) === 1);
   await withAdmission(redis, rules({ tenant: 'bob' }), { ...HURRIED, estimate: 100 }, async () => {
@@ -150,9 +162,9 @@ for (const [what, options] of [['request', { maxRetriesPerRequest: 0 }], ['reply
       // A call in line is granted by the server when this block ends; then its reply is lost.
       await redis.flushall();
       let waiter;
-      await withAdmission(redis, rules(), { estimate: 600, wait: LONG_S }, async (call) => {
+      await withAdmission(redis, rules(), { estimate: 600, wait: LONG_S, ...PATIENT }, async (call) => {
         proxy.lose('reply', 'BLOCK');
-        waiter = withAdmission(lossy, rules(), { estimate: 600, wait: LONG_S }, async (inner) => {
+        waiter = withAdmission(lossy, rules(), { estimate: 600, wait: LONG_S, ...PATIENT }, async (inner) => {
           // The other call may still have its lease, because it releases it last.
           assert.deepEqual((await charged()).slice(1), [2, 700, 700]);
           inner.used = 50;
@@ -180,13 +192,59 @@ test('a call that takes longer than its ttl keeps its lease', async () => {
   assert.equal((await charged())[0], 0);
 });
 
-test('a call whose lease is lost is aborted, and gives its tokens back', async () => {
+test('a call whose lease is lost is aborted, and keeps its estimate', async () => {
   const lost = withAdmission(redis, rules({ ttl: 3 }), HURRIED, async (call) => {
     await redis.del(RUNNING);
     await sleep(3_600_000, undefined, { signal: call.signal }).catch(() => call.signal.throwIfAborted());
   });
   await assert.rejects(lost, LeaseLost);
-  assert.deepEqual(await charged(), [0, 0, 0, 0]);
+  assert.deepEqual(await charged(), [0, 1, 300, 300]);
+  // A request that ignores the signal and returns normally.
+  const ignored = withAdmission(redis, rules({ ttl: 3 }), HURRIED, async (call) => {
+    await redis.del(RUNNING);
+    await eventually(() => call.signal.aborted);
+    call.used = 10;
+    return 'an answer';
+  });
+  await assert.rejects(ignored, LeaseLost);
+  assert.deepEqual(await charged(), [0, 2, 310, 310]);
+});
+
+test('wrong arguments are refused', async () => {
+  for (const [n, wrong] of [-1, 1.5, '7', NaN].entries()) {
+    await assert.rejects(withAdmission(redis, rules(), { ...HURRIED, estimate: 100 }, async (call) => (call.used = wrong)), RangeError);
+    assert.deepEqual(await charged(), [0, n + 1, 100 * (n + 1), 100 * (n + 1)]);
+  }
+  await assert.rejects(withAdmission(redis, rules({ ttl: '30s' }), HURRIED, broken), /ttl/);
+  assert.deepEqual(await charged(), [0, 4, 400, 400]);
+});
+
+test('a server that does not answer delays neither an answer nor an error', async () => {
+  const other = await startServer();
+  // ioredis itself waits for the reply for as long as the server hangs.
+  const patient = new Redis({ path: other.path, autoResendUnfulfilledCommands: false });
+  patient.on('error', () => {});
+  try {
+    const answer = await withAdmission(patient, rules(), { estimate: 300 }, async (call) => {
+      other.child.kill('SIGSTOP');
+      call.used = 120;
+      return 'an answer';
+    });
+    assert.equal(answer, 'an answer');
+    for (const wait of [0, LONG_S]) {
+      await assert.rejects(withAdmission(patient, rules(), { estimate: 300, wait, patience: 0.2 }, broken), /in time/);
+    }
+    // What ioredis has sent meanwhile settles all calls.
+    other.child.kill('SIGCONT');
+    await eventually(async () => (await charged('acme', patient)).join() === '0,1,120,120');
+    await other.kill();
+    for (const wait of [0, LONG_S]) {
+      await assert.rejects(withAdmission(patient, rules(), { estimate: 300, wait, patience: 0.2 }, broken), /in time|max retries/);
+    }
+  } finally {
+    patient.disconnect();
+    await other.stop();
+  }
 });
 
 test('in a cluster', async () => {
@@ -198,8 +256,8 @@ test('in a cluster', async () => {
     const node = cluster.each.find(({ options }) => client.slots[slot][0] === `${options.host}:${options.port}`);
     const moved = await cluster.moved();
     let waiter;
-    await withAdmission(client, rules(), { estimate: 600, wait: LONG_S }, async (call) => {
-      waiter = withAdmission(client, rules(), { estimate: 600, wait: LONG_S }, async (inner) => {
+    await withAdmission(client, rules(), { estimate: 600, wait: LONG_S, ...PATIENT }, async (call) => {
+      waiter = withAdmission(client, rules(), { estimate: 600, wait: LONG_S, ...PATIENT }, async (inner) => {
         assert.deepEqual((await charged('acme', node)).slice(1), [2, 700, 700]);
         inner.used = 50;
       });

@@ -70,6 +70,11 @@ async fn all_callers_share_a_window() {
             let row = take(&mut redis, &key, &quota, 1, clock).await.expect("a reply");
             assert_eq!(row[..3], [1, 10, remaining]);
         }
+        // Each call has its own id, so a repeated command is charged once.
+        let facts: Vec<redis::Value> = cmd("RL.INSPECT").arg(&key).query_async(&mut redis).await.expect("facts");
+        let name = facts.iter().position(|fact| redis::from_redis_value_ref::<String>(fact).is_ok_and(|name| name == "ids"));
+        let ids: i64 = redis::from_redis_value_ref(&facts[name.expect("a count") + 1]).expect("a number");
+        assert_eq!(ids, 3);
         let deadline: i64 = cmd("PEXPIRETIME").arg(&key).query_async(&mut redis).await.expect("a deadline");
         assert_eq!(deadline, end, "{unit:?}");
         assert_eq!(take(&mut redis, &key, &quota, 5, now).await.expect("a reply")[0], 0);

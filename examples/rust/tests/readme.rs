@@ -1,15 +1,17 @@
-//! Compares the program in the README of the recipes with the example that is built here; only the path of the layer differs.
+//! Compares the programs in the README of the recipes with the examples that are built here; only the paths of the files differ.
 
 #[test]
-fn the_program_of_the_readme_is_the_example() {
-    let (readme, example) = (include_str!("../../README.md"), include_str!("../examples/serve.rs"));
-    let (_, rest) = readme.split_once("```rust\n").expect("a program");
-    let (program, _) = rest.split_once("```").expect("its end");
-    let example: String = example
-        .lines()
-        .skip(2)
-        .filter(|line| !line.starts_with("#[path") && !line.starts_with("#[allow"))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    assert_eq!(program, example);
+fn the_programs_of_the_readme_are_the_examples() {
+    let mut programs = include_str!("../../README.md").split("```rust\n").skip(1);
+    for example in [include_str!("../examples/serve.rs"), include_str!("../examples/quota.rs")] {
+        let (program, _) = programs.next().and_then(|rest| rest.split_once("```")).expect("a program");
+        let example: String = example
+            .lines()
+            .skip(2)
+            .filter(|line| !line.starts_with("#[path") && !line.starts_with("#[allow"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert_eq!(program, example);
+    }
+    assert_eq!(programs.next(), None);
 }

@@ -342,9 +342,7 @@ impl<C: Client> Queues<C> {
 
     /// Sets the wake time of a key's line to now, because the key may have changed.
     pub fn wake(&mut self, db: i32, key: &[u8], now: Instant) {
-        if self.bars(db, key) {
-            self.lines.wake(db, key, now);
-        }
+        self.lines.wake(db, key, now);
     }
 
     /// Sets the wake times of all lines to now, because any key may have changed.

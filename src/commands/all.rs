@@ -68,12 +68,8 @@ pub fn parse_rules<A: Args + ?Sized>(args: &A, keys: usize) -> Result<Vec<Rule<'
     }
     let Some((Rule { request: Request { id, .. }, block, .. }, others)) = rules.split_last_mut() else { return Ok(rules) };
     for rule in others {
-        if rule.request.id.is_some() || rule.block.is_some() {
-            return Err(Box::new(Error::BeforeLastRule(if rule.request.id.is_some() {
-                grammar::ID
-            } else {
-                grammar::BLOCK
-            })));
+        if let Some(keyword) = rule.request.id.map(|_| grammar::ID).or(rule.block.map(|_| grammar::BLOCK)) {
+            return Err(Box::new(Error::BeforeLastRule(keyword)));
         }
         (rule.request.id, rule.block) = (*id, *block);
     }
@@ -147,7 +143,7 @@ fn run(call: &Call<'_>) -> Result<Option<Vec<Decision>>, Error> {
 
     let granted = is_granted(&rows);
     if let Some(timeout) = rules.first().and_then(|rule| rule.block).filter(|_| !granted) {
-        let Some(waited) = waiting::block(call, FIRST_KEY, &keys, &rules, timeout, now)? else { return Ok(None) };
+        let Some(waited) = waiting::block(call, true, &keys, &rules, timeout, now)? else { return Ok(None) };
         rows.iter_mut().filter(|row| row.granted == 0).for_each(|row| *row = denied(*row, waited));
     }
     for (index, (row, (key, rule))) in rows.iter_mut().zip(keys.iter_mut().zip(&rules)).enumerate() {

@@ -82,7 +82,7 @@ pub(super) fn has_waiters(call: &Call<'_>, index: usize) -> bool {
 
 fn is_waited_for(call: &Call<'_>, index: usize) -> bool {
     let Some(name) = call.argument(index) else { return false };
-    // While a queue is being served, only another module can cause a call, and this must not overtake the waiting clients.
+    // While a line is being served, only another module can cause a call, and this must not overtake the waiting clients.
     try_lock().is_none_or(|mut waiting| waiting.queues.bars(call.db(), name))
 }
 
@@ -95,10 +95,14 @@ pub(super) fn count_waiters(call: &Call<'_>, index: usize) -> usize {
     try_lock().map_or(0, |waiting| waiting.queues.count_waiters(call.db(), name))
 }
 
-/// Sets the timer to serve the queue of the key that argument `index` names now, because the call has changed the key.
+/// Sets the timer to serve the line of the key that argument `index` names now, because the call has changed the key.
 pub(super) fn wake(call: &Call<'_>, index: usize) {
     if let Some(name) = call.argument(index) {
-        WaitQueues::update(call, |waiting, now| waiting.queues.wake(call.db(), name, now));
+        WaitQueues::update(call, |waiting, now| {
+            if waiting.queues.bars(call.db(), name) {
+                waiting.queues.wake(call.db(), name, now);
+            }
+        });
     }
 }
 
@@ -128,15 +132,23 @@ pub(super) fn decided_or_blocked(
 /// If the key does not hold a record of the rule's algorithm.
 fn block_or_deny(call: &Call<'_>, key: &WriteKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Option<Decision>, Error> {
     let waited = match rule.block {
-        Some(timeout) => block(call, 1, slice::from_ref(key), slice::from_ref(rule), timeout, now)?,
+        Some(timeout) => block(call, false, slice::from_ref(key), slice::from_ref(rule), timeout, now)?,
         None => Some(Span::ZERO),
     };
     let Some(waited) = waited else { return Ok(None) };
     Ok(Some(denied(Target::only(rule.policy.kind()).peek(key, rule, now)?, waited)))
 }
 
-/// Blocks the client of a call that its keys do not grant now, and returns `None`. `first_key` is the index of the argument that
-/// names the first of `keys`.
+/// The index of the argument that names the first key: of `RL.ALL`, or of a command with one key.
+const fn first_key(is_all: bool) -> usize {
+    if is_all {
+        all::FIRST_KEY
+    } else {
+        1
+    }
+}
+
+/// Blocks the client of a call that its keys do not grant now, and returns `None`. `is_all` is whether the command is `RL.ALL`.
 ///
 /// Denies the call instead if the server forbids to block the client, as if the call had no BLOCK option, or if the units of a
 /// rule are not due before the timeout. Returns the span after which the call would have been denied.
@@ -145,7 +157,7 @@ fn block_or_deny(call: &Call<'_>, key: &WriteKey<'_>, rule: &Rule<'_>, now: Inst
 /// If a key does not hold a record of its rule's algorithm.
 pub(super) fn block(
     call: &Call<'_>,
-    first_key: usize,
+    is_all: bool,
     keys: &[WriteKey<'_>],
     rules: &[Rule<'_>],
     timeout: Span,
@@ -171,12 +183,12 @@ pub(super) fn block(
     WAITS.increment();
     let id = rules.first().and_then(|rule| rule.request.id).map(|id| id.as_bytes().into());
     let rules = rules.iter().enumerate().map(|(index, &Rule { policy, request, names_amount, .. })| {
-        let key = call.argument(first_key + index).unwrap_or_default().into();
+        let key = call.argument(first_key(is_all) + index).unwrap_or_default().into();
         queue::Rule { key, policy, amount: request.amount, names_amount }
     });
     let mut rules: Vec<_> = rules.collect();
     let rules = match rules.pop() {
-        Some(rule) if first_key != all::FIRST_KEY => Rules::One(rule),
+        Some(rule) if !is_all => Rules::One(rule),
         last => Rules::All(rules.into_iter().chain(last).collect()),
     };
     let waiter = Waiter { client, db: call.db(), rules, id, joined: now, deadline: now.saturating_add(timeout) };
@@ -387,7 +399,7 @@ impl ReplyHandler for WaitQueues {
 /// [`Queues::refusals`].
 fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>, refusals: &[bool]) -> Result<Answer, Error> {
     let now = now(call);
-    let first_key = if matches!(waiter.rules, Rules::All(_)) { all::FIRST_KEY } else { 1 };
+    let first_key = first_key(matches!(waiter.rules, Rules::All(_)));
     let decisions = waiter.rules.iter().enumerate().map(|(index, rule)| {
         let kind = rule.policy.kind();
         // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.

@@ -62,9 +62,9 @@ pub(super) enum Ask {
     Held,
     /// The units will be due at `due`. `known` is whether this follows from the state of the key that the line has noted.
     Wait { due: Instant, known: bool },
-    /// The units are free. They have been due since `due`. `known` is whether the key has not changed since then, so that the client
-    /// can be charged as of a moment between `due` and now.
-    Free { due: Instant, known: bool },
+    /// The units are free. If the key has not changed since they were due, this is that moment, and the client can be charged as of
+    /// any moment between it and now.
+    Free(Option<Instant>),
 }
 
 /// Asks a key whether it would grant a call now.
@@ -83,7 +83,7 @@ pub(super) fn ask_now<C, K: KeyState>(waiter: &Waiter<C>, rule: &Rule, key: &K, 
         let due = first_grant(key, policy, request, now, due(&decision, now))?;
         return Ok(Ask::Wait { due, known: false });
     }
-    Ok(Ask::Free { due: now, known: false })
+    Ok(Ask::Free(None))
 }
 
 impl Line {
@@ -206,7 +206,7 @@ impl Line {
                     let at = if policy.charges_when_due() { due } else { now };
                     let (decision, _) = policy.view(value, at).map_err(record_error)?.decide(request)?;
                     if decision.granted > 0 && !decision.retried {
-                        return Ok(Ask::Free { due, known: true });
+                        return Ok(Ask::Free(Some(due)));
                     }
                 } else if value.is_some() == stored.is_some() {
                     return Ok(Ask::Wait { due, known: true });
@@ -233,7 +233,7 @@ impl Line {
 }
 
 /// Charges a client as of `at`, which is not after `now`. If it is before, [`Line::ask`] has found that the key is known since
-/// then. `line` is the line of the key, if clients stand in it.
+/// then. `line` is the line of the key.
 pub(super) fn charge<C, K: KeyState>(
     line: Option<&mut Line>,
     waiter: &Waiter<C>,
@@ -323,7 +323,7 @@ impl Lines {
     pub(super) fn end<C>(&mut self, number: u64, waiter: &Waiter<C>, rule: &Rule, now: Instant) {
         let Some(id) = self.id(waiter.db, &rule.key) else { return };
         let Some(line) = self.lines.get_mut(&id) else { return };
-        line.calls -= 1;
+        line.calls = line.calls.saturating_sub(1);
         line.units = line.units.saturating_sub(least(rule.amount));
         let was_first = line.contains(number) && line.is_first(number);
         line.remove(number, waiter.id.as_ref());

@@ -337,6 +337,10 @@ impl<C: Client> Queues<C> {
         self.numbers.remove(&waiter.client.id());
         self.deadlines.remove(&(waiter.deadline, number));
         waiter.rules.iter().for_each(|rule| self.lines.end(number, &waiter, rule, now));
+        if self.waiters.is_empty() {
+            // While no client waits, steps of the clock go unnoticed.
+            self.refused = Instant::MIN;
+        }
         Some(waiter)
     }
 

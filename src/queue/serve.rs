@@ -34,11 +34,12 @@ impl FreeKeys {
         Self { since: Instant::MIN, charged_when_due: vec![false; keys] }
     }
 
-    /// Adds the key of rule `index`, which has granted the call since `since`. `known` is that of [`Ask::Free`].
-    fn add(&mut self, index: usize, rule: &Rule, since: Instant, known: bool) {
-        self.since = self.since.max(since);
+    /// Adds the key of rule `index`. `known` is the moment of [`Ask::Free`]. If there is none, the key has come to grant the call at
+    /// `computed`.
+    fn add(&mut self, index: usize, rule: &Rule, known: Option<Instant>, computed: Instant) {
+        self.since = self.since.max(known.unwrap_or(computed));
         if let Some(charged_when_due) = self.charged_when_due.get_mut(index) {
-            *charged_when_due = known && rule.policy.charges_when_due();
+            *charged_when_due = known.is_some() && rule.policy.charges_when_due();
         }
     }
 
@@ -58,7 +59,7 @@ impl<C: Client> Queues<C> {
         }
     }
 
-    /// The client to deny next, if its wait has ended.
+    /// The client whose wait ended first, if any has ended.
     pub fn next_timeout(&self, now: Instant) -> Option<Task> {
         let &(_, number) = self.deadlines.first().filter(|&&(deadline, _)| deadline <= now)?;
         self.task(None, number)
@@ -123,19 +124,28 @@ impl<C: Client> Queues<C> {
             if answers.len() >= most || !self.has_keys(number, task) {
                 return self.lines.wake_at(id, now);
             }
-            let rows = match self.look(number, keys, now) {
-                Ok(Look::Wait) if self.lines.get_mut(id).is_some_and(|line| line.unmark_retry(number)) => continue,
+            match self.look(number, keys, now) {
+                Ok(Look::Wait) if self.lines.get_mut(id).is_some_and(|line| line.unmark_retry(number)) => {}
                 Ok(Look::Wait) => return,
-                Ok(Look::Grant(moments)) => self.charge(number, keys, &moments, now),
-                Ok(Look::Late) => self.denial(number, keys, now),
-                Err(error) => Err(error),
-            };
-            answers.extend(self.answer(number, rows, now));
+                looked => answers.extend(self.answer(number, keys, looked, now)),
+            }
         }
     }
 
-    /// Removes a client that gets these decisions. If it is granted, other calls with its id become retries.
-    fn answer<E>(&mut self, number: u64, rows: Result<Vec<Decision>, RuleError<E>>, now: Instant) -> Option<Answer<C, E>> {
+    /// Removes a client, and charges it if all its keys grant it. If not, denies it. After a grant, other calls with its id become
+    /// retries.
+    fn answer<K: KeyState>(
+        &mut self,
+        number: u64,
+        keys: &mut [K],
+        looked: Result<Look, RuleError<K::Error>>,
+        now: Instant,
+    ) -> Option<Answer<C, K::Error>> {
+        let rows = match looked {
+            Ok(Look::Grant(moments)) => self.charge(number, keys, &moments, now),
+            Ok(Look::Wait | Look::Late) => self.denial(number, keys, now),
+            Err(error) => Err(error),
+        };
         let waiter = self.remove(number, now)?;
         let granted = rows.as_ref().is_ok_and(|rows| rows.iter().all(|row| row.granted > 0));
         if let Some(call_id) = waiter.id.as_ref().filter(|_| granted) {
@@ -170,11 +180,7 @@ impl<C: Client> Queues<C> {
             match asked {
                 Ask::Held => {}
                 Ask::Wait { due, .. } => wait = wait.max(Some(due)),
-                // If the key has changed, its units are known to be due since the moment that was computed before.
-                Ask::Free { due, known } => {
-                    let computed = line.due.max(self.refused).min(now);
-                    free.add(index, rule, if known { due } else { computed }, known);
-                }
+                Ask::Free(known) => free.add(index, rule, known, line.due.max(self.refused).min(now)),
             }
         }
         let deadline = waiter.deadline;
@@ -207,12 +213,12 @@ impl<C: Client> Queues<C> {
             let asked = line.ask(waiter, rule, key, self.refused, now).map_err(|error| (index, error))?;
             let due = match asked {
                 Ask::Held => continue,
-                Ask::Free { due, known } if line.is_first(number) => {
-                    // If it is not known since when, the client is charged as of now, and may have been granted in time.
-                    free.add(index, rule, if known { due } else { Instant::MIN }, known);
+                // If it is not known since when, the key does not make the client late.
+                Ask::Free(known) if line.is_first(number) => {
+                    free.add(index, rule, known, Instant::MIN);
                     continue;
                 }
-                Ask::Free { .. } => now,
+                Ask::Free(_) => now,
                 Ask::Wait { due, .. } => due,
             };
             let wait = line.wait_among_others(&rule.policy, due.since(now));
@@ -285,12 +291,7 @@ impl<C: Client> Queues<C> {
                 return;
             }
             let looked = if may_grant { self.look(number, keys, now) } else { Ok(Look::Wait) };
-            let rows = match looked {
-                Ok(Look::Grant(moments)) => self.charge(number, keys, &moments, now),
-                Ok(Look::Wait | Look::Late) => self.denial(number, keys, now),
-                Err(error) => Err(error),
-            };
-            answers.extend(self.answer(number, rows, now));
+            answers.extend(self.answer(number, keys, looked, now));
         }
     }
 

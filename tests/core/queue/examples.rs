@@ -297,3 +297,19 @@ fn a_server_that_refuses_writes_denies_a_client_in_time_however_many_lines_are_d
     let task = queues.next_timeout(at(95)).expect("a client whose wait has ended");
     assert_eq!(task.db, 100);
 }
+
+#[test]
+fn a_server_that_refused_writes_before_its_clock_was_set_back_serves_new_clients() {
+    let policy = spaced();
+    let mut key = used(&policy, at(10_000));
+    let mut queues = Queues::default();
+    join(&mut queues, 0, waiter(policy, 1, at(10_000), Instant::MAX), &key);
+    let task = queues.next_task(at(10_070)).expect("a line that is due");
+    assert!(serve(&mut queues, &task, key.at(at(10_070)), at(10_070), false, 10).is_empty());
+    assert!(queues.leave(1, at(10_070)).is_some());
+    // No client waits when the clock is set back.
+    let mut key = used(&policy, EPOCH);
+    join(&mut queues, 0, waiter(policy, 2, EPOCH, Instant::MAX), &key);
+    assert_eq!(queues.next_wake(), Some(at(50)));
+    assert_eq!(look(&mut queues, &mut key, at(50)), [(2, 1)]);
+}

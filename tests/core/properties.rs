@@ -5,6 +5,7 @@
 //!
 //! `PROPTEST_CASES` sets another number of cases than the default.
 
+use crate::ids::histories::windows;
 use crate::model::{survives, Form, Key, Model, Rule, Silence, Windows};
 use crate::steps::{Change, DecideError, Steps};
 use proptest::collection::vec;
@@ -33,17 +34,6 @@ fn capacities(limit: u64) -> impl Strategy<Value = Option<u64>> {
 
 fn segments() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(65_536u64), 2 => 1..=10u64, 2 => 1..=1_000u64, 1 => 1..=65_536u64]
-}
-
-/// Where the windows of FIXED begin and end. The time of UNTIL counts from the start of the sequence.
-fn windows(period: u64) -> impl Strategy<Value = Windows> {
-    let (size, period) = (period as i64 - 1, period as i64);
-    let until = prop_oneof![3 => 0..=2 * period, 1 => -2 * period..=0, 2 => 2 * period..=9 * period];
-    prop_oneof![
-        2 => Just(Windows::FirstCall),
-        2 => (-size..=size).prop_map(Windows::Align),
-        3 => until.prop_map(Windows::Until),
-    ]
 }
 
 /// A rule of one algorithm, among them rules with extreme values.

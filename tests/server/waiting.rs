@@ -161,6 +161,14 @@ impl Raw {
         Self(BufReader::new(socket))
     }
 
+    /// A client that has subscribed to `channel`.
+    pub(crate) fn subscribed(server: &Server) -> Self {
+        let mut raw = Self::connect(server);
+        ["HELLO 3", "SUBSCRIBE channel", "PING"].into_iter().for_each(|words| raw.send(words));
+        raw.up_to("+PONG");
+        raw
+    }
+
     pub(crate) fn send(&mut self, words: &str) {
         self.0.get_mut().write_all(format!("{words}\r\n").as_bytes()).expect("a connection");
     }
@@ -181,11 +189,7 @@ impl Raw {
 fn a_client_with_a_subscription_gets_one_reply_to_each_call() {
     let server = Server::start();
     let mut client = server.client();
-    let mut raw = Raw::connect(&server);
-    raw.send("HELLO 3");
-    raw.send("SUBSCRIBE channel");
-    raw.send("PING");
-    raw.up_to("+PONG");
+    let mut raw = Raw::subscribed(&server);
     for words in ["RL.GCRA key 1 300ms", "RL.SLIDE log 1 300ms", "RL.FIXED window 1 300ms"] {
         raw.send(&format!("{words} COST 1"));
         raw.send(&format!("{words} BLOCK 100"));

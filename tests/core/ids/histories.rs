@@ -31,7 +31,7 @@ pub fn segments() -> impl Strategy<Value = u64> {
 }
 
 /// Where the windows of FIXED begin and end. The time of UNTIL counts from the start of the sequence.
-fn windows(period: u64) -> impl Strategy<Value = Windows> {
+pub fn windows(period: u64) -> impl Strategy<Value = Windows> {
     let (size, period) = (period as i64 - 1, period as i64);
     let until = prop_oneof![3 => 0..=2 * period, 1 => -2 * period..=0, 2 => 2 * period..=9 * period];
     prop_oneof![

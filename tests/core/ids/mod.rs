@@ -2,7 +2,7 @@
 
 pub mod core;
 mod examples;
-mod histories;
+pub mod histories;
 mod model;
 mod replay;
 pub mod rule;

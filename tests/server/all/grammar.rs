@@ -216,11 +216,7 @@ fn transactions_scripts_and_functions_are_answered_at_once() {
 fn a_client_with_a_subscription_gets_one_reply_to_each_call() {
     let server = Server::start();
     let mut client = server.client();
-    let mut raw = Raw::connect(&server);
-    raw.send("HELLO 3");
-    raw.send("SUBSCRIBE channel");
-    raw.send("PING");
-    raw.up_to("+PONG");
+    let mut raw = Raw::subscribed(&server);
     for round in 0..3 {
         let words = format!("RL.ALL 2 key:{round} slots:{round} FIXED 1 300ms LEASE 5 1h");
         raw.send(&format!("{words} ID a"));

@@ -46,10 +46,10 @@ def test_windows_end_in_berlin(unit, now, end):
 
 
 def test_a_midnight_that_the_clocks_skip():
-    # In Cairo the clocks go from 00:00 to 01:00 on the last Friday of April.
-    cairo = ZoneInfo("Africa/Cairo")
-    assert end_of("day", cairo, utc("2026-04-23T12:00:00")) == utc("2026-04-23T22:00:00").timestamp()
-    assert end_of("day", cairo, utc("2026-04-24T12:00:00")) == utc("2026-04-24T21:00:00").timestamp()
+    # In Havana the clocks go from 00:00 to 01:00 on the second Sunday of March, since 2013.
+    havana = ZoneInfo("America/Havana")
+    assert end_of("day", havana, utc("2026-03-07T12:00:00")) == utc("2026-03-08T05:00:00").timestamp()
+    assert end_of("day", havana, utc("2026-03-08T12:00:00")) == utc("2026-03-09T04:00:00").timestamp()
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Auckland"])

@@ -36,9 +36,9 @@ for (const [unit, zone, now, end] of [
   ['month', BERLIN, '2026-03-31T21:59:59', '2026-03-31T22:00:00'],
   ['month', BERLIN, '2026-09-30T22:00:00', '2026-10-31T23:00:00'],
   ['month', BERLIN, '2026-12-31T23:00:00', '2027-01-31T23:00:00'],
-  // In Cairo the clocks go from 00:00 to 01:00 on the last Friday of April.
-  ['day', 'Africa/Cairo', '2026-04-23T12:00:00', '2026-04-23T22:00:00'],
-  ['day', 'Africa/Cairo', '2026-04-24T12:00:00', '2026-04-24T21:00:00'],
+  // In Havana the clocks go from 00:00 to 01:00 on the second Sunday of March, since 2013.
+  ['day', 'America/Havana', '2026-03-07T12:00:00', '2026-03-08T05:00:00'],
+  ['day', 'America/Havana', '2026-03-08T12:00:00', '2026-03-09T04:00:00'],
   ['day', 'Pacific/Kiritimati', '2026-05-01T09:59:59', '2026-05-01T10:00:00'],
 ]) {
   test(`the ${unit} of ${zone} that holds ${now} ends at ${end}`, () => {

@@ -31,9 +31,9 @@ fn windows_end_where_the_calendar_says() {
         (Unit::Month, "Europe/Berlin", "2026-03-31T21:59:59", "2026-03-31T22:00:00"),
         (Unit::Month, "Europe/Berlin", "2026-09-30T22:00:00", "2026-10-31T23:00:00"),
         (Unit::Month, "Europe/Berlin", "2026-12-31T23:00:00", "2027-01-31T23:00:00"),
-        // In Cairo the clocks go from 00:00 to 01:00 on the last Friday of April.
-        (Unit::Day, "Africa/Cairo", "2026-04-23T12:00:00", "2026-04-23T22:00:00"),
-        (Unit::Day, "Africa/Cairo", "2026-04-24T12:00:00", "2026-04-24T21:00:00"),
+        // In Havana the clocks go from 00:00 to 01:00 on the second Sunday of March, since 2013.
+        (Unit::Day, "America/Havana", "2026-03-07T12:00:00", "2026-03-08T05:00:00"),
+        (Unit::Day, "America/Havana", "2026-03-08T12:00:00", "2026-03-09T04:00:00"),
     ] {
         assert_eq!(unit.end(&zone(name), utc(now)).expect("an end"), utc(end), "{unit:?} of {name} at {now}");
     }

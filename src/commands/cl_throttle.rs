@@ -22,6 +22,8 @@ pub(super) const COMMAND: Command = Command {
     summary: c"Takes units by the generic cell rate algorithm, as redis-cell does.",
     complexity: c"O(1)",
     arguments,
+    reply: &["Replies with five integers: limited (1 = denied), limit, remaining, seconds until a retry (-1 = granted), seconds until full."],
+    example: "CL.THROTTLE user:43 15 30 60",
 };
 
 fn arguments() -> Vec<Argument> {

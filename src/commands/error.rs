@@ -21,6 +21,8 @@ pub enum CommandName {
     Inspect,
     /// `RL.TOP`
     Top,
+    /// `RL.HELP`
+    Help,
     /// `CL.THROTTLE`
     ClThrottle,
     /// `GCRA`
@@ -37,6 +39,7 @@ impl fmt::Display for CommandName {
             Self::Release => "RELEASE",
             Self::Inspect => "INSPECT",
             Self::Top => "TOP",
+            Self::Help => "HELP",
             Self::ClThrottle => return f.write_str("CL.THROTTLE"),
             Self::Gcra => return f.write_str("GCRA"),
         };
@@ -111,6 +114,11 @@ pub enum Error {
     },
     /// The word is not the name of an algorithm that the command's arguments can name.
     UnknownAlgorithm {
+        /// The word, in printable form.
+        word: String,
+    },
+    /// The word is not the name of a command.
+    UnknownCommand {
         /// The word, in printable form.
         word: String,
     },
@@ -224,6 +232,7 @@ impl fmt::Display for Error {
                     write!(f, "{join}{}", kind.name())
                 })
             }
+            Self::UnknownCommand { word } => write!(f, "ERR command must be one that RL.HELP lists, not '{word}'"),
             Self::IdLength(name) => write!(f, "ERR {name} must be 1 to {} bytes long", Id::MAX_LEN),
             Self::NoId => f.write_str("ERR LEASE needs an ID"),
             Self::OtherCost { held } => write!(f, "ERR COST must be {held}, the units that this ID holds, or be omitted"),

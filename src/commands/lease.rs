@@ -7,7 +7,7 @@
 //! Replies with five integers: the units that the id holds, limit, remaining, wait_ms, reset_ms. With BLOCK the reply may come
 //! later. A call with an id that holds a lease renews the lease.
 
-use super::{grammar, now, record_outcome, reply, row, waiting};
+use super::{grammar, help, now, record_outcome, reply, row, waiting};
 use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Kind, Wait};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
@@ -23,6 +23,8 @@ pub(super) const COMMAND: Command = Command {
     summary: c"Takes or renews a lease: units that are held until they are released, or until a time to live passes.",
     complexity: c"O(N/64) with N the leases, amortized; O(N) for a denied call that lacks many units; with BLOCK, plus O(log(M)) with M the waiting clients",
     arguments,
+    reply: help::FIVE_INTEGERS,
+    example: "RL.LEASE jobs 4 30s ID worker-1",
 };
 
 const NAME: CommandName = CommandName::Limit(Kind::Lease);

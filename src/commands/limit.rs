@@ -8,33 +8,42 @@
 
 use std::ffi::CStr;
 
-use super::{grammar, now, record_outcome, reply, row, waiting};
+use super::{grammar, help, now, record_outcome, reply, row, waiting};
 use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Kind};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
 pub(super) const FIXED: Command = command::<{ Kind::Fixed as usize }>(
     c"rl.fixed",
+    "RL.FIXED user:42 100 1h",
     c"Takes units from a fixed window.",
     c"O(1); with BLOCK, O(log(N)) with N the waiting clients",
 );
 pub(super) const SLIDE: Command = command::<{ Kind::Slide as usize }>(
     c"rl.slide",
+    "RL.SLIDE tokens:42 100000 1m COST 1200 BLOCK 90",
     c"Takes units from a sliding window.",
     c"O(log(N)) with N the grants in the window, amortized; O(N) for the first grant after a change of policy; with BLOCK, N also counts the waiting clients",
 );
 pub(super) const GCRA: Command = command::<{ Kind::Gcra as usize }>(
     c"rl.gcra",
+    "RL.GCRA user:42 10 60 BURST 20",
     c"Takes units by the generic cell rate algorithm: evenly spaced, after a burst.",
     c"O(1); with BLOCK, O(log(N)) with N the waiting clients",
 );
 pub(super) const BUCKET: Command = command::<{ Kind::Bucket as usize }>(
     c"rl.bucket",
+    "RL.BUCKET user:42 10 1s CAPACITY 100 UPTO 50",
     c"Takes tokens from a bucket that refills with time.",
     c"O(1); with BLOCK, O(log(N)) with N the waiting clients",
 );
 
-const fn command<const KIND: usize>(name: &'static CStr, summary: &'static CStr, complexity: &'static CStr) -> Command {
+const fn command<const KIND: usize>(
+    name: &'static CStr,
+    example: &'static str,
+    summary: &'static CStr,
+    complexity: &'static CStr,
+) -> Command {
     Command {
         name,
         callback: run_command::<Limit<KIND>>,
@@ -44,6 +53,8 @@ const fn command<const KIND: usize>(name: &'static CStr, summary: &'static CStr,
         summary,
         complexity,
         arguments: || arguments(Kind::ALL[KIND]),
+        reply: help::FIVE_INTEGERS,
+        example,
     }
 }
 

@@ -8,7 +8,7 @@
 //! Replies with the integers of the limiter's own command, except that remaining and reset_ms show the present state, because
 //! no units are taken.
 
-use super::{grammar, now, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
+use super::{grammar, help, now, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
 use crate::limiter::{Decision, Span};
 use crate::queue::denied;
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};
@@ -23,6 +23,8 @@ pub(super) const COMMAND: Command = Command {
     complexity:
         c"O(log(N)) with N the grants in the window for SLIDE; O(N) with N the leases for LEASE; O(1) for the others",
     arguments,
+    reply: help::FIVE_INTEGERS,
+    example: "RL.PEEK GCRA user:42 10 60 BURST 20",
 };
 
 fn arguments() -> Vec<Argument> {

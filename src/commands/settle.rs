@@ -31,6 +31,8 @@ pub(super) const SETTLE: Command = Command {
         let units = Argument::new("units", ArgumentKind::Integer);
         arguments().into_iter().chain([units]).collect()
     },
+    reply: REPLY,
+    example: "RL.SETTLE tokens:42 request-1 1500",
 };
 
 pub(super) const RELEASE: Command = Command {
@@ -42,7 +44,14 @@ pub(super) const RELEASE: Command = Command {
     summary: c"Gives back what an ID holds: a lease, or a charge.",
     complexity: COMPLEXITY,
     arguments,
+    reply: REPLY,
+    example: "RL.RELEASE jobs worker-1",
 };
+
+const REPLY: &[&str] = &[
+    "Replies with five integers: the units that the charge is now, limit, remaining, 0, reset_ms.",
+    "Replies with nil if there is no such key, or it does not remember the id, and nothing has changed.",
+];
 
 fn arguments() -> Vec<Argument> {
     vec![grammar::key_argument(), Argument::new("id", ArgumentKind::Text)]

@@ -28,6 +28,8 @@ pub(super) const COMMAND: Command = Command {
     summary: c"Lists the keys that were denied most often recently.",
     complexity: c"O(N*log(N)) with N the number of keys that are counted, at most 1024",
     arguments,
+    reply: &["Replies with a map for each key: key, db, denials, and overcount, by which denials may be too high."],
+    example: "RL.TOP 10",
 };
 
 fn arguments() -> Vec<Argument> {

@@ -43,6 +43,10 @@ pub struct Command {
     pub complexity: &'static CStr,
     /// Returns the arguments.
     pub arguments: fn() -> Vec<Argument>,
+    /// What the command replies, in lines for `RL.HELP`.
+    pub reply: &'static [&'static str],
+    /// A call for `RL.HELP`.
+    pub example: &'static str,
 }
 
 impl Command {

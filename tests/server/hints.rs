@@ -195,6 +195,7 @@ fn value(argument: &Argument, call: &[Argument]) -> Option<String> {
         ("string", "id") => "an-id".into(),
         ("string", "offset" | "duration") => "1s".into(),
         ("string", "time") => "1.5".into(),
+        ("string", "command") => "rl.gcra".into(),
         _ => panic!("no known value for {argument:?}"),
     })
 }
@@ -368,6 +369,8 @@ fn no_undocumented_keyword_is_accepted() {
     let mut candidates = candidates();
     candidates.extend(all.iter().flat_map(|docs| tokens(&docs.arguments)));
     assert!(["COST", "STEP", "RESET", "EX", "MULTI"].iter().all(|&word| candidates.contains(word)), "{candidates:?}");
+    // RL.HELP takes the name of a command with its prefix, which is no word of the candidates, or without it.
+    let names: BTreeSet<_> = all.iter().filter_map(|docs| Some(docs.name.split_once('.')?.1.to_string())).collect();
     for Docs { name, arguments, .. } in all {
         // The words that begin another one of an argument that may be repeated.
         let again = arguments.iter().filter(|argument| argument.multiple).flat_map(Argument::ways);
@@ -376,7 +379,10 @@ fn no_undocumented_keyword_is_accepted() {
             let options = options(&branch);
             // Keywords of options, and of arguments that each call has.
             let required = branch.iter().filter(|argument| !argument.optional && argument.kind != "pure-token").cloned();
-            let known = tokens(&options.iter().cloned().chain(required).collect::<Vec<_>>());
+            let mut known = tokens(&options.iter().cloned().chain(required).collect::<Vec<_>>());
+            if name == "RL.HELP" {
+                known.extend(names.iter().cloned());
+            }
             for word in candidates.difference(&known) {
                 let refusal =
                     if again.contains(word) { "ERR more rules than keys".into() } else { too_much(&name, &options, word) };
@@ -479,6 +485,10 @@ fn the_help_is_the_documentation() {
     let server = with_all_commands();
     let mut client = server.client();
     let lines: Vec<String> = call(&mut client, "RL.HELP");
+    let (reply, lines) = lines.split_at(2);
+    for integer in ["granted", "limit", "remaining", "wait_ms", "reset_ms"] {
+        assert!(reply.iter().any(|line| line.contains(integer)), "{integer}: {reply:?}");
+    }
     let reported: BTreeMap<&str, &str> = lines.chunks(2).map(|pair| (&*pair[0], &*pair[1])).collect();
     let docs: BTreeMap<String, String> = all_docs(&mut client)
         .into_iter()
@@ -489,6 +499,30 @@ fn the_help_is_the_documentation() {
         .collect();
     assert_eq!(reported, docs.iter().map(|(syntax, summary)| (&**syntax, &**summary)).collect());
     assert_eq!(lines.len(), 2 * docs.len());
+
+    // For one command: its two lines, an example that runs, and its reply.
+    for pair in lines.chunks(2) {
+        let name = pair[0].split(' ').next().expect("a name");
+        let long: Vec<String> = call(&mut client, &format!("RL.HELP {name}"));
+        // `GCRA` can also mean RL.GCRA, which comes first.
+        let start = long.iter().position(|line| *line == pair[0]).expect("its syntax");
+        let long = &long[start..];
+        assert_eq!(&long[..2], pair);
+        let example = long[2].strip_prefix("    Example: ").unwrap_or_else(|| panic!("{long:?}"));
+        assert!(example.split(' ').next() == Some(name), "{example}");
+        call::<()>(&mut client, "FLUSHALL");
+        call::<Value>(&mut client, example);
+        assert!(long.len() > 3 && long[3..].iter().all(|line| line.starts_with("    ")), "{long:?}");
+        let limiter = ["RL.FIXED", "RL.SLIDE", "RL.GCRA", "RL.BUCKET", "RL.LEASE", "RL.PEEK"].contains(&name);
+        let explained = reply.iter().zip(&long[3..]).filter(|(line, other)| other.trim_start() == **line).count();
+        assert_eq!(explained, if limiter { 2 } else { 0 }, "{long:?}");
+    }
+    // Without the prefix, and in any letter case.
+    let short: Vec<String> = call(&mut client, "RL.HELP fixed");
+    assert_eq!(short, call::<Vec<String>>(&mut client, "RL.HELP RL.FIXED"));
+    assert_eq!(call::<Vec<String>>(&mut client, "RL.HELP gcra").iter().filter(|line| line.contains("Example:")).count(), 2);
+    let unknown = error(&mut client, redis::cmd("RL.HELP").arg(b"RL.\xff\n"));
+    assert_eq!(unknown, "ERR command must be one that RL.HELP lists, not 'RL.\\xff\\n'");
 }
 
 /// redis-cli in a terminal, as a person uses it.

@@ -1,4 +1,4 @@
-"""Runs the programs in the README of the recipes and in docs/clients.md. Only the address of the server is replaced."""
+"""Runs the programs in the README of the recipes, in docs/clients.md and in docs/choosing.md. Only the address of the server is replaced."""
 
 import asyncio
 import pathlib
@@ -22,6 +22,7 @@ def programs(document):
 
 DECORATOR, STORAGE, BUDGET, SEMAPHORE, JOBS, GATEWAY, CALENDAR = programs("examples/README.md")
 [WAIT] = programs("docs/clients.md")
+[UNTIL] = programs("docs/choosing.md")
 
 
 def run(folder, program, here, there):
@@ -128,6 +129,12 @@ def test_the_calendar(tmp_path, socket):
     names = run(tmp_path, CALENDAR, "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}, ")
     assert (names["granted"], names["remaining"]) == (1, 9_999)
     names["client"].close()
+
+
+def test_the_end_of_the_day(tmp_path, socket):
+    client = redis.Redis(unix_socket_path=socket)
+    names = run(tmp_path, f"import redis\nclient = redis.Redis()\n{UNTIL}", "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}")
+    assert inspect(client, "quota:42")["window_end_ms"] == 1000 * names["midnight"].timestamp()
 
 
 def test_the_wait(tmp_path, socket):

@@ -2,8 +2,9 @@
 //! exists. And `make run` starts a server that answers.
 //!
 //! The language of a code block says what it is. None: a session, which begins with a prompt. `conf`: a configuration, or a
-//! part to add to one that loads the module. `sh`: lines for a shell. Other blocks are not run. All sessions of a document
-//! run in order on one server.
+//! part to add to one that loads the module. `sh`: lines for a shell. `text`: the syntax of a command. Blocks in other languages
+//! are part of a file that another test runs, or another test extracts and runs them, or the paragraph before them says why they
+//! are not run. All sessions of a document run in order on one server.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -36,14 +37,25 @@ fn documents() -> Vec<(String, String)> {
 struct Block<'d> {
     language: &'d str,
     lines: Vec<&'d str>,
+    /// The paragraph before it.
+    before: Vec<&'d str>,
 }
 
 fn blocks(document: &str) -> Vec<Block<'_>> {
     let mut blocks = Vec::new();
     let mut open: Option<Block<'_>> = None;
+    let mut paragraph = Vec::new();
+    let mut last = "";
     for line in document.lines() {
+        if open.is_none() && !line.is_empty() && !line.starts_with("```") {
+            if last.is_empty() {
+                paragraph.clear();
+            }
+            paragraph.push(line);
+        }
+        last = line;
         match (line.strip_prefix("```"), open.take()) {
-            (Some(language), None) => open = Some(Block { language, lines: Vec::new() }),
+            (Some(language), None) => open = Some(Block { language, lines: Vec::new(), before: paragraph.clone() }),
             (Some(_), Some(block)) => blocks.push(block),
             (None, Some(mut block)) => {
                 block.lines.push(line);
@@ -199,12 +211,82 @@ fn lines_for_a_shell_run() {
                 lines.join("\n").replace(MODULES, &modules.display().to_string()).replace("UNLOAD redis-cell", "UNLOAD rl");
             let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").expect("a path"));
             let mut shell = Command::new("timeout");
-            shell.args(["300", "bash", "-eu", "-c", &script]).env("PATH", path).current_dir(env!("CARGO_MANIFEST_DIR"));
+            let root = env!("CARGO_MANIFEST_DIR");
+            shell.args(["300", "bash", "-eu", "-c", &script]).env("PATH", path).env("REPOSITORY", root);
+            shell.current_dir(if script.contains("git clone") { dir.path() } else { Path::new(root) });
             let output = shell.output().expect("bash runs");
             assert!(output.status.success(), "{name}:\n{script}\n{}", String::from_utf8_lossy(&output.stdout));
         }
     }
     assert!(found >= 5);
+}
+
+/// The documents whose blocks in a language another test extracts and runs, and the file of that test.
+const EXTRACTED: [(&str, &str, &str); 5] = [
+    ("docs/howto.md", "python", "examples/python/test_howto.py"),
+    ("docs/clients.md", "python", "examples/python/test_readme.py"),
+    ("docs/clients.md", "js", "examples/node/test/cluster.test.mjs"),
+    ("docs/choosing.md", "python", "examples/python/test_readme.py"),
+    ("docs/migrating.md", "lua", "tests/server/readme.rs"),
+];
+
+/// The text of all files whose code the documents may show.
+fn sources() -> Vec<String> {
+    fn collect(path: &Path, into: &mut Vec<String>) {
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "node_modules") {
+                std::fs::read_dir(path).expect("a folder").for_each(|entry| collect(&entry.expect("an entry").path(), into));
+            }
+        } else if let Ok(text) = std::fs::read_to_string(path) {
+            into.push(text);
+        }
+    }
+    let mut sources = Vec::new();
+    for path in ["examples", "Dockerfile", "compose.yaml"] {
+        collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(path), &mut sources);
+    }
+    sources
+}
+
+#[test]
+fn code_is_run_or_says_why_not() {
+    let sources = sources();
+    let mut wrong = Vec::new();
+    let mut of_files = 0;
+    for (name, document) in documents() {
+        for block in blocks(&document).into_iter().filter(|block| !["", "conf", "sh", "text"].contains(&block.language)) {
+            if let Some((_, _, test)) =
+                EXTRACTED.iter().find(|(of, language, _)| (*of, *language) == (&*name, block.language))
+            {
+                let test = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(test)).expect("the test");
+                assert!(test.contains(&name), "its test does not read {name}");
+                continue;
+            }
+            if block.before.first().is_some_and(|line| line.starts_with("Not run in tests:")) {
+                continue;
+            }
+            of_files += 1;
+            let text = block.lines.join("\n");
+            if !sources.iter().any(|source| source.contains(&text)) {
+                wrong.push(format!("{name}, {}:\n{text}", block.language));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "not run: {}", wrong.join("\n\n"));
+    assert!(of_files > 0);
+}
+
+#[test]
+fn scripts_that_the_module_replaces_run() {
+    let documents = documents();
+    let (_, document) = documents.iter().find(|(name, _)| name == "docs/migrating.md").expect("the document");
+    let scripts: Vec<String> =
+        blocks(document).into_iter().filter(|block| block.language == "lua").map(|block| block.lines.join("\n")).collect();
+    assert_eq!(scripts.len(), 1);
+    let server = Server::start();
+    let call = || server.cli(&[], &["EVAL", &scripts[0], "1", "key", "1700000000"]);
+    let replies: Vec<String> = (0..11).map(|_| call().trim().to_string()).collect();
+    assert_eq!(replies, [vec!["1"; 10], vec!["0"]].concat());
 }
 
 #[test]

@@ -1,0 +1,125 @@
+"""Runs the programs in docs/howto.md. Only the address of the server is replaced."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import redis
+from fastapi.testclient import TestClient
+
+from conftest import MODULE, eventually, free_ports, inspect, is_up
+from test_readme import programs, run
+
+FLASK, FASTAPI, PARTNER, SENTINEL = programs("docs/howto.md")
+
+
+def check_headers(get):
+    """Checks the headers of a limit of 10 per minute. `get` makes one request."""
+    for made in range(1, 11):
+        response = get()
+        assert response.status_code == 200
+        assert response.headers["RateLimit-Policy"] == '"default";q=10;w=60'
+        remaining, seconds = map(int, re.fullmatch(r'"default";r=(\d+);t=(\d+)', response.headers["RateLimit"]).groups())
+        # On a slow machine, units come back in between.
+        assert remaining >= 10 - made and 0 < seconds <= 6 * made
+        assert "Retry-After" not in response.headers
+    for _ in range(10):
+        response = get()
+        if response.status_code == 429:
+            break
+    assert response.status_code == 429
+    seconds = int(response.headers["Retry-After"])
+    assert 0 < seconds <= 6
+    assert response.headers["RateLimit"] == f'"default";r=0;t={seconds}'
+
+
+def test_flask(tmp_path, socket):
+    names = run(tmp_path, FLASK, "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}, ")
+    check_headers(lambda: names["app"].test_client().get("/"))
+    assert inspect(names["client"], "limit:127.0.0.1")["limit"] == 10
+    names["client"].close()
+
+
+def test_fastapi(tmp_path, socket):
+    names = run(tmp_path, FASTAPI, "redis.asyncio.Redis(", f"redis.asyncio.Redis(unix_socket_path={socket!r}, ")
+    with TestClient(names["app"]) as client:
+        check_headers(lambda: client.get("/"))
+        client.portal.call(names["client"].aclose)
+    assert inspect(redis.Redis(unix_socket_path=socket), "limit:testclient")["limit"] == 10
+
+
+@pytest.mark.parametrize("program, constructor", [(FLASK, "redis.Redis("), (FASTAPI, "redis.asyncio.Redis(")])
+def test_the_request_passes_if_redis_is_down(tmp_path, dead_socket, program, constructor):
+    names = run(tmp_path, program, constructor, f"{constructor}unix_socket_path={dead_socket!r}, ")
+    client = names["app"].test_client() if program is FLASK else TestClient(names["app"])
+    response = client.get("/")
+    assert response.status_code == 200 and "RateLimit" not in response.headers
+
+
+def test_four_processes(tmp_path, socket):
+    client = redis.Redis(unix_socket_path=socket)
+    before = client.info("rl")
+    program = tmp_path / "program.py"
+    program.write_text(PARTNER.replace("redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}, "))
+    start = client.time()
+    # A process that buffers its output writes a line at once, so that the lines of the processes do not mix.
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    command = [sys.executable, "-B", program]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    end = client.time()
+    assert sorted(int(line.split()[2]) for line in output.splitlines()) == list(range(24))
+    after = client.info("rl")
+    assert after["rl_slide_granted"] - before["rl_slide_granted"] == 24
+    assert after["rl_waits"] > before["rl_waits"] and after["rl_wait_timeouts"] == before["rl_wait_timeouts"]
+    # 24 grants of at most 5 in any second take at least 4 seconds by the server's clock.
+    assert end[0] + end[1] / 1e6 - start[0] - start[1] / 1e6 > 4
+
+
+@pytest.fixture
+def sentinel_port(tmp_path):
+    """The port of a sentinel that watches a primary and a replica, `mymaster`; and the processes."""
+    server = os.environ.get("REDIS_RL_SERVER", "redis-server")
+    primary, replica, sentinel = free_ports(3)
+    processes = {}
+
+    def start(port, *options, config=()):
+        folder = tmp_path / str(port)
+        folder.mkdir()
+        (folder / "conf").write_text("\n".join([f"port {port}", "bind 127.0.0.1", f"dir {folder}", *config, ""]))
+        with open(folder / "log", "w") as log:
+            processes[port] = subprocess.Popen([server, folder / "conf", *options], stdout=log)
+        eventually(lambda: processes[port].poll() is not None or is_up(port=port))
+        assert processes[port].poll() is None, pathlib.Path(log.name).read_text()
+
+    try:
+        with_module = ["save ''", f"loadmodule {MODULE}"]
+        start(primary, config=with_module)
+        start(replica, config=[*with_module, f"replicaof 127.0.0.1 {primary}", "repl-diskless-sync-delay 0"])
+        watched = [f"sentinel monitor mymaster 127.0.0.1 {primary} 1", "sentinel down-after-milliseconds mymaster 500"]
+        start(sentinel, "--sentinel", config=[*watched, "sentinel failover-timeout mymaster 5000"])
+        asks = redis.Redis(port=sentinel, decode_responses=True)
+        replicas = lambda: asks.execute_command("SENTINEL REPLICAS", "mymaster")
+        eventually(lambda: any(each["master-link-status"] == "ok" for each in replicas()), 60)
+        yield sentinel, processes[primary], primary, replica
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def test_behind_sentinel(tmp_path, sentinel_port):
+    sentinel, process, primary, replica = sentinel_port
+    names = run(tmp_path, SENTINEL, "26379", str(sentinel))
+    assert [names["take"]("key")[2] for _ in range(8)] == [9, 8, 7, 6, 5, 4, 3, 2]
+    old, new = (redis.Redis(port=port) for port in (primary, replica))
+    eventually(lambda: inspect(new, "key") and old.dump("key") == new.dump("key"))
+    process.kill()
+    process.wait()
+    assert names["take"]("key") is None
+    # The new primary has the eight units in use, less those that have come back meanwhile.
+    eventually(lambda: (reply := names["take"]("key")) is not None and reply[1] == 10 and reply[2] < 9, 60)
+    assert new.role()[0] == b"master"
+    names["client"].close()

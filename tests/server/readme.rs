@@ -22,15 +22,23 @@ const MODULE: &str = "/path/to/libredis_rl.so";
 /// Numbers from here on are times, in milliseconds since the Unix epoch.
 const A_MOMENT_MS: i64 = 1_700_000_000_000;
 
-/// The README and the files in docs/: name and text.
-fn documents() -> Vec<(String, String)> {
+/// The files in these folders that end in `.md`: name and text.
+fn documents_in(folders: &[&str]) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let docs = std::fs::read_dir(root.join("docs")).expect("docs/").map(|file| file.expect("a file").path());
-    let mut paths: Vec<_> = docs.chain([root.join("README.md")]).collect();
+    let files =
+        |folder: &&str| std::fs::read_dir(root.join(folder)).expect("a folder").map(|file| file.expect("a file").path());
+    let mut paths: Vec<_> = folders.iter().flat_map(files).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     paths.sort();
     let text = |path: &Path| std::fs::read_to_string(path).expect("text");
     paths.iter().map(|path| (path.strip_prefix(root).expect("within").display().to_string(), text(path))).collect()
+}
+
+/// The README and the files in docs/: name and text.
+fn documents() -> Vec<(String, String)> {
+    let mut documents = documents_in(&["", "docs"]);
+    documents.retain(|(name, _)| name == "README.md" || name.starts_with("docs/"));
+    documents
 }
 
 /// A code block.
@@ -307,7 +315,7 @@ fn every_command_that_is_named_exists() {
 #[test]
 fn links_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let documents = documents();
+    let documents = documents_in(&["", "docs", "examples"]);
     // The anchor of a heading: in lower case, with hyphens for spaces, and without anything but letters, digits, hyphens and
     // underscores.
     let slug = |line: &str| -> String {
@@ -326,9 +334,13 @@ fn links_lead_somewhere() {
             }
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
             let folder = Path::new(name).parent().expect("a folder");
-            let target = if path.is_empty() { name.into() } else { folder.join(path) };
-            let target = target.to_string_lossy().trim_start_matches("docs/../").to_string();
-            if !root.join(&target).exists() || !anchor.is_empty() && !has(&target, anchor) {
+            let target = if path.is_empty() { root.join(name) } else { root.join(folder).join(path) };
+            let Ok(target) = target.canonicalize() else {
+                wrong.push(format!("{name}: {link}"));
+                continue;
+            };
+            let target = target.strip_prefix(root.canonicalize().expect("a path")).expect("within").display().to_string();
+            if !anchor.is_empty() && !has(&target, anchor) {
                 wrong.push(format!("{name}: {link}"));
             }
         }

@@ -225,7 +225,10 @@ fn every_command_that_is_named_exists() {
 #[test]
 fn links_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let documents = documents();
+    let mut documents = documents();
+    for name in ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"] {
+        documents.push((name.into(), std::fs::read_to_string(root.join(name)).expect("text")));
+    }
     // The anchor of a heading: in lower case, with hyphens for spaces, and without anything but letters, digits, hyphens and
     // underscores.
     let slug = |line: &str| -> String {
@@ -248,6 +251,13 @@ fn links_lead_somewhere() {
             let target = target.to_string_lossy().trim_start_matches("docs/../").to_string();
             if !root.join(&target).exists() || !anchor.is_empty() && !has(&target, anchor) {
                 wrong.push(format!("{name}: {link}"));
+            }
+        }
+        // A footnote `[^name]` is defined by a line that begins with `[^name]:`, and used elsewhere.
+        for note in text.split("[^").skip(1).filter_map(|rest| rest.split(']').next()) {
+            let uses = text.matches(&format!("[^{note}]")).count();
+            if !text.contains(&format!("\n[^{note}]:")) || uses < 2 {
+                wrong.push(format!("{name}: footnote {note}"));
             }
         }
     }

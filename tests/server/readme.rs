@@ -344,6 +344,13 @@ fn links_lead_somewhere() {
                 wrong.push(format!("{name}: {link}"));
             }
         }
+        // A footnote `[^name]` is defined by a line that begins with `[^name]:`, and used elsewhere.
+        for note in text.split("[^").skip(1).filter_map(|rest| rest.split(']').next()) {
+            let uses = text.matches(&format!("[^{note}]")).count();
+            if !text.contains(&format!("\n[^{note}]:")) || uses < 2 {
+                wrong.push(format!("{name}: footnote {note}"));
+            }
+        }
     }
     assert!(wrong.is_empty(), "{wrong:?}");
 }

@@ -19,8 +19,8 @@ from conftest import eventually, free_ports, inspect, running_server  # noqa: E4
 
 DOCUMENT = (ROOT / "docs/languages.md").read_text()
 
-# In the document's order: the name of a client, the language of its blocks, and the type of its errors, as in the table: that of
-# WRONGTYPE, and that of READONLY. None: the client has no type for it.
+# In the document's order: the name of a client, the language of its blocks, and the types of its errors, as in the table: that
+# of WRONGTYPE, and that of READONLY. None: the client has no type for it.
 CLIENTS = {
     "redigo": ("go", "redis.Error", "redis.Error"),
     "ioredis": ("js", "ReplyError", "ReplyError"),

@@ -1,21 +1,21 @@
-"""Limits that an operator changes for all processes at once, over redis-py. No process restarts. The policies are the fields of a
-hash on the server:
+"""Limits that an operator changes for all processes at once, over redis-py. No process restarts. The policies are the fields of
+a hash on the server:
 
     HSET limits api "GCRA 10 1m BURST 20"
 
     limits = CentralLimits(redis.Redis(retry=None), {"api": "GCRA 10 1m BURST 20"})
     granted, limit, remaining, wait_ms, reset_ms = limits.take("api", "user:42")
 
-Each process keeps a copy of the policies. A call that finds the copy older than `every` seconds first reads the hash again, with
-one HGETALL, while other threads go on with the copy. So there is no thread and no subscription: no change is missed while a
-connection is down, a process may fork, and an idle process reads nothing.
+Each process keeps a copy of the policies. A call that finds the copy older than `every` seconds first reads the hash again,
+with one HGETALL, while other threads go on with the copy. So there is no thread and no subscription: no change is missed while
+a connection is down, a process may fork, and an idle process reads nothing.
 
 The server itself checks a new policy, by RL.PEEK, before it is used. If a policy is missing or malformed, or the hash can't be
-read, the last good policy stays in force, and the reason is logged once. Before the first good one, the default that the program
-names is in force.
+read, the last good policy stays in force, and the reason is logged once. Before the first good one, the default that the
+program names is in force.
 
-While some processes have the new policy and others still the old one, the server grants no more than the policy with the higher rate
-allows, if the capacity (BURST, CAPACITY) stays: docs/operations.md has the exact bound.
+While some processes have the new policy and others still the old one, the server grants no more than the policy with the higher
+rate allows, if the capacity (BURST, CAPACITY) stays: docs/operations.md has the exact bound.
 
 The key is `limit:NAME:ALGORITHM:KEY`. It contains the algorithm, because a key can't change its algorithm.
 """

@@ -102,6 +102,20 @@ def test_a_lost_connection_loses_no_change(client, limits, caplog):
     assert limits.take("api", "user:42")[1] == 20
 
 
+def test_the_rights_that_a_process_needs(client, caplog):
+    client.hset("limits", "api", "GCRA 20 1m")
+    rights = {"keys": ["limit:*"], "commands": ["+rl.gcra", "+rl.peek", "+hgetall"]}
+    client.acl_setuser("app", enabled=True, reset=True, passwords=["+secret"], **rights)
+    client.execute_command("ACL", "SETUSER", "app", "%R~limits")
+    path = client.get_connection_kwargs()["path"]
+    with redis.Redis(unix_socket_path=path, username="app", password="secret", retry=None) as app:
+        assert CentralLimits(app, DEFAULTS).take("api", "user:42")[:2] == [1, 20]
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            app.hset("limits", "api", "GCRA 1000 1")
+    client.acl_deluser("app")
+    assert errors(caplog) == []
+
+
 def test_without_a_server(dead_socket, caplog):
     limits = CentralLimits(redis.Redis(unix_socket_path=dead_socket, retry=None), DEFAULTS, every=0)
     for _ in range(2):
@@ -196,8 +210,8 @@ class Samples:
 
 
 class Monitor(threading.Thread):
-    """Records the commands that the server executes, in its order: when by its clock, from which client, and their words. Ends when
-    the server does."""
+    """Records the commands that the server executes, in its order: when by its clock, from which client, and their words. Ends
+    when the server does."""
 
     def __init__(self, port):
         super().__init__()
@@ -271,7 +285,7 @@ def test_limits_change_under_load_without_a_restart():
     since, until = samples.all[0][0], samples.all[-1][0]
     for old, new in zip(STEPS, STEPS[1:]):
         words = policy(*new).split()[1:]
-        [change] = [n for n, (_, _, command) in enumerate(monitor.commands) if command == ["HSET", "limits", "api", "GCRA", *words]]
+        [change] = [n for n, (*_, command) in enumerate(monitor.commands) if command == ["HSET", "limits", "api", "GCRA", *words]]
         changed = monitor.commands[change][0]
         switched = changed
         for name in sorted(set(names.values()) - {""}):
@@ -301,7 +315,7 @@ def admin(socket):
 
 
 def in_turns(client, samples, command, policies):
-    """The worst changeover, one that does not end: two policies on one key take turns. Returns how many calls each was granted."""
+    """The worst changeover, one that does not end: two policies take turns on one key. Returns how many units each got."""
     granted = [0, 0]
     start = samples.all[0][0]
     while samples.take()[0] < start + 1.5:

@@ -85,10 +85,10 @@ class Program:
             assert here in text, f"{client} has no {here} in its {kind}"
             text = text.replace(here, there)
         self.environment = dict(os.environ)
-        self.command = getattr(self, f"_{language}")(folder, text, client)
+        self.command = getattr(self, f"_{language}")(folder, text, client, kind)
         self.process = None
 
-    def _go(self, folder, text, client):
+    def _go(self, folder, text, client, kind):
         used = "\n".join(f'\t"{package}"' for package in GO_PACKAGES if f"{package.split('/')[-1]}." in text)
         text = text.replace("log.Fatal(err)", 'log.Fatalf("%T: %v", err, err)')
         file = folder / "main.go"
@@ -97,24 +97,25 @@ class Program:
         subprocess.run(["go", "build", "-o", folder / "program", file], check=True, env={**self.environment, **go})
         return [folder / "program"]
 
-    def _js(self, folder, text, client):
+    def _js(self, folder, text, client, kind):
         # Node.js looks for packages beside the program and above it.
         (folder / "node_modules").symlink_to(ROOT / "examples/node/node_modules")
         file = folder / "program.mjs"
         file.write_text(text)
         return ["node", file]
 
-    def _php(self, folder, text, client):
+    def _php(self, folder, text, client, kind):
         file = folder / "program.php"
         file.write_text(("<?php\nrequire 'Predis/autoload.php';\n" if client == "Predis" else "<?php\n") + text)
-        return ["php", "-d", f"default_socket_timeout={PHP_TIMEOUT_S}", "-d", "display_errors=stderr", file]
+        short = ["-d", f"default_socket_timeout={PHP_TIMEOUT_S}"] if kind == "wait" else []
+        return ["php", *short, "-d", "display_errors=stderr", file]
 
-    def _python(self, folder, text, client):
+    def _python(self, folder, text, client, kind):
         file = folder / "program.py"
         file.write_text(text)
         return [sys.executable, "-B", file]
 
-    def _ruby(self, folder, text, client):
+    def _ruby(self, folder, text, client, kind):
         file = folder / "program.rb"
         file.write_text(text)
         return ["ruby", file]

@@ -8,7 +8,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo plots build deps lint fmt clean
+.PHONY: help run test busy bare recipes languages matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo plots build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ bare: ## Run `make run` and `make test` in a Debian that has only git, make and 
 
 recipes: ## Test the recipes of examples/, in Python, Node.js and Rust, on a server
 	@scripts/recipes.sh
+
+languages: ## Run the programs of docs/languages.md, in Go, Node.js, PHP, Python and Ruby, against a server
+	@scripts/languages.sh
 
 matrix: ## Run the integration tests on every server, or on SERVERS='installed redis-8.6.2'
 	@scripts/matrix.sh

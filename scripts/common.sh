@@ -64,6 +64,11 @@ missing_packages() {
       venv) python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv ;;
       node) command -v node >/dev/null || echo nodejs ;;
       npm) command -v npm >/dev/null || echo npm ;;
+      go) command -v go >/dev/null || echo golang-go ;;
+      redigo) [ -e /usr/share/gocode/src/github.com/gomodule/redigo ] || echo golang-github-gomodule-redigo-dev ;;
+      php) php -r 'exit(extension_loaded("redis") ? 0 : 1);' 2>/dev/null || echo php-cli php-redis ;;
+      predis) [ -e /usr/share/php/Predis/autoload.php ] || echo php-predis ;;
+      ruby) ruby -e 'require "redis"' 2>/dev/null || echo ruby ruby-redis ;;
       shellcheck) command -v shellcheck >/dev/null || echo shellcheck ;;
       valgrind) command -v callgrind_control >/dev/null || echo valgrind ;;
       debootstrap) command -v debootstrap >/dev/null || echo debootstrap ;;
@@ -157,6 +162,20 @@ need_all() {
 build() {
   [ -e "$module" ] || say "Building the module; the first time takes about a minute on two cores."
   cargo build --release
+}
+
+# Sets `python` to a Python that has the packages of the recipes. Of the programs in a virtual environment, only its Python works in
+# a path with a space: the others contain that path.
+recipes_python() {
+  python=$root/target/recipes/python/bin/python
+  "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear target/recipes/python
+  "$python" -m pip install --quiet --disable-pip-version-check -r examples/python/requirements.txt
+}
+
+# Installs the Node.js packages of the recipes, in examples/node.
+recipes_node() {
+  [ examples/node/node_modules/.package-lock.json -nt examples/node/package-lock.json ] ||
+    npm --prefix examples/node ci --no-audit --no-fund --loglevel=error
 }
 
 # Builds the module of an older commit, once, and sets `base_module` to its path.

@@ -22,12 +22,13 @@ MODULE = pathlib.Path(os.environ.get("REDIS_RL_MODULE", BUILT)).resolve()
 
 
 @contextlib.contextmanager
-def running_server(module=MODULE):
-    """Yields the process and its socket. With `module=None` the server runs without the module."""
+def running_server(module=MODULE, port=0):
+    """Yields the process and its socket. With `module=None` the server runs without the module. With a `port` it also listens
+    there, on loopback."""
     assert module is None or module.exists(), f"{module} is missing: run `make build`"
     with tempfile.TemporaryDirectory(prefix="redis-rl-") as folder:
         socket = f"{folder}/server.sock"
-        options = ["--port", "0", "--unixsocket", socket, "--dir", folder, "--save", ""]
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--unixsocket", socket, "--dir", folder, "--save", ""]
         options += ["--loadmodule", str(module)] if module else []
         with open(f"{folder}/log", "w+") as log:
             process = subprocess.Popen([os.environ.get("REDIS_RL_SERVER", "redis-server"), *options], stdout=log)

@@ -20,7 +20,7 @@ def programs(document):
     return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-DECORATOR, STORAGE, BUDGET, SEMAPHORE, JOBS, GATEWAY, CALENDAR = programs("examples/README.md")
+DECORATOR, STORAGE, BUDGET, SEMAPHORE, JOBS, GATEWAY, CALENDAR, CENTRAL = programs("examples/README.md")
 [WAIT] = programs("docs/clients.md")
 [UNTIL] = programs("docs/choosing.md")
 
@@ -135,6 +135,18 @@ def test_the_end_of_the_day(tmp_path, socket):
     client = redis.Redis(unix_socket_path=socket)
     names = run(tmp_path, f"import redis\nclient = redis.Redis()\n{UNTIL}", "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}")
     assert inspect(client, "quota:42")["window_end_ms"] == 1000 * names["midnight"].timestamp()
+
+
+def test_the_central_limits(tmp_path, socket):
+    # On a busy machine a reply may take longer.
+    program = CENTRAL.replace("socket_timeout=0.2", "socket_timeout=20")
+    names = run(tmp_path, program, "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}, ")
+    assert (names["granted"], names["limit"], names["remaining"]) == (1, 20, 19)
+    names["client"].hset("limits", "api", "GCRA 5 1m BURST 20")
+    names["limits"].due = 0
+    assert names["limits"].take("api", "user:42")[:3] == [1, 20, 18]
+    assert inspect(names["client"], "limit:api:gcra:user:42")["limit"] == 5
+    names["client"].close()
 
 
 def test_the_wait(tmp_path, socket):

@@ -15,7 +15,7 @@ before(async () => (server = await startServer()));
 after(() => server?.stop());
 
 const readme = await readFile(join(RECIPES, '../README.md'), 'utf8');
-const [middleware, store, wait, budget, gateway, calendar] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
+const [middleware, store, wait, budget, gateway, calendar, central] = [...readme.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
 
 /** Runs a program, and returns its exports. `last` is replaced by `exported`. */
 async function run(program, last, exported) {
@@ -25,7 +25,7 @@ async function run(program, last, exported) {
     ['commandTimeout: 200', 'commandTimeout: 20_000'],
     ['wait: 90', 'wait: 90, patience: 20'],
     [last, exported],
-    ...['rate-limit', 'store', 'wait', 'budget', 'gateway', 'calendar-limit'].map((name) => {
+    ...['rate-limit', 'store', 'wait', 'budget', 'gateway', 'calendar-limit', 'central-limits'].map((name) => {
       return [`'./${name}.mjs'`, JSON.stringify(pathToFileURL(join(RECIPES, `${name}.mjs`)))];
     }),
   ];
@@ -115,4 +115,10 @@ test('the calendar', async () => {
   const { granted, remaining, redis } = await run(calendar, /if \(!granted\).*/, 'export { granted, remaining, redis };');
   redis.disconnect();
   assert.deepEqual([granted, remaining], [1, 9999]);
+});
+
+test('the central limits', async () => {
+  const { granted, remaining, redis } = await run(central, /if \(!granted\).*/, 'export { granted, remaining, redis };');
+  redis.disconnect();
+  assert.deepEqual([granted, remaining], [1, 19]);
 });

@@ -9,30 +9,37 @@ tools=$root/target/monitoring
 
 # Sets `prometheus`, `promtool` and `exporter` to programs of this machine, if it has all three.
 find_programs() {
-  prometheus=$(type -P prometheus) && promtool=$(type -P promtool) && exporter=$(type -P prometheus-redis-exporter redis_exporter | head -n 1)
+  prometheus=$(type -P prometheus) && promtool=$(type -P promtool) &&
+    exporter=$(type -P prometheus-redis-exporter || type -P redis_exporter)
 }
 
 # Unpacks the programs of the distribution's packages into target/monitoring. They are not installed, because their packages would
 # start services; so this needs no root.
 unpack_programs() {
-  local work
-  prometheus=$tools/usr/bin/prometheus promtool=$tools/usr/bin/promtool exporter=$tools/usr/bin/prometheus-redis-exporter
-  [ ! -x "$prometheus" ] || [ ! -x "$promtool" ] || [ ! -x "$exporter" ] || return 0
-  type -P apt-get dpkg >/dev/null || die "These are missing: prometheus with promtool, and redis_exporter 1.45 or newer. Install them, and run this again."
+  prometheus=$tools/prometheus promtool=$tools/promtool exporter=$tools/prometheus-redis-exporter
+  if [ -x "$prometheus" ] && [ -x "$promtool" ] && [ -x "$exporter" ]; then return; fi
+  type -P apt-get dpkg >/dev/null || die "These are missing: prometheus with promtool, and redis_exporter 1.45 or newer." \
+    "Install them, and run this again."
   say "Downloading prometheus and prometheus-redis-exporter (a few seconds)"
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  chmod 755 "$work"
-  # The lists of packages of this machine may be missing or old. apt uses its sources, but lists of its own.
+  mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+  # The lists of packages of this machine may be missing or old. So apt uses its sources, but lists of its own.
   private_apt() {
-    (cd "$work" && apt-get -qq -o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache" -o Acquire::Languages=none -o APT::Sandbox::User='' "$@")
+    local program=$1
+    shift
+    (cd "$work" && "$program" -qq -o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache" -o Acquire::Languages=none \
+      -o APT::Sandbox::User='' "$@")
   }
-  mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/root"
-  private_apt update && private_apt download prometheus prometheus-redis-exporter || die "apt-get could not download the packages."
+  private_apt apt-get update || die "apt-get could not read the lists of packages."
+  local packages=(prometheus prometheus-redis-exporter) package
+  # Since Debian 13, promtool is a package of its own.
+  if private_apt apt-cache show promtool >/dev/null 2>&1; then packages+=(promtool); fi
+  private_apt apt-get download "${packages[@]}" || die "apt-get could not download ${packages[*]}."
   for package in "$work"/*.deb; do dpkg -x "$package" "$work/root"; done
   rm -rf "$tools"
-  mkdir -p "$tools/usr"
-  mv "$work/root/usr/bin" "$tools/usr/"
+  mkdir -p "$(dirname "$tools")"
+  mv "$work/root/usr/bin" "$tools"
   rm -rf "$work"
 }
 
@@ -42,12 +49,13 @@ for program in "$prometheus" "$promtool" "$exporter"; do
 done
 build
 
-servers=
-if [ ${#names[@]} = 0 ]; then names=(installed redis-8.2.3 redis-8.6.2 valkey-9.1.2); fi
-for name in "${names[@]}"; do
-  if [ "$name" = installed ]; then program=$server; else program=$(scripts/servers.sh "$name" | cut -f 2); fi
-  servers+=${servers:+$'\n'}$program
-done
+if [ ${#names[@]} = 0 ]; then
+  servers=$server$'\n'$(scripts/servers.sh | cut -f 2)
+else
+  servers=$(for name in "${names[@]}"; do
+    if [ "$name" = installed ]; then printf '%s\n' "$server"; else scripts/servers.sh "$name" | cut -f 2; fi
+  done)
+fi
 export REDIS_RL_MODULE=$module REDIS_RL_SERVERS=$servers
 export REDIS_RL_PROMETHEUS=$prometheus REDIS_RL_PROMTOOL=$promtool REDIS_RL_EXPORTER=$exporter
 

@@ -29,7 +29,7 @@ LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 
 
-def eventually(condition, seconds=float(os.environ.get("T", 120)), what="a condition"):
+def eventually(condition, seconds=120, what="a condition"):
     """Waits until the condition holds, and returns its value. The limit is generous: a busy machine must not fail a test."""
     deadline = time.monotonic() + seconds
     while True:

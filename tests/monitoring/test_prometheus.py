@@ -228,6 +228,9 @@ def test_alerts_and_dashboard_on_real_servers(tmp_path):
         selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()
         instances = {sample["metric"][label] for sample in query(port, selector)}
         assert instances == {server.address for server in servers if server not in (dead, without_eval)}
+        [shown_query] = re.findall(r"```promql\n(.*?)\n```", DOCUMENT, re.DOTALL)
+        assert len({sample["metric"]["key"] for sample in query(port, shown_query)}) == 10
+
         # A panel shows something, and not only zeros.
         shown = lambda samples: samples if any(float(sample["value"][1]) > 0 for sample in samples) else None
         for panel in DASHBOARD["panels"]:

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import redis
 
-from running import DOCUMENT, SERVERS, eventually, exporter, scraped, script_values, server
+from running import DOCUMENT, SERVERS, eventually, exporter, free_port, scraped, script_values, server
 
 
 @pytest.fixture(params=SERVERS)
@@ -126,7 +126,8 @@ def test_the_user_of_the_exporter_can_do_no_more_than_it_needs(running, tmp_path
 
 @pytest.mark.parametrize("state", ["replica", "stale", "full", "cluster"])
 def test_the_script_runs_in_each_state_of_the_server(program, tmp_path, state):
-    with server(tmp_path, *(["--cluster-enabled", "yes"] if state == "cluster" else []), program=program) as running, exporter(tmp_path) as port:
+    options = ["--cluster-enabled", "yes", "--cluster-port", free_port()] if state == "cluster" else []
+    with server(tmp_path, *options, program=program) as running, exporter(tmp_path) as port:
         for _ in range(5):
             running.try_call("RL.GCRA", "key", 0, 1)
         if state == "full":

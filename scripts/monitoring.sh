@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests monitoring/ and docs/monitoring.md: runs servers with the module, redis_exporter and Prometheus with the files that operators
-# copy. SERVERS names the servers, as for `make matrix`; the default is all.
+# Tests monitoring/ and docs/monitoring.md: runs servers with the module, redis_exporter and Prometheus with the files that
+# operators copy. SERVERS names the servers, as for `make matrix`; the default is all.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 read -r -a names <<<"${SERVERS:-}"

@@ -1,5 +1,5 @@
-"""Programs that the tests run: servers, the exporter, Prometheus. Each listens on loopback, in a private folder, and ends with its
-block, or with this process."""
+"""Programs that the tests run: servers, the exporter, Prometheus. Each listens on loopback, in a private folder, and ends with
+its block, or with this process."""
 
 import contextlib
 import ctypes
@@ -67,9 +67,13 @@ def started(child, folder, is_up):
     assert child.poll() is None, f"{child.args} did not start:\n{(folder / 'output').read_text()}"
 
 
+# Calls programs on this machine directly, also where a proxy is set.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 def http(port, path, **query):
     url = f"http://127.0.0.1:{port}{path}?{urllib.parse.urlencode(query)}"
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with DIRECT.open(url, timeout=60) as answer:
         return answer.read().decode()
 
 

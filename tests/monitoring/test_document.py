@@ -42,8 +42,8 @@ def test_the_lines_for_other_systems_print_all_counters(tmp_path):
         path = os.environ["PATH"]
         (tmp_path / "redis-cli").write_text(f"#!/bin/sh\nPATH='{path}'\nexec redis-cli -p {running.port} \"$@\"\n")
         (tmp_path / "redis-cli").chmod(0o755)
-        done = subprocess.run(["bash", "-euc", lines], env={"PATH": f"{tmp_path}:{path}"}, check=True, capture_output=True, text=True)
-        *plain, influx = done.stdout.splitlines()
+        printed = subprocess.check_output(["bash", "-euc", lines], env={"PATH": f"{tmp_path}:{path}"}, text=True)
+        *plain, influx = printed.splitlines()
         info = running.info_rl()
         del info["rl_version"]
         assert dict(line.split(" ") for line in plain) == info

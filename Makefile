@@ -3,12 +3,13 @@
 
 # The server to run and to test on, a name or a path: Redis 7.0.5 or newer, or Valkey 7.2 or newer. The default is the installed one.
 SERVER ?=
-# The servers of `make matrix`: names of the table in scripts/servers.sh, or `installed`. The default is all.
+# The servers of `make matrix` and `make monitoring`: names of the table in scripts/servers.sh, or `installed`. The default is
+# all.
 SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes languages matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo plots build deps lint fmt clean
+.PHONY: help run test busy bare recipes languages monitoring matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo plots build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +34,9 @@ recipes: ## Test the recipes of examples/, in Python, Node.js and Rust, on a ser
 
 languages: ## Run the programs of docs/languages.md, in Go, Node.js, PHP, Python and Ruby, against a server
 	@scripts/languages.sh
+
+monitoring: ## Test the files of monitoring/ with Prometheus and redis_exporter, on every server or on SERVERS=
+	@scripts/monitoring.sh
 
 matrix: ## Run the integration tests on every server, or on SERVERS='installed redis-8.6.2'
 	@scripts/matrix.sh

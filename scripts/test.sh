@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs all checks: format, lints, unit and property tests, and the integration tests on a server. In CI also a little fuzzing, the
-# integration tests on every server of the table in scripts/servers.sh, the recipes, the programs of docs/languages.md, the demo
-# and the plots.
+# integration tests on every server of the table in scripts/servers.sh, the recipes, the programs of docs/languages.md, the files
+# for monitoring, the demo and the plots.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 began=$SECONDS
@@ -24,6 +24,7 @@ if [ -n "${CI:-}" ]; then
   scripts/matrix.sh
   scripts/recipes.sh
   scripts/languages.sh
+  scripts/monitoring.sh
   scripts/tool.sh demo --seconds 3
   scripts/tool.sh plots --out "$root/target/plots" --late 2000
 else

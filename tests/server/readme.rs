@@ -230,13 +230,14 @@ fn lines_for_a_shell_run() {
 }
 
 /// The documents whose blocks in these languages another test extracts and runs, and the file of that test.
-const EXTRACTED: [(&str, &[&str], &str); 6] = [
+const EXTRACTED: [(&str, &[&str], &str); 7] = [
     ("docs/howto.md", &["python"], "examples/python/test_howto.py"),
     ("docs/clients.md", &["python"], "examples/python/test_readme.py"),
     ("docs/clients.md", &["js"], "examples/node/test/cluster.test.mjs"),
     ("docs/languages.md", &["bash", "go", "js", "php", "python", "ruby"], "examples/languages/test_languages.py"),
     ("docs/choosing.md", &["python"], "examples/python/test_readme.py"),
     ("docs/migrating.md", &["lua"], "tests/server/readme.rs"),
+    ("docs/monitoring.md", &["bash", "promql", "yaml"], "tests/monitoring/test_document.py"),
 ];
 
 /// The text of all files whose code the documents may show.

@@ -22,7 +22,8 @@ if [ -n "${CI:-}" ]; then
   SECONDS_EACH=15 scripts/fuzz.sh
   scripts/matrix.sh
   scripts/recipes.sh
-  scripts/tool.sh demo --seconds 3
+  mkdir -p target/plots
+  scripts/tool.sh demo --seconds 3 --picture target/plots/demo.svg
   scripts/tool.sh plots --out "$root/target/plots" --late 2000
 else
   SERVERS=installed scripts/matrix.sh

@@ -16,14 +16,19 @@ const TITLE: f64 = 19.0;
 const LETTERS: f64 = 15.0;
 /// The height of a line of text, and of a row of bars.
 pub const LINE: f64 = 20.0;
+/// See [`LINE`].
 pub const ROW: f64 = 25.0;
 
 /// The classes of what is drawn: each algorithm has one colour in all pictures. The colours are told apart by the colour-blind
 /// (they follow the palette of Okabe and Ito), and the style sheet has a lighter shade of each for dark mode.
 pub const FIXED: &str = "fixed";
+/// See [`FIXED`].
 pub const SLIDE: &str = "slide";
+/// See [`FIXED`].
 pub const GCRA: &str = "gcra";
+/// See [`FIXED`].
 pub const BUCKET: &str = "bucket";
+/// See [`FIXED`].
 pub const LEASE: &str = "lease";
 /// All that is not part of the module.
 pub const OTHER: &str = "other";
@@ -41,26 +46,35 @@ const STYLE: &str = "\
 .fixed{color:#f0793a}.slide{color:#4da6e8}.gcra{color:#1fbf8f}.bucket{color:#d98cba}.lease{color:#e6b422}.other{color:#767e88}}
 @media(min-width:600px){text{font-size:13px}.title{font-size:17px}}";
 
+/// A position in a picture: from the left, and from the top.
 pub type Point = (f64, f64);
 
 /// Which part of a text is at its position.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Side {
+    /// Its left end.
     Left,
+    /// Its middle.
     Middle,
+    /// Its right end.
     Right,
 }
 
 /// Converts a coordinate to the units of a picture.
 #[derive(Clone, Copy)]
 pub struct Axis {
+    /// The values at both ends.
     pub from: f64,
+    /// See `from`.
     pub to: f64,
+    /// The positions of both ends.
     pub start: f64,
+    /// See `start`.
     pub end: f64,
 }
 
 impl Axis {
+    /// The position of a value.
     pub fn at(&self, value: f64) -> f64 {
         self.start + (value - self.from) / (self.to - self.from) * (self.end - self.start)
     }
@@ -68,9 +82,13 @@ impl Axis {
 
 /// A bar of a bar chart: it begins at 0, and its figure is written beside it.
 pub struct Bar {
+    /// What is written at its left.
     pub name: String,
+    /// The class of its colour.
     pub class: &'static str,
+    /// Its length, in the units of the axis.
     pub value: f64,
+    /// What is written at its right.
     pub figure: String,
 }
 
@@ -142,6 +160,7 @@ impl Picture {
         self.raw(&format!("<path class=\"{class}\" d=\"{path}\"/>"));
     }
 
+    /// A point of a line.
     pub fn dot(&mut self, class: &str, (x, y): Point) {
         self.raw(&format!("<circle class=\"dot {class}\" cx=\"{}\" cy=\"{}\" r=\"4\"/>", round(x), round(y)));
     }
@@ -187,6 +206,7 @@ impl Picture {
         }
     }
 
+    /// The whole picture.
     pub fn svg(&self) -> String {
         let height = self.y + 8.0;
         // The background is the picture's own: the colour of the page around it may not match the reader's colour scheme.
@@ -200,6 +220,7 @@ impl Picture {
         )
     }
 
+    /// Writes the picture to a file.
     pub fn save(&self, path: &Path) {
         write(path, &self.svg());
     }
@@ -242,6 +263,13 @@ pub fn fill(page: &str, mark: &str, text: &str) -> String {
     format!("{before}{from}{text}{to}{after}")
 }
 
+/// Sets the text of a page's picture, for those who can't see it, to its title.
+pub fn describe(page: &str, file: &str, title: &str) -> String {
+    let (before, after) = page.split_once(&format!("]({file})")).unwrap_or_else(|| panic!("the page has no {file}"));
+    let (before, _) = before.rsplit_once("![").expect("the beginning of a picture");
+    format!("{before}![{title}]({file}){after}")
+}
+
 /// Formats a number with thin spaces between groups of three digits.
 pub fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");
@@ -266,7 +294,8 @@ mod tests {
 
     #[test]
     fn lines_fit_and_lose_no_word() {
-        let words = "One message a picture, stated in a title that is a plain sentence, however long that sentence may become";
+        let words =
+            "One message a picture, stated in a title that is a plain sentence, however long that sentence may become";
         let lines = lines(words, TITLE);
         assert!(lines.len() > 1 && lines.iter().all(|line| line.chars().count() <= 40), "{lines:?}");
         assert_eq!(lines.join(" "), words);
@@ -287,5 +316,6 @@ mod tests {
     fn text_between_marks_is_replaced() {
         let page = "a\n<!-- x -->\nold\n<!-- end -->\nb\n<!-- y -->\n<!-- end -->\n";
         assert_eq!(fill(page, "x", "new\n"), page.replace("old", "new"));
+        assert_eq!(describe("![a](1.svg) ![b](2.svg)!", "2.svg", "c"), "![a](1.svg) ![c](2.svg)!");
     }
 }

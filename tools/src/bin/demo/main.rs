@@ -1,15 +1,18 @@
 //! Shows the four algorithms side by side, live, under the same traffic. `make demo`
 
+mod picture;
 mod show;
 #[cfg(test)]
 mod tests;
 
 use std::io::{stdout, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
 
+use picture::Recorder;
 use show::{Show, SECONDS};
 
 /// Calls four limiters for half a minute, and draws which calls they grant
@@ -18,6 +21,9 @@ struct Options {
     /// How long the demo lasts, in seconds: traffic and periods are scaled to fit
     #[arg(long, default_value_t = SECONDS, value_parser = seconds)]
     seconds: f64,
+    /// Also record the demo in this file, as a picture that plays: an animated SVG
+    #[arg(long)]
+    picture: Option<PathBuf>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -35,7 +41,9 @@ fn main() -> ExitCode {
     let coloured = live && !set("NO_COLOR");
     let server = support::Server::start();
     let screen = live.then(Screen::enter);
+    let mut recorder = Recorder::default();
     let show = Show::run(&server, options.seconds, &STOPPED, |show| {
+        recorder.watch(show);
         if live {
             Screen::draw(&show.frame(coloured));
         }
@@ -44,6 +52,9 @@ fn main() -> ExitCode {
     match show {
         Some(show) => {
             println!("{}\n", show.frame(coloured));
+            if let Some(path) = options.picture {
+                tools::chart::write(&path, &recorder.svg(&show));
+            }
             // For readers who see only the end of the demo.
             for phase in show::PHASES {
                 println!("{:>4} s  {}\n        {}", phase.from, phase.what, phase.see);

@@ -28,7 +28,8 @@ fn stairs(steps: &Steps, x: Axis, y: Axis) -> Vec<Point> {
     }
     points.push((x.end, points[points.len() - 1].1));
     // A line straight up or along needs only its ends.
-    let straight = |[one, two, three]: [Point; 3]| (one.0 == two.0 && two.0 == three.0) || (one.1 == two.1 && two.1 == three.1);
+    let straight =
+        |[one, two, three]: [Point; 3]| (one.0 == two.0 && two.0 == three.0) || (one.1 == two.1 && two.1 == three.1);
     let mut short: Vec<Point> = Vec::new();
     for point in points {
         while short.len() > 1 && straight([short[short.len() - 2], short[short.len() - 1], point]) {
@@ -42,7 +43,9 @@ fn stairs(steps: &Steps, x: Axis, y: Axis) -> Vec<Point> {
 /// Whole seconds, with labels. The last one names the unit.
 fn seconds(to: f64) -> Vec<(f64, String)> {
     let last = to.floor() as i32;
-    (0..=last).map(|second| (second.into(), if second == last { format!("{second} s") } else { second.to_string() })).collect()
+    (0..=last)
+        .map(|second| (second.into(), if second == last { format!("{second} s") } else { second.to_string() }))
+        .collect()
 }
 
 fn counts(counts: &[usize]) -> Vec<(f64, String)> {
@@ -150,7 +153,8 @@ pub fn boundary(played: &Played, path: &Path) -> String {
         most("FIXED"),
         most("SLIDE")
     );
-    let subtitle = "The most grants within one second (dashed line: the limit). A flood of calls begins shortly before a window ends.";
+    let subtitle =
+        "The most grants within one second (dashed line: the limit). A flood of calls begins shortly before a window ends.";
     let mut picture = Picture::new(&title, subtitle);
     let bars: Vec<Bar> = (played.lanes.iter().enumerate())
         .map(|(lane, of)| {
@@ -172,7 +176,7 @@ pub fn accuracy(accuracy: &Accuracy, path: &Path) -> String {
     let (slides, others): (Vec<_>, Vec<_>) = accuracy.rows.iter().partition(|row| row.lane.class == chart::SLIDE);
     picture.heading("Most grants in any second, of the limit", "name");
     picture.y -= 3.0;
-    picture.heading(&format!("Attack across windows; the limit is {ACCURACY_LIMIT} a second", ), "muted");
+    picture.heading(&format!("Attack across windows; the limit is {ACCURACY_LIMIT} a second",), "muted");
     let worst = slides.iter().map(|row| row.most.attacked).fold(0.0, f64::max);
     let slide = Bar { name: "SLIDE, any SEGMENTS".into(), class: chart::SLIDE, value: worst, figure: percent(worst) };
     let rest = others.iter().map(|row| Bar {
@@ -239,7 +243,11 @@ pub fn work(units: &[Units; 2], path: &Path) -> String {
     picture.y += 10.0;
     let x = Axis { from: 0.0, to: 7.0, start: 34.0, end: WIDTH - 20.0 };
     let y = Axis { from: 0.0, to: 17.0, start: picture.y + 160.0, end: picture.y };
-    picture.bar(&format!("pale {}", chart::OTHER), (x.at(second(SLOW_US.start)), y.start), (x.at(second(SLOW_US.end)), y.end));
+    picture.bar(
+        &format!("pale {}", chart::OTHER),
+        (x.at(second(SLOW_US.start)), y.start),
+        (x.at(second(SLOW_US.end)), y.end),
+    );
     picture.axes(x, y, &seconds(x.to), &counts(&[0, AT_A_TIME, 10, 15]));
     for (units, class) in [(rate, chart::GCRA), (leases, chart::LEASE)] {
         picture.line(&format!("line {class}"), &stairs(&units_steps(units), x, y));
@@ -327,8 +335,16 @@ pub fn gateway(lanes: &[Gateway; 2], path: &Path) -> String {
             for call in calls {
                 let middle = picture.y + HIGH / 2.0;
                 picture.line(&format!("thin {class}"), &[(place(call.asked_us), middle), (place(call.shared_us), middle)]);
-                picture.bar(&format!("pale {class}"), (place(call.shared_us), middle - 4.0), (place(call.runs_us), middle + 4.0));
-                picture.bar(&format!("bar {class}"), (place(call.runs_us), middle - 4.5), (place(call.ends_us), middle + 4.5));
+                picture.bar(
+                    &format!("pale {class}"),
+                    (place(call.shared_us), middle - 4.0),
+                    (place(call.runs_us), middle + 4.0),
+                );
+                picture.bar(
+                    &format!("bar {class}"),
+                    (place(call.runs_us), middle - 4.5),
+                    (place(call.ends_us), middle + 4.5),
+                );
                 picture.y += HIGH;
             }
             picture.y += 5.0;

@@ -57,15 +57,9 @@ fn main() {
     ];
     let page = chart::fill(&page, "make plots: accuracy", &table(&accuracy, &bytes));
     let page = chart::fill(&page, "make plots: boundary", &promises(&boundary));
-    let page = titles.iter().fold(page, |page, (name, title)| describe(&page, &format!("choosing-{name}.svg"), title));
+    let page =
+        titles.iter().fold(page, |page, (name, title)| chart::describe(&page, &format!("choosing-{name}.svg"), title));
     chart::write(&options.out.join("choosing.md"), &page);
-}
-
-/// Sets the text of a picture, for those who can't see it, to its title.
-fn describe(page: &str, file: &str, title: &str) -> String {
-    let (before, after) = page.split_once(&format!("]({file})")).unwrap_or_else(|| panic!("the page has no {file}"));
-    let (before, _) = before.rsplit_once("![").expect("the beginning of a picture");
-    format!("{before}![{title}]({file}){after}")
 }
 
 /// How often the traffic is played on a machine that is busy with other work.
@@ -168,11 +162,51 @@ fn table(accuracy: &Accuracy, bytes: &[i64]) -> String {
     );
     for (row, bytes) in accuracy.rows.iter().zip(bytes) {
         let figures = [row.most, row.share].map(|pair| format!("{:.2} | {:.2}", pair.attacked, pair.random));
-        rows += &format!("| {} | {bytes} | {} |\n", row.lane.name, figures.join(" | "));
+        let of = if row.lane.class == chart::SLIDE { "SLIDE " } else { "" };
+        rows += &format!("| {of}{} | {bytes} | {} |\n", row.lane.name, figures.join(" | "));
     }
     rows
 }
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers in the title of a picture.
+    fn numbers(page: &str, file: &str) -> Vec<String> {
+        let (before, _) = page.split_once(&format!("]({file})")).expect("a picture");
+        let (_, title) = before.rsplit_once("![").expect("its title");
+        let words = title.split(|sign: char| !sign.is_ascii_digit()).filter(|word| !word.is_empty());
+        words.map(str::to_string).collect()
+    }
+
+    #[test]
+    fn the_page_says_what_the_pictures_show() {
+        let docs = root().join("docs");
+        let page = read(&docs.join("choosing.md"));
+        // Sentences may begin a new line anywhere.
+        let text = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        let says = |words: String| assert!(text.contains(&words), "{words}");
+
+        let [rate, leases] = &numbers(&page, "choosing-leases.svg")[..] else { panic!("two numbers") };
+        says(format!("so while the backend is slow, up to {rate} calls are under way"));
+        says(format!("`RL.LEASE` never lets more than {leases} be under way"));
+        let [limit, refunded, released] = &numbers(&page, "choosing-settle.svg")[..] else { panic!("three numbers") };
+        says(format!("`RL.SLIDE` allows {limit} units per 3 seconds"));
+        says(format!("B and C have then used {refunded} units"));
+        assert_eq!(released, limit);
+
+        // Each row of the table of promises is a bar.
+        let picture = read(&docs.join("choosing-boundary.svg"));
+        for (lane, (_, promised)) in scenes::BOUNDARY.iter().zip(scenes::PROMISED) {
+            assert!(text.contains(&format!("| {promised} | {promised} |")), "{}", lane.name);
+            let bar = picture.split_once(&format!(">{}</text>", lane.name)).expect("a bar").1;
+            let figure = bar.split("</text>").next().expect("its figure");
+            assert!(figure.ends_with(&format!(">{promised}")), "{}: {figure}", lane.name);
+        }
+    }
 }

@@ -22,7 +22,7 @@ use clap::{Args, Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use support::root;
-use tools::chart::{fill, write};
+use tools::chart::{describe, fill, write};
 
 /// Measures what calls cost, and writes docs/benchmarks.json, docs/benchmarks.md and the charts
 #[derive(Parser)]
@@ -125,7 +125,7 @@ fn main() {
     let chart = |name: &str| options.out.join(format!("benchmarks-{name}.svg"));
     // The title of a chart, which says what it shows, is also its text for those who can't see it.
     let speed = speed::chart::long(&results.speed, &chart("speed"));
-    speed::chart::brief(&results.speed, &chart("short"));
+    let brief = speed::chart::brief(&results.speed, &chart("short"));
     let memory = memory::chart(&results.memory, &chart("memory"));
     let keys = scale::keys_chart(&results.scale, &chart("scale"));
     let logs = scale::logs_chart(&results.scale, &chart("log"));
@@ -143,7 +143,8 @@ fn main() {
     write(&options.out.join("benchmarks.md"), &sections.join("\n"));
     let readme = options.out.join("../README.md");
     if let Ok(page) = fs::read_to_string(&readme) {
-        write(&readme, &fill(&page, "make bench: speed", &speed::report::summary(&results.speed)));
+        let page = fill(&page, "make bench: speed", &speed::report::summary(&results.speed));
+        write(&readme, &describe(&page, "docs/benchmarks-short.svg", &brief));
     }
 }
 

@@ -250,7 +250,11 @@ pub fn chart(section: &Section, path: &Path) -> String {
     let rows: Vec<(&str, &'static str, f64)> = if same {
         vec![("FIXED, GCRA, BUCKET", chart::GCRA, bytes(meters[0]))]
     } else {
-        meters.iter().zip([chart::FIXED, chart::GCRA, chart::BUCKET]).map(|(name, class)| (*name, class, bytes(name))).collect()
+        meters
+            .iter()
+            .zip([chart::FIXED, chart::GCRA, chart::BUCKET])
+            .map(|(name, class)| (*name, class, bytes(name)))
+            .collect()
     };
     let others = [("redis-cell", CELL), ("INCR and EXPIRE", "INCR + EXPIRE"), ("list (limits)", "limits, moving window")];
     let sets = [("sorted set, times", TIMESTAMPS), ("sorted set, UUIDs", "sorted set, UUIDs")];

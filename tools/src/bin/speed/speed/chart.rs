@@ -51,7 +51,10 @@ pub fn long(section: &Section, path: &Path) -> String {
     let Some(scenes) = scenes(section) else { return String::new() };
     let ratios = |own: bool| -> Vec<f64> {
         let rows = GRANTED.iter().chain(&OTHERS).chain(&DENIED).filter(|(_, class, _)| own == (*class != chart::OTHER));
-        rows.flat_map(|(_, _, names)| scenes.map(|scene| fastest(scene, names))).flatten().map(|case| case.of_base.median).collect()
+        rows.flat_map(|(_, _, names)| scenes.map(|scene| fastest(scene, names)))
+            .flatten()
+            .map(|case| case.of_base.median)
+            .collect()
     };
     let range = |ratios: &[f64]| {
         let (least, most) = ratios.iter().fold((f64::MAX, 0.0_f64), |(least, most), &it| (least.min(it), most.max(it)));
@@ -59,8 +62,7 @@ pub fn long(section: &Section, path: &Path) -> String {
     };
     let (own, others) = (ratios(true), ratios(false));
     let most = own.iter().chain(&others).fold(1.0_f64, |most, &ratio| most.max(ratio));
-    let title =
-        format!("The module is {} times as fast as SET, other rate limiters {}", range(&own), range(&others));
+    let title = format!("The module is {} times as fast as SET, other rate limiters {}", range(&own), range(&others));
     let subtitle = format!(
         "Calls a second, relative to {SET} (dashed line). {}, {} calls in a pipeline; {} random keys, or one hot key.",
         scenes[0].server,
@@ -93,9 +95,9 @@ pub fn long(section: &Section, path: &Path) -> String {
     title
 }
 
-/// Draws grants on random keys, in less than the height of a screen.
-pub fn brief(section: &Section, path: &Path) {
-    let Some([random, _]) = scenes(section) else { return };
+/// Draws grants on random keys, in less than the height of a screen. Returns the title.
+pub fn brief(section: &Section, path: &Path) -> String {
+    let Some([random, _]) = scenes(section) else { return String::new() };
     let per_second = |names: &[&str]| fastest(random, names).map(|case| case.per_second.median / 1e3);
     let ratio = |of: &str, base: &str| {
         let rounds = |name: &str| &random.case(name).expect("a case").rounds;
@@ -128,4 +130,5 @@ pub fn brief(section: &Section, path: &Path) {
     let x = Axis { from: 0.0, to: most, start: 176.0, end: 430.0 };
     picture.bars(x, &bars, Some(bars[0].value));
     picture.save(path);
+    title
 }

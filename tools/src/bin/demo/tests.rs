@@ -40,7 +40,7 @@ fn a_recording_has_what_the_demo_shows_and_plays_by_itself() {
     for (limiter, of) in show.limiters.iter().enumerate() {
         let counts = |frame: usize| [frames[frame][limiter].granted, frames[frame][limiter].denied];
         assert!((1..frames.len()).all(|frame| (0..2).all(|count| counts(frame - 1)[count] <= counts(frame)[count])));
-        assert_eq!(counts(COLUMNS), [&of.granted, &of.denied].map(|counts| counts.iter().sum()));
+        assert_eq!(counts(COLUMNS), [&of.granted, &of.denied].map(|counts| counts.iter().sum::<usize>()));
         assert!(frames.iter().all(|frame| frame[limiter].remaining <= frame[limiter].capacity));
         assert!(frames.iter().any(|frame| frame[limiter].remaining < frame[limiter].capacity), "{}", of.shown);
     }

@@ -69,7 +69,7 @@ pub fn burst(played: &Played, path: &Path) -> String {
     const HEIGHT: f64 = 84.0;
     const WIDE: f64 = 196.0;
     let burst = scenes::burst_calls();
-    let title = "Of a burst, RL.GCRA grants a whole limit at once, RL.SLIDE only what is left of it";
+    let title = "Of a burst, RL.GCRA grants a whole limit at once, RL.SLIDE what is left of it";
     let subtitle = format!(
         "Calls (grey) and grants (coloured) since the start. The limit is {LIMIT} a second. {} calls come at once, and then as many as \
          the limit allows.",
@@ -109,7 +109,7 @@ pub fn overload(played: &Played, path: &Path) -> String {
     let per_bin = 2.0 * LIMIT as f64 * BIN;
     let title = "At twice the limit, windows grant in lumps, RL.GCRA and RL.BUCKET evenly";
     let subtitle = format!(
-        "Grants (coloured) of {} calls a second (grey), at a limit of {LIMIT} a second. Right: the grants of all {} calls.",
+        "Grants (coloured) of {} calls a second (grey), at a limit of {LIMIT}. Right: grants of all {} calls.",
         2 * LIMIT,
         played.calls.len()
     );
@@ -149,7 +149,7 @@ pub fn overload(played: &Played, path: &Path) -> String {
 pub fn boundary(played: &Played, path: &Path) -> String {
     let most = |name: &str| played.most_in_a_window(played.lane(name));
     let title = format!(
-        "A limit of {LIMIT} a second: an attack across the end of a window gets {} within a second from RL.FIXED, {} from RL.SLIDE",
+        "At a limit of {LIMIT} a second, an attack gets {} in a second from RL.FIXED, {} from RL.SLIDE",
         most("FIXED"),
         most("SLIDE")
     );
@@ -223,11 +223,8 @@ fn key(picture: &mut Picture, at: Point, class: &str, name: &str) {
 /// Two lines: how many calls are under way at each time.
 pub fn work(units: &[Units; 2], path: &Path) -> String {
     let [rate, leases] = units;
-    let title = format!(
-        "When a backend becomes slow, a limit on the rate lets {} calls pile up, a limit on leases only {}",
-        rate.most(),
-        leases.most()
-    );
+    let title =
+        format!("When a backend becomes slow, RL.GCRA lets {} calls pile up, RL.LEASE only {}", rate.most(), leases.most());
     let subtitle = format!(
         "Calls under way. {WORK_PER_SECOND} arrive each second; each takes {} s, or {} s in the shaded time.",
         second(WORK_US),
@@ -261,7 +258,7 @@ pub fn work(units: &[Units; 2], path: &Path) -> String {
 pub fn given_back(units: &[Units; 2], path: &Path) -> String {
     let limit = GIVEN_BACK_LIMIT as f64;
     let title = format!(
-        "At a limit of {limit}, REFUND of A's units lets {} be in use; RL.RELEASE by A's id lets {}",
+        "At a limit of {limit}, REFUND lets {} units be in use; RL.RELEASE by id lets {}",
         units[0].most(),
         units[1].most()
     );
@@ -296,11 +293,7 @@ pub fn gateway(lanes: &[Gateway; 2], path: &Path) -> String {
         ..50_000 => "does not wait".into(),
         wait_us => format!("waits up to {:.1} s", second(wait_us)),
     };
-    let title = format!(
-        "Behind A's queue, tenant B {} if calls wait in one RL.ALL; it {} if they wait for one key after the other",
-        wait(&lanes[0]),
-        wait(&lanes[1])
-    );
+    let title = format!("In one RL.ALL, tenant B {} behind tenant A; key by key, it {}", wait(&lanes[0]), wait(&lanes[1]));
     let subtitle = format!(
         "Each row is a call. At most {OF_ALL} run at a time, {OF_A} of them of tenant A; each runs for {} s.",
         gateway::WORK_US / 1_000_000

@@ -271,7 +271,7 @@ pub fn chart(section: &Section, path: &Path) -> String {
         bytes(TIMESTAMPS) / bytes(SLIDE)
     );
     let mut picture = Picture::new(&title, "Bytes a key. Grey: other ways to limit.");
-    let x = Axis { from: 0.0, to: most, start: 174.0, end: 410.0 };
+    let x = Axis { from: 0.0, to: most, start: 188.0, end: 402.0 };
     picture.bars(x, &bars, None);
     picture.save(path);
     title

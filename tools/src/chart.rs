@@ -32,6 +32,10 @@ pub const BUCKET: &str = "bucket";
 pub const LEASE: &str = "lease";
 /// All that is not part of the module.
 pub const OTHER: &str = "other";
+/// One of two callers.
+pub const ONE: &str = "one";
+/// The other one.
+pub const TWO: &str = "two";
 
 /// Where there is room, letters need not be as large as on a phone.
 const STYLE: &str = "\
@@ -41,9 +45,11 @@ const STYLE: &str = "\
 .thin{fill:none;stroke:currentColor;stroke-width:1.5}.dashed{fill:none;stroke:currentColor;stroke-width:2.5;stroke-dasharray:7 4}
 .axis{fill:none;stroke:#6e7781}.grid{fill:none;stroke:#d8dee4}.limit{fill:none;stroke:#24292f;stroke-width:1.5;stroke-dasharray:5 4}
 .fixed{color:#d55e00}.slide{color:#0072b2}.gcra{color:#009e73}.bucket{color:#b0508a}.lease{color:#8f6b00}.other{color:#8c959f}
+.one{color:#8250df}.two{color:#1b7c83}
 @media(prefers-color-scheme:dark){.ground{fill:#0d1117}text{fill:#e6edf3}.muted{fill:#9198a1}
 .axis{stroke:#9198a1}.grid{stroke:#30363d}.limit{stroke:#e6edf3}
-.fixed{color:#f0793a}.slide{color:#4da6e8}.gcra{color:#1fbf8f}.bucket{color:#d98cba}.lease{color:#e6b422}.other{color:#767e88}}
+.fixed{color:#f0793a}.slide{color:#4da6e8}.gcra{color:#1fbf8f}.bucket{color:#d98cba}.lease{color:#e6b422}.other{color:#767e88}
+.one{color:#a98bf5}.two{color:#39b5bd}}
 @media(min-width:600px){text{font-size:13px}.title{font-size:17px}}";
 
 /// A position in a picture: from the left, and from the top.

@@ -153,8 +153,7 @@ pub fn boundary(played: &Played, path: &Path) -> String {
         most("FIXED"),
         most("SLIDE")
     );
-    let subtitle =
-        "The most grants within one second (dashed line: the limit). A flood of calls begins shortly before a window ends.";
+    let subtitle = "Most grants within a second (dashed line: limit). A flood of calls begins shortly before a window ends.";
     let mut picture = Picture::new(&title, subtitle);
     let bars: Vec<Bar> = (played.lanes.iter().enumerate())
         .map(|(lane, of)| {
@@ -170,7 +169,7 @@ pub fn boundary(played: &Played, path: &Path) -> String {
 
 /// Bars: what breaks the limit, and what few segments cost.
 pub fn accuracy(accuracy: &Accuracy, path: &Path) -> String {
-    let title = "RL.SLIDE never grants more than its limit; with few SEGMENTS it only grants less";
+    let title = "RL.SLIDE never exceeds its limit; with few SEGMENTS it grants less";
     let mut picture = Picture::new(title, "");
     let percent = |share: f64| format!("{:.0}%", share * 100.0);
     let (slides, others): (Vec<_>, Vec<_>) = accuracy.rows.iter().partition(|row| row.lane.class == chart::SLIDE);
@@ -322,7 +321,7 @@ pub fn gateway(lanes: &[Gateway; 2], path: &Path) -> String {
         let top = picture.y;
         for tenant in ['A', 'B'] {
             let calls: Vec<_> = lane.calls.iter().filter(|call| call.tenant == tenant).collect();
-            let class = if tenant == 'A' { chart::GCRA } else { chart::SLIDE };
+            let class = if tenant == 'A' { chart::ONE } else { chart::TWO };
             let label = (x.start - 8.0, picture.y + HIGH * calls.len() as f64 / 2.0);
             picture.text(&format!("tenant {tenant}"), label, Side::Right, "");
             for call in calls {

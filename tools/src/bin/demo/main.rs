@@ -30,6 +30,9 @@ fn seconds(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|seconds| (1.0..=3_600.0).contains(seconds)).ok_or("from 1 to 3600".into())
 }
 
+/// A later call than this, in seconds, changes what the picture shows: two calls may be in one column that belong in two.
+const LATE: f64 = 0.02;
+
 /// Whether Ctrl-C has been pressed.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
@@ -54,6 +57,9 @@ fn main() -> ExitCode {
             println!("{}\n", show.frame(coloured));
             if let Some(path) = options.picture {
                 tools::chart::write(&path, &recorder.svg(&show));
+                if show.late > LATE {
+                    println!("A call was {:.0} ms late: record again on a quieter machine.", show.late * 1e3);
+                }
             }
             // For readers who see only the end of the demo.
             for phase in show::PHASES {

@@ -114,6 +114,8 @@ pub struct Show {
     /// The position in the traffic, from 0 to [`SECONDS`].
     now: f64,
     speed: f64,
+    /// How late the latest call was, in seconds of the clock.
+    pub late: f64,
     pub calls: Counts,
     pub limiters: Vec<Limiter>,
 }
@@ -126,7 +128,7 @@ impl Show {
         let period =
             if period_us.is_multiple_of(1_000_000) { (period_us / 1_000_000).to_string() } else { format!("{period_us}us") };
         let limiters = LIMITERS.iter().map(|words| Limiter::new(words, &period)).collect();
-        let mut show = Self { now: 0.0, speed, calls: [0; COLUMNS], limiters };
+        let mut show = Self { now: 0.0, speed, late: 0.0, calls: [0; COLUMNS], limiters };
         let mut client = server.client();
         let mut traffic = traffic().into_iter().peekable();
         let start = Instant::now();
@@ -135,8 +137,9 @@ impl Show {
             show.now = (now.as_secs_f64() * speed).min(SECONDS);
             let mut pipe = redis::pipe();
             let mut due = 0;
-            while traffic.next_if(|&at| at <= show.now).is_some() {
+            while let Some(at) = traffic.next_if(|&at| at <= show.now) {
                 due += 1;
+                show.late = show.late.max((show.now - at) / speed);
                 show.limiters.iter().for_each(|limiter| {
                     pipe.add_command(limiter.call.clone());
                 });

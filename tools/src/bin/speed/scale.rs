@@ -360,7 +360,7 @@ pub fn keys_chart(section: &Section, path: &Path) -> String {
 pub fn logs_chart(section: &Section, path: &Path) -> String {
     let [first, .., last] = &section.logs[..] else { return String::new() };
     let title = format!(
-        "With a log of {} entries instead of {}, a call of RL.SLIDE takes {:.1} times as long",
+        "With a log of {} entries, not {}, RL.SLIDE takes {:.1} times as long",
         grouped(last.entries as f64),
         grouped(first.entries as f64),
         (last.granted_ns / first.granted_ns).max(last.denied_ns / first.denied_ns)

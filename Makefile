@@ -9,7 +9,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes languages monitoring matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo plots build deps lint fmt clean
+.PHONY: help run test busy bare recipes languages monitoring matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo demo-picture plots build deps lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -92,6 +92,10 @@ bench-report: ## Write docs/benchmarks.md and its charts again from docs/benchma
 DEMO ?= 26
 demo: ## Watch the four algorithms side by side under the same traffic, for DEMO=26 seconds
 	@scripts/tool.sh demo --seconds "$(DEMO)"
+
+PICTURE ?= docs/demo.svg
+demo-picture: ## Record the demo, in half the time, as a picture that plays: PICTURE=docs/demo.svg
+	@scripts/tool.sh demo --seconds 13 --picture "$(PICTURE)"
 
 PLOTS ?= docs
 LATE ?= 50

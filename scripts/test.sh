@@ -25,7 +25,8 @@ if [ -n "${CI:-}" ]; then
   scripts/recipes.sh
   scripts/languages.sh
   scripts/monitoring.sh
-  scripts/tool.sh demo --seconds 3
+  mkdir -p target/plots
+  scripts/tool.sh demo --seconds 3 --picture target/plots/demo.svg
   scripts/tool.sh plots --out "$root/target/plots" --late 2000
 else
   SERVERS=installed scripts/matrix.sh

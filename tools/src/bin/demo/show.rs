@@ -12,7 +12,7 @@ use support::{command, Server};
 pub const SECONDS: f64 = 26.0;
 const PERIOD_SECONDS: f64 = 2.0;
 /// Five columns are one period.
-const COLUMNS: usize = 65;
+pub const COLUMNS: usize = 65;
 const FRAME: Duration = Duration::from_millis(50);
 
 /// All limiters have the same limit. `#` stands for the key, `@` for the period.
@@ -20,31 +20,48 @@ const LIMITERS: [&str; 4] = ["RL.FIXED # 10 @", "RL.SLIDE # 10 @", "RL.GCRA # 10
 
 pub struct Phase {
     pub from: f64,
+    /// A word, and a few words.
+    pub name: &'static str,
+    pub brief: &'static str,
     pub what: &'static str,
     /// What the viewer can observe.
     pub see: &'static str,
 }
 
 pub const PHASES: [Phase; 6] = [
-    Phase { from: 0.0, what: "Calm: half of what the limit allows.", see: "Everything is granted by all of them." },
     Phase {
-        from: 4.5,
-        what: "A burst: 25 calls at once, then as many as the limit allows.",
+        from: 0.0,
+        name: "calm",
+        brief: "Calm: half of what the limit allows",
+        what: "Calm: half of what the limit allows.",
+        see: "Everything is granted by all of them.",
+    },
+    Phase {
+        from: 4.4,
+        name: "burst",
+        brief: "A burst: 15 calls at once, then an even flow",
+        what: "A burst: 15 calls at once, then as many as the limit allows.",
         see: "FIXED waits for a new window, SLIDE until grants are 2 s old; GCRA goes on.",
     },
     Phase {
         from: 8.0,
+        name: "pause",
+        brief: "A pause: the units come back",
         what: "A pause: nobody calls.",
         see: "All are full again after a period. BUCKET saves up more than the limit.",
     },
     Phase {
         from: 12.0,
+        name: "overload",
+        brief: "Overload: lumps, or an even flow",
         what: "Overload: twice what the limit allows.",
         see: "FIXED and SLIDE spend it and then deny; GCRA and BUCKET end in an even flow.",
     },
-    Phase { from: 18.0, what: "A pause.", see: "FIXED's window ends." },
+    Phase { from: 18.0, name: "", brief: "A pause", what: "A pause.", see: "FIXED's window ends." },
     Phase {
         from: 20.0,
+        name: "attack",
+        brief: "An attack across the end of FIXED's window",
         what: "An attack: one call opens FIXED's window, 12 come before its end, 12 after.",
         see: "FIXED grants 19 within 0.3 s. SLIDE never grants more than 10 in 2 s.",
     },
@@ -56,8 +73,8 @@ fn traffic() -> Vec<f64> {
     let every = |gap: f64, from: f64, to: f64| {
         (0..).map(move |index| from + f64::from(index) * gap).take_while(move |&at| at < to - 0.01)
     };
-    let calm = every(0.42, 0.2, 4.5);
-    let burst = [4.6; 25].into_iter().chain(every(0.2, 4.85, 8.0));
+    let calm = every(0.42, 0.2, 4.3);
+    let burst = [4.6; 15].into_iter().chain(every(0.2, 4.85, 8.0));
     let overload = every(0.1, 12.05, 18.0);
     let attack = [20.0].into_iter().chain([21.8; 12]).chain([22.1; 12]).chain(every(0.4, 22.6, 26.0));
     calm.chain(burst).chain(overload).chain(attack).collect()
@@ -68,13 +85,13 @@ type Counts = [usize; COLUMNS];
 
 pub struct Limiter {
     /// The call as the demo prints it.
-    shown: String,
+    pub shown: String,
     call: Cmd,
     look: Cmd,
     pub granted: Counts,
     pub denied: Counts,
-    remaining: usize,
-    capacity: usize,
+    pub remaining: usize,
+    pub capacity: usize,
 }
 
 impl Limiter {
@@ -97,7 +114,9 @@ pub struct Show {
     /// The position in the traffic, from 0 to [`SECONDS`].
     now: f64,
     speed: f64,
-    calls: Counts,
+    /// How late the latest call was, in seconds of the clock.
+    pub late: f64,
+    pub calls: Counts,
     pub limiters: Vec<Limiter>,
 }
 
@@ -109,7 +128,7 @@ impl Show {
         let period =
             if period_us.is_multiple_of(1_000_000) { (period_us / 1_000_000).to_string() } else { format!("{period_us}us") };
         let limiters = LIMITERS.iter().map(|words| Limiter::new(words, &period)).collect();
-        let mut show = Self { now: 0.0, speed, calls: [0; COLUMNS], limiters };
+        let mut show = Self { now: 0.0, speed, late: 0.0, calls: [0; COLUMNS], limiters };
         let mut client = server.client();
         let mut traffic = traffic().into_iter().peekable();
         let start = Instant::now();
@@ -118,8 +137,9 @@ impl Show {
             show.now = (now.as_secs_f64() * speed).min(SECONDS);
             let mut pipe = redis::pipe();
             let mut due = 0;
-            while traffic.next_if(|&at| at <= show.now).is_some() {
+            while let Some(at) = traffic.next_if(|&at| at <= show.now) {
                 due += 1;
+                show.late = show.late.max((show.now - at) / speed);
                 show.limiters.iter().for_each(|limiter| {
                     pipe.add_command(limiter.call.clone());
                 });
@@ -165,8 +185,17 @@ impl Show {
     }
 
     /// The column of the present time. At the end of the traffic, it is one more than the last column.
-    fn column(&self) -> usize {
+    pub fn column(&self) -> usize {
         (self.now / SECONDS * COLUMNS as f64) as usize
+    }
+
+    /// How long the traffic takes, and a period.
+    pub fn seconds(&self) -> f64 {
+        SECONDS / self.speed
+    }
+
+    pub fn period_seconds(&self) -> f64 {
+        PERIOD_SECONDS / self.speed
     }
 
     pub fn frame(&self, coloured: bool) -> String {

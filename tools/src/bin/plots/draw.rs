@@ -1,65 +1,15 @@
-//! Draws the pictures. They show grants only.
+//! Draws the pictures. Each function returns the title of its picture, which says what it shows.
 
 use std::path::Path;
 
-use plotters::coord::Shift;
-use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
-
 use crate::gateway::{self, Lane as Gateway, OF_A, OF_ALL};
 use crate::held::{Units, AT_A_TIME, GIVEN_BACK_LIMIT, SLOW_US, SLOW_WORK_US, WORK_PER_SECOND, WORK_US};
-use crate::scenes::{Accuracy, Pair, Row, ACCURACY_LIMIT, GCRA, LEASE, LIMIT, OTHER, OVERLOAD_FROM, OVERLOAD_TO, SLIDE};
-use crate::traffic::{Lane, Played, PERIOD_US};
-use tools::chart::{save, text, COLOURS, INK, WIDTH};
+use crate::scenes::{self, Accuracy, ACCURACY_LIMIT, LIMIT, OVERLOAD_FROM, OVERLOAD_TO};
+use crate::traffic::Played;
+use tools::chart::{self, Axis, Bar, Picture, Point, Side, LINE, MARGIN, ROW, WIDTH};
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Point = (i32, i32);
-/// A title, and the row of figures below it.
-type Column = (&'static str, fn(&Row) -> Pair);
-
-/// Font sizes as plotters counts them, which give letters of 16, 13 and 12 pixels.
-const TITLE: u32 = 20;
-const NAME: u32 = 16;
-const LABEL: u32 = 15;
-
-fn picture(path: &Path, height: u32, title: &str, subtitle: &str, draw: impl FnOnce(&Area)) {
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        write(&root, title, TITLE, HPos::Left, (8, 16));
-        write(&root, subtitle, LABEL, HPos::Left, (8, 38));
-        draw(&root);
-        root.present().expect("a drawing");
-    }
-    save(&svg, path);
-}
-
-fn write(root: &Area, words: &str, size: u32, side: HPos, at: Point) {
-    root.draw(&Text::new(words.to_string(), at, text(size, side))).expect("text");
-}
-
-fn line(root: &Area, points: Vec<Point>, style: impl Into<ShapeStyle>) {
-    root.draw(&PathElement::new(points, style)).expect("a line");
-}
-
-fn bar(root: &Area, from: Point, to: Point, style: impl Into<ShapeStyle>) {
-    root.draw(&Rectangle::new([from, to], style)).expect("a bar");
-}
-
-/// Converts a coordinate to pixels.
-#[derive(Clone, Copy)]
-struct Axis {
-    from: f64,
-    to: f64,
-    start: i32,
-    end: i32,
-}
-
-impl Axis {
-    fn at(&self, value: f64) -> i32 {
-        self.start + ((value - self.from) / (self.to - self.from) * f64::from(self.end - self.start)).round() as i32
-    }
-}
+/// Room for a scale below a panel, and for its name.
+const SCALE: f64 = 24.0;
 
 /// A count that grows at these times, in seconds.
 type Steps = Vec<(f64, f64)>;
@@ -67,22 +17,6 @@ type Steps = Vec<(f64, f64)>;
 /// The number of events up to a time.
 fn cumulated(times_us: impl Iterator<Item = i64>) -> Steps {
     times_us.enumerate().map(|(index, time)| (time as f64 / 1e6, index as f64 + 1.0)).collect()
-}
-
-/// The number of events in the period before a time.
-fn in_a_period(times_us: &[i64]) -> Steps {
-    let come = times_us.iter().map(|&time| (time, 1));
-    let go = times_us.iter().map(|&time| (time + PERIOD_US, -1));
-    let mut changes: Vec<_> = come.chain(go).collect();
-    changes.sort_unstable();
-    let mut count = 0;
-    changes
-        .into_iter()
-        .map(|(time, change)| {
-            count += change;
-            (time as f64 / 1e6, f64::from(count))
-        })
-        .collect()
 }
 
 fn stairs(steps: &Steps, x: Axis, y: Axis) -> Vec<Point> {
@@ -93,273 +27,326 @@ fn stairs(steps: &Steps, x: Axis, y: Axis) -> Vec<Point> {
         points.push((x.at(time), y.at(count)));
     }
     points.push((x.end, points[points.len() - 1].1));
-    points.dedup();
-    points
-}
-
-/// Six panels with the same axes, in two rows.
-struct Panels<'a, 'b> {
-    root: &'a Area<'b>,
-    seconds: f64,
-    /// The counts that are drawn as lines, with their names.
-    marks: &'a [(f64, &'a str)],
-    most: f64,
-}
-
-const PANEL_TOP: i32 = 78;
-const PANEL_HEIGHT: i32 = 150;
-const PANEL_STEP: i32 = 190;
-const PANELS_HEIGHT: u32 = (PANEL_TOP + PANEL_STEP + PANEL_HEIGHT + 30) as u32;
-
-impl Panels<'_, '_> {
-    /// Draws a panel's frame and axes, with a title and a figure above it.
-    fn panel(&self, place: usize, name: &str, figure: &str) -> (Axis, Axis) {
-        let (column, row) = (place as i32 % 3, place as i32 / 3);
-        let left = 66 + column * 246;
-        let top = PANEL_TOP + row * PANEL_STEP;
-        let x = Axis { from: 0.0, to: self.seconds, start: left, end: left + 224 };
-        let y = Axis { from: 0.0, to: self.most, start: top + PANEL_HEIGHT, end: top };
-        write(self.root, name, NAME, HPos::Left, (x.start, top - 12));
-        write(self.root, figure, LABEL, HPos::Right, (x.end, top - 12));
-        for &(count, label) in self.marks {
-            line(self.root, vec![(x.start, y.at(count)), (x.end, y.at(count))], INK.mix(0.35));
-            if column == 0 {
-                write(self.root, label, LABEL, HPos::Right, (left - 6, y.at(count)));
-            }
+    // A line straight up or along needs only its ends.
+    let straight =
+        |[one, two, three]: [Point; 3]| (one.0 == two.0 && two.0 == three.0) || (one.1 == two.1 && two.1 == three.1);
+    let mut short: Vec<Point> = Vec::new();
+    for point in points {
+        while short.len() > 1 && straight([short[short.len() - 2], short[short.len() - 1], point]) {
+            short.pop();
         }
-        seconds(self.root, x, y.start, y.end, row == 1);
-        (x, y)
+        short.push(point);
     }
+    short
 }
 
-/// Draws lines at whole seconds, and a scale below them.
-fn seconds(root: &Area, x: Axis, bottom: i32, top: i32, labels: bool) {
-    for second in 0..=x.to as i32 {
-        let at = x.at(second.into());
-        line(root, vec![(at, bottom), (at, top)], INK.mix(0.2));
-        if labels {
-            let unit = if second == x.to as i32 { " s" } else { "" };
-            write(root, &format!("{second}{unit}"), LABEL, HPos::Center, (at, bottom + 14));
-        }
-    }
+/// Whole seconds, with labels. The last one names the unit.
+fn seconds(to: f64) -> Vec<(f64, String)> {
+    let last = to.floor() as i32;
+    (0..=last)
+        .map(|second| (second.into(), if second == last { format!("{second} s") } else { second.to_string() }))
+        .collect()
 }
 
-pub fn burst(played: &Played, path: &Path) {
-    let subtitle = format!(
-        "Calls (grey) and grants since the start, at a limit of {LIMIT} per second: half of it, {} calls at once, then all of it",
-        3 * LIMIT
-    );
-    picture(path, PANELS_HEIGHT, "A burst", &subtitle, |root| {
-        let marks = [(0.0, "0"), (50.0, "50"), (100.0, "100")];
-        let panels = Panels { root, seconds: 4.0, marks: &marks, most: 130.0 };
-        let calls = cumulated(played.calls.iter().map(|call| call.from_us));
-        for (place, lane, twin) in panelled(played) {
-            let granted = played.grants(lane).len();
-            let (x, y) = panels.panel(place, &title(played, lane, twin), &format!("{granted} of {}", played.calls.len()));
-            line(root, stairs(&calls, x, y), INK.stroke_width(1));
-            curves(root, played, lane, twin, |lane| {
-                stairs(&cumulated(played.grants(lane).iter().map(|grant| grant.from_us)), x, y)
-            });
-        }
-    });
+fn counts(counts: &[usize]) -> Vec<(f64, String)> {
+    counts.iter().map(|&count| (count as f64, count.to_string())).collect()
 }
 
-pub fn boundary(played: &Played, path: &Path) {
-    let subtitle = format!(
-        "Grants in the last second, at a limit of {LIMIT} per second: one call, then all that can be had from 0.9 s to 1.9 s"
-    );
-    picture(path, PANELS_HEIGHT, "An attack across the boundary of windows", &subtitle, |root| {
-        let limit = LIMIT as f64;
-        let marks = [(0.0, "0"), (limit, "limit"), (2.0 * limit, "2×limit")];
-        let panels = Panels { root, seconds: 3.0, marks: &marks, most: 2.25 * limit };
-        for (place, lane, twin) in panelled(played) {
-            let most = format!("at most {}", played.most_in_a_window(lane));
-            let (x, y) = panels.panel(place, &title(played, lane, twin), &most);
-            curves(root, played, lane, twin, |lane| {
-                let times: Vec<_> = played.grants(lane).iter().map(|grant| grant.from_us).collect();
-                stairs(&in_a_period(&times), x, y)
-            });
-        }
-    });
-}
-
-fn colour(lane: &Lane) -> RGBColor {
-    COLOURS[lane.colour]
-}
-
-/// The lanes that have a panel: where the panel is, the lane, and another lane that is drawn in it, too. Without options,
-/// `RL.BUCKET` grants the same as `RL.GCRA`.
-fn panelled(played: &Played) -> impl Iterator<Item = (usize, usize, Option<usize>)> {
+/// The lanes that are drawn, with their names. Without options, `RL.BUCKET` decides as `RL.GCRA` does; if it did here, one
+/// drawing stands for both.
+fn drawn(played: &Played) -> Vec<(usize, String)> {
     let (gcra, bucket) = (played.lane("GCRA"), played.lane("BUCKET"));
-    let lanes = (0..played.lanes.len()).filter(move |&lane| lane != bucket);
-    lanes.enumerate().map(move |(place, lane)| (place, lane, (lane == gcra).then_some(bucket)))
+    let same = (0..played.calls.len()).all(|call| played.is_granted(call, gcra) == played.is_granted(call, bucket));
+    let name = |lane: usize| match lane == gcra && same {
+        true => "GCRA, BUCKET".into(),
+        false => played.lanes[lane].name.to_string(),
+    };
+    (0..played.lanes.len()).filter(|&lane| !same || lane != bucket).map(|lane| (lane, name(lane))).collect()
 }
 
-fn title(played: &Played, lane: usize, twin: Option<usize>) -> String {
-    let names = std::iter::once(lane).chain(twin).map(|lane| played.lanes[lane].name);
-    names.collect::<Vec<_>>().join(", ")
-}
-
-fn curves(root: &Area, played: &Played, lane: usize, twin: Option<usize>, points: impl Fn(usize) -> Vec<Point>) {
-    // The lower line stays visible on both sides of the upper one.
-    let width = if twin.is_some() { 4 } else { 2 };
-    line(root, points(lane), colour(&played.lanes[lane]).stroke_width(width));
-    if let Some(twin) = twin {
-        line(root, points(twin), colour(&played.lanes[twin]).stroke_width(2));
-    }
-}
-
-pub fn overload(played: &Played, path: &Path) {
-    const LEFT: i32 = 168;
-    const RIGHT: i32 = 716;
-    const TOP: i32 = 66;
-    const ROW: i32 = 34;
-    let rows = played.lanes.len() as i32;
-    let bottom = TOP + rows * ROW;
-    let subtitle =
-        format!("Each call of {} per second, at a limit of {LIMIT} per second: up is granted, down is denied", 2 * LIMIT);
-    picture(path, bottom as u32 + 26, "A steady overload", &subtitle, |root| {
-        let x = Axis { from: OVERLOAD_FROM, to: OVERLOAD_TO, start: LEFT, end: RIGHT };
-        // The axis begins with the traffic.
-        let scale = Axis { from: 0.0, to: OVERLOAD_TO - OVERLOAD_FROM, ..x };
-        seconds(root, scale, bottom, TOP, true);
-        write(root, "granted", LABEL, HPos::Right, (WIDTH as i32 - 8, TOP - 4));
-        for (lane, description) in played.lanes.iter().enumerate() {
-            let base = TOP + (lane as i32 + 1) * ROW - 9;
-            write(root, description.name, NAME, HPos::Right, (LEFT - 10, base - 8));
-            for (granted, tip, style) in
-                [(false, base + 5, INK.stroke_width(1)), (true, base - 18, colour(description).stroke_width(2))]
-            {
-                let calls = played.calls.iter().enumerate().filter(|&(call, _)| played.is_granted(call, lane) == granted);
-                let teeth = calls.flat_map(|(_, call)| {
-                    let at = x.at(call.from_us as f64 / 1e6);
-                    [(at, base), (at, tip), (at, base)]
-                });
-                line(root, teeth.collect(), style);
-            }
-            let count = played.grants(lane).len().to_string();
-            write(root, &count, NAME, HPos::Right, (WIDTH as i32 - 8, base - 8));
-        }
-    });
-}
-
-pub fn accuracy(accuracy: &Accuracy, path: &Path) {
-    const TOP: i32 = 96;
-    const ROW: i32 = 42;
-    const LEFT: i32 = 196;
-    const NARROW: i32 = 250;
-    const APART: i32 = 310;
-    let bottom = TOP + ROW * accuracy.rows.len() as i32;
+/// Panels in two columns: the number of grants since the start.
+pub fn burst(played: &Played, path: &Path) -> String {
+    const HEIGHT: f64 = 84.0;
+    const WIDE: f64 = 196.0;
+    let burst = scenes::burst_calls();
+    let title = "Of a burst, RL.GCRA grants a whole limit at once, RL.SLIDE what is left of it";
     let subtitle = format!(
-        "At a limit of {ACCURACY_LIMIT} per second. Upper bars: attacks across boundaries; lower, fainter: random traffic"
+        "Calls (grey) and grants (coloured) since the start. The limit is {LIMIT} a second. {} calls come at once, and then as many as \
+         the limit allows.",
+        burst.len()
     );
-    picture(path, bottom as u32 + 10, "How exact window counters are", &subtitle, |root| {
-        let columns: [Column; 2] =
-            [("most in a second (1 = the limit)", |row| row.most), ("granted (1 = all that is possible)", |row| row.share)];
-        for (row, at) in accuracy.rows.iter().zip(0..) {
-            let middle = TOP + ROW * at + ROW / 2;
-            write(root, row.lane.name, NAME, HPos::Right, (LEFT - 10, middle));
+    let mut picture = Picture::new(title, &subtitle);
+    let calls = cumulated(played.calls.iter().map(|call| call.from_us));
+    let lanes = drawn(played);
+    for (row, pair) in lanes.chunks(2).enumerate() {
+        let top = picture.y;
+        for (column, (lane, name)) in pair.iter().enumerate() {
+            let left = 40.0 + column as f64 * (WIDE + 34.0);
+            let granted = burst.clone().filter(|&call| played.is_granted(call, *lane)).count();
+            picture.text(name, (left, top + LINE / 2.0), Side::Left, "name");
+            picture.text(&format!("{granted} of {} at once", burst.len()), (left, top + LINE * 1.5), Side::Left, "");
+            let x = Axis { from: 0.0, to: 4.0, start: left, end: left + WIDE };
+            let y = Axis { from: 0.0, to: 130.0, start: top + 2.0 * LINE + HEIGHT, end: top + 2.0 * LINE };
+            let last = lanes.len() <= 2 * (row + 1);
+            let up = if column == 0 { counts(&[0, 50, 100]) } else { [0.0, 50.0, 100.0].map(|at| (at, "".into())).into() };
+            picture.axes(x, y, &if last { seconds(4.0) } else { Vec::new() }, &up);
+            picture.line(&format!("line {}", chart::OTHER), &stairs(&calls, x, y));
+            let grants = cumulated(played.grants(*lane).iter().map(|grant| grant.from_us));
+            picture.line(&format!("line {}", played.lanes[*lane].class), &stairs(&grants, x, y));
         }
-        for ((title, figure), place) in columns.into_iter().zip(0..) {
-            let left = LEFT + APART * place;
-            let x = Axis { from: 0.0, to: 2.0, start: left, end: left + NARROW };
-            write(root, title, NAME, HPos::Left, (left, TOP - 28));
-            line(root, vec![(x.at(1.0), TOP - 12), (x.at(1.0), bottom)], INK.mix(0.6));
-            line(root, vec![(left, TOP - 12), (left, bottom)], INK.mix(0.6));
-            for (row, at) in accuracy.rows.iter().zip(0..) {
-                let figures = figure(row);
-                for (value, strength, down) in [(figures.attacked, 1.0, 4), (figures.random, 0.55, 21)] {
-                    let top = TOP + ROW * at + down;
-                    bar(root, (left, top), (x.at(value), top + 14), colour(row.lane).mix(strength).filled());
-                    // The text is beside the line at 1, not on it.
-                    write(root, &format!("{value:.2}"), LABEL, HPos::Left, (x.at(value.max(1.0)) + 6, top + 7));
-                }
-            }
-        }
-    });
-}
-
-/// Two panels side by side that show how many units there are at each time.
-fn pair(
-    root: &Area,
-    units: &[Units; 2],
-    colours: [usize; 2],
-    marks: &[(f64, &str)],
-    most: f64,
-    figure: impl Fn(&Units) -> String,
-) {
-    for ((units, colour), left) in units.iter().zip(colours).zip([66, 436]) {
-        let x = Axis { from: 0.0, to: 7.0, start: left, end: left + 344 };
-        let y = Axis { from: 0.0, to: most, start: PANEL_TOP + PANEL_HEIGHT, end: PANEL_TOP };
-        write(root, units.name, NAME, HPos::Left, (x.start, PANEL_TOP - 12));
-        write(root, &figure(units), LABEL, HPos::Right, (x.end, PANEL_TOP - 12));
-        for &(count, label) in marks {
-            line(root, vec![(x.start, y.at(count)), (x.end, y.at(count))], INK.mix(0.35));
-            if left == 66 {
-                write(root, label, LABEL, HPos::Right, (left - 6, y.at(count)));
-            }
-        }
-        seconds(root, x, y.start, y.end, true);
-        let steps = units.steps().into_iter().map(|(time_us, units)| (time_us as f64 / 1e6, units as f64)).collect();
-        line(root, stairs(&steps, x, y), COLOURS[colour].stroke_width(2));
+        picture.y = top + 2.0 * LINE + HEIGHT + 10.0;
     }
+    picture.y += SCALE - 10.0;
+    picture.save(path);
+    title.into()
 }
 
-const PAIR_HEIGHT: u32 = (PANEL_TOP + PANEL_HEIGHT + 30) as u32;
-
-pub fn work(units: &[Units; 2], path: &Path) {
-    let second = |us: i64| us as f64 / 1e6;
+/// A row for each limiter: how many calls it grants in each tenth of a second.
+pub fn overload(played: &Played, path: &Path) -> String {
+    const HEIGHT: f64 = 22.0;
+    const BIN: f64 = 0.1;
+    let bins = ((OVERLOAD_TO - OVERLOAD_FROM) / BIN).round() as usize;
+    let per_bin = 2.0 * LIMIT as f64 * BIN;
+    let title = "At twice the limit, windows grant in lumps, RL.GCRA and RL.BUCKET evenly";
     let subtitle = format!(
-        "Calls under way. {WORK_PER_SECOND} arrive per second; each takes {} s, but {} s if it begins between {} s and {} s",
+        "Grants (coloured) of {} calls a second (grey), at a limit of {LIMIT}. Right: grants of all {} calls.",
+        2 * LIMIT,
+        played.calls.len()
+    );
+    let mut picture = Picture::new(title, &subtitle);
+    let top = picture.y;
+    let x = Axis { from: 0.0, to: OVERLOAD_TO - OVERLOAD_FROM, start: 172.0, end: 434.0 };
+    for (lane, name) in drawn(played) {
+        let lane_of = &played.lanes[lane];
+        let base = picture.y + HEIGHT + 4.0;
+        let y = Axis { from: 0.0, to: per_bin, start: base, end: base - HEIGHT };
+        let mut granted = vec![0; bins];
+        let grants = played.grants(lane);
+        for grant in &grants {
+            let bin = (grant.from_us as f64 / 1e6 - OVERLOAD_FROM) / BIN;
+            granted[(bin as usize).min(bins - 1)] += 1;
+        }
+        picture.bar(&format!("pale {}", chart::OTHER), (x.start, y.start), (x.end, y.end));
+        for (bin, &count) in granted.iter().enumerate().filter(|&(_, &count)| count > 0) {
+            let (from, to) = (x.at(bin as f64 * BIN), x.at((bin + 1) as f64 * BIN));
+            // A call that comes a little later than it is due may make a bin higher than it should be.
+            let height = y.at(f64::from(count).min(per_bin));
+            picture.bar(&format!("bar {}", lane_of.class), (from, y.start), (to - 1.0, height));
+        }
+        picture.text(&name, (x.start - 7.0, base - HEIGHT / 2.0), Side::Right, "");
+        picture.text(&grants.len().to_string(), (x.end + 7.0, base - HEIGHT / 2.0), Side::Left, "");
+        picture.y += HEIGHT + 9.0;
+    }
+    let y = Axis { from: 0.0, to: 1.0, start: picture.y + 2.0, end: top };
+    picture.line("axis", &[(x.start, y.start), (x.end, y.start)]);
+    picture.axes(x, y, &seconds(x.to), &[]);
+    picture.y += SCALE;
+    picture.save(path);
+    title.into()
+}
+
+/// A bar for each limiter: the most grants in a window.
+pub fn boundary(played: &Played, path: &Path) -> String {
+    let most = |name: &str| played.most_in_a_window(played.lane(name));
+    let title = format!(
+        "At a limit of {LIMIT} a second, an attack gets {} in a second from RL.FIXED, {} from RL.SLIDE",
+        most("FIXED"),
+        most("SLIDE")
+    );
+    let subtitle = "Most grants within a second (dashed line: limit). A flood of calls begins shortly before a window ends.";
+    let mut picture = Picture::new(&title, subtitle);
+    let bars: Vec<Bar> = (played.lanes.iter().enumerate())
+        .map(|(lane, of)| {
+            let most = played.most_in_a_window(lane);
+            Bar { name: of.name.into(), class: of.class, value: most as f64, figure: most.to_string() }
+        })
+        .collect();
+    let x = Axis { from: 0.0, to: 2.0 * LIMIT as f64, start: 140.0, end: 434.0 };
+    picture.bars(x, &bars, Some(LIMIT as f64));
+    picture.save(path);
+    title
+}
+
+/// Bars: what breaks the limit, and what few segments cost.
+pub fn accuracy(accuracy: &Accuracy, path: &Path) -> String {
+    let title = "RL.SLIDE never exceeds its limit; with few SEGMENTS it grants less";
+    let mut picture = Picture::new(title, "");
+    let percent = |share: f64| format!("{:.0}%", share * 100.0);
+    let (slides, others): (Vec<_>, Vec<_>) = accuracy.rows.iter().partition(|row| row.lane.class == chart::SLIDE);
+    picture.heading("Most grants in any second, of the limit", "name");
+    picture.y -= 3.0;
+    picture.heading(&format!("Attack across windows; the limit is {ACCURACY_LIMIT} a second",), "muted");
+    let worst = slides.iter().map(|row| row.most.attacked).fold(0.0, f64::max);
+    let slide = Bar { name: "SLIDE, any SEGMENTS".into(), class: chart::SLIDE, value: worst, figure: percent(worst) };
+    let rest = others.iter().map(|row| Bar {
+        name: row.lane.name.into(),
+        class: row.lane.class,
+        value: row.most.attacked,
+        figure: percent(row.most.attacked),
+    });
+    let bars: Vec<Bar> = [slide].into_iter().chain(rest).collect();
+    let x = Axis { from: 0.0, to: 2.0, start: 186.0, end: 420.0 };
+    picture.bars(x, &bars, Some(1.0));
+    picture.y += 12.0;
+    picture.heading("Grants, of those that an exact window makes", "name");
+    picture.y -= 3.0;
+    picture.heading("Random traffic, half as much again as the limit", "muted");
+    let bars: Vec<Bar> = slides
+        .iter()
+        .map(|row| Bar {
+            name: row.lane.name.into(),
+            class: chart::SLIDE,
+            value: row.share.random,
+            figure: percent(row.share.random),
+        })
+        .collect();
+    picture.bars(Axis { to: 1.0, ..x }, &bars, None);
+    picture.save(path);
+    title.into()
+}
+
+fn second(us: i64) -> f64 {
+    us as f64 / 1e6
+}
+
+fn units_steps(units: &Units) -> Steps {
+    units.steps().into_iter().map(|(time_us, units)| (second(time_us), units as f64)).collect()
+}
+
+/// A name beside a short line, as it is in the panel below. The next one is at the returned position.
+fn key(picture: &mut Picture, at: Point, class: &str, name: &str) {
+    picture.line(&format!("line {class}"), &[at, (at.0 + 26.0, at.1)]);
+    picture.text(name, (at.0 + 34.0, at.1), Side::Left, "");
+}
+
+/// Two lines: how many calls are under way at each time.
+pub fn work(units: &[Units; 2], path: &Path) -> String {
+    let [rate, leases] = units;
+    let title =
+        format!("When a backend becomes slow, RL.GCRA lets {} calls pile up, RL.LEASE only {}", rate.most(), leases.most());
+    let subtitle = format!(
+        "Calls under way. {WORK_PER_SECOND} arrive each second; each takes {} s, or {} s in the shaded time.",
         second(WORK_US),
-        second(SLOW_WORK_US),
-        second(SLOW_US.start),
-        second(SLOW_US.end)
+        second(SLOW_WORK_US)
     );
-    picture(path, PAIR_HEIGHT, "A backend becomes slow", &subtitle, |root| {
-        let marks = [(0.0, "0"), (AT_A_TIME as f64, "5"), (10.0, "10"), (15.0, "15")];
-        pair(root, units, [GCRA, LEASE], &marks, 18.0, |units| {
-            format!("{} of {}, at most {} at a time", units.granted, units.calls, units.most())
-        });
-    });
+    let mut picture = Picture::new(&title, &subtitle);
+    for (units, class) in [(rate, chart::GCRA), (leases, chart::LEASE)] {
+        let name = format!("{}: {} of {} calls granted", units.name, units.granted, units.calls);
+        let at = (MARGIN, picture.y + LINE / 2.0);
+        key(&mut picture, at, class, &name);
+        picture.y += LINE + 2.0;
+    }
+    picture.y += 10.0;
+    let x = Axis { from: 0.0, to: 7.0, start: 34.0, end: WIDTH - 20.0 };
+    let y = Axis { from: 0.0, to: 17.0, start: picture.y + 160.0, end: picture.y };
+    picture.bar(
+        &format!("pale {}", chart::OTHER),
+        (x.at(second(SLOW_US.start)), y.start),
+        (x.at(second(SLOW_US.end)), y.end),
+    );
+    picture.axes(x, y, &seconds(x.to), &counts(&[0, AT_A_TIME, 10, 15]));
+    for (units, class) in [(rate, chart::GCRA), (leases, chart::LEASE)] {
+        picture.line(&format!("line {class}"), &stairs(&units_steps(units), x, y));
+    }
+    picture.y = y.start + SCALE;
+    picture.save(path);
+    title
 }
 
-pub fn given_back(units: &[Units; 2], path: &Path) {
-    let subtitle = "Units used in the last 3 s. A takes 5 at 0 s, B takes 5 at 2.7 s, A gives 5 back at 2.8 s, and C takes all it can at 3.3 s";
-    picture(path, PAIR_HEIGHT, "Units that are given back, at a limit of 10 per 3 seconds", subtitle, |root| {
-        let limit = GIVEN_BACK_LIMIT as f64;
-        let marks = [(0.0, "0"), (limit / 2.0, "5"), (limit, "limit"), (1.5 * limit, "15")];
-        pair(root, units, [OTHER, SLIDE], &marks, 1.7 * limit, |units| format!("at most {}", units.most()));
-    });
+/// Two panels: how many units are in use at each time.
+pub fn given_back(units: &[Units; 2], path: &Path) -> String {
+    let limit = GIVEN_BACK_LIMIT as f64;
+    let title = format!(
+        "At a limit of {limit}, REFUND lets {} units be in use; RL.RELEASE by id lets {}",
+        units[0].most(),
+        units[1].most()
+    );
+    let subtitle = "Units of the last 3 s, without those that A gave back. A takes 5 at 0 s, B takes 5 at 2.7 s, A gives its 5 back at \
+                    2.8 s, and C takes all it can at 3.3 s.";
+    let mut picture = Picture::new(&title, subtitle);
+    let class = chart::SLIDE;
+    for (at, units) in units.iter().enumerate() {
+        picture.text(units.name, (MARGIN, picture.y + LINE / 2.0), Side::Left, "name");
+        picture.text(&format!("at most {}", units.most()), (WIDTH - 20.0, picture.y + LINE / 2.0), Side::Right, "");
+        picture.y += LINE + 4.0;
+        let x = Axis { from: 0.0, to: 7.0, start: 44.0, end: WIDTH - 20.0 };
+        let y = Axis { from: 0.0, to: 1.6 * limit, start: picture.y + 88.0, end: picture.y };
+        let ticks = [(0.0, "0".into()), (limit / 2.0, format!("{}", limit / 2.0)), (limit, format!("{limit}"))];
+        picture.axes(x, y, &if at == 1 { seconds(x.to) } else { Vec::new() }, &ticks);
+        picture.line("limit", &[(x.start, y.at(limit)), (x.end, y.at(limit))]);
+        let mut points = stairs(&units_steps(units), x, y);
+        picture.line(&format!("line {class}"), &points);
+        points.push((x.end, y.start));
+        picture.line(&format!("pale {class}"), &points);
+        picture.y = y.start + 8.0;
+    }
+    picture.y += SCALE - 8.0;
+    picture.save(path);
+    title
 }
 
-/// Each call is a row: a thin line while it waits, a bar while it runs.
-pub fn gateway(lanes: &[Gateway; 2], path: &Path) {
-    const TOP: i32 = 84;
-    const ROW: i32 = 14;
-    let bottom = TOP + ROW * lanes[0].calls.len() as i32;
+/// Each call is a row: a line while it waits, a bar while it runs.
+pub fn gateway(lanes: &[Gateway; 2], path: &Path) -> String {
+    const HIGH: f64 = 11.0;
+    let wait = |lane: &Gateway| match lane.longest_wait_us('B') {
+        ..50_000 => "does not wait".into(),
+        wait_us => format!("waits up to {:.1} s", second(wait_us)),
+    };
+    let title = format!("In one RL.ALL, tenant B {} behind tenant A; key by key, it {}", wait(&lanes[0]), wait(&lanes[1]));
     let subtitle = format!(
-        "At most {OF_ALL} calls run, {OF_A} of them of tenant A; each takes {} s. Line: waits. Pale: waits, and holds one of the {OF_ALL}. Bar: runs",
+        "Each row is a call. At most {OF_ALL} run at a time, {OF_A} of them of tenant A; each runs for {} s.",
         gateway::WORK_US / 1_000_000
     );
-    picture(path, bottom as u32 + 30, "Two tenants that share a key", &subtitle, |root| {
-        for (lane, left) in lanes.iter().zip([66, 436]) {
-            let x = Axis { from: 0.0, to: 4.5, start: left, end: left + 344 };
-            let at = |us: i64| x.at(us as f64 / 1e6);
-            write(root, lane.name, NAME, HPos::Left, (left, TOP - 12));
-            let wait = format!("B waits up to {:.1} s", lane.longest_wait_us('B') as f64 / 1e6);
-            write(root, &wait, LABEL, HPos::Right, (x.end, TOP - 12));
-            seconds(root, x, bottom, TOP, true);
-            for (call, row) in lane.calls.iter().zip(0..) {
-                let middle = TOP + row * ROW + ROW / 2;
-                let colour = COLOURS[if call.tenant == 'A' { GCRA } else { SLIDE }];
-                line(root, vec![(at(call.asked_us), middle), (at(call.runs_us), middle)], colour.stroke_width(2));
-                bar(root, (at(call.shared_us), middle - 4), (at(call.runs_us), middle + 4), colour.mix(0.35).filled());
-                bar(root, (at(call.runs_us), middle - 5), (at(call.ends_us), middle + 5), colour.filled());
-                if left == 66 {
-                    write(root, &format!("{}", call.tenant), LABEL, HPos::Right, (left - 6, middle));
-                }
-            }
+    let mut picture = Picture::new(&title, &subtitle);
+    // The legend.
+    let middle = picture.y + LINE / 2.0;
+    let mut left = MARGIN;
+    for (class, name, half, room) in
+        [("line", "waits", 0.0, 86.0), ("pale", "waits, but holds a shared place", 4.0, 270.0), ("bar", "runs", 4.5, 0.0)]
+    {
+        let class = format!("{class} {}", chart::OTHER);
+        if half == 0.0 {
+            picture.line(&class, &[(left, middle), (left + 24.0, middle)]);
+        } else {
+            picture.bar(&class, (left, middle - half), (left + 24.0, middle + half));
         }
-    });
+        picture.text(name, (left + 30.0, middle), Side::Left, "");
+        left += room;
+    }
+    picture.y += LINE + 8.0;
+    for (at, lane) in lanes.iter().enumerate() {
+        picture.heading(lane.name, "name");
+        let x = Axis { from: 0.0, to: 4.5, start: 78.0, end: WIDTH - 20.0 };
+        let place = |us: i64| x.at(second(us));
+        let top = picture.y;
+        for tenant in ['A', 'B'] {
+            let calls: Vec<_> = lane.calls.iter().filter(|call| call.tenant == tenant).collect();
+            let class = if tenant == 'A' { chart::ONE } else { chart::TWO };
+            let label = (x.start - 8.0, picture.y + HIGH * calls.len() as f64 / 2.0);
+            picture.text(&format!("tenant {tenant}"), label, Side::Right, "");
+            for call in calls {
+                let middle = picture.y + HIGH / 2.0;
+                picture.line(&format!("thin {class}"), &[(place(call.asked_us), middle), (place(call.shared_us), middle)]);
+                picture.bar(
+                    &format!("pale {class}"),
+                    (place(call.shared_us), middle - 4.0),
+                    (place(call.runs_us), middle + 4.0),
+                );
+                picture.bar(
+                    &format!("bar {class}"),
+                    (place(call.runs_us), middle - 4.5),
+                    (place(call.ends_us), middle + 4.5),
+                );
+                picture.y += HIGH;
+            }
+            picture.y += 5.0;
+        }
+        let y = Axis { from: 0.0, to: 1.0, start: picture.y, end: top };
+        picture.line("axis", &[(x.start, y.start), (x.end, y.start)]);
+        picture.axes(x, y, &if at == 1 { seconds(x.to) } else { Vec::new() }, &[]);
+        picture.y += ROW / 2.0;
+    }
+    picture.y += SCALE - ROW / 2.0;
+    picture.save(path);
+    title
 }

@@ -43,7 +43,10 @@ impl Lane {
 
 pub fn lanes(server: &Server, begin: SystemTime) -> [Lane; 2] {
     std::thread::scope(|scope| {
-        let lanes = [("One RL.ALL with BLOCK", "together", true), ("Shared key first, then own key", "apart", false)];
+        let lanes = [
+            ("One RL.ALL with BLOCK for both keys", "together", true),
+            ("First the shared key, then the own key", "apart", false),
+        ];
         lanes
             .map(|(name, keys, together)| scope.spawn(move || lane(server, begin, name, keys, together)))
             .map(|lane| lane.join().expect("calls"))

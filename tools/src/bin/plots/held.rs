@@ -74,8 +74,8 @@ pub const AT_A_TIME: usize = 5;
 pub fn work(server: &Server, begin: SystemTime) -> [Units; 2] {
     std::thread::scope(|scope| {
         let lanes = [
-            ("GCRA, 10 per second", "RL.GCRA work:rate 10 1", ""),
-            ("LEASE, 5 at a time", "RL.LEASE work:leases 5 10 ID @", "RL.RELEASE work:leases @"),
+            ("RL.GCRA, 10 a second", "RL.GCRA work:rate 10 1", ""),
+            ("RL.LEASE, 5 at a time", "RL.LEASE work:leases 5 10 ID @", "RL.RELEASE work:leases @"),
         ];
         lanes
             .map(|(name, take, release)| scope.spawn(move || work_in(server, begin, name, take, release)))

@@ -1,25 +1,20 @@
 //! Which limiters get which traffic. Times are in seconds after the beginning, which is a whole second of the clock.
 
+use std::ops::Range;
 use std::time::SystemTime;
 
 use fastrand::Rng;
 
 use crate::traffic::{Lane, Played};
 use support::{call, Server};
+use tools::chart::{BUCKET, FIXED, GCRA, OTHER, SLIDE};
 
 /// The limiters in the pictures that show a few seconds.
 pub const LIMIT: usize = 20;
 pub const ACCURACY_LIMIT: usize = 100;
 
-const FIXED: usize = 0;
-pub const SLIDE: usize = 1;
-pub const GCRA: usize = 2;
-const BUCKET: usize = 3;
-pub const LEASE: usize = 4;
-pub const OTHER: usize = 6;
-
-const fn lane(name: &'static str, colour: usize, words: &'static str) -> Lane {
-    Lane { name, colour, words }
+const fn lane(name: &'static str, class: &'static str, words: &'static str) -> Lane {
+    Lane { name, class, words }
 }
 
 pub const BURST: [Lane; 7] = [
@@ -34,9 +29,17 @@ pub const BURST: [Lane; 7] = [
 
 /// Calls at half the limit, then three times the limit at once, then calls at the limit.
 pub fn burst() -> Vec<f64> {
-    let before = every(0.1, 0.0, 1.3);
-    let after = every(0.05, 1.35, 4.0);
-    before.into_iter().chain([1.3; 3 * LIMIT]).chain(after).collect()
+    let before = every(0.1, 0.0, BURST_AT);
+    let after = every(0.05, BURST_AT + 0.05, 4.0);
+    before.into_iter().chain([BURST_AT; 3 * LIMIT]).chain(after).collect()
+}
+
+const BURST_AT: f64 = 1.3;
+
+/// Which of these calls come at once.
+pub fn burst_calls() -> Range<usize> {
+    let before = every(0.1, 0.0, BURST_AT).len();
+    before..before + 3 * LIMIT
 }
 
 pub const OVERLOAD: [Lane; 9] = [
@@ -59,22 +62,35 @@ pub fn overload() -> Vec<f64> {
     every(0.5 / LIMIT as f64, OVERLOAD_FROM, OVERLOAD_TO)
 }
 
+/// The limiters, in the order of what they can grant within a period.
 pub const BOUNDARY: [Lane; 7] = [
-    lane("FIXED", FIXED, "RL.FIXED # 20 1"),
     lane("FIXED ALIGN 0", FIXED, "RL.FIXED # 20 1 ALIGN 0"),
-    lane("SLIDE", SLIDE, "RL.SLIDE # 20 1"),
+    lane("FIXED", FIXED, "RL.FIXED # 20 1"),
     lane("GCRA", GCRA, "RL.GCRA # 20 1"),
-    lane("GCRA BURST 1", GCRA, "RL.GCRA # 20 1 BURST 1"),
-    lane("BUCKET STEP", BUCKET, "RL.BUCKET # 20 1 STEP"),
     lane("BUCKET", BUCKET, "RL.BUCKET # 20 1"),
+    lane("BUCKET STEP", BUCKET, "RL.BUCKET # 20 1 STEP"),
+    lane("GCRA BURST 1", GCRA, "RL.GCRA # 20 1 BURST 1"),
+    lane("SLIDE", SLIDE, "RL.SLIDE # 20 1"),
+];
+
+/// What each of these limiters promises: the most units within a period, in words and as a number.
+pub const PROMISED: [(&str, usize); 7] = [
+    ("twice the limit", 2 * LIMIT),
+    ("twice the limit less one", 2 * LIMIT - 1),
+    ("limit + `BURST` - 1; by default, `BURST` is the limit", 2 * LIMIT - 1),
+    ("limit + `CAPACITY` - 1; by default, `CAPACITY` is the limit", 2 * LIMIT - 1),
+    ("limit + `CAPACITY` - 1", 2 * LIMIT - 1),
+    ("limit + `BURST` - 1", LIMIT),
+    ("limit", LIMIT),
 ];
 
 /// A time long enough after a boundary to be certainly behind it.
 const OPENING: f64 = 0.002;
 
-/// One call opens a window. Shortly before the window ends, as many calls come as can be granted.
+/// One call opens a window that ends at 1.9 s. From shortly before then on, as many calls come as can be granted. The grid's
+/// windows end at whole seconds, so the opening call is in the one before: with `ALIGN`, a whole limit is left at 1.75 s.
 pub fn boundary() -> Vec<f64> {
-    attack(0.0, 0.9, 1.9, 0.005, 1)
+    std::iter::once(0.9).chain(every(0.002, 1.75, 2.75)).collect()
 }
 
 /// One call at the beginning of a period; then, between `from` and `to`, a salvo and one call each `gap`.
@@ -85,12 +101,12 @@ fn attack(start: f64, from: f64, to: f64, gap: f64, salvo: usize) -> Vec<f64> {
 
 /// The limiters, from the finest to the coarsest.
 pub const ACCURACY: [Lane; 7] = [
-    lane("SLIDE (SEGMENTS 65536)", SLIDE, "RL.SLIDE # 100 1"),
-    lane("SLIDE SEGMENTS 64", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 64"),
-    lane("SLIDE SEGMENTS 16", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 16"),
-    lane("SLIDE SEGMENTS 4", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 4"),
-    lane("SLIDE SEGMENTS 1", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 1"),
-    lane("two-window counter (Lua)", OTHER, "EVALSHA TWO_WINDOWS 1 # 100 1000000"),
+    lane("SEGMENTS 65536", SLIDE, "RL.SLIDE # 100 1"),
+    lane("SEGMENTS 64", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 64"),
+    lane("SEGMENTS 16", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 16"),
+    lane("SEGMENTS 4", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 4"),
+    lane("SEGMENTS 1", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 1"),
+    lane("two windows in Lua", OTHER, "EVALSHA TWO_WINDOWS 1 # 100 1000000"),
     lane("FIXED", FIXED, "RL.FIXED # 100 1"),
 ];
 
@@ -178,7 +194,7 @@ impl Accuracy {
                 most: Pair { attacked: most, random: random.iter().map(|&(most, _)| most).fold(0.0, f64::max) },
                 share: Pair { attacked: share, random: random.iter().map(|&(_, share)| share).sum::<f64>() / streams },
             };
-            let broken = description.colour == SLIDE && row.most.attacked.max(row.most.random) > 1.0;
+            let broken = description.class == SLIDE && row.most.attacked.max(row.most.random) > 1.0;
             assert!(!broken, "{} granted more than its limit in a window", description.name);
             row
         });

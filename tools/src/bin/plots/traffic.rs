@@ -11,8 +11,8 @@ pub const PERIOD_US: i64 = 1_000_000;
 /// One of the limiters that get the same calls.
 pub struct Lane {
     pub name: &'static str,
-    /// The index of its colour, which its algorithm determines.
-    pub colour: usize,
+    /// The class of its colour, which its algorithm determines.
+    pub class: &'static str,
     /// The call; `#` stands for its key.
     pub words: &'static str,
 }

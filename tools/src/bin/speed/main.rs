@@ -22,7 +22,7 @@ use clap::{Args, Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use support::root;
-use tools::chart::{fill, write};
+use tools::chart::{describe, fill, write};
 
 /// Measures what calls cost, and writes docs/benchmarks.json, docs/benchmarks.md and the charts
 #[derive(Parser)]
@@ -123,24 +123,28 @@ fn main() {
     }
     let results = read();
     let chart = |name: &str| options.out.join(format!("benchmarks-{name}.svg"));
-    speed::chart::long(&results.speed, &chart("speed"));
-    speed::chart::short(&results.speed, &chart("short"));
-    memory::chart(&results.memory, &chart("memory"));
-    scale::chart(&results.scale, &chart("scale"));
-    let section =
-        |title: &str, name: &str, text: String| format!("## {title}\n\n![{title}](benchmarks-{name}.svg)\n\n{text}");
+    // The title of a chart, which says what it shows, is also its text for those who can't see it.
+    let speed = speed::chart::long(&results.speed, &chart("speed"));
+    let brief = speed::chart::brief(&results.speed, &chart("short"));
+    let memory = memory::chart(&results.memory, &chart("memory"));
+    let keys = scale::keys_chart(&results.scale, &chart("scale"));
+    let logs = scale::logs_chart(&results.scale, &chart("log"));
+    let section = |title: &str, name: &str, shows: &str, text: String| {
+        format!("## {title}\n\n![{shows}](benchmarks-{name}.svg)\n\n{text}")
+    };
     let sections = [
         results.machine.report(),
-        speed::report::report(&results.speed),
-        section("Memory", "memory", memory::report(&results.memory)),
-        section("Scale", "scale", scale::report(&results.scale)),
+        section("Speed", "speed", &speed, speed::report::report(&results.speed)),
+        section("Memory", "memory", &memory, memory::report(&results.memory)),
+        section("Scale", "scale", &keys, scale::report(&results.scale, &logs)),
         results.ids.as_ref().map(ids::report).unwrap_or_default(),
         speed::report::bars(&results.speed) + &results.ids.as_ref().map(ids::bars).unwrap_or_default(),
     ];
     write(&options.out.join("benchmarks.md"), &sections.join("\n"));
     let readme = options.out.join("../README.md");
     if let Ok(page) = fs::read_to_string(&readme) {
-        write(&readme, &fill(&page, "make bench: speed", &speed::report::summary(&results.speed)));
+        let page = fill(&page, "make bench: speed", &speed::report::summary(&results.speed));
+        write(&readme, &describe(&page, "docs/benchmarks-short.svg", &brief));
     }
 }
 

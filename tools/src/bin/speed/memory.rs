@@ -3,15 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
 use serde::{Deserialize, Serialize};
 
 use crate::peers::Peers;
 use crate::probe::{inspect, line, settled_memory, Pipe};
 use crate::Scale;
 use support::{call, Server};
-use tools::chart::{grouped, save, short, text, COLOURS, INK, WIDTH};
+use tools::chart::{self, grouped, Axis, Bar, Picture};
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
@@ -241,38 +239,40 @@ pub fn report(section: &Section) -> String {
     out
 }
 
-/// Draws bars, on a logarithmic axis.
-pub fn chart(section: &Section, path: &Path) {
-    const LEFT: i32 = 180;
-    const RIGHT: i32 = 715;
-    const STEP: i32 = 15;
-    let group = STEP * section.rows.len() as i32 + 28;
-    let bottom = 30 + group * section.limits.len() as i32;
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, bottom as u32 + 22)).into_drawing_area();
-        let most = section.rows.iter().flat_map(|row| &row.cells).map(|cell| cell.bytes).fold(100.0, f64::max).log10();
-        let place = |bytes: f64| LEFT + ((bytes.log10() - 1.0) / (most - 1.0) * f64::from(RIGHT - LEFT)) as i32;
-        root.draw(&Text::new("Memory per key (bytes, logarithmic)", (LEFT, 14), text(16, HPos::Left))).expect("text");
-        for power in 1..=most as i32 {
-            let x = place(10f64.powi(power));
-            root.draw(&PathElement::new([(x, 32), (x, bottom)], INK.mix(0.3))).expect("a line");
-            root.draw(&Text::new(short(10f64.powi(power)), (x, bottom + 10), text(12, HPos::Center))).expect("text");
-        }
-        for (at, limit) in section.limits.iter().enumerate() {
-            let top = 34 + group * at as i32;
-            let label = format!("at a limit of {}", grouped(*limit as f64));
-            root.draw(&Text::new(label, (LEFT + 6, top + 8), text(13, HPos::Left))).expect("text");
-            for (index, row) in section.rows.iter().enumerate() {
-                let bytes = row.cells[at].bytes;
-                let colour = if row.name.starts_with("RL.") { COLOURS[0] } else { COLOURS[1] };
-                let (top, x) = (top + 19 + index as i32 * STEP, place(bytes));
-                root.draw(&Rectangle::new([(LEFT, top), (x, top + STEP - 3)], colour.filled())).expect("a bar");
-                root.draw(&Text::new(row.name.clone(), (LEFT - 6, top + 6), text(12, HPos::Right))).expect("text");
-                root.draw(&Text::new(grouped(bytes), (x + 6, top + 6), text(12, HPos::Left))).expect("text");
-            }
-        }
-        root.present().expect("a drawing");
-    }
-    save(&svg, path);
+/// Draws what a key takes at the limit in the middle, and returns the title. The module's counters are one bar if they take the
+/// same.
+pub fn chart(section: &Section, path: &Path) -> String {
+    let at = section.limits.len() / 2;
+    let limit = grouped(section.limits[at] as f64);
+    let bytes = |name: &str| section.row(name).cells[at].bytes;
+    let meters = ["RL.FIXED", "RL.GCRA", "RL.BUCKET"];
+    let same = meters.iter().all(|name| bytes(name).round() == bytes(meters[0]).round());
+    let rows: Vec<(&str, &'static str, f64)> = if same {
+        vec![("FIXED, GCRA, BUCKET", chart::GCRA, bytes(meters[0]))]
+    } else {
+        meters
+            .iter()
+            .zip([chart::FIXED, chart::GCRA, chart::BUCKET])
+            .map(|(name, class)| (*name, class, bytes(name)))
+            .collect()
+    };
+    let others = [("redis-cell", CELL), ("INCR and EXPIRE", "INCR + EXPIRE"), ("list (limits)", "limits, moving window")];
+    let sets = [("sorted set, times", TIMESTAMPS), ("sorted set, UUIDs", "sorted set, UUIDs")];
+    let others = others.into_iter().chain(sets).map(|(shown, name)| (shown, chart::OTHER, bytes(name)));
+    let mut rows: Vec<_> = rows.into_iter().chain([("SLIDE", chart::SLIDE, bytes(SLIDE))]).chain(others).collect();
+    rows.sort_by(|one, other| one.2.total_cmp(&other.2));
+    let bars: Vec<Bar> = rows
+        .into_iter()
+        .map(|(name, class, bytes)| Bar { name: name.into(), class, value: bytes, figure: grouped(bytes) })
+        .collect();
+    let most = bars.iter().map(|bar| bar.value).fold(0.0, f64::max);
+    let title = format!(
+        "At a limit of {limit}, RL.SLIDE takes 1/{:.0} of the memory of a sorted set",
+        bytes(TIMESTAMPS) / bytes(SLIDE)
+    );
+    let mut picture = Picture::new(&title, "Bytes a key. Grey: other ways to limit.");
+    let x = Axis { from: 0.0, to: most, start: 188.0, end: 402.0 };
+    picture.bars(x, &bars, None);
+    picture.save(path);
+    title
 }

@@ -4,8 +4,6 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
 use redis::Connection;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +12,7 @@ use crate::probe::{cpu, inspect, line, packed, Pipe};
 use crate::statistics::median;
 use crate::Scale;
 use support::{call, Server};
-use tools::chart::{grouped, save, short, text, COLOURS, INK, WIDTH};
+use tools::chart::{self, grouped, short, Axis, Picture, Side, LINE, WIDTH};
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
@@ -288,8 +286,8 @@ fn single(pipe: &mut Pipe, client: &mut Connection, words: &str, calls: u64) -> 
     [at(500), at(999), at(1_000), inside]
 }
 
-/// The part as Markdown.
-pub fn report(section: &Section) -> String {
+/// The part as Markdown. `logs` is the title of the chart of logs.
+pub fn report(section: &Section, logs: &str) -> String {
     let mut out = String::from(
         "| keys | RL.GCRA, calls a second | SET .. EX | RL.GCRA, server CPU ns a call | SET .. EX |\n|---:|---:|---:|---:|---:|\n",
     );
@@ -307,6 +305,7 @@ pub fn report(section: &Section) -> String {
             last.set.cpu_ns / first.set.cpu_ns,
         );
     }
+    out += &format!("\n![{logs}](benchmarks-log.svg)\n");
     out += "\n| entries in SLIDE's log | granted, server CPU ns a call | denied |\n|---:|---:|---:|\n";
     for row in &section.logs {
         out += &format!("| {} |\n", [row.entries as f64, row.granted_ns, row.denied_ns].map(grouped).join(" | "));
@@ -339,59 +338,74 @@ pub fn report(section: &Section) -> String {
     out
 }
 
-/// Draws two panels: over the number of keys, and over the entries of a log.
-pub fn chart(section: &Section, path: &Path) {
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, 330)).into_drawing_area();
-        let (left, right) = root.split_horizontally(WIDTH / 2);
-        let keys = |cost: fn(&OfKeys) -> f64| section.keys.iter().map(|row| (row.keys as f64, cost(row))).collect();
-        let lines: [(&str, Vec<(f64, f64)>); 2] =
-            [("RL.GCRA", keys(|row| row.gcra.cpu_ns)), ("SET .. EX", keys(|row| row.set.cpu_ns))];
-        panel(&left, "Server CPU per call (ns), over keys", &lines);
-        let logs = |cost: fn(&OfLog) -> f64| section.logs.iter().map(|row| (row.entries as f64, cost(row))).collect();
-        let lines: [(&str, Vec<(f64, f64)>); 2] =
-            [("RL.SLIDE granted", logs(|row| row.granted_ns)), ("RL.SLIDE denied", logs(|row| row.denied_ns))];
-        panel(&right, "Server CPU per call (ns), over log entries", &lines);
-        root.present().expect("a drawing");
-    }
-    save(&svg, path);
+/// Draws what a call costs over the number of keys, and returns the title.
+pub fn keys_chart(section: &Section, path: &Path) -> String {
+    let [first, .., last] = &section.keys[..] else { return String::new() };
+    let title = format!(
+        "With {} times the keys, RL.GCRA takes {:.1} times as long, SET {:.1} times",
+        grouped(last.keys as f64 / first.keys as f64),
+        last.gcra.cpu_ns / first.gcra.cpu_ns,
+        last.set.cpu_ns / first.set.cpu_ns
+    );
+    let points = |cost: fn(&OfKeys) -> f64| section.keys.iter().map(|row| (row.keys as f64, cost(row) / 1e3)).collect();
+    let lines: [Line; 2] = [
+        Line { name: "SET .. EX", class: chart::OTHER, stroke: "line", points: points(|row| row.set.cpu_ns) },
+        Line { name: "RL.GCRA", class: chart::GCRA, stroke: "line", points: points(|row| row.gcra.cpu_ns) },
+    ];
+    draw(&title, "number of keys on the server", &lines, path);
+    title
 }
 
-fn panel<B: DrawingBackend>(area: &DrawingArea<B, plotters::coord::Shift>, title: &str, lines: &[(&str, Vec<(f64, f64)>)]) {
-    let points = || lines.iter().flat_map(|(_, points)| points);
-    let (mut from, mut to, mut most) = (f64::MAX, 1.0f64, 1.0f64);
-    points().for_each(|&(x, y)| (from, to, most) = (from.min(x), to.max(x), most.max(y)));
-    area.draw(&Text::new(title.to_string(), (60, 14), text(15, HPos::Left))).unwrap_or_else(|_| panic!("text"));
-    let mut chart = ChartBuilder::on(area)
-        .margin(8)
-        .margin_top(30)
-        .margin_right(24)
-        .x_label_area_size(28)
-        .y_label_area_size(52)
-        .build_cartesian_2d((from..to).log_scale(), 0.0..most * 1.35)
-        .unwrap_or_else(|_| panic!("axes"));
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(TRANSPARENT)
-        .bold_line_style(INK.mix(0.3))
-        .axis_style(INK)
-        .y_labels(6)
-        .x_labels(6)
-        .x_label_formatter(&|&keys| short(keys))
-        .y_label_formatter(&|&ns| grouped(ns))
-        .label_style(text(12, HPos::Center))
-        .draw()
-        .unwrap_or_else(|_| panic!("a mesh"));
-    for (index, (name, points)) in lines.iter().enumerate() {
-        let style = COLOURS[index].stroke_width(2);
-        chart.draw_series(LineSeries::new(points.iter().copied(), style)).unwrap_or_else(|_| panic!("a line"));
-        chart
-            .draw_series(points.iter().map(|&point| Circle::new(point, 3, COLOURS[index].filled())))
-            .unwrap_or_else(|_| panic!("points"));
-        let y = 44 + index as i32 * 18;
-        area.draw(&PathElement::new([(76, y), (98, y)], style)).unwrap_or_else(|_| panic!("a key"));
-        area.draw(&Text::new(name.to_string(), (104, y), text(13, HPos::Left))).unwrap_or_else(|_| panic!("text"));
+/// Draws what a call of SLIDE costs over the entries of its log, and returns the title.
+pub fn logs_chart(section: &Section, path: &Path) -> String {
+    let [first, .., last] = &section.logs[..] else { return String::new() };
+    let title = format!(
+        "With a log of {} entries, not {}, RL.SLIDE takes {:.1} times as long",
+        grouped(last.entries as f64),
+        grouped(first.entries as f64),
+        (last.granted_ns / first.granted_ns).max(last.denied_ns / first.denied_ns)
+    );
+    let points = |cost: fn(&OfLog) -> f64| section.logs.iter().map(|row| (row.entries as f64, cost(row) / 1e3)).collect();
+    let lines: [Line; 2] = [
+        Line { name: "granted", class: chart::SLIDE, stroke: "line", points: points(|row| row.granted_ns) },
+        Line { name: "denied", class: chart::SLIDE, stroke: "dashed", points: points(|row| row.denied_ns) },
+    ];
+    draw(&title, "entries in the log", &lines, path);
+    title
+}
+
+struct Line {
+    name: &'static str,
+    class: &'static str,
+    stroke: &'static str,
+    points: Vec<(f64, f64)>,
+}
+
+/// Draws lines over an axis on which each step multiplies by the same number. The vertical axis begins at 0.
+fn draw(title: &str, across: &str, lines: &[Line], path: &Path) {
+    let mut picture = Picture::new(title, "CPU time of the server for one call, in microseconds.");
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let (from, to) = points().fold((f64::MAX, 1.0_f64), |(from, to), &(x, _)| (from.min(x), to.max(x)));
+    let most = points().fold(1.0_f64, |most, &(_, y)| most.max(y)).ceil();
+    let (top, bottom) = (picture.y + LINE + 10.0, picture.y + LINE + 160.0);
+    let x = Axis { from: from.log10(), to: to.log10(), start: 40.0, end: WIDTH - 30.0 };
+    let y = Axis { from: 0.0, to: most, start: bottom, end: top };
+    let decades = from.log10().round() as i32..=to.log10() as i32;
+    let ticks: Vec<_> = decades.map(|power| (f64::from(power), short(10f64.powi(power)))).collect();
+    let up: Vec<_> = (0..=most as i32).map(|us| (f64::from(us), us.to_string())).collect();
+    picture.axes(x, y, &ticks, &up);
+    picture.text(across, ((x.start + x.end) / 2.0, bottom + 34.0), Side::Middle, "muted");
+    let mut left = x.start;
+    for line in lines {
+        let points: Vec<_> = line.points.iter().map(|&(at, us)| (x.at(at.log10()), y.at(us))).collect();
+        picture.line(&format!("{} {}", line.stroke, line.class), &points);
+        points.iter().for_each(|&point| picture.dot(line.class, point));
+        // The legend.
+        let middle = picture.y + LINE / 2.0;
+        picture.line(&format!("{} {}", line.stroke, line.class), &[(left, middle), (left + 30.0, middle)]);
+        picture.text(line.name, (left + 38.0, middle), Side::Left, "");
+        left += 150.0;
     }
+    picture.y = bottom + 44.0;
+    picture.save(path);
 }

@@ -2,105 +2,133 @@
 
 use std::path::Path;
 
-use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
-
-use super::report::{GRANTS, SLIDING_SCRIPTS};
-use crate::cases::{CASES, SET, SET_OWN};
+use super::report::{METERS, SLIDE, SLIDING_SCRIPTS};
+use crate::cases::SET;
 use crate::speed::{Measured, Scene, Section, Setting, HOT};
-use tools::chart::{grouped, save, text, COLOURS, INK, WIDTH};
+use tools::chart::{self, grouped, Axis, Bar, Picture, Side, LINE};
 
-/// The rows of the short chart: each shows the fastest of these cases.
-const SHORT: [&[&str]; 11] = [
-    &[SET],
-    &[GRANTS[0]],
-    &[GRANTS[1]],
-    &[GRANTS[2]],
-    &[GRANTS[3]],
-    &["RL.GCRA, denied"],
-    &["redis-cell, granted"],
-    &["MULTI, INCR, EXPIRE, EXEC"],
-    &["throttled-py, GCRA (Lua)"],
-    &["throttled-py, token bucket (Lua)"],
-    &SLIDING_SCRIPTS,
+/// A row: its name, its colour, and the cases of which it shows the fastest.
+type Row = (&'static str, &'static str, &'static [&'static str]);
+
+const GRANTED: [Row; 4] = [
+    ("RL.FIXED", chart::FIXED, &[METERS[0]]),
+    ("RL.SLIDE", chart::SLIDE, &[SLIDE]),
+    ("RL.GCRA", chart::GCRA, &[METERS[1]]),
+    ("RL.BUCKET", chart::BUCKET, &[METERS[2]]),
+];
+const DENIED: [Row; 5] = [
+    ("RL.FIXED", chart::FIXED, &["RL.FIXED, denied"]),
+    ("RL.SLIDE", chart::SLIDE, &["RL.SLIDE, denied"]),
+    ("RL.GCRA", chart::GCRA, &["RL.GCRA, denied"]),
+    ("RL.BUCKET", chart::BUCKET, &["RL.BUCKET, denied"]),
+    ("redis-cell", chart::OTHER, &["redis-cell, denied"]),
+];
+const OTHERS: [Row; 4] = [
+    ("redis-cell", chart::OTHER, &["redis-cell, granted"]),
+    ("fixed window, Lua", chart::OTHER, &["limits, fixed window (Lua)"]),
+    ("sliding window, Lua", chart::OTHER, &SLIDING_SCRIPTS),
+    ("GCRA, Lua", chart::OTHER, &["throttled-py, GCRA (Lua)"]),
 ];
 
-/// Draws all cases. Each has a bar for random keys and below it one for the hot key.
-pub fn long(section: &Section, path: &Path) {
-    let names = CASES.iter().map(|case| case.name).filter(|name| ![SET, SET_OWN].contains(name));
-    draw(
-        section,
-        path,
-        "upper bar: # random keys; lower, fainter bar: one hot key; thin lines: quartiles",
-        |random, hot| names.filter_map(|name| Some((name, vec![random.case(name)?, hot.case(name)?]))).collect(),
-    );
+fn fastest<'s>(scene: &'s Scene, names: &[&str]) -> Option<&'s Measured> {
+    let cases = names.iter().filter_map(|name| scene.case(name));
+    cases.max_by(|one, other| one.of_base.median.total_cmp(&other.of_base.median))
 }
 
-/// Draws a few cases on random keys, in less than the height of a screen.
-pub fn short(section: &Section, path: &Path) {
-    draw(section, path, "# random keys; thin lines: quartiles", |random, _| {
-        let fastest = |names: &&[&str]| {
-            let cases = names.iter().filter_map(|name| random.case(name));
-            cases.max_by(|one, other| one.of_base.median.total_cmp(&other.of_base.median))
-        };
-        SHORT.iter().filter_map(fastest).map(|case| (case.name.as_str(), vec![case])).collect()
-    });
-}
-
-/// Draws rows, each with a name and bars below each other. In the legend, a mark stands for the number of keys.
-fn draw<'s>(
-    section: &'s Section,
-    path: &Path,
-    legend: &str,
-    rows: impl FnOnce(&'s Scene, &'s Scene) -> Vec<(&'s str, Vec<&'s Measured>)>,
-) {
-    const LEFT: i32 = 260;
-    const RIGHT: i32 = 750;
-    const TOP: i32 = 60;
-    const BAR: i32 = 13;
-    // Leaves room for the text of a ratio at the right.
-    const RATIO: i32 = 32;
+/// The scenes of the charts: on random keys, and on the hot key.
+fn scenes(section: &Section) -> Option<[&Scene; 2]> {
     let first = section.scenes.first().map(|scene| &scene.server);
     let plain = |scene: &&Scene| Some(&scene.server) == first && scene.setting == Setting::Plain && scene.pipeline > 1;
-    let hot = section.scenes.iter().filter(plain).find(|scene| scene.keys == HOT);
-    let random = section.scenes.iter().filter(plain).find(|scene| scene.keys != HOT);
-    let (Some(hot), Some(random)) = (hot, random) else { return };
-    let rows = rows(random, hot);
-    let step = 8 + BAR * rows.first().map_or(0, |(_, bars)| bars.len() as i32);
-    let bottom = TOP + step * rows.len() as i32;
-    let most = rows.iter().flat_map(|(_, bars)| bars).map(|bar| bar.of_base.high).fold(1.0, f64::max);
-    let place = |ratio: f64| LEFT + (ratio / most * f64::from(RIGHT - LEFT)) as i32;
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, bottom as u32 + 10)).into_drawing_area();
-        let title = format!("Calls a second, relative to {SET} (= 1) · {}, pipeline {}", random.server, random.pipeline);
-        root.draw(&Text::new(title, (10, 14), text(16, HPos::Left))).expect("text");
-        let legend = legend.replace('#', &grouped(random.keys as f64));
-        root.draw(&Text::new(legend, (10, 38), text(13, HPos::Left))).expect("text");
-        let one = place(1.0);
-        root.draw(&PathElement::new([(one, TOP), (one, bottom)], INK)).expect("a line");
-        for (index, (name, bars)) in rows.iter().enumerate() {
-            let top = TOP + step * index as i32;
-            root.draw(&Text::new(name.to_string(), (LEFT - 8, top + step / 2), text(13, HPos::Right))).expect("text");
-            let colour = if name.starts_with("RL.") {
-                COLOURS[0]
-            } else if name.contains("Lua") || name.starts_with("redis-cell") || name.starts_with("MULTI") {
-                COLOURS[1]
-            } else {
-                COLOURS[6]
-            };
-            for ((bar, opacity), top) in bars.iter().zip([1.0, 0.55]).zip((top + 4..).step_by(BAR as usize)) {
-                let ratio = bar.of_base;
-                let (middle, low, high) = (top + BAR / 2, place(ratio.low), place(ratio.high));
-                let bar = [(LEFT, top), (place(ratio.median), top + BAR - 1)];
-                root.draw(&Rectangle::new(bar, colour.mix(opacity).filled())).expect("a bar");
-                root.draw(&PathElement::new([(low, middle), (high, middle)], INK)).expect("a line");
-                // The text must not cross the line at 1.
-                let x = if high + 6 + RATIO > one { high.max(one) + 6 } else { high + 6 };
-                root.draw(&Text::new(format!("{:.2}", ratio.median), (x, middle), text(12, HPos::Left))).expect("text");
-            }
-        }
-        root.present().expect("a drawing");
+    let hot = section.scenes.iter().filter(plain).find(|scene| scene.keys == HOT)?;
+    let random = section.scenes.iter().filter(plain).find(|scene| scene.keys != HOT)?;
+    Some([random, hot])
+}
+
+/// Draws grants, denials and other limiters, on random keys at the left and on the hot key at the right. Returns the title.
+pub fn long(section: &Section, path: &Path) -> String {
+    const LEFT: [f64; 2] = [158.0, 326.0];
+    const WIDE: f64 = 112.0;
+    let Some(scenes) = scenes(section) else { return String::new() };
+    let ratios = |own: bool| -> Vec<f64> {
+        let rows = GRANTED.iter().chain(&OTHERS).chain(&DENIED).filter(|(_, class, _)| own == (*class != chart::OTHER));
+        rows.flat_map(|(_, _, names)| scenes.map(|scene| fastest(scene, names)))
+            .flatten()
+            .map(|case| case.of_base.median)
+            .collect()
+    };
+    let range = |ratios: &[f64]| {
+        let (least, most) = ratios.iter().fold((f64::MAX, 0.0_f64), |(least, most), &it| (least.min(it), most.max(it)));
+        format!("{least:.2} to {most:.2}")
+    };
+    let (own, others) = (ratios(true), ratios(false));
+    let most = own.iter().chain(&others).fold(1.0_f64, |most, &ratio| most.max(ratio));
+    let title = format!("One limit runs at {} of SET's speed, other limiters at {}", range(&own), range(&others));
+    let subtitle = format!(
+        "Calls a second, relative to {SET} (dashed line). {}, {} calls in a pipeline; {} random keys, or one hot key.",
+        scenes[0].server,
+        scenes[0].pipeline,
+        grouped(scenes[0].keys as f64)
+    );
+    let mut picture = Picture::new(&title, &subtitle);
+    let axes = LEFT.map(|left| Axis { from: 0.0, to: most, start: left, end: left + WIDE });
+    for (axis, title) in axes.iter().zip(["random keys", "one hot key"]) {
+        picture.text(title, (axis.start, picture.y + LINE / 2.0), Side::Left, "name");
     }
-    save(&svg, path);
+    for (group, rows) in [("granted", [&GRANTED[..], &OTHERS].concat()), ("denied", DENIED.to_vec())] {
+        picture.heading(group, "name");
+        let top = picture.y;
+        for ((axis, scene), named) in axes.iter().zip(scenes).zip([true, false]) {
+            let bars: Vec<Bar> = rows
+                .iter()
+                .filter_map(|(name, class, names)| {
+                    let ratio = fastest(scene, names)?.of_base.median;
+                    let name = if named { name.to_string() } else { String::new() };
+                    Some(Bar { name, class, value: ratio, figure: format!("{ratio:.2}") })
+                })
+                .collect();
+            picture.y = top;
+            picture.bars(*axis, &bars, Some(1.0));
+        }
+        picture.y += 4.0;
+    }
+    picture.save(path);
+    title
+}
+
+/// Draws grants on random keys, in less than the height of a screen. Returns the title.
+pub fn brief(section: &Section, path: &Path) -> String {
+    let Some([random, _]) = scenes(section) else { return String::new() };
+    let per_second = |names: &[&str]| fastest(random, names).map(|case| case.per_second.median / 1e3);
+    let ratio = |of: &str, base: &str| {
+        let rounds = |name: &str| &random.case(name).expect("a case").rounds;
+        super::ratio(rounds(of), rounds(base), |round| round.per_second).median
+    };
+    let of_set = match ratio(METERS[1], SET) {
+        near if (0.95..1.1).contains(&near) => "about as fast as".into(),
+        ratio => format!("{ratio:.2} times as fast as"),
+    };
+    let title = format!(
+        "RL.GCRA is {of_set} SET, and {:.1} times as fast as GCRA in Lua",
+        ratio(METERS[1], "throttled-py, GCRA (Lua)")
+    );
+    let subtitle = format!(
+        "Thousand granted calls a second: {}, {} random keys, {} calls in a pipeline.",
+        random.server,
+        grouped(random.keys as f64),
+        random.pipeline
+    );
+    let base: Row = (SET, chart::OTHER, &[SET]);
+    let rows = [base].into_iter().chain(GRANTED).chain(OTHERS);
+    let bars: Vec<Bar> = rows
+        .filter_map(|(name, class, names)| {
+            let value = per_second(names)?;
+            Some(Bar { name: name.into(), class, value, figure: format!("{value:.0}") })
+        })
+        .collect();
+    let most = bars.iter().map(|bar| bar.value).fold(0.0, f64::max);
+    let mut picture = Picture::new(&title, &subtitle);
+    let x = Axis { from: 0.0, to: most, start: 176.0, end: 430.0 };
+    picture.bars(x, &bars, Some(bars[0].value));
+    picture.save(path);
+    title
 }

@@ -8,10 +8,10 @@ use crate::load::{ID, KEY};
 use crate::statistics::Quartiles;
 use tools::chart::grouped;
 
-const METERS: [&str; 3] = ["RL.FIXED, granted", "RL.GCRA, granted", "RL.BUCKET, granted"];
+pub const METERS: [&str; 3] = ["RL.FIXED, granted", "RL.GCRA, granted", "RL.BUCKET, granted"];
 pub const GRANTS: [&str; 4] = [METERS[0], METERS[1], METERS[2], SLIDE];
 const DENIALS: [&str; 4] = ["RL.FIXED, denied", "RL.GCRA, denied", "RL.BUCKET, denied", "RL.SLIDE, denied"];
-const SLIDE: &str = "RL.SLIDE, limit 1000, granted";
+pub const SLIDE: &str = "RL.SLIDE, limit 1000, granted";
 pub const SLIDING_SCRIPTS: [&str; 4] = [
     "throttled-py, sliding window (Lua)",
     "limits, sliding window counter (Lua)",
@@ -114,8 +114,7 @@ pub fn report(section: &Section) -> String {
 fn introduction(section: &Section, text: &mut String) {
     write!(
         text,
-        "## Speed\n\n![Calls a second, relative to {SET}](benchmarks-speed.svg)\n\n\
-         In each of {} rounds every case runs on a server of its own. All servers have the same options, and the keys exist before \
+        "In each of {} rounds every case runs on a server of its own. All servers have the same options, and the keys exist before \
          the load starts. The load is `redis-benchmark` with {} connections over a Unix socket, for about {} seconds. The order of \
          the cases rotates from round to round. `{SET}`, with a value of 28 bytes, runs at the beginning, in the middle and at the \
          end of a round; the ratios use the median of these three. (A server's memory layout makes it faster or slower for as long \

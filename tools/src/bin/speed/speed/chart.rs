@@ -62,7 +62,7 @@ pub fn long(section: &Section, path: &Path) -> String {
     };
     let (own, others) = (ratios(true), ratios(false));
     let most = own.iter().chain(&others).fold(1.0_f64, |most, &ratio| most.max(ratio));
-    let title = format!("One limit runs at {} of SET's speed, other limiters at {}", range(&own), range(&others));
+    let title = format!("redis-rl runs at {} of SET's speed, other limiters at {}", range(&own), range(&others));
     let subtitle = format!(
         "Calls a second, relative to {SET} (dashed line). {}, {} calls in a pipeline; {} random keys, or one hot key.",
         scenes[0].server,

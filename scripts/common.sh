@@ -66,6 +66,8 @@ missing_packages() {
       npm) command -v npm >/dev/null || echo npm ;;
       shellcheck) command -v shellcheck >/dev/null || echo shellcheck ;;
       valgrind) command -v callgrind_control >/dev/null || echo valgrind ;;
+      iproute2) command -v ip >/dev/null || echo iproute2 ;;
+      dpkg-shlibdeps) command -v dpkg-shlibdeps >/dev/null || echo dpkg-dev ;;
       debootstrap) command -v debootstrap >/dev/null || echo debootstrap ;;
       asan) [ -n "$(asan_runtime)" ] || echo libclang-rt-14-dev ;;
       *) die "need: what is $thing?" ;;
@@ -158,6 +160,15 @@ build() {
   [ -e "$module" ] || say "Building the module; the first time takes about a minute on two cores."
   cargo build --release
 }
+
+# Prints the version in Cargo.toml.
+version() { sed -nE 's/^version = "(.*)"/\1/p' Cargo.toml; }
+
+# Prints the newest version of the GNU C library whose symbols a library uses: it needs this version, or a newer one.
+needed_glibc() { objdump -T "$1" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1 | sed 's/GLIBC_//'; }
+
+# Prints the time that files in packages get, in seconds: that of the last commit, so that it does not depend on the build.
+source_date() { printf '%s\n' "${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}"; }
 
 # Builds the module of an older commit, once, and sets `base_module` to its path.
 build_base() {

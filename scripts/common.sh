@@ -159,6 +159,8 @@ need_all() {
 build() {
   [ -e "$module" ] || say "Building the module; the first time takes about a minute on two cores."
   cargo build --release
+  # Cargo does not always write the file again. `make install` compares its time with those of the sources.
+  touch -c "$module"
 }
 
 # Prints the version in Cargo.toml.

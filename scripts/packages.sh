@@ -78,7 +78,7 @@ trap 'end_step; stop_system; remove_roots' EXIT
 
 # Starts systemd in the root, with a network of its own that has only the loopback interface.
 start_system() {
-  mkdir -p "$roots/cgroup" "$roots/debian/old"
+  mkdir -p "$roots/cgroup"
   # shellcheck disable=SC2016 # The inner shells fill these in.
   unshare --mount bash -euc '
     mount -t cgroup2 none "$1/cgroup"
@@ -95,8 +95,8 @@ start_system() {
     mount -t tmpfs -o mode=1777 tmpfs "$bare/tmp"
     mount --rbind /dev "$bare/dev"
     cd "$bare"
-    pivot_root . old
-    umount -l /old
+    pivot_root . mnt
+    umount -l /mnt
     exec env -i container=other /lib/systemd/systemd --unit=multi-user.target' >"$roots/system.log" 2>&1 </dev/null &
   system=$!
   init=

@@ -119,7 +119,8 @@ in_root() {
   local bare=$roots/$1 user=$2 line=${*: -1} home=/root variables=("${@:3:$#-3}") network=()
   [ "$user" = root ] || home=/home/$user
   [ -z "${OWN_NETWORK:-}" ] || network=(--net)
-  # The root is mounted on itself, because a command in it can make mount namespaces only if the root is a mount point.
+  # With pivot_root instead of chroot, the root is the root of its mount namespace, so that commands in it can make mount namespaces
+  # of their own.
   # shellcheck disable=SC2016 # The inner shells fill these in.
   interruptible unshare --mount --pid --fork --kill-child "${network[@]}" bash -euc '
     bare=$1 rust=$2 user=$3 network=$4
@@ -130,7 +131,10 @@ in_root() {
     mount --rbind /dev "$bare/dev"
     mount --rbind /sys "$bare/sys"
     mount --bind -o ro "$rust" "$bare/opt/rust"
-    exec chroot --userspec="$user:$user" "$bare" /usr/bin/env -i "$@"
+    cd "$bare"
+    pivot_root . mnt
+    umount -l /mnt
+    exec chroot --userspec="$user:$user" / /usr/bin/env -i "$@"
   ' _ "$bare" "$(rustc --print sysroot)" "$user" "${network[*]}" \
     "${passed[@]}" HOME="$home" USER="$user" TERM=dumb LANG=C.UTF-8 \
     PATH="$home/.cargo/bin:/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" "${variables[@]}" \

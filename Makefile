@@ -9,7 +9,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes languages monitoring matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo demo-picture plots build deps lint fmt clean
+.PHONY: help run test busy bare recipes languages monitoring matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo demo-picture plots build deps install uninstall dist deb packages lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -104,6 +104,23 @@ plots: ## Draw which calls the algorithms grant, from real calls, into PLOTS=doc
 
 build: ## Build the module, target/release/libredis_rl.so
 	@scripts/build.sh
+
+PREFIX ?= /usr/local
+MODULEDIR ?= $(PREFIX)/lib/redis/modules
+install: ## Install the module in PREFIX=/usr/local, its library in MODULEDIR=PREFIX/lib/redis/modules (DESTDIR= for packages)
+	@PREFIX="$(PREFIX)" MODULEDIR="$(MODULEDIR)" DESTDIR="$(DESTDIR)" scripts/install.sh install
+
+uninstall: ## Remove what `make install` has installed in PREFIX=/usr/local
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh uninstall
+
+dist: ## Make a tarball with the library, target/dist/redis-rl-<version>-linux-<arch>.tar.gz
+	@scripts/dist.sh
+
+deb: ## Make a Debian package, target/dist/redis-rl_<version>-1_<arch>.deb
+	@scripts/deb.sh
+
+packages: ## Test what docs/install.md says, in bare systems: packages, tarball, Dockerfile, compose, systemd, Kubernetes (needs root)
+	@scripts/packages.sh
 
 deps: ## Install what is missing: a server with its command line client, libclang, a C compiler
 	@scripts/deps.sh

@@ -71,6 +71,8 @@ missing_packages() {
       ruby) ruby -e 'require "redis"' 2>/dev/null || echo ruby ruby-redis ;;
       shellcheck) command -v shellcheck >/dev/null || echo shellcheck ;;
       valgrind) command -v callgrind_control >/dev/null || echo valgrind ;;
+      iproute2) command -v ip >/dev/null || echo iproute2 ;;
+      dpkg-shlibdeps) command -v dpkg-shlibdeps >/dev/null || echo dpkg-dev ;;
       debootstrap) command -v debootstrap >/dev/null || echo debootstrap ;;
       asan) [ -n "$(asan_runtime)" ] || echo libclang-rt-14-dev ;;
       *) die "need: what is $thing?" ;;
@@ -162,6 +164,8 @@ need_all() {
 build() {
   [ -e "$module" ] || say "Building the module; the first time takes about a minute on two cores."
   cargo build --release
+  # Cargo does not always write the file again. `make install` compares its time with those of the sources.
+  touch -c "$module"
 }
 
 # Sets `python` to a Python that has the packages of the recipes. Of the programs in a virtual environment, only its Python works in
@@ -177,6 +181,15 @@ recipes_node() {
   [ examples/node/node_modules/.package-lock.json -nt examples/node/package-lock.json ] ||
     npm --prefix examples/node ci --no-audit --no-fund --loglevel=error
 }
+
+# Prints the version in Cargo.toml.
+version() { sed -nE 's/^version = "(.*)"/\1/p' Cargo.toml; }
+
+# Prints the newest version of the GNU C library whose symbols a library uses: it needs this version, or a newer one.
+needed_glibc() { objdump -T "$1" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1 | sed 's/GLIBC_//'; }
+
+# Prints the time that files in packages get, in seconds: that of the last commit, so that it does not depend on the build.
+source_date() { printf '%s\n' "${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}"; }
 
 # Builds the module of an older commit, once, and sets `base_module` to its path.
 build_base() {

@@ -11,4 +11,4 @@ fi
 
 cargo fmt --all --check
 cargo clippy --workspace --all-targets -- -D warnings
-if type -P shellcheck >/dev/null; then shellcheck --external-sources scripts/*.sh .ci/run; fi
+if type -P shellcheck >/dev/null; then shellcheck --external-sources scripts/*.sh packaging/debian/* .ci/run; fi

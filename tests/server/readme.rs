@@ -205,7 +205,7 @@ fn lines_for_a_shell_run() {
             let dir = tempfile::tempdir().expect("a folder");
             let modules = dir.path().join("modules");
             std::fs::create_dir(&modules).expect("a folder");
-            std::fs::copy(module(), modules.join("libredis_rl-0.1.0.so")).expect("the module's copy");
+            std::fs::copy(module(), modules.join("libredis_rl.so")).expect("the module's copy");
             let server = Server::start();
             stand_ins(&server, dir.path());
             // The targets of make are tested elsewhere. Here they only have to exist.
@@ -230,10 +230,11 @@ fn lines_for_a_shell_run() {
 }
 
 /// The documents whose blocks in these languages another test extracts and runs, and the file of that test.
-const EXTRACTED: [(&str, &[&str], &str); 7] = [
+const EXTRACTED: [(&str, &[&str], &str); 8] = [
     ("docs/howto.md", &["python"], "examples/python/test_howto.py"),
     ("docs/clients.md", &["python"], "examples/python/test_readme.py"),
     ("docs/clients.md", &["js"], "examples/node/test/cluster.test.mjs"),
+    ("docs/install.md", &["bash"], "scripts/packages.sh"),
     ("docs/languages.md", &["bash", "go", "js", "php", "python", "ruby"], "examples/languages/test_languages.py"),
     ("docs/choosing.md", &["python"], "examples/python/test_readme.py"),
     ("docs/migrating.md", &["lua"], "tests/server/readme.rs"),
@@ -252,7 +253,7 @@ fn sources() -> Vec<String> {
         }
     }
     let mut sources = Vec::new();
-    for path in ["examples", "Dockerfile", "compose.yaml"] {
+    for path in ["examples", "packaging", "Dockerfile", "compose.yaml"] {
         collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(path), &mut sources);
     }
     sources

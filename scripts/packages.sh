@@ -1,0 +1,378 @@
+#!/usr/bin/env bash
+# Tests what docs/install.md says: runs its commands, read from the document itself, in bare roots of this Debian release. One root
+# runs systemd and Debian's redis-server, in namespaces of its own: there the Debian package, the tarball and `make install` are
+# installed, upgraded and removed. Docker and Kubernetes do not run here: the steps of the Dockerfile run in two other roots, and
+# what compose.yaml and the manifest of Kubernetes start, in the second of these.
+#
+# It needs root, and exits with 3 if no bare root can be made here.
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=scripts/roots.sh
+. "$root/scripts/roots.sh"
+prepare_roots
+need_rust
+need compiler libclang dpkg-shlibdeps iproute2 venv
+codes=$root/target/packages
+results=()
+
+# A title for what follows, with the time that the last part took.
+part=
+part() {
+  [ -z "$part" ] || results+=("$part: passes after $((SECONDS - began)) seconds")
+  part=$1
+  began=$SECONDS
+  [ -z "$part" ] || say "" "== $part"
+}
+# check WHAT COMMAND: the command must succeed.
+check() {
+  "${@:2}" || die "docs/install.md is wrong: $1."
+  say "$1"
+}
+not() { ! "$@"; }
+read_file() { "$codes/python/bin/python" scripts/packages.py "$@"; }
+
+part "make dist and make deb"
+"$codes/python/bin/python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$codes/python"
+"$codes/python/bin/python" -m pip install --quiet --disable-pip-version-check -r packaging/requirements.txt
+"$codes/python/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps docker-compose==1.29.2
+rm -rf target/dist
+scripts/dist.sh
+mv target/dist "$roots/dist"
+scripts/dist.sh >/dev/null
+check "A second tarball is the same, byte for byte" diff -r target/dist "$roots/dist"
+# Two packages of the same library: only the versions differ. So what runs is told apart by the file that the server has mapped.
+scripts/deb.sh
+newer=$(version)-2
+DEB_VERSION=$newer scripts/deb.sh
+arch=$(dpkg --print-architecture)
+
+part "Making the roots"
+make_root debian ca-certificates,make,systemd,systemd-sysv,dbus
+in_root debian root DEBIAN_FRONTEND=noninteractive 'apt-get update -qq'
+cp -a "$roots/debian" "$roots/build"
+in_root debian root DEBIAN_FRONTEND=noninteractive 'apt-get install -y -qq --no-install-recommends redis-server >/dev/null'
+cp -a "$roots/debian" "$roots/image"
+
+# --- The root with systemd -------------------------------------------------------------------------------------------------
+
+# All processes of that root are in this cgroup. systemd needs a cgroup of its own.
+group=redis-rl-packages-$$
+system=
+stop_system() {
+  [ -n "$system" ] || return 0
+  kill -KILL "$system" 2>/dev/null || true
+  wait "$system" 2>/dev/null || true
+  system=
+  # Its processes end at once, but the kernel counts them for a moment longer.
+  # shellcheck disable=SC2016 # The inner shell fills these in.
+  unshare --mount bash -uc '
+    mount -t cgroup2 none "$1/cgroup" || exit
+    for _ in $(seq 100); do
+      [ -d "$1/cgroup/$2" ] || exit 0
+      find "$1/cgroup/$2" -depth -type d -exec rmdir {} + 2>/dev/null
+      sleep 0.1
+    done
+    echo "The cgroup $2 is left." >&2; exit 1' _ "$roots" "$group" || true
+}
+trap 'end_step; stop_system; remove_roots' EXIT
+
+# Starts systemd in the root, with a network of its own that has only the loopback interface.
+start_system() {
+  mkdir -p "$roots/cgroup"
+  # shellcheck disable=SC2016 # The inner shells fill these in.
+  unshare --mount bash -euc '
+    mount -t cgroup2 none "$1/cgroup"
+    mkdir "$1/cgroup/$2"
+    echo $$ >"$1/cgroup/$2/cgroup.procs"
+    exec unshare --mount --pid --fork --kill-child --uts --ipc --net --cgroup bash -euc "$3" _ "$1/debian"' _ "$roots" "$group" '
+    bare=$1
+    mount --bind "$bare" "$bare"
+    mount -t proc proc "$bare/proc"
+    mount -t sysfs -o ro sysfs "$bare/sys"
+    mount -t tmpfs tmpfs "$bare/sys/fs/cgroup"
+    mount -t cgroup2 cgroup2 "$bare/sys/fs/cgroup"
+    mount -t tmpfs -o mode=755 tmpfs "$bare/run"
+    mount -t tmpfs -o mode=1777 tmpfs "$bare/tmp"
+    mount --rbind /dev "$bare/dev"
+    cd "$bare"
+    pivot_root . mnt
+    umount -l /mnt
+    exec env -i container=other /lib/systemd/systemd --unit=multi-user.target' >"$roots/system.log" 2>&1 </dev/null &
+  system=$!
+  init=
+  local state=
+  for _ in $(seq 300); do
+    kill -0 "$system" 2>/dev/null || break
+    # Until systemd runs, the child is another program, also one outside of the root.
+    read -r init _ <"/proc/$system/task/$system/children" || true
+    [ "$(cat "/proc/${init:-none}/comm" 2>/dev/null)" = systemd ] || init=
+    state=$([ -z "$init" ] || nsenter --target "$init" --all systemctl is-active redis-server 2>/dev/null) || true
+    [ "$state" != active ] || return 0
+    sleep 0.2
+  done
+  cat "$roots/system.log" >&2
+  die "systemd and redis-server do not start in a bare root: ${state:-nothing runs}."
+}
+
+# Runs lines for a shell in the running system, in /root/work.
+inside() {
+  interruptible nsenter --target "$init" --all env -i HOME=/root USER=root TERM=dumb LANG=C.UTF-8 \
+    DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    bash -euo pipefail -c "cd /root/work && $1" </dev/null
+}
+quiet() { "$@" >"$roots/out" 2>&1 || { cat "$roots/out" >&2; return 1; }; }
+
+# doc HEADING [N]: runs the Nth bash block below this heading of docs/install.md.
+ran=()
+doc() {
+  local lines
+  ran+=("$1, ${2:-1}")
+  lines=$(read_file block docs/install.md "$1" "${2:-1}")
+  say "-- $1" "$lines"
+  quiet inside "$lines" || die "docs/install.md: these lines fail."
+}
+# shellcheck disable=SC2016 # The inner shell fills this in.
+answers() { [ "$(inside 'redis-cli RL.GCRA check:$(date +%N) 10 60' | xargs)" = "1 10 9 0 6000" ]; }
+knows_nothing() { inside 'redis-cli RL.GCRA key 10 60' | grep -q "unknown command" && [ "$(inside 'redis-cli PING')" = PONG ]; }
+# The process of the server, and the file of the library that it has mapped: the number of its inode.
+pid() { inside 'systemctl show --property MainPID --value redis-server'; }
+mapped() { inside "awk '/libredis_rl/ { print \$5 }' /proc/$(pid)/maps | sort -u"; }
+installed() { inside "stat -c %i ${1:-/usr/lib/redis/modules/libredis_rl.so}"; }
+runs_installed() { [ "$(mapped)" = "$(installed "$@")" ]; }
+# All files of the root, except those that programs write while they run: logs, caches, the data of the server, and apt's records.
+files() {
+  inside 'find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/tmp -o -path /root/work -o -path /var/log \
+    -o -path /var/cache -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path /var/lib/redis -o -path /var/lib/systemd -o -path /home \) \
+    -prune -o -print | sort' >"$1"
+}
+same_files() {
+  files "$roots/after"
+  diff "$roots/before" "$roots/after"
+}
+# Gives the package of this version as the only one in the folder of the commands.
+give_package() {
+  rm -f "$roots"/debian/root/work/*.deb
+  cp "target/dist/redis-rl_$1_$arch.deb" "$roots/debian/root/work/"
+}
+
+part "The Debian package on Debian's redis-server, under systemd"
+mkdir -p "$roots/debian/root/work" "$roots/debian/etc/systemd/system.conf.d"
+# These tests restart the server more often than systemd allows by default.
+printf '[Manager]\nDefaultStartLimitIntervalSec=0\n' >"$roots/debian/etc/systemd/system.conf.d/no-limit.conf"
+start_system
+say "$(inside 'redis-server --version'), $(inside 'systemctl --version' | head -n 1), unit with $(inside 'systemctl show --property NoExecPaths redis-server')"
+files "$roots/before"
+inside 'cp -a /etc/redis /root/work/etc-redis'
+give_package "$(version)-1"
+check "The server does not know the module yet" knows_nothing
+doc "Debian package"
+check "RL.GCRA key 10 60 answers 1 10 9 0 6000" answers
+quiet inside 'redis-cli CONFIG SET rl.top-keys 64 && redis-cli -e CONFIG REWRITE && systemctl restart redis-server'
+check "After CONFIG REWRITE the server starts again, and keeps the setting" \
+  test "$(inside 'redis-cli CONFIG GET rl.top-keys' | xargs)" = "rl.top-keys 64"
+
+give_package "$newer"
+old=$(pid) file=$(installed)
+doc "Upgrade the package" 1
+check "The server was not restarted" test "$(pid)" = "$old"
+check "There is a new file" not test "$(installed)" = "$file"
+check "The server still has the old one" test "$(mapped)" = "$file"
+check "The server answers" answers
+doc "Upgrade the package" 2
+check "After its restart the server has the new file" runs_installed
+check "The server answers" answers
+give_package "$(version)-1"
+doc "Downgrade the package"
+check "The older package is installed" test "$(inside "dpkg-query --show --showformat '\${Version}' redis-rl")" = "$(version)-1"
+check "The server runs its file" runs_installed
+check "The server answers" answers
+
+quiet inside 'apt-get remove -y redis-rl'
+check "A removal warns while the configuration names the library" grep -q 'redis-rl: /etc/redis/redis.conf still loads the module' "$roots/out"
+quiet inside 'apt-get install -y ./redis-rl_*.deb'
+doc "Remove the package"
+check "The server runs without the module" knows_nothing
+check "No file is left" same_files
+
+restore() { quiet inside 'cp -a etc-redis/. /etc/redis/ && systemctl restart redis-server'; }
+restore
+quiet inside 'apt-get install -y ./redis-rl_*.deb'
+doc "A line that may stay"
+check "The included line loads the module" answers
+quiet inside 'apt-get purge -y redis-rl && systemctl restart redis-server'
+check "With this line the server also starts without the package" knows_nothing
+check "No file is left" same_files
+quiet inside 'apt-get install -y ./redis-rl_*.deb && systemctl restart redis-server && redis-cli -e CONFIG REWRITE'
+check "After CONFIG REWRITE a server with an included line does not start" not quiet inside 'systemctl restart redis-server' 2>/dev/null
+inside 'systemctl stop redis-server && apt-get purge -y redis-rl' >/dev/null 2>&1
+quiet inside 'systemctl reset-failed redis-server'
+restore
+check "No file is left" same_files
+
+part "The tarball"
+cp target/dist/*.tar.gz target/dist/*.sha256 "$roots/debian/root/work/"
+doc "Tarball"
+quiet inside "echo 'loadmodule /usr/lib/redis/modules/libredis_rl.so' >>/etc/redis/redis.conf && systemctl restart redis-server"
+check "RL.GCRA key 10 60 answers 1 10 9 0 6000" answers
+# The lines of INSTALL.txt are those of the document.
+while IFS= read -r line; do
+  check "INSTALL.txt has: $line" grep -qxF "  $line" packaging/INSTALL.txt
+done < <(read_file block docs/install.md Tarball 1 | tail -n +4)
+restore
+quiet inside 'rm -r /usr/lib/redis'
+check "No file is left" same_files
+
+part "make install, as root, of what a user has built"
+quiet inside 'useradd --create-home --shell /bin/bash builder'
+mkdir "$roots/debian/home/builder/my projects"
+git ls-files -z | tar -c --null --files-from=- | tar -x -C "$roots/debian/home/builder/my projects"
+build
+mkdir -p "$roots/debian/home/builder/my projects/target/release"
+cp -p "$module" "$roots/debian/home/builder/my projects/target/release/"
+quiet inside 'chown -R builder: /home/builder'
+files "$roots/before"
+# Its lines run in the checkout.
+checkout() {
+  local lines
+  ran+=("$1, ${2:-1}")
+  lines=$(read_file block docs/install.md "$1" "${2:-1}")
+  say "-- $1" "$lines"
+  quiet inside "cd '/home/builder/my projects' && $lines" || die "docs/install.md: these lines fail."
+}
+check "Root has no Rust here" not inside 'type cargo'
+checkout "make install"
+check "No file in the user's checkout belongs to root" test -z "$(inside 'find /home/builder -user root')"
+local_library=/usr/local/lib/redis/modules/libredis_rl.so
+quiet inside "cp /etc/redis/redis.conf redis.conf && echo 'loadmodule $local_library' >>/etc/redis/redis.conf"
+check "Without a drop-in, the service does not load a library from /usr/local" not quiet inside 'systemctl restart redis-server' 2>/dev/null
+check "The log says why, as docs/install.md does" inside 'grep -q "failed to map segment from shared object" /var/log/redis/redis-server.log'
+quiet inside 'systemctl stop redis-server; systemctl reset-failed redis-server; cp redis.conf /etc/redis/redis.conf'
+doc "A folder of your own"
+check "With the drop-in, RL.GCRA key 10 60 answers 1 10 9 0 6000" answers
+quiet inside 'systemd-analyze verify --man=no redis-server.service'
+file=$(installed $local_library)
+checkout "make install"
+check "There is a new file" not test "$(installed $local_library)" = "$file"
+check "The server still has the old one, and answers" test "$(mapped)" = "$file" -a "$(answers && echo yes)" = yes
+checkout "make install" 2
+quiet inside 'rm -r /etc/systemd/system/redis-server.service.d && systemctl daemon-reload'
+restore
+check "The server runs without the module" knows_nothing
+check "No file and no folder is left" same_files
+quiet inside "cd '/home/builder/my projects' && make install PREFIX=/opt/new/prefix MODULEDIR=/opt/modules DESTDIR=/root/work/dest"
+check "DESTDIR, PREFIX and MODULEDIR are kept" inside 'test -x dest/opt/modules/libredis_rl.so -a -e dest/opt/new/prefix/share/redis-rl/redis-rl.conf'
+check "The snippet names the library without DESTDIR" inside 'grep -qx "loadmodule /opt/modules/libredis_rl.so" dest/opt/new/prefix/share/redis-rl/redis-rl.conf'
+quiet inside "cd '/home/builder/my projects' && make uninstall PREFIX=/opt/new/prefix DESTDIR=/root/work/dest"
+check "Nothing is left there" test -z "$(inside 'ls -A dest')"
+quiet inside "touch '/home/builder/my projects/src/lib.rs'"
+check "Root does not build in a user's checkout" not quiet inside "cd '/home/builder/my projects' && make install" 2>/dev/null
+stop_system
+
+# --- The Dockerfile --------------------------------------------------------------------------------------------------------
+
+part "The steps of the Dockerfile"
+declare -A arguments stages=()
+stage=
+folder=
+docker_ARG() { arguments[${1%%=*}]=${1#*=}; }
+# The roots stand for the images: the first has a lent Rust, and the last has Debian's Redis.
+docker_FROM() {
+  local image=$1 name
+  for name in "${!arguments[@]}"; do image=${image//"\${$name}"/"${arguments[$name]}"}; done
+  folder=/
+  case ${image%%:*} in
+    rust)
+      [ "${image#*-}" = "$codename" ] || say "(The image is of ${image#*-}, and this machine of $codename.)"
+      stage=build
+      say "-- FROM $image: a bare root with $(rustc --version)"
+      ;;
+    redis)
+      stage=image
+      say "-- FROM $image: a bare root with $(in_root image root 'redis-server --version')"
+      ;;
+    *) die "Dockerfile: no root stands for the image $image." ;;
+  esac
+  [ -z "${3:-}" ] || stages[$3]=$stage
+}
+docker_WORKDIR() {
+  folder=$1
+  mkdir -p "$roots/$stage$folder"
+}
+docker_RUN() {
+  say "-- RUN $1"
+  quiet in_root "$stage" root DEBIAN_FRONTEND=noninteractive "cd '$folder' && $1" || die "Dockerfile: this step fails."
+}
+docker_COPY() {
+  local from=$roots/context
+  if [[ $1 = --from=* ]]; then
+    from=$roots/${stages[${1#--from=}]}
+    shift
+  fi
+  local target=$2
+  [[ $target = /* ]] || target=$folder/$target
+  say "-- COPY $1 $2"
+  mkdir -p "$roots/$stage$(dirname "$target")"
+  cp -a "$from/$1" "$roots/$stage$target"
+}
+docker_CMD() { default_command=("$@"); }
+# What .dockerignore lets through of the files that git knows.
+mapfile -t context < <(sed -n 's/^!//p' .dockerignore)
+[ "$(grep -vE '^(#|!|$)' .dockerignore)" = '*' ] || die ".dockerignore: only a list of what is not ignored is tested."
+mkdir "$roots/context"
+git ls-files -z -- "${context[@]}" | tar -c --null --files-from=- | tar -x -C "$roots/context"
+default_command=()
+steps=$(read_file docker)
+eval "$steps"
+
+# starts USER CHECK... -- COMMAND...: starts the server in the image's root as its start script does, which puts the name of the
+# server before options. CHECK is the image's health check: it must fail before the server listens, and pass afterwards.
+starts() {
+  local user=$1 checks=() reply
+  shift
+  while [ "$1" != -- ]; do
+    checks+=("$1")
+    shift
+  done
+  shift
+  reply=$(OWN_NETWORK=yes in_root image root "
+    ! ${checks[*]@Q} >/dev/null 2>&1 || { echo 'the check passes without a server'; exit 1; }
+    mkdir -p /data && chown $user /data && cd /data
+    setpriv --reuid=$user --regid=$user --clear-groups redis-server ${*@Q} >/tmp/server.log 2>&1 &
+    for _ in \$(seq 300); do
+      kill -0 \$! || break
+      [ \"\$(redis-cli PING 2>/dev/null)\" != PONG ] || break
+      sleep 0.1
+    done
+    ${checks[*]@Q} >/dev/null || { cat /tmp/server.log; exit 1; }
+    redis-cli RL.GCRA key 10 60 | xargs
+    redis-cli CONFIG GET appendonly | xargs
+    redis-cli SHUTDOWN NOSAVE; wait; rm -rf /data" | xargs) || true
+  say "$reply"
+  reply=${reply#"1 10 9 0 6000 appendonly "}
+  [ "$reply" = "$([[ " $* " = *" --appendonly yes "* ]] && echo yes || echo no)" ]
+}
+check "redis-server ${default_command[*]}: RL.GCRA key 10 60 answers 1 10 9 0 6000" starts redis redis-cli -e RL.INSPECT none -- "${default_command[@]}"
+
+part "compose.yaml and packaging/kubernetes.yaml"
+values=$(read_file compose)
+eval "$values"
+# shellcheck disable=SC2154 # `values` sets these.
+check "compose.yaml: the server starts, and its health check passes then, and only then" starts redis "${check[@]}" -- "${command[@]}"
+values=$(read_file kubernetes)
+eval "$values"
+# shellcheck disable=SC2154 # `values` sets these.
+{
+  rm -rf "$roots/image/modules"
+  mkdir "$roots/image/modules"
+  chown "${user[0]}" "$roots/image/modules"
+  quiet in_root image root "setpriv --reuid=${user[0]} --regid=${user[0]} --clear-groups ${bring[*]@Q}"
+  # The pod has the library from the volume only.
+  rm "$roots/image/usr/lib/redis/modules/libredis_rl.so"
+  check "kubernetes.yaml: the init container brings the library, the server starts, the probe passes then, and only then" \
+    starts "${user[0]}" "${check[@]}" -- "${command[@]}"
+}
+
+check "All commands of docs/install.md ran, or say why not" \
+  diff <(read_file blocks docs/install.md | sort) <(printf '%s\n' "${ran[@]}" | sort -u)
+part ""
+say "" "${results[@]}"

@@ -10,8 +10,8 @@ build
 cargo_deb=3.8.0
 tools=$root/target/tools
 if [ "$("$tools/bin/cargo-deb" --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
-  say "Building cargo-deb $cargo_deb (a minute or two)"
-  CARGO_TARGET_DIR=$tools/build cargo install --quiet --locked --force --root "$tools" --version $cargo_deb --no-default-features cargo-deb
+  say "Building cargo-deb $cargo_deb (about a minute)"
+  CARGO_TARGET_DIR=$tools/build cargo install --quiet --locked --force --debug --root "$tools" --version $cargo_deb --no-default-features cargo-deb
   rm -rf "$tools/build"
 fi
 

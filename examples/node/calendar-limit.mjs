@@ -69,7 +69,7 @@ export function endOf(unit, zone, ms = Date.now()) {
  * except in tests.
  *
  * ioredis repeats a command whose reply is lost. Each call has a new id, so the server charges a repeated command once. The key
- * remembers the ids until its window ends, at most 65536 of them, in 80 to 150 bytes each.
+ * remembers the ids until its window ends, at most 65536 of them, in up to 210 bytes each: 2 MB for 10 000 calls.
  */
 export async function takeOfCalendar(redis, key, { unit, limit, zone }, units = 1, ms = Date.now()) {
   const end = endOf(unit, zone, ms);

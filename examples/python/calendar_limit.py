@@ -8,7 +8,7 @@ The calendar is Python's zoneinfo; the server only learns when the window ends. 
 caller's clock shows. A clock that is wrong by seconds does no harm. Do not pass `now`, except in tests.
 
 redis-py repeats a command whose reply is lost. Each call of `take` has a new id, so the server charges a repeated command once.
-The key remembers the ids until its window ends, at most 65536 of them, in 80 to 150 bytes each.
+The key remembers the ids until its window ends, at most 65536 of them, in up to 210 bytes each: 2 MB for 10 000 calls.
 
 Windows needs the package tzdata for zoneinfo.
 """

@@ -131,10 +131,13 @@ def test_the_calendar(tmp_path, socket):
     names["client"].close()
 
 
-def test_the_end_of_the_day(tmp_path, socket):
-    client = redis.Redis(unix_socket_path=socket)
-    names = run(tmp_path, f"import redis\nclient = redis.Redis()\n{UNTIL}", "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}")
-    assert inspect(client, "quota:42")["window_end_ms"] == 1000 * names["midnight"].timestamp()
+def test_the_ends_of_the_day_and_the_month(tmp_path, socket):
+    names = run(tmp_path, UNTIL, "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}")
+    day, month = (1000 * names["midnight"](names[name]) for name in ("tomorrow", "next_month"))
+    for key, end in (("quota:42", day), ("{quota:42}:day", day), ("{quota:42}:month", month)):
+        facts = inspect(names["client"], key)
+        assert (facts["window_end_ms"], facts["used"]) == (end, 1)
+    names["client"].close()
 
 
 def test_the_central_limits(tmp_path, socket):

@@ -16,7 +16,8 @@
 //! caller's clock shows. A clock that is wrong by seconds does no harm.
 //!
 //! Each call has a new id. So if the connection repeats a command whose reply was lost, as a `ClusterConnection` does, the server
-//! charges it once. The key remembers the ids until its window ends, at most 65536 of them, in 80 to 150 bytes each.
+//! charges it once. The key remembers the ids until its window ends, at most 65536 of them, in up to 210 bytes each: 2 MB for
+//! 10 000 calls.
 
 use std::error::Error;
 

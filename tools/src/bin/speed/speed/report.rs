@@ -151,16 +151,29 @@ pub fn summary(section: &Section) -> String {
     let logged: Vec<&Scene> = section.scenes.iter().filter(|scene| scene.setting != Setting::Plain).collect();
     let bar = |bar: &Bar| bar.measure(random).expect("its cases").median;
     let [_, _, cell, script, slide, _] = BARS.each_ref().map(bar);
+    let version = |name: &'static str| section.peers.iter().find(|peer| peer.starts_with(name)).map_or(name, String::as_str);
+    // Without a pipeline, the load generator and the round trip take most of the time.
+    let single = section.scenes.iter().find(|scene| scene.pipeline == 1).expect("a scene without a pipeline");
+    let calls = |name: &str| {
+        let case = single.case(name).unwrap_or_else(|| panic!("no {name}"));
+        grouped((case.per_second.median / 1_000.0).round() * 1_000.0)
+    };
     format!(
         "On {server} with {pipeline} calls in a pipeline, `RL.FIXED`, `RL.GCRA` and `RL.BUCKET` grant about as many calls a second\n\
          as the server executes `{SET}`: {} times as many on random keys, {} times on one hot key,\n\
-         and {} times with an append-only file or a replica. With random keys, `RL.GCRA` is {cell:.1} times as fast as redis-cell\n\
-         and {script:.1} times as fast as GCRA in Lua. There, `RL.SLIDE` with a limit of 1000 reaches {slide:.2} times the calls of `SET`, and\n\
-         denials reach {} times.\n",
+         and {} times with an append-only file or a replica. With random keys, `RL.GCRA` is {cell:.1} times as fast as\n\
+         {} and {script:.1} times as fast as GCRA in Lua by {}. There, `RL.SLIDE` with a limit of 1000 reaches\n\
+         {slide:.2} times the calls of `SET`, and denials reach {} times. Without a pipeline, the round trip takes most of the time:\n\
+         `RL.GCRA` reaches {} calls a second, redis-cell {}, and the script {}. Ratios are medians over rounds.\n",
         ratios(&[random], &METERS),
         ratios(&[hot], &METERS),
         ratios(&logged, &METERS),
+        version("redis-cell"),
+        version("throttled-py"),
         ratios(&[random], &DENIALS),
+        calls("RL.GCRA, granted"),
+        calls("redis-cell, granted"),
+        calls("throttled-py, GCRA (Lua)"),
         server = random.server,
         pipeline = random.pipeline,
     )

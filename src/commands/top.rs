@@ -1,11 +1,12 @@
-//! `RL.TOP`: the keys that were denied most often recently.
+//! `RL.TOP`: the keys that were denied most often recently, and those that the most clients wait for.
 //!
 //! ```text
-//! RL.TOP [n | RESET]
+//! RL.TOP [n | RESET | WAITING]
 //! ```
 //!
 //! Replies with the `n` keys (10 by default) that have the highest counts of recent denials, each as a map: key, db, denials,
-//! overcount. RESET removes all keys from the table.
+//! overcount. RESET removes all keys from the table. WAITING replies with the 100 keys that the most clients wait for, each as a
+//! map: key, db, waiting, longest_ms.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -14,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lazy_static::lazy_static;
 
 use super::parameters::{MAX_TOP_KEYS, TOP_HALF_LIFE, TOP_KEYS};
-use super::{count, grammar, integer, now, reply, Args, CommandName, Error};
+use super::{count, grammar, integer, now, reply, waiting, Args, CommandName, Error};
 use crate::limiter::{Instant, Span};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, Server};
 use crate::sketch::Sketch;
@@ -25,17 +26,21 @@ pub(super) const COMMAND: Command = Command {
     arity: -1,
     flags: c"admin allow-loading allow-stale",
     keys: KeySpec::None,
-    summary: c"Lists the keys that were denied most often recently.",
-    complexity: c"O(N*log(N)) with N the number of keys that are counted, at most 1024",
+    summary: c"Lists the keys that were denied most often recently, or those that the most clients wait for.",
+    complexity: c"O(N*log(N)) with N the number of keys that are counted, at most 1024; with WAITING, N is the number of keys that clients wait for",
     arguments,
-    reply: &["Replies with a map for each key: key, db, denials, and overcount, by which denials may be too high."],
+    reply: &[
+        "Replies with a map for each key: key, db, denials, and overcount, by which denials may be too high.",
+        "WAITING: key, db, waiting (clients), and longest_ms, how long the first of them has waited.",
+    ],
     example: "RL.TOP 10",
 };
 
 fn arguments() -> Vec<Argument> {
     let n = Argument::new("n", ArgumentKind::Integer);
     let reset = Argument::new("reset", ArgumentKind::Token).token("RESET");
-    grammar::one_of("what", vec![n, reset]).map(Argument::optional).into_iter().collect()
+    let waiting = Argument::new("waiting", ArgumentKind::Token).token("WAITING");
+    grammar::one_of("what", vec![n, reset, waiting]).map(Argument::optional).into_iter().collect()
 }
 
 /// The parsed arguments.
@@ -45,6 +50,8 @@ pub enum TopArgs {
     List(usize),
     /// Remove all keys from the table.
     Reset,
+    /// List the keys that the most clients wait for.
+    Waiting,
 }
 
 /// Parses the arguments.
@@ -59,6 +66,7 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<TopArgs, Error> {
     match args.arg(1) {
         None => Ok(TopArgs::List(DEFAULT)),
         Some(word) if word.eq_ignore_ascii_case(b"RESET") => Ok(TopArgs::Reset),
+        Some(word) if word.eq_ignore_ascii_case(b"WAITING") => Ok(TopArgs::Waiting),
         Some(word) => Ok(TopArgs::List(usize::try_from(count(word, "n", 1, MAX_TOP_KEYS)?).unwrap_or(DEFAULT))),
     }
 }
@@ -110,6 +118,8 @@ struct Top;
 
 impl CommandHandler for Top {
     fn run(call: &Call<'_>) {
+        /// The most keys that WAITING lists.
+        const MOST_LINES: usize = 100;
         reply(call, parse(call), |args| match args {
             TopArgs::Reset => {
                 denials(now(call)).reset();
@@ -121,17 +131,29 @@ impl CommandHandler for Top {
                 let rows = sketch.top(most, now);
                 call.reply_array(rows.len());
                 for row in rows {
-                    call.reply_map(4);
-                    call.reply_string("key");
-                    call.reply_bytes(row.name);
-                    for (name, number) in
-                        [("db", row.db.into()), ("denials", integer(row.count)), ("overcount", integer(row.over))]
-                    {
-                        call.reply_string(name);
-                        call.reply_integer(number);
-                    }
+                    reply_row(call, row.name, row.db, [("denials", row.count), ("overcount", row.over)]);
                 }
             }
+            TopArgs::Waiting => waiting::longest_lines(call, MOST_LINES, |lines, now| {
+                call.reply_array(lines.len());
+                for line in lines {
+                    let longest_ms = now.since(line.since).as_ms_ceil();
+                    reply_row(call, line.key, line.db, [("waiting", line.clients as u64), ("longest_ms", longest_ms)]);
+                }
+            }),
         });
+    }
+}
+
+/// Replies with the map for a key.
+fn reply_row(call: &Call<'_>, key: &[u8], db: i32, numbers: [(&str, u64); 2]) {
+    call.reply_map(4);
+    call.reply_string("key");
+    call.reply_bytes(key);
+    call.reply_string("db");
+    call.reply_integer(db.into());
+    for (name, number) in numbers {
+        call.reply_string(name);
+        call.reply_integer(integer(number));
     }
 }

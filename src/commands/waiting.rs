@@ -13,7 +13,7 @@ use lazy_static::lazy_static;
 use super::stats::{ABANDONED, TIMEOUTS, WAITS};
 use super::{all, now, record_outcome, reply, row, CommandName, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Instant, Span, Wait};
-use crate::queue::{self, denied, first_grant, Queues, Rules, Task, Waiter};
+use crate::queue::{self, denied, first_grant, LongLine, Queues, Rules, Task, Waiter};
 use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey, ReplyHandler, Server, Timer, WriteKey};
 
 /// A waiting client, as the queues hold it.
@@ -93,6 +93,20 @@ pub(super) fn count_waiters(call: &Call<'_>, index: usize) -> usize {
     }
     let name = call.argument(index).unwrap_or_default();
     try_lock().map_or(0, |waiting| waiting.queues.count_waiters(call.db(), name))
+}
+
+/// Returns what `read` makes of the keys that the most clients wait for, at most `most` of them, and of the present time.
+pub(super) fn longest_lines<R>(server: &Server<'_>, most: usize, read: impl FnOnce(&[LongLine<'_>], Instant) -> R) -> R {
+    match try_lock() {
+        Some(mut waiting) => {
+            waiting.adjust_to_clock(server);
+            let now = now(server);
+            waiting.rearm_timer(server, now);
+            read(&waiting.queues.longest_lines(most), now)
+        }
+        // A line is being served, and another module calls.
+        None => read(&[], now(server)),
+    }
 }
 
 /// Sets the timer to serve the line of the key that argument `index` names now, because the call has changed the key.

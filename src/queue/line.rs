@@ -101,6 +101,11 @@ impl Line {
         self.members.is_empty()
     }
 
+    /// The number of the first client.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.members.first().copied()
+    }
+
     /// The numbers of the clients, in the order of arrival.
     pub(super) fn numbers(&self) -> Vec<u64> {
         self.members.iter().copied().collect()
@@ -300,6 +305,11 @@ impl Lines {
     /// The line of a key.
     pub(super) fn of_key_mut(&mut self, db: i32, key: &[u8]) -> Option<&mut Line> {
         self.get_mut(self.id(db, key)?)
+    }
+
+    /// All lines in which clients stand.
+    pub(super) fn with_clients(&self) -> impl Iterator<Item = &Line> {
+        self.lines.values().filter(|line| !line.is_empty())
     }
 
     /// Counts a rule of a call that begins to wait.

@@ -16,6 +16,7 @@
 mod line;
 mod serve;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::ops::Deref;
@@ -224,6 +225,19 @@ pub struct Task {
     pub keys: Vec<Arc<[u8]>>,
 }
 
+/// A key that clients wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongLine<'q> {
+    /// The number of its database.
+    pub db: i32,
+    /// Its name.
+    pub key: &'q [u8],
+    /// How many clients stand in its line.
+    pub clients: usize,
+    /// When the first of them began to wait.
+    pub since: Instant,
+}
+
 /// All waiting clients, and the lines in which they stand.
 #[derive(Debug)]
 pub struct Queues<C: Client> {
@@ -276,6 +290,20 @@ impl<C: Client> Queues<C> {
     /// How many clients stand in the line of this key.
     pub fn count_waiters(&self, db: i32, key: &[u8]) -> usize {
         self.lines.of_key(db, key).map_or(0, Line::len)
+    }
+
+    /// The keys in whose lines the most clients stand, at most `most` of them, from the longest line down. Of lines of one length,
+    /// the one whose first client has waited longest comes first.
+    pub fn longest_lines(&self, most: usize) -> Vec<LongLine<'_>> {
+        let joined = |line: &Line| Some(self.waiters.get(&line.first()?)?.joined);
+        let mut lines: Vec<_> = self
+            .lines
+            .with_clients()
+            .filter_map(|line| Some(LongLine { db: line.db, key: &line.key, clients: line.len(), since: joined(line)? }))
+            .collect();
+        lines.sort_unstable_by_key(|line| (Reverse(line.clients), line.since, line.db, line.key));
+        lines.truncate(most);
+        lines
     }
 
     /// The clients that stand in the line of this key, in the order of arrival.

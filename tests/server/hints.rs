@@ -657,7 +657,7 @@ fn redis_cli_shows_hints_while_one_types() {
     terminal.assert_hint("RL.SETTLE ", "key id units");
     terminal.assert_hint("RL.RELEASE ", "key id");
     terminal.assert_hint("RL.INSPECT ", "key");
-    terminal.assert_hint("RL.TOP ", "[n|RESET]");
+    terminal.assert_hint("RL.TOP ", "[n|RESET|WAITING]");
     terminal.assert_hint("CL.THROTTLE ", "key max_burst count_per_period period [quantity]");
 
     // The last line is also executed.

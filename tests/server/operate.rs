@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use redis::{Connection, Value};
-use support::{at_once, call, command, error, info, limit, server_program, wait_for, Held, Resp, Server};
+use support::{at_once, call, command, error, held, info, limit, server_program, time_us, wait_for, Held, Resp, Server};
 
 const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
 
@@ -210,6 +210,53 @@ fn the_top_keys_are_those_denied_most() {
     for words in ["RL.TOP 0", "RL.TOP 1025", "RL.TOP -1", "RL.TOP ten", "RL.TOP 1 RESET"] {
         assert!(error(&mut client, &command(words)).starts_with("ERR "), "{words}");
     }
+}
+
+/// The reply of `RL.TOP WAITING`: key, database, waiting clients, and how long the first of them has waited.
+fn waited_for(client: &mut Connection) -> Vec<(String, i64, i64, i64)> {
+    let rows: Vec<BTreeMap<String, Value>> = call(client, "RL.TOP waiting");
+    let row = |row: &BTreeMap<String, Value>| {
+        let number = |name: &str| redis::from_redis_value::<i64>(row[name].clone()).expect("a number");
+        assert_eq!(row.len(), 4);
+        (redis::from_redis_value(row["key"].clone()).expect("a key"), number("db"), number("waiting"), number("longest_ms"))
+    };
+    rows.iter().map(row).collect()
+}
+
+#[test]
+fn the_keys_that_most_clients_wait_for_are_listed() {
+    let server = Server::start();
+    let mut client = server.client();
+    assert_eq!(waited_for(&mut client), []);
+    let start_us = time_us(&mut client);
+    let mut waiting = Vec::new();
+    for (key, clients) in [("one", 1), ("three", 3), ("two", 2)] {
+        assert_eq!(limit(&mut client, &format!("RL.FIXED {key} 1 1h"))[0], 1);
+        for _ in 0..clients {
+            let before = held(&mut client);
+            waiting.push(Held::send(&server, &format!("RL.FIXED {key} 1 1h BLOCK 7200")));
+            wait_for("a client to wait", || held(&mut client) == before + 1);
+        }
+    }
+    // A call for two keys stands in the line of the key that makes it wait.
+    waiting.push(Held::send(&server, "RL.ALL 2 two free FIXED 1 1h FIXED 1 1h BLOCK 7200"));
+    wait_for("a client to wait", || held(&mut client) == 7);
+    for resp in [Resp::Two, Resp::Three] {
+        let mut client = server.client_of(resp);
+        let rows = waited_for(&mut client);
+        let passed_ms = (time_us(&mut client) - start_us) / 1_000 + 1;
+        let names: Vec<_> = rows.iter().map(|(key, db, clients, _)| (&**key, *db, *clients)).collect();
+        assert_eq!(names, [("three", 0, 3), ("two", 0, 3), ("one", 0, 1)]);
+        assert!(rows.iter().all(|row| (0..=passed_ms).contains(&row.3)), "{rows:?} after {passed_ms} ms");
+        // The clients of one line have waited for longer than those that came after them.
+        assert!(rows[2].3 >= rows[0].3 && rows[0].3 >= rows[1].3, "{rows:?}");
+    }
+    call::<()>(&mut client, "DEL three two one");
+    wait_for("the first clients to be granted", || waited_for(&mut client).iter().map(|row| row.2).sum::<i64>() == 4);
+    drop(waiting);
+    wait_for("no client to wait", || held(&mut client) == 0);
+    assert_eq!(waited_for(&mut client), []);
+    assert!(error(&mut client, &command("RL.TOP WAITING 5")).starts_with("ERR "));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A world in which random clients call random keys, with one rule or several, and wait in lines. A virtual clock, no server; the
 //! decisions and the lines are those of the module's own core.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use fastrand::Rng;
@@ -645,6 +646,24 @@ impl World {
         true
     }
 
+    /// Checks the list of the keys that clients wait for: each has the clients that stand in its line, and the longest comes first.
+    fn check_list(&self) -> Result<(), String> {
+        let list = self.queues.longest_lines(usize::MAX);
+        for line in &list {
+            let clients = self.queues.line(0, line.key);
+            if (line.db, line.clients) != (0, clients.len()) || line.since > self.now {
+                return Err(format!("the list of lines has {line:?}, and the line has {clients:?}"));
+            }
+        }
+        let waited_for: BTreeSet<_> =
+            self.waiting.values().flat_map(|call| call.wants.iter().map(|want| want.key)).collect();
+        let lines = waited_for.into_iter().filter(|&key| self.queues.has_waiters(0, &name(key))).count();
+        if lines != list.len() || !list.is_sorted_by_key(|line| (Reverse(line.clients), line.since)) {
+            return Err(format!("{lines} keys have lines, and the list is {list:?}"));
+        }
+        Ok(())
+    }
+
     /// Checks the state after a step, when all tasks that are due have been done.
     fn check(&mut self) -> Result<(), String> {
         if self.queues.len() != self.waiting.len() {
@@ -670,6 +689,7 @@ impl World {
         }
         if self.waiting.len() < 40 || self.counts.steps.is_multiple_of(2_000) {
             looked = self.waiting.keys().copied().collect();
+            self.check_list()?;
         }
         for number in looked {
             let call = &self.waiting[&number];

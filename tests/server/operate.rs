@@ -170,15 +170,21 @@ fn a_waiter_causes_an_event_when_it_is_answered() {
     assert_eq!((granted, reported), (2, vec!["rl.denied".into(), "rl.fixed".into(), "rl.fixed".into()]));
 }
 
-/// The reply of `RL.TOP`: key, database, denials, and by how many these may be too many.
-fn top(client: &mut Connection, words: &str) -> Vec<(String, i64, i64, i64)> {
+/// The rows of a reply of `RL.TOP`: key, database, and the two numbers with these names.
+fn rows(client: &mut Connection, words: &str, names: [&str; 2]) -> Vec<(String, i64, i64, i64)> {
     let rows: Vec<BTreeMap<String, Value>> = call(client, words);
     let row = |row: &BTreeMap<String, Value>| {
         let number = |name: &str| redis::from_redis_value::<i64>(row[name].clone()).expect("a number");
         assert_eq!(row.len(), 4);
-        (redis::from_redis_value(row["key"].clone()).expect("a key"), number("db"), number("denials"), number("overcount"))
+        let key = redis::from_redis_value(row["key"].clone()).expect("a key");
+        (key, number("db"), number(names[0]), number(names[1]))
     };
     rows.iter().map(row).collect()
+}
+
+/// The reply of `RL.TOP`: key, database, denials, and by how many these may be too many.
+fn top(client: &mut Connection, words: &str) -> Vec<(String, i64, i64, i64)> {
+    rows(client, words, ["denials", "overcount"])
 }
 
 #[test]
@@ -214,13 +220,7 @@ fn the_top_keys_are_those_denied_most() {
 
 /// The reply of `RL.TOP WAITING`: key, database, waiting clients, and how long the first of them has waited.
 fn waited_for(client: &mut Connection) -> Vec<(String, i64, i64, i64)> {
-    let rows: Vec<BTreeMap<String, Value>> = call(client, "RL.TOP waiting");
-    let row = |row: &BTreeMap<String, Value>| {
-        let number = |name: &str| redis::from_redis_value::<i64>(row[name].clone()).expect("a number");
-        assert_eq!(row.len(), 4);
-        (redis::from_redis_value(row["key"].clone()).expect("a key"), number("db"), number("waiting"), number("longest_ms"))
-    };
-    rows.iter().map(row).collect()
+    rows(client, "RL.TOP waiting", ["waiting", "longest_ms"])
 }
 
 #[test]

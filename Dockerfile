@@ -1,5 +1,5 @@
 # An image of the official server with redis-rl loaded. `docs/install.md` shows how to build and run it.
-#   docker build --build-arg SERVER=valkey/valkey:9.0 -t valkey-rl .
+#   docker build --build-arg SERVER=valkey/valkey:9.1 -t valkey-rl .
 # SERVER is any image of Redis 7.0.5 or newer or Valkey 7.2 or newer on Debian bookworm or newer; not one on Alpine.
 ARG RUST=1.95
 ARG SERVER=redis:8.2

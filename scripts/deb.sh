@@ -27,5 +27,6 @@ redis-rl ($version) unstable; urgency=medium
 CHANGES
 gzip --no-name --best --stdout CHANGELOG.md >target/debian/changelog.gz
 deb=target/dist/redis-rl_${version}_$(dpkg --print-architecture).deb
-SOURCE_DATE_EPOCH=$(source_date) "$tools/bin/cargo-deb" --no-build --deb-version "$version" --output "$root/$deb" >/dev/null
+# The library keeps the names of its functions, as that of the tarball does: the server's crash reports show them.
+SOURCE_DATE_EPOCH=$(source_date) "$tools/bin/cargo-deb" --no-build --no-strip --deb-version "$version" --output "$root/$deb" >/dev/null
 say "$deb: $(dpkg-deb --field "$deb" Depends | sed 's/^/depends on /')"

@@ -12,7 +12,7 @@ glibc=$(needed_glibc "$module")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/$name"
-cp "$module" packaging/redis-rl.conf LICENSE CHANGELOG.md "$work/$name/"
+cp "$module" LICENSE CHANGELOG.md "$work/$name/"
 sed "s/@VERSION@/$(version)/; s/@ARCH@/$machine/; s/@GLIBC@/$glibc/" packaging/INSTALL.txt >"$work/$name/INSTALL.txt"
 (cd "$work/$name" && LC_ALL=C sha256sum ./* | sed 's| \./| |' >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" .)
 chmod 755 "$work/$name/libredis_rl.so"

@@ -83,7 +83,8 @@ case ${1:-} in
       path=$dest${paths[at]}
       if [ -d "$path" ]; then rmdir "$path" 2>/dev/null || say "$path stays: it is not empty."; else rm -f "$path"; fi
     done
-    say "Removed. Remove the line that loads the module from redis.conf or valkey.conf, too: without the library, the server does not start."
+    say "Removed. Remove what only the module knows from redis.conf or valkey.conf and from the aclfile, too, or the server does not start:" \
+      "the line that loads it, the settings rl.*, and its commands in ACL users (+rl.gcra, +cl.throttle, +gcra, +@ratelimit)."
     ;;
   *) die "Usage: install.sh install|uninstall" ;;
 esac

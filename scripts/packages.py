@@ -4,8 +4,9 @@ Usage:
   packages.py block DOCUMENT HEADING N      the Nth `bash` block below a heading
   packages.py blocks DOCUMENT               for each block in another language than the tests of README.md run: HEADING, N
   packages.py docker                        the steps of the Dockerfile, as calls of shell functions
-  packages.py compose                       checks compose.yaml, and prints shell variables: its command and its health check
-  packages.py kubernetes                    checks packaging/kubernetes.yaml, and prints shell variables
+  packages.py compose [PASSWORD]            checks compose.yaml, and prints shell variables: its command, its environment and its
+                                            health check, when REDISCLI_AUTH has this value or is not set
+  packages.py kubernetes PASSWORD           checks packaging/kubernetes.yaml, and prints shell variables; the Secret has PASSWORD
 """
 
 import json
@@ -84,11 +85,12 @@ def variable(name, words):
     print(f"{name}=({shlex.join(str(word) for word in words)})")
 
 
-def compose():
+def compose(password=None):
     import jsonschema
     import yaml
     from importlib.metadata import files
 
+    known = {} if password is None else {"REDISCLI_AUTH": password}
     file = yaml.safe_load(Path("compose.yaml").read_text())
     schema = next(path for path in files("docker-compose") if path.name == "compose_spec.json")
     jsonschema.validate(file, json.loads(schema.read_text()))
@@ -100,30 +102,62 @@ def compose():
     kind, *check = service["healthcheck"]["test"]
     if kind != "CMD":
         fail(f"compose.yaml: a health check of the kind {kind} is not tested")
-    variable("command", service["command"])
+    # As compose does: ${NAME:-default}, and a variable without a value is passed on if it is set.
+    words = [re.sub(r"\$\{(\w+):-([^}]*)\}", lambda match: known.get(match[1]) or match[2], word) for word in service["command"]]
+    if any("=" in name or "$" in name for name in service["environment"]) or any("$" in word for word in words):
+        fail("compose.yaml: a variable of this form is not tested")
+    variable("command", words)
+    variable("environment", [f"{name}={known[name]}" for name in service["environment"] if name in known])
     variable("check", check)
 
 
-def kubernetes():
+def size(text):
+    """The bytes that the server or Kubernetes understands."""
+    number, unit = re.fullmatch(r"(\d+)(\w+)", text).groups()
+    return int(number) * {"mb": 2**20, "gb": 2**30, "Mi": 2**20, "Gi": 2**30}[unit]
+
+
+def kubernetes(password):
     import kubernetes_validate
     import yaml
 
     documents = list(yaml.safe_load_all(Path("packaging/kubernetes.yaml").read_text()))
     for document in documents:
         kubernetes_validate.validate(document, "1.37", strict=True)
-    service, stateful = documents
+    service, policy, stateful = documents
     pod = stateful["spec"]["template"]
-    if service["spec"]["selector"] != pod["metadata"]["labels"]:
-        fail("kubernetes.yaml: the service does not select the pod")
+    labels = pod["metadata"]["labels"]
+    if not labels == service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"]:
+        fail("kubernetes.yaml: the service or the network policy does not select the pod")
+    if policy["spec"]["policyTypes"] != ["Ingress"] or not all(rule.get("from") for rule in policy["spec"]["ingress"]):
+        fail("kubernetes.yaml: the network policy lets everybody in")
+    if pod["spec"].get("automountServiceAccountToken") is not False:
+        fail("kubernetes.yaml: the pod has a token of the cluster")
     (init,), (server,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
     mounts = [mount["name"] for container in (init, server) for mount in container["volumeMounts"]]
     volumes = [volume["name"] for volume in pod["spec"]["volumes"]]
     volumes += [claim["metadata"]["name"] for claim in stateful["spec"]["volumeClaimTemplates"]]
     if set(mounts) != set(volumes):
         fail("kubernetes.yaml: mounts and volumes differ")
+    ports = [port["containerPort"] for port in server["ports"]]
+    if [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]] != ports:
+        fail("kubernetes.yaml: the network policy is for another port")
+    for container in (init, server):
+        if container["resources"]["requests"]["memory"] != container["resources"]["limits"]["memory"]:
+            fail("kubernetes.yaml: a container is not sure to get its memory")
+    # As Kubernetes does: a container gets the values of the Secret, and its arguments the values of its environment.
+    environment = {entry["name"]: password for entry in server["env"] if entry["valueFrom"]["secretKeyRef"]}
+    args = [re.sub(r"\$\((\w+)\)", lambda match: environment[match[1]], word) for word in server["args"]]
+    option = dict(zip(args, args[1:]))
+    if option["--requirepass"] != password or option["--maxmemory-policy"] != "noeviction":
+        fail("kubernetes.yaml: the server has no password, or evicts limiters")
+    if size(option["--maxmemory"]) * 2 > size(server["resources"]["limits"]["memory"]):
+        fail("kubernetes.yaml: the server may need more memory than the pod has")
     variable("bring", init["command"])
-    variable("command", server["args"])
+    variable("command", args)
+    variable("environment", [f"{name}={value}" for name, value in environment.items()])
     variable("check", server["readinessProbe"]["exec"]["command"])
+    variable("alive", server["livenessProbe"]["exec"]["command"])
     variable("user", [pod["spec"]["securityContext"]["runAsUser"]])
 
 

@@ -45,6 +45,14 @@ scripts/deb.sh
 newer=$(version)-2
 DEB_VERSION=$newer scripts/deb.sh
 arch=$(dpkg --print-architecture)
+mkdir "$roots/deb" "$roots/tarball"
+dpkg-deb -x "target/dist/redis-rl_$(version)-1_$arch.deb" "$roots/deb"
+tar -xzf "target/dist/redis-rl-$(version)-linux-$machine.tar.gz" -C "$roots/tarball" --strip-components=1
+check "The package and the tarball have the same library" \
+  cmp "$roots/deb/usr/lib/redis/modules/libredis_rl.so" "$roots/tarball/libredis_rl.so"
+check "It has the names of its functions" grep -q ' F \.text.*redis_rl' <(objdump --syms "$roots/tarball/libredis_rl.so")
+check "The files of the tarball are those that INSTALL.txt knows" \
+  test "$(cd "$roots/tarball" && echo ./*)" = "./CHANGELOG.md ./INSTALL.txt ./LICENSE ./SHA256SUMS ./libredis_rl.so"
 
 part "Making the roots"
 make_root debian ca-certificates,make,systemd,systemd-sysv,dbus
@@ -122,12 +130,15 @@ inside() {
 }
 quiet() { "$@" >"$roots/out" 2>&1 || { cat "$roots/out" >&2; return 1; }; }
 
-# doc HEADING [N]: runs the Nth bash block below this heading of docs/install.md.
+# The Nth bash block below a heading of docs/install.md. It names the files of amd64.
+block() { read_file block docs/install.md "$1" "${2:-1}" | sed "s/_amd64\.deb/_$arch.deb/; s/-linux-x86_64/-linux-$machine/"; }
+
+# doc HEADING [N]: runs it.
 ran=()
 doc() {
   local lines
   ran+=("$1, ${2:-1}")
-  lines=$(read_file block docs/install.md "$1" "${2:-1}")
+  lines=$(block "$1" "${2:-1}")
   say "-- $1" "$lines"
   quiet inside "$lines" || die "docs/install.md: these lines fail."
 }
@@ -149,11 +160,8 @@ same_files() {
   files "$roots/after"
   diff "$roots/before" "$roots/after"
 }
-# Gives the package of this version as the only one in the folder of the commands.
-give_package() {
-  rm -f "$roots"/debian/root/work/*.deb
-  cp "target/dist/redis-rl_$1_$arch.deb" "$roots/debian/root/work/"
-}
+give_package() { cp "target/dist/redis-rl_$1_$arch.deb" "$roots/debian/root/work/"; }
+package=redis-rl_$(version)-1_$arch.deb
 
 part "The Debian package on Debian's redis-server, under systemd"
 mkdir -p "$roots/debian/root/work" "$roots/debian/etc/systemd/system.conf.d"
@@ -165,8 +173,13 @@ files "$roots/before"
 inside 'cp -a /etc/redis /root/work/etc-redis'
 give_package "$(version)-1"
 check "The server does not know the module yet" knows_nothing
-doc "Debian package"
+doc "Debian package" 1
+check "The library loads: $(cat "$roots/out")" grep -q "Module 'rl' loaded" "$roots/out"
+check "This changes nothing of the service" knows_nothing
+doc "Debian package" 2
 check "RL.GCRA key 10 60 answers 1 10 9 0 6000" answers
+doc "Debian package" 2
+check "The same lines a second time change nothing" answers
 quiet inside 'redis-cli CONFIG SET rl.top-keys 64 && redis-cli -e CONFIG REWRITE && systemctl restart redis-server'
 check "After CONFIG REWRITE the server starts again, and keeps the setting" \
   test "$(inside 'redis-cli CONFIG GET rl.top-keys' | xargs)" = "rl.top-keys 64"
@@ -174,6 +187,7 @@ check "After CONFIG REWRITE the server starts again, and keeps the setting" \
 give_package "$newer"
 old=$(pid) file=$(installed)
 doc "Upgrade the package" 1
+check "The newer package is installed" test "$(inside "dpkg-query --show --showformat '\${Version}' redis-rl")" = "$newer"
 check "The server was not restarted" test "$(pid)" = "$old"
 check "There is a new file" not test "$(installed)" = "$file"
 check "The server still has the old one" test "$(mapped)" = "$file"
@@ -181,28 +195,70 @@ check "The server answers" answers
 doc "Upgrade the package" 2
 check "After its restart the server has the new file" runs_installed
 check "The server answers" answers
-give_package "$(version)-1"
+check "Both packages are in the folder" test "$(inside 'ls redis-rl_*.deb | wc -l')" = 2
 doc "Downgrade the package"
 check "The older package is installed" test "$(inside "dpkg-query --show --showformat '\${Version}' redis-rl")" = "$(version)-1"
 check "The server runs its file" runs_installed
 check "The server answers" answers
 
-quiet inside 'apt-get remove -y redis-rl'
-check "A removal warns while the configuration names the library" grep -q 'redis-rl: /etc/redis/redis.conf still loads the module' "$roots/out"
-quiet inside 'apt-get install -y ./redis-rl_*.deb'
-doc "Remove the package"
-check "The server runs without the module" knows_nothing
+restore() { quiet inside 'rm -f /etc/redis/users.acl && cp -a etc-redis/. /etc/redis/ && systemctl restart redis-server'; }
+# The users that docs/operations.md recommends. They name commands of the module.
+users=$(grep '^user ' docs/operations.md)
+app_calls() { [ "$(inside "redis-cli --user app --pass a-long-secret --no-auth-warning $*" | head -n 1)" = "${reply:-1}" ]; }
+# Removes the module as docs/install.md says. Its lines of the configuration are in FILE.
+remove_package() {
+  check "The user of docs/operations.md calls the module" app_calls RL.GCRA limit:1 10 60
+  quiet inside 'apt-get remove -y redis-rl'
+  check "A removal warns" grep -q '^redis-rl: these lines still name the module' "$roots/out"
+  check "It names $1 and the numbers of the lines" grep -qE "^$1:[0-9]+" "$roots/out"
+  check "It does not show passwords" not grep -q 'secret' "$roots/out"
+  quiet inside "cp -a /etc/redis etc-copy && sed -i '/libredis_rl/d; /^rl\./d' /etc/redis/redis.conf"
+  check "It is not enough to remove loadmodule and the settings: then the server does not start" \
+    not quiet inside 'systemctl restart redis-server' 2>/dev/null
+  check "Its log names the rule" inside 'tail -n 20 /var/log/redis/redis-server.log | grep -q "+rl.fixed"'
+  quiet inside "systemctl stop redis-server; systemctl reset-failed redis-server; cp -a etc-copy/. /etc/redis/ && rm -r etc-copy"
+  quiet inside "apt-get install -y ./$package && systemctl restart redis-server"
+  doc "Remove the package" 1
+  check "It lists the line loadmodule, the setting and both users: $(wc -l <"$roots/out") lines" \
+    test "$(grep -cE 'loadmodule|:rl\.top-keys 64|:user (app|dashboard) ' "$roots/out")" = 4
+  doc "Remove the package" 2
+  check "It lists nothing any more" not quiet inside "$(block "Remove the package" 1)"
+  doc "Remove the package" 3
+  check "The server runs without the module" knows_nothing
+  reply=PONG check "The users are left, with their other rules" app_calls PING
+}
+quiet inside "cat >>/etc/redis/redis.conf <<'USERS'
+$users
+USERS
+systemctl restart redis-server"
+remove_package /etc/redis/redis.conf
+check "No file is left" same_files
+restore
+quiet inside "apt-get install -y ./$package && echo 'loadmodule /usr/lib/redis/modules/libredis_rl.so
+rl.top-keys 64
+aclfile /etc/redis/users.acl' >>/etc/redis/redis.conf && cat >/etc/redis/users.acl <<'USERS'
+$users
+USERS
+chown redis: /etc/redis/users.acl && chmod 640 /etc/redis/users.acl && systemctl restart redis-server"
+remove_package /etc/redis/users.acl
+restore
 check "No file is left" same_files
 
-restore() { quiet inside 'cp -a etc-redis/. /etc/redis/ && systemctl restart redis-server'; }
-restore
-quiet inside 'apt-get install -y ./redis-rl_*.deb'
+quiet inside "apt-get install -y ./$package"
 doc "A line that may stay"
 check "The included line loads the module" answers
 quiet inside 'apt-get purge -y redis-rl && systemctl restart redis-server'
+check "A removal does not warn about this line" not grep -q '^redis-rl: ' "$roots/out"
 check "With this line the server also starts without the package" knows_nothing
 check "No file is left" same_files
-quiet inside 'apt-get install -y ./redis-rl_*.deb && systemctl restart redis-server && redis-cli -e CONFIG REWRITE'
+quiet inside "cp -a /etc/redis/redis.conf redis.conf && echo 'rl.top-keys 64' >>/etc/redis/redis.conf"
+check "But not with a setting of the module" not quiet inside 'systemctl restart redis-server' 2>/dev/null
+quiet inside "cp -a redis.conf /etc/redis/redis.conf && grep '^user ' >>/etc/redis/redis.conf <<'USERS'
+$users
+USERS"
+check "And not with users that name its commands" not quiet inside 'systemctl restart redis-server' 2>/dev/null
+quiet inside 'systemctl stop redis-server; systemctl reset-failed redis-server; cp -a redis.conf /etc/redis/redis.conf && rm redis.conf'
+quiet inside "apt-get install -y ./$package && systemctl restart redis-server && redis-cli -e CONFIG REWRITE"
 check "After CONFIG REWRITE a server with an included line does not start" not quiet inside 'systemctl restart redis-server' 2>/dev/null
 inside 'systemctl stop redis-server && apt-get purge -y redis-rl' >/dev/null 2>&1
 quiet inside 'systemctl reset-failed redis-server'
@@ -211,13 +267,27 @@ check "No file is left" same_files
 
 part "The tarball"
 cp target/dist/*.tar.gz target/dist/*.sha256 "$roots/debian/root/work/"
+# An older one, and its folder, are still there.
+quiet inside "mkdir redis-rl-0.0.9-linux-$machine && tar -czf redis-rl-0.0.9-linux-$machine.tar.gz redis-rl-0.0.9-linux-$machine &&
+  sha256sum redis-rl-0.0.9-linux-$machine.tar.gz >redis-rl-0.0.9-linux-$machine.tar.gz.sha256"
+quiet inside "cp redis-rl-$(version)-linux-$machine.tar.gz good && echo x >>redis-rl-$(version)-linux-$machine.tar.gz"
+check "A wrong checksum stops" not quiet inside "$(block Tarball)" 2>/dev/null
+check "Nothing was unpacked and installed" inside "test ! -e redis-rl-$(version)-linux-$machine -a ! -e /usr/lib/redis"
+quiet inside "mv good redis-rl-$(version)-linux-$machine.tar.gz"
 doc "Tarball"
+file=$(installed)
 quiet inside "echo 'loadmodule /usr/lib/redis/modules/libredis_rl.so' >>/etc/redis/redis.conf && systemctl restart redis-server"
 check "RL.GCRA key 10 60 answers 1 10 9 0 6000" answers
+doc "Tarball"
+check "The same lines a second time replace the file" not test "$(installed)" = "$file"
+check "The server still has the old one, and answers" test "$(mapped)" = "$file" -a "$(answers && echo yes)" = yes
 # The lines of INSTALL.txt are those of the document.
 while IFS= read -r line; do
-  check "INSTALL.txt has: $line" grep -qxF "  $line" packaging/INSTALL.txt
-done < <(read_file block docs/install.md Tarball 1 | tail -n +4)
+  check "INSTALL.txt has: $line" grep -qxF "$line" packaging/INSTALL.txt
+done < <(block Tarball | tail -n 3)
+check "INSTALL.txt has the line that lists what only the module knows" \
+  grep -qxF "  $(block "Remove the package" 1) /etc/valkey" packaging/INSTALL.txt
+check "README.Debian has it, too" grep -qxF "  $(block "Remove the package" 1) /etc/valkey" packaging/README.Debian
 restore
 quiet inside 'rm -r /usr/lib/redis'
 check "No file is left" same_files
@@ -235,7 +305,7 @@ files "$roots/before"
 checkout() {
   local lines
   ran+=("$1, ${2:-1}")
-  lines=$(read_file block docs/install.md "$1" "${2:-1}")
+  lines=$(block "$1" "${2:-1}")
   say "-- $1" "$lines"
   quiet inside "cd '/home/builder/my projects' && $lines" || die "docs/install.md: these lines fail."
 }
@@ -255,7 +325,8 @@ checkout "make install"
 check "There is a new file" not test "$(installed $local_library)" = "$file"
 check "The server still has the old one, and answers" test "$(mapped)" = "$file" -a "$(answers && echo yes)" = yes
 checkout "make install" 2
-quiet inside 'rm -r /etc/systemd/system/redis-server.service.d && systemctl daemon-reload'
+check "It says what to remove from the configuration" grep -q 'its commands in ACL users' "$roots/out"
+doc "A folder of your own" 2
 restore
 check "The server runs without the module" knows_nothing
 check "No file and no folder is left" same_files
@@ -325,7 +396,9 @@ steps=$(read_file docker)
 eval "$steps"
 
 # starts USER CHECK... -- COMMAND...: starts the server in the image's root as its start script does, which puts the name of the
-# server before options. CHECK is the image's health check: it must fail before the server listens, and pass afterwards.
+# server before options. CHECK is the image's health check: it must fail before the server listens, and pass afterwards. The server
+# and the check have the variables of `environment`. With a password there, the server must refuse a client that has none.
+environment=()
 starts() {
   local user=$1 checks=() reply
   shift
@@ -334,7 +407,7 @@ starts() {
     shift
   done
   shift
-  reply=$(OWN_NETWORK=yes in_root image root "
+  reply=$(OWN_NETWORK=yes in_root image root "${environment[@]}" "
     ! ${checks[*]@Q} >/dev/null 2>&1 || { echo 'the check passes without a server'; exit 1; }
     mkdir -p /data && chown $user /data && cd /data
     setpriv --reuid=$user --regid=$user --clear-groups redis-server ${*@Q} >/tmp/server.log 2>&1 &
@@ -343,6 +416,9 @@ starts() {
       [ \"\$(redis-cli PING 2>/dev/null)\" != PONG ] || break
       sleep 0.1
     done
+    if [ -n \"\${REDISCLI_AUTH:-}\" ]; then
+      env -u REDISCLI_AUTH redis-cli PING | grep -q NOAUTH || { echo 'the server needs no password'; exit 1; }
+    fi
     ${checks[*]@Q} >/dev/null || { cat /tmp/server.log; exit 1; }
     redis-cli RL.GCRA key 10 60 | xargs
     redis-cli CONFIG GET appendonly | xargs
@@ -354,11 +430,15 @@ starts() {
 check "redis-server ${default_command[*]}: RL.GCRA key 10 60 answers 1 10 9 0 6000" starts redis redis-cli -e RL.INSPECT none -- "${default_command[@]}"
 
 part "compose.yaml and packaging/kubernetes.yaml"
-values=$(read_file compose)
-eval "$values"
-# shellcheck disable=SC2154 # `values` sets these.
-check "compose.yaml: the server starts, and its health check passes then, and only then" starts redis "${check[@]}" -- "${command[@]}"
-values=$(read_file kubernetes)
+# Without a password, and with one.
+for password in '' a-long-secret; do
+  values=$(read_file compose ${password:+"$password"})
+  eval "$values"
+  # shellcheck disable=SC2154 # `values` sets these.
+  check "compose.yaml, $([ -z "$password" ] && echo without || echo with) a password: the server starts, and its health check passes then, and only then" \
+    starts redis "${check[@]}" -- "${command[@]}"
+done
+values=$(read_file kubernetes a-long-secret)
 eval "$values"
 # shellcheck disable=SC2154 # `values` sets these.
 {
@@ -370,6 +450,7 @@ eval "$values"
   rm "$roots/image/usr/lib/redis/modules/libredis_rl.so"
   check "kubernetes.yaml: the init container brings the library, the server starts, the probe passes then, and only then" \
     starts "${user[0]}" "${check[@]}" -- "${command[@]}"
+  check "kubernetes.yaml: so does the other probe" starts "${user[0]}" "${alive[@]}" -- "${command[@]}"
 }
 
 check "All commands of docs/install.md ran, or say why not" \

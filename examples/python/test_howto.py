@@ -1,4 +1,4 @@
-"""Runs the programs in docs/howto.md. Only the address of the server is replaced."""
+"""Runs the programs in docs/howto.md, and the failover of docs/operations.md. Only the addresses of the servers are replaced."""
 
 import asyncio
 import concurrent.futures
@@ -9,16 +9,19 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import httpx
 import pytest
 import redis
 from fastapi.testclient import TestClient
+from redis.sentinel import Sentinel
 
 from conftest import MODULE, eventually, free_ports, inspect, is_up
-from test_readme import programs, run
+from test_readme import ROOT, programs, run
 
 FLASK, FASTAPI, PARTNER, SENTINEL = programs("docs/howto.md")
+[FAILOVER] = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
 
 
 def started(folder, program, socket):
@@ -171,6 +174,15 @@ def test_behind_sentinel(tmp_path, sentinel_port):
     names = run(tmp_path, SENTINEL, "26379", str(sentinel))
     assert [names["take"]("key")[2] for _ in range(8)] == [9, 8, 7, 6, 5, 4, 3, 2]
     old, new = (redis.Redis(port=port) for port in (primary, replica))
+    # A primary with too few replicas refuses to grant. Errors of another kind are those of the program.
+    old.config_set("min-replicas-to-write", 2)
+    with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
+        names["client"].execute_command("RL.GCRA", "key", 10, 60)
+    assert names["take"]("key") is None
+    old.config_set("min-replicas-to-write", 0)
+    old.lpush("list", "element")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        names["take"]("list")
     eventually(lambda: inspect(new, "key") and old.dump("key") == new.dump("key"))
     process.kill()
     process.wait()
@@ -179,3 +191,59 @@ def test_behind_sentinel(tmp_path, sentinel_port):
     eventually(lambda: (reply := names["take"]("key")) is not None and reply[1] == 10 and reply[2] < 9, 60)
     assert new.role()[0] == b"master"
     names["client"].close()
+
+
+LIMIT = 10_000_000
+
+
+class Caller(threading.Thread):
+    """Calls a limiter through a sentinel, one call after the other, until `ended` is set. Counts what is granted."""
+
+    def __init__(self, sentinel, ended):
+        super().__init__()
+        self.client = Sentinel([("127.0.0.1", sentinel)], socket_timeout=1).master_for("mymaster", socket_timeout=1, retry=None)
+        self.ended, self.granted, self.unknown, self.failure = ended, 0, 0, None
+
+    def run(self):
+        try:
+            while not self.ended.is_set():
+                try:
+                    self.granted += self.client.execute_command("RL.FIXED", "key", LIMIT, "1d")[0]
+                except (redis.ConnectionError, redis.TimeoutError):
+                    # The server may have executed the call.
+                    self.unknown += 1
+                    self.ended.wait(0.01)
+                except redis.ReadOnlyError:
+                    self.ended.wait(0.01)
+        except Exception as failure:
+            self.failure = failure
+        finally:
+            self.client.close()
+
+
+def test_a_planned_failover_loses_no_grant(tmp_path, sentinel_port):
+    sentinel, _, primary, replica = sentinel_port
+    old, new = (redis.Redis(port=port) for port in (primary, replica))
+    ended = threading.Event()
+    callers = [Caller(sentinel, ended) for _ in range(4)]
+    granted = lambda: sum(caller.granted for caller in callers)
+    try:
+        for caller in callers:
+            caller.start()
+        eventually(lambda: granted() > 1000, 60)
+        lines = FAILOVER.replace("26379", str(sentinel)).replace("6379", str(primary))
+        assert FAILOVER.count("26379") == 1 and FAILOVER.count(" 6379") == 1
+        printed = subprocess.check_output(["bash", "-euc", lines], text=True).split()
+        # The replies to MULTI and to what follows; WAIT says that the replica has everything.
+        assert printed == ["OK", "QUEUED", "QUEUED", "0", "OK", "1", "OK"]
+        eventually(lambda: new.role()[0] == b"master", 60)
+        before = granted()
+        eventually(lambda: granted() > before + 1000, 60)
+    finally:
+        ended.set()
+        for caller in callers:
+            caller.join()
+    assert [caller.failure for caller in callers] == [None] * len(callers)
+    used = LIMIT - new.execute_command("RL.PEEK", "FIXED", "key", LIMIT, "1d")[2]
+    assert granted() <= used <= granted() + sum(caller.unknown for caller in callers)
+    eventually(lambda: old.role()[0] == b"slave", 60)

@@ -29,9 +29,10 @@ def test_the_files_are_copied_to_where_the_settings_expect_them(tmp_path):
     subprocess.run(["bash", "-euc", there], cwd=ROOT, env=os.environ | {"there": str(tmp_path)}, check=True)
     script = environment_of_exporter()["REDIS_EXPORTER_SCRIPT"]
     assert (tmp_path / script.lstrip("/")).read_text() == (FILES / "redis-rl.lua").read_text()
-    # Prometheus reads the rules from the folder of its configuration.
-    for name in ("prometheus.yml", "redis-rl-rules.yml"):
-        assert (tmp_path / "etc/prometheus" / name).read_text() == (FILES / name).read_text()
+    # Prometheus reads the rules from the folder of its configuration. That file itself belongs to the operator.
+    name = "redis-rl-rules.yml"
+    assert (tmp_path / "etc/prometheus" / name).read_text() == (FILES / name).read_text()
+    assert not (tmp_path / "etc/prometheus/prometheus.yml").exists()
     assert (tmp_path / "etc/default/prometheus-redis-exporter").stat().st_mode & 0o777 == 0o640
 
 

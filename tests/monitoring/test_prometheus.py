@@ -71,9 +71,52 @@ def test_the_dashboard_can_be_imported():
         references = [target["refId"] for target in panel["targets"]]
         assert len(set(references)) == len(references)
         for target in panel["targets"]:
+            # Also with all servers chosen, the dashboard shows those of its job only.
+            assert target["expr"].count('{job="redis-rl"') == target["expr"].count("{") > 0
             assert set(re.findall(r"\$([a-zA-Z_]+)", target["expr"])) <= {"instance", "__rate_interval"}
+    assert '{job="redis-rl"' in variables["instance"]["query"]["query"]
+    assert variables["instance"]["definition"] == variables["instance"]["query"]["query"]
     used = {name for name in variables if f"${name}" in json.dumps(panels) or f"${{{name}}}" in json.dumps(panels)}
     assert used == variables.keys()
+
+
+def test_the_dashboard_counts_the_first_error_of_a_kind(tmp_path):
+    """The server shows a kind of error only once it has occurred, so its first value is already an error."""
+    title = lambda panel: panel["title"]
+    [recent] = [panel["targets"][0]["expr"] for panel in DASHBOARD["panels"] if title(panel) == "Errors in 5 minutes"]
+    [by_kind] = [panel["targets"][0]["expr"] for panel in DASHBOARD["panels"] if title(panel) == "Errors per second"]
+    others = {"job": "redis-rl", "instance": "b"}
+    errors = lambda kind, values, **labels: {
+        "series": "redis_errors_total" + selector({"job": "redis-rl", "instance": "a", "err": kind} | labels), "values": values
+    }  # fmt: skip
+    selector = lambda labels: "{" + ", ".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
+    up = lambda labels, values: {"series": "redis_up" + selector(labels), "values": values}
+    series = [
+        up({"job": "redis-rl", "instance": "a"}, "1x40"),
+        # The first three errors come after ten minutes. This kind does not occur again.
+        errors("OOM", "_x10 3x30"),
+        # An old kind grows by one a minute; it is not one that the first panel counts.
+        errors("ERR", "5+1x40"),
+        # The server b is new after ten minutes: nobody knows when its errors came. Another job has the same server.
+        up(others, "_x10 1x30"),
+        errors("OOM", "_x10 7x30", instance="b"),
+        errors("OOM", "_x10 9x30", job="other"),
+    ]
+    shown = lambda labels, value: {"labels": selector(labels) if labels else "", "value": value}
+    chosen = lambda expression: expression.replace("$instance", ".*")
+    expected = [
+        (recent, "9m", [shown({}, 0)]),
+        (recent, "10m", [shown({}, 3)]),
+        (recent, "14m", [shown({}, 3)]),
+        (recent, "16m", [shown({}, 0)]),
+        (by_kind, "9m", [shown({"err": "ERR"}, 5 / 300)]),
+        (by_kind, "12m", [shown({"err": "ERR"}, 5 / 300), shown({"err": "OOM"}, 3 / 300)]),
+        (by_kind, "16m", [shown({"err": "ERR"}, 5 / 300), shown({"err": "OOM"}, 0)]),
+    ]
+    cases = [{"expr": chosen(expression), "eval_time": at, "exp_samples": samples} for expression, at, samples in expected]
+    tests = {"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": cases}]}
+    (tmp_path / "cases.yml").write_text(json.dumps(tests))
+    promtool("test", "rules", tmp_path / "cases.yml")
 
 
 class Load:

@@ -28,5 +28,6 @@ mod shortcuts;
 mod throttle;
 mod throttle_clients;
 mod until;
+mod upgrades;
 mod waiting;
 mod worker;

@@ -230,8 +230,9 @@ fn lines_for_a_shell_run() {
 }
 
 /// The documents whose blocks in these languages another test extracts and runs, and the file of that test.
-const EXTRACTED: [(&str, &[&str], &str); 8] = [
+const EXTRACTED: [(&str, &[&str], &str); 9] = [
     ("docs/howto.md", &["python"], "examples/python/test_howto.py"),
+    ("docs/operations.md", &["bash"], "examples/python/test_howto.py"),
     ("docs/clients.md", &["python"], "examples/python/test_readme.py"),
     ("docs/clients.md", &["js"], "examples/node/test/cluster.test.mjs"),
     ("docs/install.md", &["bash"], "scripts/packages.sh"),

@@ -75,9 +75,18 @@ impl Server {
 
     /// Starts a server whose options keep it from starting, and returns its log. Panics if the server does start.
     pub fn refusing(options: &[&str]) -> String {
+        Self::refusal(true, options)
+    }
+
+    /// As [`Self::refusing`], without the module.
+    pub fn refusing_without_module(options: &[&str]) -> String {
+        Self::refusal(false, options)
+    }
+
+    fn refusal(module: bool, options: &[&str]) -> String {
         let dir = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();
-        let mut child = Self::spawn(dir.path(), &server_program(), 0, &options, true);
+        let mut child = Self::spawn(dir.path(), &server_program(), 0, &options, module);
         let start = Instant::now();
         while child.try_wait().expect("the server's state").is_none() {
             if start.elapsed() > DEADLINE {

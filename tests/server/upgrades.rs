@@ -1,0 +1,169 @@
+//! The lines of docs/operations.md that exchange the module in a running server, and the users that it describes.
+
+use std::time::Duration;
+
+use redis::{Connection, Value};
+use support::{call, command, error, held, limit, server_program, wait_for, Load, Resp, Server};
+
+const MODULE: &str = "/usr/lib/redis/modules/libredis_rl.so";
+
+fn document(name: &str) -> String {
+    std::fs::read_to_string(support::root().join("docs").join(name)).expect("the document")
+}
+
+/// The lines in a document that exchange the modules, without those for the shell.
+fn upgrade(document: &str) -> Vec<String> {
+    let (_, rest) = document.split_once("redis-cli <<'EOF'\nCLIENT PAUSE").expect("the lines");
+    let (lines, _) = rest.split_once("\nEOF\n").expect("their end");
+    let module = support::module().display().to_string();
+    format!("CLIENT PAUSE{lines}").replace(MODULE, &module).lines().map(Into::into).collect()
+}
+
+/// The rules of a user that docs/operations.md shows: the name, and the words after it.
+fn users() -> Vec<(String, String)> {
+    let document = document("operations.md");
+    let lines = document.lines().filter_map(|line| line.strip_prefix("user "));
+    lines.map(|line| line.split_once(' ').expect("rules")).map(|(name, rules)| (name.into(), rules.into())).collect()
+}
+
+/// A client that sends this call again and again, until the load ends, and connects again whenever its connection is closed.
+/// Replies that are errors do not stop it.
+fn calls_and_reconnects(server: &Server, load: &Load, resp: Resp, first: &str, again: &[&str]) {
+    while load.goes_on() {
+        let Ok(mut client) = server.try_client(resp) else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        // The reply to SUBSCRIBE is a message, which the client passes over.
+        let mut is_open = first.is_empty() || client.send_packed_command(&command(first).get_packed_command()).is_ok();
+        while is_open && load.goes_on() {
+            let mut ends = |words: &&str| command(words).query::<Value>(&mut client).is_err_and(|error| error.is_io_error());
+            is_open = !again.iter().any(|words| ends(&words));
+        }
+    }
+}
+
+#[test]
+fn the_module_is_exchanged_while_clients_wait_and_reconnect() {
+    const WAITING: i64 = 20;
+    let lines = upgrade(&document("operations.md"));
+    assert_eq!(lines.iter().filter(|line| line.starts_with("MODULE ")).count(), 2);
+    let mut server = Server::start();
+    let mut operator = server.client();
+    let load = Load::default();
+    limit(&mut operator, "RL.GCRA kept 10 1d COST 4");
+    let (block, queued) = (["RL.GCRA key 1 1d BLOCK 1d"], ["MULTI", "RL.GCRA busy 1000000 1", "EXEC"]);
+    std::thread::scope(|scope| {
+        for _ in 1..WAITING {
+            scope.spawn(|| calls_and_reconnects(&server, &load, Resp::Two, "", &block));
+        }
+        // The server counts a client with a subscription as one of another type.
+        scope.spawn(|| calls_and_reconnects(&server, &load, Resp::Three, "SUBSCRIBE channel", &block));
+        for _ in 0..4 {
+            scope.spawn(|| calls_and_reconnects(&server, &load, Resp::Two, "", &queued));
+        }
+        let _ended = server.killed_at_the_end();
+        let _end = load.ends_here();
+        for round in 1..=10 {
+            wait_for("the clients to wait", || held(&mut operator) == WAITING);
+            let replies: Vec<Value> = lines.iter().map(|line| call(&mut operator, line)).collect();
+            let Some(Value::Array(replies)) = replies.last() else { panic!("{replies:?}") };
+            assert_eq!(replies[2..], [Value::Okay, Value::Okay, Value::Okay], "round {round}: {replies:?}");
+            call::<String>(&mut operator, "CLIENT LIST");
+            assert_eq!(limit(&mut operator, "RL.PEEK GCRA kept 10 1d")[2], 6);
+        }
+        // The counter-check: without the lines before the transaction, the waits prevent it.
+        wait_for("the clients to wait", || held(&mut operator) == WAITING);
+        let transaction = lines.iter().skip_while(|line| *line != "MULTI");
+        let replies: Vec<String> =
+            transaction.map(|line| format!("{:?}", command(line).query::<Value>(&mut operator))).collect();
+        assert!(replies.last().expect("a reply").contains("blocked clients"), "{replies:?}");
+        assert_eq!(limit(&mut operator, "RL.PEEK GCRA kept 10 1d")[2], 6, "the old module is still loaded");
+    });
+    wait_for("the server to end", || !server.is_alive());
+}
+
+#[test]
+fn both_documents_exchange_modules_by_the_same_lines() {
+    let of_migrating = upgrade(&document("migrating.md"));
+    let renamed: Vec<String> = of_migrating.iter().map(|line| line.replace("UNLOAD redis-cell", "UNLOAD rl")).collect();
+    assert_eq!(renamed, upgrade(&document("operations.md")));
+}
+
+#[test]
+fn an_exchange_resets_the_settings_unless_it_names_them() {
+    let server = Server::with(&["--rl.top-keys", "64", "--rl.compat", "none"]);
+    let mut client = server.client();
+    let settings = |client: &mut Connection| {
+        ["rl.top-keys", "rl.compat"].map(|name| call::<Vec<String>>(client, &format!("CONFIG GET {name}")).remove(1))
+    };
+    assert_eq!(settings(&mut client), ["64", "none"]);
+    call::<()>(&mut client, "MODULE UNLOAD rl");
+    call::<()>(&mut client, &format!("MODULE LOAD {}", support::module().display()));
+    assert_eq!(settings(&mut client), ["128", "cl.throttle"]);
+    call::<()>(&mut client, "MODULE UNLOAD rl");
+    let document = document("operations.md");
+    let (_, rest) = document.split_once("`MODULE LOADEX ").expect("the line");
+    let (line, _) = rest.split_once('`').expect("its end");
+    call::<()>(&mut client, &format!("MODULE LOADEX {}", line.replace(MODULE, &support::module().display().to_string())));
+    assert_eq!(settings(&mut client), ["256", "none"]);
+}
+
+#[test]
+fn an_operator_sees_who_is_limited_and_who_waits_and_changes_nothing() {
+    let server = Server::start();
+    let mut owner = server.client();
+    for (name, rules) in users() {
+        call::<()>(&mut owner, &format!("ACL SETUSER {name} {rules}"));
+    }
+    let mut client = server.client();
+    call::<()>(&mut client, "AUTH operator a-third-secret");
+    for words in ["RL.TOP", "CLIENT LIST", "CLIENT UNBLOCK 0", "RL.INSPECT limit:a", "RL.PEEK GCRA limit:a 1 1", "INFO rl"] {
+        call::<Value>(&mut client, words);
+    }
+    for words in
+        ["RL.GCRA limit:a 1 1", "RL.INSPECT other", "CLIENT KILL ID 1000", "CONFIG GET *", "GET limit:a", "FLUSHALL"]
+    {
+        assert!(error(&mut client, &command(words)).contains("NOPERM"), "{words}");
+    }
+}
+
+/// The line that looks for users whose rules name the module's commands, of a document.
+fn search(document: &str) -> &str {
+    document.lines().find(|line| line.starts_with("redis-cli ACL LIST |")).expect("the line")
+}
+
+#[test]
+fn users_that_forbid_an_upgrade_are_found() {
+    let document = document("operations.md");
+    let server = Server::with(&["--rl.compat", "cl.throttle gcra"]);
+    let mut client = server.client();
+    let cli = format!("{} -s {}", support::cli_program(), server.socket().display());
+    let found = || {
+        let output =
+            std::process::Command::new("bash").args(["-euc", &search(&document).replace("redis-cli", &cli)]).output();
+        let text = String::from_utf8(output.expect("bash runs").stdout).expect("text");
+        !text.starts_with("No user")
+    };
+    // Names, passwords and keys that look like commands do not matter.
+    call::<()>(&mut client, "ACL SETUSER rl.gcra on >cl.x ~rl.* ~gcra:* +@all");
+    assert!(!found());
+    let shown = users();
+    assert_eq!(shown.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["app", "dashboard", "operator"]);
+    for rules in shown.iter().map(|(_, rules)| &**rules).chain(["+rl.gcra", "+@all -rl.top", "+cl.throttle", "+gcra"]) {
+        call::<()>(&mut client, &format!("ACL SETUSER someone reset {rules}"));
+        assert!(found(), "{rules}");
+    }
+    call::<()>(&mut client, "ACL DELUSER someone");
+    assert!(!found());
+}
+
+#[test]
+fn a_server_whose_users_name_the_commands_needs_the_module() {
+    for (name, rules) in users() {
+        let options: Vec<&str> = ["--user", &name].into_iter().chain(rules.split(' ')).collect();
+        let log = Server::refusing_without_module(&options);
+        assert!(log.contains("Error loading ACL rule '+rl.") && log.contains("Critical error while loading ACLs"), "{log}");
+        Server::of(&server_program(), true, &options);
+    }
+}

@@ -1,6 +1,7 @@
 """Runs the programs in docs/languages.md against a server with the module, and checks their output and the server's state.
 
-Only the port, 6379, is replaced. Go and PHP programs get the lines around them that the document leaves out.
+The port, 6379, is replaced, and the folder of Predis. The short time-outs are made longer, except where they are tested: on a
+busy machine a reply may take longer. Go and PHP programs get the lines around them that the document leaves out.
 """
 
 import os
@@ -30,8 +31,8 @@ CLIENTS = {
     "redis-py": ("python", "redis.exceptions.ResponseError", "redis.exceptions.ReadOnlyError"),
     "redis-rb": ("ruby", "Redis::CommandError", "Redis::CommandError"),
 }
-# What the document gives each client, for a call, a call with several limits, and a wait.
-KINDS = ("call", "all", "wait")
+# What the document gives each client, for a call, a call with several limits, a wait, and a lease.
+KINDS = ("call", "all", "wait", "lease")
 
 # Long enough for a program to start, also on a busy machine.
 PATIENCE_S = 120
@@ -50,7 +51,18 @@ TIMEOUTS = {
     "redis-rb": (", read_timeout: 35", ""),
 }
 
-GO_PACKAGES = ("fmt", "log", "time", "github.com/gomodule/redigo/redis")
+# The short time-outs of requests, and longer ones.
+SHORT = {
+    "go": (("200 * time.Millisecond", "200 * time.Second"), ("200*time.Millisecond", "200*time.Second")),
+    "js": (("commandTimeout: 200", "commandTimeout: 200_000"), ("pause(200,", "pause(200_000,"), ("hold(200,", "hold(200_000,")),  # fmt: skip
+    "php": ((" 0.2", " 200"), ("(0.2", "(200")),
+    "python": (("timeout=0.2", "timeout=200"),),
+    "ruby": (("timeout: 0.2", "timeout: 200"),),
+}
+# How long the server delays calls in the test of the short time-outs. It is longer than a program may take.
+DELAY_S = 2 * PATIENCE_S
+
+GO_PACKAGES = ("crypto/rand", "fmt", "log", "time", "github.com/gomodule/redigo/redis")
 
 
 def blocks():
@@ -77,11 +89,15 @@ PROGRAMS = programs()
 class Program:
     """A program of the document that can be started, on this port. `change` replaces text in it."""
 
-    def __init__(self, folder, client, kind, port, change=()):
+    def __init__(self, folder, client, kind, port, change=(), hurried=False):
         language, *_ = CLIENTS[client]
         text = PROGRAMS[client][kind]
         assert "6379" in text
-        for here, there in (("6379", str(port)), *change):
+        replaced = [("6379", str(port)), *change]
+        replaced += [("'vendor/autoload.php'", "'Predis/autoload.php'")] if client == "Predis" else []
+        short = [(here, there) for here, there in SHORT[language] if here in text]
+        assert bool(short) == (kind in ("call", "lease")), f"the short time-outs of {client} in its {kind}"
+        for here, there in replaced if hurried else [*replaced, *short]:
             assert here in text, f"{client} has no {here} in its {kind}"
             text = text.replace(here, there)
         self.environment = dict(os.environ)
@@ -106,7 +122,7 @@ class Program:
 
     def _php(self, folder, text, client, kind):
         file = folder / "program.php"
-        file.write_text(("<?php\nrequire 'Predis/autoload.php';\n" if client == "Predis" else "<?php\n") + text)
+        file.write_text("<?php\n" + text)
         short = ["-d", f"default_socket_timeout={PHP_TIMEOUT_S}"] if kind == "wait" else []
         return ["php", *short, "-d", "display_errors=stderr", file]
 
@@ -121,12 +137,12 @@ class Program:
         return ["ruby", file]
 
     def start(self):
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(list(map(str, self.command)), env=self.environment, **pipes)
         return self
 
     def end(self):
-        """Waits for its end. Returns its lines, its error output and its exit status."""
+        """Ends its input and waits for its end. Returns its lines, its error output and its exit status."""
         output, errors = self.process.communicate(timeout=PATIENCE_S)
         return output.splitlines(), errors, self.process.returncode
 
@@ -152,10 +168,10 @@ def make(server, tmp_path):
     admin.flushall()
     made = []
 
-    def make(client, kind, change=()):
+    def make(client, kind, change=(), **options):
         folder = tmp_path / f"{len(made)}"
         folder.mkdir()
-        made.append(Program(folder, client, kind, port, change))
+        made.append(Program(folder, client, kind, port, change, **options))
         return made[-1]
 
     yield make
@@ -199,6 +215,59 @@ def test_a_call_is_granted_and_then_denied(server, make, client):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+def test_a_limit_of_0_gives_no_time_for_a_retry(make, client):
+    ten, none = ("'10', '60'", "'0', '60'") if client == "node-redis" else ("10, 60", "0, 60")
+    lines = run(make(client, "call", [(ten, none)]))
+    assert lines == ["granted 0, limit 0, remaining 0, reset in 0 ms", "429, and a retry is never granted"]
+
+
+# What the clients say after a time-out. Two of them name no reason.
+TIMED_OUT = {
+    "redigo": "i/o timeout",
+    "ioredis": "Command timed out",
+    "node-redis": "timed out",
+    "phpredis": "socket error on read socket",
+    "Predis": "Error while reading line from the server",
+    "redis-py": "Timeout reading from",
+    "redis-rb": "Redis::TimeoutError",
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_request_gives_up_after_its_short_time_out(server, make, client):
+    admin, _ = server
+    before = admin.info("stats")
+    admin.client_pause(DELAY_S * 1000, all=False)
+    try:
+        paused = admin.time()[0]
+        lines, errors, status = make(client, "call", hurried=True).start().end()
+        assert lines == [] and status != 0
+        assert TIMED_OUT[client] in errors
+        assert admin.time()[0] < paused + DELAY_S, "the pause had ended"
+    finally:
+        admin.client_unpause()
+    assert before["total_connections_received"] < admin.info("stats")["total_connections_received"], "it was connected"
+    eventually(lambda: len(admin.client_list()) == 1)
+    assert not admin.exists("user:42"), "a call whose connection was closed in the pause is not executed"
+
+
+PREFIXES = {
+    "phpredis": ("$reply = ", "$redis->setOption(Redis::OPT_PREFIX, 'app:');\n$reply = "),
+    "Predis": ("Client($server)", "Client($server, ['prefix' => 'app:'])"),
+}
+
+
+@pytest.mark.parametrize("client", PREFIXES)
+def test_php_adds_no_prefix_to_the_key(server, make, client):
+    admin, _ = server
+    run(make(client, "call", [PREFIXES[client]]))
+    assert admin.keys() == ["user:42"]
+    admin.flushall()
+    run(make(client, "call", [("user:42", "app:user:42")]))
+    assert admin.keys() == ["app:user:42"]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 def test_several_limits(server, make, client):
     admin, _ = server
     program = make(client, "all")
@@ -220,7 +289,7 @@ def failed(program, kind, type_name):
 def test_an_error_is_no_denial(server, make, client):
     admin, port = server
     _, wrong_type, read_only = CLIENTS[client]
-    for kind, keys in (("call", ["user:42"]), ("all", ["{user:42}:day"]), ("wait", ["partner-api"])):
+    for kind, keys in (("call", ["user:42"]), ("all", ["{user:42}:day"]), ("wait", ["partner-api"]), ("lease", ["converters"])):
         for key in keys:
             admin.rpush(key, "a list")
         failed(make(client, kind), "WRONGTYPE", wrong_type)
@@ -268,7 +337,7 @@ def test_a_wait_is_longer_than_the_default_time_out_and_is_charged_once(server, 
     forced = after["rl_gcra_granted"] - before["rl_gcra_granted"]
     admin.delete("partner-api")
     lines, errors, status = wait.end()
-    assert (lines, errors, status) == (["granted 1, wait 0 ms"], "", 0)
+    assert (lines, errors, status) == (["our turn"], "", 0)
     assert inspect(admin, "partner-api")["used"] == 1
     after = counts(admin)
     changed = {name: after[name] - before[name] for name in after if name != "rl_version" and after[name] != before[name]}
@@ -308,7 +377,76 @@ def test_a_wait_that_ends_in_a_denial(server, make, client):
     admin, _ = server
     # The next unit is free after 60 seconds at least, so the call is denied at once.
     admin.execute_command("RL.GCRA", "partner-api", 5, 60, "FORCE", 20)
-    assert re.fullmatch(r"granted 0, wait \d{6} ms", *run(make(client, "wait")))
+    assert re.fullmatch(r"denied, wait_ms \d{6}", *run(make(client, "wait")))
+
+
+PAGES = ["page 1", "page 2", "page 3"]
+# The text in the programs after which a lease is renewed, and text with which it is renewed after each page.
+RENEWS = {
+    "redigo": ("> 10*time.Second", "> 0"),
+    "ioredis": ("<= 10_000", "< 0"),
+    "node-redis": ("> 10_000", ">= 0"),
+    "phpredis": ("> 10 ?", "> 0 ?"),
+    "Predis": ("> 10 ?", "> 0 ?"),
+    "redis-py": ("> 10:", "> 0:"),
+    "redis-rb": ("<= 10", "< 0"),
+}
+# The step of the work, and one that waits until the test lets it go on.
+STEPS = {
+    "go": ('fmt.Println("page", page)', 'fmt.Println("page", page); fmt.Scanln()'),
+    "js": ("console.log(`page ${page}`);", "console.log(`page ${page}`); readFileSync(0);"),
+    "php": ('echo "page $page\\n";', 'echo "page $page\\n"; fgets(STDIN);'),
+    "python": ('print(f"page {page}")', 'print(f"page {page}", flush=True); open(0).read()'),
+    "ruby": ('puts "page #{page}"', 'puts "page #{page}"; $stdout.flush; gets'),
+}
+
+
+def granted_leases(admin):
+    return counts(admin)["rl_lease_granted"]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_lease_is_taken_renewed_and_released(server, make, client):
+    admin, _ = server
+    before = counts(admin)
+    assert run(make(client, "lease")) == PAGES
+    assert granted_leases(admin) == before["rl_lease_granted"] + 1
+    assert run(make(client, "lease", [RENEWS[client]])) == PAGES
+    assert granted_leases(admin) == before["rl_lease_granted"] + 1 + 1 + len(PAGES)
+    after = counts(admin)
+    assert after["rl_released"] == before["rl_released"] + 2
+    assert after["rl_lease_denied"] == before["rl_lease_denied"]
+    assert not admin.exists("converters")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_lease_is_waited_for_in_line(server, make, client):
+    admin, _ = server
+    admin.execute_command("RL.LEASE", "converters", 4, 3600, "ID", "another", "COST", 4)
+    program = make(client, "lease").start()
+    eventually(lambda: counts(admin)["rl_waiting_clients"] == 1, PATIENCE_S)
+    admin.execute_command("RL.RELEASE", "converters", "another")
+    lines, errors, status = program.end()
+    assert (lines, errors, status) == (PAGES, "", 0)
+    # More than the limit is never granted, so the call does not wait.
+    four, none = ("'4', '30'", "'0', '30'") if client == "node-redis" else ("4, 30", "0, 30")
+    lines, errors, status = make(client, "lease", [(four, none)]).start().end()
+    assert lines == [] and status != 0 and "no lease" in errors
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_work_ends_when_the_lease_is_lost(server, make, client):
+    admin, _ = server
+    language, *_ = CLIENTS[client]
+    change = [RENEWS[client], STEPS[language]]
+    if language == "js":
+        change.append(("import { randomUUID }", "import { readFileSync } from 'node:fs';\nimport { randomUUID }"))
+    program = make(client, "lease", change).start()
+    eventually(lambda: admin.exists("converters"), PATIENCE_S)
+    admin.delete("converters")
+    lines, errors, status = program.end()
+    assert lines == PAGES[:1] and status != 0 and "no lease" in errors
+    assert not admin.exists("converters"), "a lost lease is not taken again"
 
 
 def test_a_call_over_a_plain_connection(server):

@@ -2,7 +2,11 @@
 
 import contextlib
 import logging
+import os
 import pathlib
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -10,10 +14,11 @@ import threading
 import pytest
 import redis
 
-from central_limits import CentralLimits
+from central_limits import CentralLimits, text_of
 from conftest import eventually, free_ports, inspect, running_server, server_s
 
 DEFAULTS = {"api": "GCRA 10 1m"}
+OPERATIONS = pathlib.Path(__file__).resolve().parents[2] / "docs/operations.md"
 
 
 @pytest.fixture(params=[False, True], ids=["bytes", "text"])
@@ -114,6 +119,50 @@ def test_the_rights_that_a_process_needs(client, caplog):
             app.hset("limits", "api", "GCRA 1000 1")
     client.acl_deluser("app")
     assert errors(caplog) == []
+
+
+def check_and_set(socket, policy):
+    """Runs the lines with which docs/operations.md changes a policy, with the rights that it names for operators."""
+    text = OPERATIONS.read_text()
+    [lines] = re.findall(r"^(policy='.*'\nredis-cli -e RL\.PEEK .*\n)", text, re.MULTILINE)
+    shown = "policy='GCRA 200 1 BURST 20'"
+    assert shown in lines
+    client = shutil.which("redis-cli") or shutil.which("valkey-cli")
+    command = f"{shlex.quote(client)} -s {shlex.quote(socket)} --user operator"
+    script = f"redis-cli() {{ {command} \"$@\"; }}\n" + lines.replace(shown, f"policy={shlex.quote(policy)}")
+    environment = {**os.environ, "REDISCLI_AUTH": "secret"}
+    return subprocess.run(["bash", "-eu", "-c", script], capture_output=True, text=True, env=environment, timeout=60)
+
+
+def test_an_operator_checks_a_policy_and_sets_it(client, socket, limits):
+    rights = "+hset +hgetall +rl.peek ~limits"
+    text = " ".join(OPERATIONS.read_text().split())
+    assert f"Operators need `{rights}`, and `%R~limit:*` for the check" in text
+    client.execute_command("ACL", "SETUSER", "operator", "reset", "on", ">secret", *rights.split(), "%R~limit:*")
+    try:
+        for policy in ("GCRA 200 1 BURST 20", "FIXED 5 1d", "GCRA 0 1"):
+            done = check_and_set(socket, policy)
+            assert done.returncode == 0, done
+            assert text_of(client.hget("limits", "api")) == policy
+            limits.take("api", "user:42")
+            assert limits.policies["api"] == policy.split()
+        # What a process refuses is not set.
+        for policy in ("GCRA 200 1 COST 5", "GCRA 200 1 BRUST 20", "GCRA 200", "GCRA 200 1 BLOCK 5", "TOKENS 1 1"):
+            assert check_and_set(socket, policy).returncode != 0, policy
+            assert text_of(client.hget("limits", "api")) == "GCRA 0 1"
+            assert limits._error_in("api", policy.split())
+        # Except a lease, as the document says.
+        assert check_and_set(socket, "LEASE 4 30").returncode == 0
+        assert limits._error_in("api", ["LEASE", "4", "30"])
+        # Each of the rights is needed.
+        for right in ("-hset", "-rl.peek", "resetkeys"):
+            client.execute_command("ACL", "SETUSER", "operator", right)
+            done = check_and_set(socket, "GCRA 7 1")
+            assert "NOPERM" in done.stdout + done.stderr
+            assert text_of(client.hget("limits", "api")) == "LEASE 4 30"
+            client.execute_command("ACL", "SETUSER", "operator", *rights.split(), "%R~limit:*")
+    finally:
+        client.acl_deluser("operator")
 
 
 def test_without_a_server(dead_socket, caplog):

@@ -152,6 +152,20 @@ def test_the_central_limits(tmp_path, socket):
     names["client"].close()
 
 
+DENIALS = [("GCRA 0 1", r"All calls are refused now\.\n"), ("GCRA 1 1h", r"Try again in 3\d{3}\.?\d* seconds\.\n")]
+
+
+@pytest.mark.parametrize("policy, said", DENIALS)
+def test_the_central_limits_say_when_to_try_again(tmp_path, socket, capsys, policy, said):
+    with redis.Redis(unix_socket_path=socket) as admin:
+        admin.hset("limits", "api", policy)
+        admin.execute_command("RL.GCRA", "limit:api:gcra:user:42", 1, "1h")
+    program = CENTRAL.replace("socket_timeout=0.2", "socket_timeout=20")
+    names = run(tmp_path, program, "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}, ")
+    names["client"].close()
+    assert re.fullmatch(said, capsys.readouterr().out)
+
+
 def test_the_wait(tmp_path, socket):
     names = run(tmp_path, WAIT, "redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}, ")
     assert (names["granted"], names["limit"], names["remaining"]) == (1, 5, 4)

@@ -117,8 +117,23 @@ test('the calendar', async () => {
   assert.deepEqual([granted, remaining], [1, 9999]);
 });
 
-test('the central limits', async () => {
-  const { granted, remaining, redis } = await run(central, /if \(!granted\).*/, 'export { granted, remaining, redis };');
-  redis.disconnect();
-  assert.deepEqual([granted, remaining], [1, 19]);
+test('the central limits', async (t) => {
+  const printed = t.mock.method(console, 'log', () => {}).mock;
+  const exported = [/$/, '\nexport { granted, remaining, redis };\n'];
+  const { granted, remaining, redis } = await run(central, ...exported);
+  try {
+    assert.deepEqual([granted, remaining], [1, 19]);
+    assert.equal(printed.callCount(), 0);
+    const denials = { 'GCRA 0 1': /^All calls are refused now\.$/, 'GCRA 1 1h': /^Try again in \d{4,}(\.\d+)? seconds\.$/ };
+    for (const [policy, said] of Object.entries(denials)) {
+      await redis.hset('limits', 'api', policy);
+      await redis.call('RL.GCRA', 'limit:api:gcra:user:42', 1, '1h', 'FORCE', 1);
+      printed.resetCalls();
+      (await run(central, ...exported)).redis.disconnect();
+      assert.equal(printed.callCount(), 1);
+      assert.match(printed.calls[0].arguments[0], said);
+    }
+  } finally {
+    redis.disconnect();
+  }
 });

@@ -133,14 +133,16 @@ quiet() { "$@" >"$roots/out" 2>&1 || { cat "$roots/out" >&2; return 1; }; }
 # The Nth bash block below a heading of docs/install.md. It names the files of amd64.
 block() { read_file block docs/install.md "$1" "${2:-1}" | sed "s/_amd64\.deb/_$arch.deb/; s/-linux-x86_64/-linux-$machine/"; }
 
-# doc HEADING [N]: runs it.
+# doc HEADING [N]: runs it, in the folder `work` of that root if this variable is set.
 ran=()
+work=
 doc() {
-  local lines
+  local lines enter=
   ran+=("$1, ${2:-1}")
   lines=$(block "$1" "${2:-1}")
   say "-- $1" "$lines"
-  quiet inside "$lines" || die "docs/install.md: these lines fail."
+  [ -z "$work" ] || enter="cd '$work' && "
+  quiet inside "$enter$lines" || die "docs/install.md: these lines fail."
 }
 # shellcheck disable=SC2016 # The inner shell fills this in.
 answers() { [ "$(inside 'redis-cli RL.GCRA check:$(date +%N) 10 60' | xargs)" = "1 10 9 0 6000" ]; }
@@ -301,14 +303,7 @@ mkdir -p "$roots/debian/home/builder/my projects/target/release"
 cp -p "$module" "$roots/debian/home/builder/my projects/target/release/"
 quiet inside 'chown -R builder: /home/builder'
 files "$roots/before"
-# Its lines run in the checkout.
-checkout() {
-  local lines
-  ran+=("$1, ${2:-1}")
-  lines=$(block "$1" "${2:-1}")
-  say "-- $1" "$lines"
-  quiet inside "cd '/home/builder/my projects' && $lines" || die "docs/install.md: these lines fail."
-}
+checkout() { work='/home/builder/my projects' doc "$@"; }
 check "Root has no Rust here" not inside 'type cargo'
 checkout "make install"
 check "No file in the user's checkout belongs to root" test -z "$(inside 'find /home/builder -user root')"

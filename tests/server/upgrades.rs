@@ -54,10 +54,11 @@ fn the_module_is_exchanged_while_clients_wait_and_reconnect() {
     limit(&mut operator, "RL.GCRA kept 10 1d COST 4");
     let (block, queued) = (["RL.GCRA key 1 1d BLOCK 1d"], ["MULTI", "RL.GCRA busy 1000000 1", "EXEC"]);
     std::thread::scope(|scope| {
-        for _ in 1..WAITING {
+        for _ in 0..WAITING {
             scope.spawn(|| calls_and_reconnects(&server, &load, Resp::Two, "", &block));
         }
-        // The server counts a client with a subscription as one of another type.
+        // The server counts a client with a subscription as one of another type. On Valkey such a client can't wait, and calls again
+        // and again.
         scope.spawn(|| calls_and_reconnects(&server, &load, Resp::Three, "SUBSCRIBE channel", &block));
         for _ in 0..4 {
             scope.spawn(|| calls_and_reconnects(&server, &load, Resp::Two, "", &queued));
@@ -65,7 +66,7 @@ fn the_module_is_exchanged_while_clients_wait_and_reconnect() {
         let _ended = server.killed_at_the_end();
         let _end = load.ends_here();
         for round in 1..=10 {
-            wait_for("the clients to wait", || held(&mut operator) == WAITING);
+            wait_for("the clients to wait", || held(&mut operator) >= WAITING);
             let replies: Vec<Value> = lines.iter().map(|line| call(&mut operator, line)).collect();
             let Some(Value::Array(replies)) = replies.last() else { panic!("{replies:?}") };
             assert_eq!(replies[2..], [Value::Okay, Value::Okay, Value::Okay], "round {round}: {replies:?}");
@@ -73,7 +74,7 @@ fn the_module_is_exchanged_while_clients_wait_and_reconnect() {
             assert_eq!(limit(&mut operator, "RL.PEEK GCRA kept 10 1d")[2], 6);
         }
         // The counter-check: without the lines before the transaction, the waits prevent it.
-        wait_for("the clients to wait", || held(&mut operator) == WAITING);
+        wait_for("the clients to wait", || held(&mut operator) >= WAITING);
         let transaction = lines.iter().skip_while(|line| *line != "MULTI");
         let replies: Vec<String> =
             transaction.map(|line| format!("{:?}", command(line).query::<Value>(&mut operator))).collect();

@@ -38,7 +38,7 @@ fn calls_and_reconnects(server: &Server, load: &Load, resp: Resp, first: &str, a
         let mut is_open = first.is_empty() || client.send_packed_command(&command(first).get_packed_command()).is_ok();
         while is_open && load.goes_on() {
             let mut ends = |words: &&str| command(words).query::<Value>(&mut client).is_err_and(|error| error.is_io_error());
-            is_open = !again.iter().any(|words| ends(&words));
+            is_open = !again.iter().any(&mut ends);
         }
     }
 }

@@ -687,7 +687,11 @@ export class Held {
     this.id = id;
     /** What the server decided. */
     this.decision = decision;
-    /** Aborted when the lease is lost, or when the caller's signal is. */
+    /**
+     * Aborted when the lease is lost, or when the caller's signal is.
+     *
+     * @type {AbortSignal}
+     */
     this.signal = this.#aborter.signal;
     const abort = () => this.#aborter.abort(signal?.reason);
     signal?.addEventListener('abort', abort, { signal: this.#ended.signal });

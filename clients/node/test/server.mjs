@@ -74,9 +74,12 @@ async function start(options, address, { module = true, config } = {}) {
   }
 }
 
-/** Starts a server on a socket. Its `path` is the address for a client. Without `module`, it has not loaded the module. */
-export function startServer({ module = true } = {}) {
-  const path = (folder) => join(folder, 'server.sock');
+/**
+ * Starts a server on a socket. Its `path` is the address for a client. Without `module`, it has not loaded the module. `at` is the
+ * path of the socket, if the test chooses it.
+ */
+export function startServer({ module = true, at } = {}) {
+  const path = (folder) => at ?? join(folder, 'server.sock');
   return start((folder) => ['--port', '0', '--unixsocket', path(folder)], (folder) => ({ path: path(folder) }), { module });
 }
 

@@ -24,6 +24,29 @@ after(async () => {
   await server?.stop();
 });
 
+/** The ids of the clients that are blocked. */
+const blocked = async (node) => [...(await node.client('LIST')).matchAll(/^id=(\d+) .* flags=\w*b/gm)].map(([, id]) => id);
+
+/** Closes the connection of a client while two calls are under way, on a limit that has 9 units left. */
+async function losesConnection(limit, node) {
+  try {
+    await node.client('PAUSE', 60_000, 'WRITE');
+    const [lost, repeated] = [limit.take('key'), limit.take('key', 1, { id: 'kept' })];
+    const ended = assert.rejects(lost, Down);
+    await eventually(async () => (await blocked(node)).length > 0);
+    for (const id of await blocked(node)) await node.client('KILL', 'ID', id);
+    await ended;
+    await node.client('UNPAUSE');
+    assert.equal((await repeated).granted, 1);
+    // Clients that repeat calls do so within this time.
+    await sleep(1000);
+    assert.equal((await limit.take('key')).remaining, 7);
+    assert.equal(await used(node, limit.keyOf('key')), 3);
+  } finally {
+    await node.client('UNPAUSE');
+  }
+}
+
 /** Runs `use` with limits of a client that is connected through a proxy. */
 async function throughProxy(connect, options, use) {
   const proxy = await startProxy(server);
@@ -221,7 +244,7 @@ for (const [name, { single, down }] of Object.entries(CLIENTS)) {
         const limit = await exhausted(limits, 'key');
         const waits = [limit.wait('key', '2h'), limit.wait('key', '2h', 1, { id: 'kept' })];
         await waiting(2);
-        const ids = async () => [...(await admin.client('LIST')).matchAll(/^id=(\d+) .* flags=\w*b/gm)].map(([, id]) => id);
+        const ids = () => blocked(admin);
         const first = await ids();
         for (const id of first) await admin.client('UNBLOCK', id, 'ERROR');
         await eventually(async () => (await ids()).filter((id) => !first.includes(id)).length === 2);
@@ -377,21 +400,8 @@ describe('in a cluster', () => {
       try {
         const limit = new Limits(redis, { patience: PATIENCE }).limit(`lost ${name}`, HOURLY);
         assert.equal((await limit.take('key')).remaining, 9);
-        const node = await ownerOf(limit.keyOf('key'));
-        await node.client('PAUSE', 60_000, 'WRITE');
-        const [lost, repeated] = [limit.take('key'), limit.take('key', 1, { id: 'kept' })];
-        const ended = assert.rejects(lost, Down);
-        // The clients that have sent something which the pause holds up.
-        const held = async () => [...(await node.client('LIST')).matchAll(/^id=(\d+) .* flags=\w*b/gm)].map(([, id]) => id);
-        await eventually(async () => (await held()).length > 0);
-        for (const id of await held()) await node.client('KILL', 'ID', id);
-        await ended;
-        await node.client('UNPAUSE');
-        assert.equal((await repeated).granted, 1);
-        assert.equal((await limit.take('key')).remaining, 7);
-        assert.equal(await used(node, limit.keyOf('key')), 3);
+        await losesConnection(limit, await ownerOf(limit.keyOf('key')));
       } finally {
-        await Promise.all(cluster.each.map((node) => node.client('UNPAUSE')));
         await close();
       }
     });
@@ -417,6 +427,9 @@ for (const [name, client] of Object.entries(CLIENTS)) {
       const limit = limits.limit('api', new Fixed('1000/h'));
       const [primary, replica] = set.clients;
       assert.equal((await limit.take('key')).remaining, 999);
+      const once = limits.limit('once', HOURLY);
+      await once.take('key');
+      await losesConnection(once, primary);
       const full = limits.limit('full', HOURLY);
       await full.take('key', 10);
       const waiter = full.wait('key', '2h', 1, { id: 'waiter' });

@@ -83,6 +83,19 @@ export function startServer({ module = true, at } = {}) {
   return start((folder) => ['--port', '0', '--unixsocket', path(folder)], (folder) => ({ path: path(folder) }), { module });
 }
 
+/** Starts a server on a `port`. `empty` deletes all its keys. */
+export async function startTcpServer() {
+  const [port] = await freePorts(1);
+  const server = await start(() => ['--port', port, '--bind', HOST], () => ({ host: HOST, port }));
+  return Object.assign(server, {
+    async empty() {
+      const client = new Redis({ host: HOST, port });
+      await client.flushall();
+      client.disconnect();
+    },
+  });
+}
+
 /** The slots of each of three primaries. */
 const SHARES = [[0, 5460], [5461, 10922], [10923, 16383]];
 

@@ -4,11 +4,14 @@ import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { adapterOf } from './adapters/index.js';
 import { later } from './adapters/adapter.js';
+import { checkedCost, checkedId, checkedUsed } from './checks.js';
 import { Caller, mayHaveRun } from './caller.js';
 import { AllDecision, Decision, inShort, integer, integers } from './decision.js';
+import { CachedLimit, Denials } from './denials.js';
 import { shown, waitMs } from './durations.js';
-import { Down, InvalidCost, InvalidId, InvalidKey, InvalidLimit, LeaseLost, RateLimited, UnexpectedReply } from './errors.js';
+import { Down, InvalidKey, InvalidLimit, LeaseLost, RateLimited, UnexpectedReply } from './errors.js';
 import { Fixed, Lease, Policy } from './policies.js';
+import { Wallet } from './wallet.js';
 
 /** @typedef {import('./adapters/adapter.js').Call} Call */
 /** @typedef {import('./adapters/adapter.js').Adapter} Adapter */
@@ -33,11 +36,10 @@ import { Fixed, Lease, Policy } from './policies.js';
  * @property {(message: string, error: unknown) => void} [log] the default is `console.warn`
  */
 
-const MOST_UNITS = 1_000_000_000_000;
 const LOG_PAUSE_MS = 1000;
 
 /** What the limits of one `Limits` share. */
-class Shared {
+export class Shared {
   /**
    * @param {Client} client
    * @param {LimitsOptions} options
@@ -97,6 +99,11 @@ class Shared {
     void task.finally(() => this.background.delete(task));
   }
 
+  /** Waits until nothing is under way in the background. */
+  async idle() {
+    while (this.background.size) await Promise.all(this.background);
+  }
+
   /**
    * Gives back what an id holds on these keys.
    *
@@ -113,6 +120,15 @@ class Shared {
 }
 
 /**
+ * @param {RateLimit} limit
+ * @returns {RateLimit}
+ */
+function rateOf(limit) {
+  if (limit instanceof RateLimit) return limit;
+  throw new TypeError('only a limit of a rate can be cached, or have a wallet');
+}
+
+/**
  * @param {string} message
  * @param {unknown} error
  */
@@ -123,6 +139,10 @@ function warn(message, error) {
 /** Limits on one server, one cluster or behind one Sentinel. */
 export class Limits {
   #shared;
+  /** @type {Denials | undefined} */
+  #denials;
+  /** @type {Wallet[]} */
+  #wallets = [];
 
   /**
    * @param {Client} client a client of ioredis or node-redis; it may be shared with the rest of the program
@@ -212,9 +232,38 @@ export class Limits {
     return decision;
   }
 
-  /** Waits for what is still under way in the background: what was charged for nobody is given back. Closes no client. */
+  /**
+   * The limit with a memory for denials: after a denial, the server is not asked again before the wait is over, unless the key changes.
+   * It opens two connections to each node, for client tracking.
+   *
+   * @param {RateLimit} limit
+   */
+  cached(limit) {
+    this.#denials ??= new Denials(this.#shared.adapter, this.#shared.patienceMs);
+    return new CachedLimit(rateOf(limit), this.#denials);
+  }
+
+  /**
+   * The limit with units that are fetched in batches, and spent in the process. What is left of a batch is given back when no call has
+   * come for `idle` seconds.
+   *
+   * @param {RateLimit} limit
+   * @param {{ batch?: number, idle?: Time }} [options]
+   */
+  wallet(limit, { batch = 100, idle = 1 } = {}) {
+    const wallet = new Wallet(rateOf(limit), this.#shared, checkedCost(batch), waitMs(idle));
+    this.#wallets.push(wallet);
+    return wallet;
+  }
+
+  /**
+   * Gives back what is left in wallets, closes the connections of cached limits, and waits for what is still under way in the
+   * background. It does not close the client.
+   */
   async close() {
-    while (this.#shared.background.size) await Promise.all(this.#shared.background);
+    await Promise.all(this.#wallets.map((wallet) => wallet.close()));
+    await this.#denials?.close();
+    await this.#shared.idle();
   }
 }
 
@@ -264,11 +313,28 @@ export class Limit {
    * @returns {Promise<Decision>}
    */
   async peek(key, cost = 1) {
-    const word = this.keyOf(key);
-    const args = [this.policy.algorithm, word, ...this.policy.words(), ...costWords(cost)];
-    const call = { name: 'RL.PEEK', args, keys: [word], replica: this.#shared.peekReplica };
+    return this.peekWord(this.keyOf(key), cost);
+  }
+
+  /**
+   * @param {Word} key
+   * @param {number} cost
+   * @returns {Promise<Decision>}
+   * @internal
+   */
+  async peekWord(key, cost) {
+    const call = { ...this.peekCall(key, cost), replica: this.#shared.peekReplica };
     // It takes nothing, so it may be repeated.
     return this.#shared.orOpen(this.decide(this.#shared.caller.send(call, { repeat: true })), () => this.uncounted(cost));
+  }
+
+  /**
+   * @param {Word} key
+   * @param {number} cost
+   * @internal
+   */
+  peekCall(key, cost) {
+    return { name: 'RL.PEEK', args: [this.policy.algorithm, key, ...this.policy.words(), ...costWords(cost)], keys: [key] };
   }
 
   /**
@@ -768,34 +834,6 @@ async function sleepAtLeast(ms, signal) {
 /** @param {number} cost */
 function costWords(cost) {
   return checkedCost(cost) === 1 ? [] : ['COST', String(cost)];
-}
-
-/**
- * @param {unknown} cost
- * @returns {number}
- */
-export function checkedCost(cost) {
-  if (typeof cost === 'number' && Number.isInteger(cost) && cost >= 1 && cost <= MOST_UNITS) return cost;
-  throw new InvalidCost(`a cost is a whole number from 1 to ${MOST_UNITS}, not ${shown(cost)}`);
-}
-
-/**
- * @param {unknown} units
- * @returns {number}
- */
-function checkedUsed(units) {
-  if (typeof units === 'number' && Number.isInteger(units) && units >= 0 && units <= MOST_UNITS) return units;
-  throw new InvalidCost(`what was used is a whole number from 0 to ${MOST_UNITS}, not ${shown(units)}`);
-}
-
-/**
- * @param {unknown} id
- * @returns {string}
- */
-function checkedId(id) {
-  const length = typeof id === 'string' ? Buffer.byteLength(id) : 0;
-  if (length >= 1 && length <= 64) return /** @type {string} */ (id);
-  throw new InvalidId(`an id is text of 1 to 64 bytes, not ${shown(id)}`);
 }
 
 /**

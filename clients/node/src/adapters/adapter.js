@@ -19,7 +19,9 @@
  * @property {(call: Call, patienceMs: number, signal?: AbortSignal) => Promise<unknown>} send on the shared connection
  * @property {(call: Call, waitMs: number, patienceMs: number, signal?: AbortSignal) => Promise<unknown>} wait on a connection of
  *     its own to the node of the key, for a reply that may take `waitMs`. When it ends, the connection is closed.
- * @property {(listener: Invalidations) => Promise<Tracker>} track opens connections for invalidations of keys
+ * @property {(call: Call) => string} nodeName the node that has the key, as far as the client knows
+ * @property {(call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>} track opens two connections to this node:
+ *     one for calls whose keys are tracked, and one on which the server says that such a key has changed
  */
 
 /**
@@ -66,4 +68,13 @@ export function slotOf(key) {
     for (let bit = 0; bit < 8; bit++) crc = crc & 0x8000 ? ((crc << 1) ^ 0x1021) & 0xffff : (crc << 1) & 0xffff;
   }
   return crc % 16384;
+}
+
+/**
+ * The id of a server's run, in its INFO.
+ *
+ * @param {string} info
+ */
+export function runId(info) {
+  return /^run_id:(\w+)/m.exec(info)?.[1];
 }

@@ -1,8 +1,11 @@
 import { NoReply } from '../errors.js';
-import { later, MARGIN_MS } from './adapter.js';
+import { later, MARGIN_MS, runId, slotOf } from './adapter.js';
 
 /** @typedef {import('./adapter.js').Adapter} Adapter */
 /** @typedef {import('./adapter.js').Call} Call */
+
+/** Under RESP2, because only there the server tells a second connection of changes. */
+const RESP2 = { protocol: 2 };
 
 /** A harmless command of ioredis, in the place of one that must not be sent again. */
 const PING = '*1\r\n$4\r\nPING\r\n';
@@ -61,56 +64,35 @@ export function ioredisAdapter(client) {
       }
     },
 
-    async track(listener) {
-      if (client.isCluster) throw new TypeError('a denial cache needs a client of one server, not of a cluster');
-      const subscriber = client.duplicate({ lazyConnect: true, enableReadyCheck: true, maxRetriesPerRequest: null });
-      subscriber.on('error', () => {});
-      return redirected(client, subscriber, send, listener);
-    },
-  };
-}
+    nodeName: (call) => (client.isCluster ? client.slots[slotOf(call.keys[0])]?.[0] ?? '' : ''),
 
-/**
- * Tracking under RESP2: the server sends invalidations to a second connection, which has subscribed to them. The first one makes the
- * calls whose keys are tracked.
- *
- * @param {any} client
- * @param {any} subscriber
- * @param {(redis: any, call: Call, patienceMs: number) => Promise<unknown>} send
- * @param {import('./adapter.js').Invalidations} listener
- * @returns {Promise<import('./adapter.js').Tracker>}
- */
-async function redirected(client, subscriber, send, listener) {
-  const reader = client.duplicate({ lazyConnect: true, maxRetriesPerRequest: null });
-  reader.on('error', () => {});
-  let [closed, ready] = [false, false];
-  const lost = () => {
-    ready = false;
-    listener.lost();
-  };
-  subscriber.on('close', lost);
-  reader.on('close', lost);
-  subscriber.on('messageBuffer', (/** @type {Buffer} */ channel, /** @type {Buffer | Buffer[] | null} */ keys) => {
-    for (const key of keys === null ? [null] : [keys].flat()) listener.changed(key);
-  });
-  const start = async () => {
-    try {
-      const id = await subscriber.client('ID');
-      await subscriber.subscribe('__redis__:invalidate');
-      await reader.client('TRACKING', 'ON', 'REDIRECT', id);
-      ready = true;
-    } catch {
-      ready = false;
-    }
-  };
-  void start;
-  void closed;
-  return {
-    send: (call, patienceMs) => (ready ? send(reader, call, patienceMs) : send(client, call, patienceMs)),
-    close() {
-      closed = true;
-      subscriber.disconnect();
-      reader.disconnect();
+    async track(call, patienceMs, { changed, lost }) {
+      const node = await owner(client, new Once(call.name, call.args), call, patienceMs);
+      const [reader, listener] = [alone(node, patienceMs, RESP2), alone(node, patienceMs, RESP2)];
+      const both = [reader, listener];
+      const close = () => both.forEach((one) => one.disconnect());
+      try {
+        await Promise.all(both.map((one) => opened(one, patienceMs)));
+        listener.on('messageBuffer', (/** @type {Buffer} */ _, /** @type {Buffer[] | null} */ keys) => {
+          for (const key of keys ?? [null]) changed(key);
+        });
+        const id = await listener.client('ID');
+        const runs = await Promise.all(both.map(async (one) => runId(await one.info('server'))));
+        if (runs[0] !== runs[1]) throw new NoReply('the connections are to two servers');
+        await listener.subscribe('__redis__:invalidate');
+        await reader.client('TRACKING', 'ON', 'REDIRECT', id);
+      } catch (error) {
+        close();
+        throw error;
+      }
+      for (const one of both) {
+        one.once('end', () => {
+          close();
+          lost();
+        });
+      }
+      if (both.some(({ status }) => status !== 'ready')) lost();
+      return { send: (call, patienceMs) => send(reader, call, patienceMs), close };
     },
   };
 }
@@ -207,8 +189,9 @@ async function owner(client, command, call, patienceMs) {
  *
  * @param {any} node
  * @param {number} patienceMs
+ * @param {object} [options]
  */
-function alone(node, patienceMs) {
+function alone(node, patienceMs, options) {
   const own = node.duplicate({
     autoResendUnfulfilledCommands: false,
     commandTimeout: undefined,
@@ -221,6 +204,7 @@ function alone(node, patienceMs) {
     retryStrategy: null,
     sentinelRetryStrategy: null,
     socketTimeout: undefined,
+    ...options,
   });
   // The call itself fails with the error, too.
   own.on('error', () => {});

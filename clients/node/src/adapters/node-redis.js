@@ -1,5 +1,5 @@
 import { NoReply } from '../errors.js';
-import { later, MARGIN_MS, slotOf } from './adapter.js';
+import { later, MARGIN_MS, runId, slotOf } from './adapter.js';
 
 /** @typedef {import('./adapter.js').Adapter} Adapter */
 /** @typedef {import('./adapter.js').Call} Call */
@@ -30,8 +30,38 @@ export function nodeRedisAdapter(client) {
       }
     },
 
-    async track() {
-      throw new TypeError('not yet');
+    nodeName: (call) => (typeof client.nodeClient === 'function' ? client.slots[slotOf(call.keys[0])]?.master?.address ?? '' : ''),
+
+    async track(call, patienceMs, { changed, lost }) {
+      const both = [await alone(client, call, patienceMs, RESP2), await alone(client, call, patienceMs, RESP2)];
+      const [reader, listener] = both;
+      const closeBoth = () => both.forEach(close);
+      for (const one of both) one.on('error', () => {});
+      try {
+        await limited(patienceMs, undefined, async () => {
+          await Promise.all(both.map((one) => one.connect()));
+          const id = await listener.sendCommand(['CLIENT', 'ID']);
+          const runs = await Promise.all(both.map(async (one) => runId(String(await one.sendCommand(['INFO', 'server'])))));
+          if (runs[0] !== runs[1]) throw new NoReply('the connections are to two servers');
+          await listener.subscribe('__redis__:invalidate', (/** @type {Buffer[] | null} */ keys) => {
+            for (const key of keys ?? [null]) changed(key);
+          }, true);
+          await reader.sendCommand(['CLIENT', 'TRACKING', 'ON', 'REDIRECT', String(id)]);
+        });
+      } catch (error) {
+        closeBoth();
+        throw error;
+      }
+      for (const one of both) {
+        for (const event of ['end', 'error']) {
+          one.once(event, () => {
+            closeBoth();
+            lost();
+          });
+        }
+      }
+      if (both.some(({ isReady }) => !isReady)) lost();
+      return { send: (call, patienceMs) => sent(patienceMs, undefined, call, (words) => clientSend(reader, call, words)), close: closeBoth };
     },
   };
 }
@@ -89,6 +119,9 @@ async function sent(ms, signal, { name, args }, send) {
   }
 }
 
+/** Under RESP2, because only there the server tells a second connection of changes. Notices of maintenance need RESP3. */
+const RESP2 = { RESP: 2, maintNotifications: 'disabled' };
+
 /** Integers as numbers, whatever the client maps them to. `returnBuffers` is of version 4. */
 const PLAIN = { typeMapping: {}, returnBuffers: false };
 
@@ -139,8 +172,9 @@ async function sentinelSend(sentinel, call, words) {
  * @param {any} client
  * @param {Call} call
  * @param {number} patienceMs
+ * @param {object} [options]
  */
-async function alone(client, call, patienceMs) {
+async function alone(client, call, patienceMs, options) {
   const node = await nodeOf(client, call);
   const { socket } = node.options ?? {};
   return node.duplicate({
@@ -150,6 +184,7 @@ async function alone(client, call, patienceMs) {
     isolationPoolOptions: undefined,
     pingInterval: undefined,
     readonly: false,
+    ...options,
     socket: { ...socket, connectTimeout: Math.max(1, Math.ceil(patienceMs)), reconnectStrategy: false, socketTimeout: undefined },
   });
 }

@@ -24,6 +24,7 @@ const PRINTED = [
   /^Hello 99550\n$/,
   /^done 2\n$/,
   /^true "second";q=5;w=1, "day";q=1000;w=86400\n$/,
+  /^1000\nfalse\n$/,
   /^true 503\ntrue false\n$/,
 ];
 

@@ -1,8 +1,46 @@
-/**
- * @param {unknown} cost
- * @returns {number}
- */
-export function checkedCost(cost: unknown): number;
+/** What the limits of one `Limits` share. */
+export class Shared {
+    /**
+     * @param {Client} client
+     * @param {LimitsOptions} options
+     */
+    constructor(client: Client, { prefix, onDown, patience, peekReplica, log }: LimitsOptions);
+    adapter: import("./adapters/adapter.js").Adapter;
+    patienceMs: number;
+    caller: Caller;
+    prefix: string;
+    open: boolean;
+    peekReplica: boolean;
+    log: (message: string, error: unknown) => void;
+    /** @type {Set<Promise<void>>} */
+    background: Set<Promise<void>>;
+    loggedAt: number;
+    /**
+     * What a call returns, or, if the server gave no decision and the calls are let through then, what `uncounted` returns.
+     *
+     * @template T
+     * @param {Promise<T>} decision
+     * @param {() => T} uncounted
+     * @returns {Promise<T>}
+     */
+    orOpen<T>(decision: Promise<T>, uncounted: () => T): Promise<T>;
+    /**
+     * Does something that no caller waits for. Its errors are logged.
+     *
+     * @param {string} what
+     * @param {() => Promise<unknown>} action
+     */
+    later(what: string, action: () => Promise<unknown>): void;
+    /** Waits until nothing is under way in the background. */
+    idle(): Promise<void>;
+    /**
+     * Gives back what an id holds on these keys.
+     *
+     * @param {Word[]} keys
+     * @param {string} id
+     */
+    giveBack(keys: Word[], id: string): void;
+}
 /** Limits on one server, one cluster or behind one Sentinel. */
 export class Limits {
     /**
@@ -32,7 +70,28 @@ export class Limits {
         id?: string;
         signal?: AbortSignal;
     }): Promise<AllDecision>;
-    /** Waits for what is still under way in the background: what was charged for nobody is given back. Closes no client. */
+    /**
+     * The limit with a memory for denials: after a denial, the server is not asked again before the wait is over, unless the key changes.
+     * It opens two connections to each node, for client tracking.
+     *
+     * @param {RateLimit} limit
+     */
+    cached(limit: RateLimit): CachedLimit;
+    /**
+     * The limit with units that are fetched in batches, and spent in the process. What is left of a batch is given back when no call has
+     * come for `idle` seconds.
+     *
+     * @param {RateLimit} limit
+     * @param {{ batch?: number, idle?: Time }} [options]
+     */
+    wallet(limit: RateLimit, { batch, idle }?: {
+        batch?: number;
+        idle?: Time;
+    }): Wallet;
+    /**
+     * Gives back what is left in wallets, closes the connections of cached limits, and waits for what is still under way in the
+     * background. It does not close the client.
+     */
     close(): Promise<void>;
     #private;
 }
@@ -65,6 +124,23 @@ export class Limit {
      * @returns {Promise<Decision>}
      */
     peek(key: Key, cost?: number): Promise<Decision>;
+    /**
+     * @param {Word} key
+     * @param {number} cost
+     * @returns {Promise<Decision>}
+     * @internal
+     */
+    peekWord(key: Word, cost: number): Promise<Decision>;
+    /**
+     * @param {Word} key
+     * @param {number} cost
+     * @internal
+     */
+    peekCall(key: Word, cost: number): {
+        name: string;
+        args: import("./policies.js").Word[];
+        keys: import("./policies.js").Word[];
+    };
     /**
      * Gives back what was charged with this id, or ends its lease. Null if the server does not know the id any more.
      *
@@ -350,50 +426,10 @@ export type LimitsOptions = {
      */
     log?: ((message: string, error: unknown) => void) | undefined;
 };
+import { Caller } from './caller.js';
 import { Policy } from './policies.js';
 import { Lease } from './policies.js';
 import { AllDecision } from './decision.js';
-/** What the limits of one `Limits` share. */
-declare class Shared {
-    /**
-     * @param {Client} client
-     * @param {LimitsOptions} options
-     */
-    constructor(client: Client, { prefix, onDown, patience, peekReplica, log }: LimitsOptions);
-    adapter: import("./adapters/adapter.js").Adapter;
-    patienceMs: number;
-    caller: Caller;
-    prefix: string;
-    open: boolean;
-    peekReplica: boolean;
-    log: (message: string, error: unknown) => void;
-    /** @type {Set<Promise<void>>} */
-    background: Set<Promise<void>>;
-    loggedAt: number;
-    /**
-     * What a call returns, or, if the server gave no decision and the calls are let through then, what `uncounted` returns.
-     *
-     * @template T
-     * @param {Promise<T>} decision
-     * @param {() => T} uncounted
-     * @returns {Promise<T>}
-     */
-    orOpen<T>(decision: Promise<T>, uncounted: () => T): Promise<T>;
-    /**
-     * Does something that no caller waits for. Its errors are logged.
-     *
-     * @param {string} what
-     * @param {() => Promise<unknown>} action
-     */
-    later(what: string, action: () => Promise<unknown>): void;
-    /**
-     * Gives back what an id holds on these keys.
-     *
-     * @param {Word[]} keys
-     * @param {string} id
-     */
-    giveBack(keys: Word[], id: string): void;
-}
+import { CachedLimit } from './denials.js';
+import { Wallet } from './wallet.js';
 import { Decision } from './decision.js';
-import { Caller } from './caller.js';
-export {};

@@ -11,6 +11,12 @@ export function later(ms: number, action: () => void): () => void;
  * @param {Word} key
  */
 export function slotOf(key: Word): number;
+/**
+ * The id of a server's run, in its INFO.
+ *
+ * @param {string} info
+ */
+export function runId(info: string): string | undefined;
 /** @typedef {import('../policies.js').Word} Word */
 /**
  * A command of the module.
@@ -30,7 +36,9 @@ export function slotOf(key: Word): number;
  * @property {(call: Call, patienceMs: number, signal?: AbortSignal) => Promise<unknown>} send on the shared connection
  * @property {(call: Call, waitMs: number, patienceMs: number, signal?: AbortSignal) => Promise<unknown>} wait on a connection of
  *     its own to the node of the key, for a reply that may take `waitMs`. When it ends, the connection is closed.
- * @property {(listener: Invalidations) => Promise<Tracker>} track opens connections for invalidations of keys
+ * @property {(call: Call) => string} nodeName the node that has the key, as far as the client knows
+ * @property {(call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>} track opens two connections to this node:
+ *     one for calls whose keys are tracked, and one on which the server says that such a key has changed
  */
 /**
  * @typedef {object} Invalidations
@@ -76,9 +84,14 @@ export type Adapter = {
      */
     wait: (call: Call, waitMs: number, patienceMs: number, signal?: AbortSignal) => Promise<unknown>;
     /**
-     * opens connections for invalidations of keys
+     * the node that has the key, as far as the client knows
      */
-    track: (listener: Invalidations) => Promise<Tracker>;
+    nodeName: (call: Call) => string;
+    /**
+     * opens two connections to this node:
+     * one for calls whose keys are tracked, and one on which the server says that such a key has changed
+     */
+    track: (call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>;
 };
 export type Invalidations = {
     /**

@@ -149,9 +149,10 @@ for (const [name, client] of MAIN) {
     const library = name.startsWith('ioredis') ? 'ioredis' : 'node-redis';
     const workers = Array.from({ length: 4 }, () => {
       const child = fork(fileURLToPath(new URL('spender.mjs', import.meta.url)), [library, server.path, '3000/h', '50']);
-      const worker = { child, spent: 0, closed: false };
-      child.on('message', ({ spent = 0, closed = false }) => {
+      const worker = { child, spent: 0, ready: false, closed: false };
+      child.on('message', ({ spent = 0, ready = false, closed = false }) => {
         worker.spent += spent;
+        worker.ready ||= ready;
         worker.closed ||= closed;
       });
       worker.exited = once(child, 'exit');
@@ -160,8 +161,11 @@ for (const [name, client] of MAIN) {
     const spent = () => workers.reduce((sum, worker) => sum + worker.spent, 0);
     try {
       // One is killed in the middle: what it held stays charged.
-      await eventually(() => workers[0].spent > 100);
-      workers[0].child.kill('SIGKILL');
+      await eventually(() => workers.every(({ ready }) => ready));
+      for (const { child } of workers) child.send('go');
+      await eventually(() => workers.some(({ spent }) => spent > 100));
+      const victim = workers.find(({ spent }) => spent > 100);
+      victim.child.kill('SIGKILL');
       while (workers.some(({ child }) => child.exitCode === null && child.signalCode === null)) {
         // First what was spent, then what is charged: units are charged before they are spent.
         const sum = spent();
@@ -170,7 +174,7 @@ for (const [name, client] of MAIN) {
         await sleep(5);
       }
       await Promise.all(workers.map(({ exited }) => exited));
-      assert.ok(workers.slice(1).every(({ closed }) => closed));
+      assert.deepEqual(workers.map(({ closed }) => closed), workers.map((worker) => worker !== victim));
       const charged = await used(admin, 'shared:key');
       assert.ok(spent() <= charged && charged <= 3000, `${spent()} spent, ${charged} charged`);
       // What the killed one held, and had spent without having reported it: at most a batch, and a call.

@@ -8,9 +8,10 @@ const client = library === 'ioredis' ? new Redis({ path }) : await createClient(
 const limits = new Limits(client, { patience: 20 });
 const wallet = limits.wallet(limits.limit('shared', new Slide(rate)), { batch: Number(batch), idle: 60 });
 
-let stop = false;
-process.on('message', () => (stop = true));
-for (let denied = 0; denied < 3 && !stop; ) {
+// All processes begin together.
+process.send({ ready: true });
+await new Promise((go) => process.once('message', go));
+for (let denied = 0; denied < 3; ) {
   const cost = 1 + Math.floor(Math.random() * 4);
   const decisions = await Promise.all([wallet.take('key', cost), wallet.take('key', 1)]);
   const spent = decisions.reduce((sum, { granted }) => sum + granted, 0);

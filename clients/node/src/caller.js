@@ -32,7 +32,8 @@ export class Caller {
   }
 
   /**
-   * Sends a call. With `repeat`, it is sent again when no reply came, or when the server refused for now, until the patience ends.
+   * Sends a call. With `repeat`, it is sent again when no reply came, or when the server refused for now, until the patience
+   * ends.
    *
    * @param {Call} call
    * @param {{ repeat?: boolean, patienceMs?: number }} [options]
@@ -56,9 +57,9 @@ export class Caller {
 
   /**
    * Sends a call that may wait in line. At first it is sent without `BLOCK` on the shared connection, and if it is denied, with
-   * `BLOCK` on a connection of its own. A call that the server ends, because the key's slot moves or a replica takes over, goes on
-   * waiting: nothing was charged. A call without a reply is repeated only with `repeat`. The time in line does not count for the
-   * patience.
+   * `BLOCK` on a connection of its own. A call that the server ends, because the key's slot moves or a replica takes over,
+   * goes on waiting: nothing was charged. A call without a reply is repeated only with `repeat`. The time in line does not
+   * count for the patience.
    *
    * @param {(block: string[]) => Call} makeCall
    * @param {(reply: unknown) => boolean} isFinal whether a reply without `BLOCK` is an answer: granted, or never granted
@@ -71,7 +72,10 @@ export class Caller {
     let [before, asked] = [false, false];
     for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
       signal?.throwIfAborted();
-      let began = performance.now();
+      const began = performance.now();
+      /** @type {number | undefined} */
+      let joinedAt;
+      const joined = () => (joinedAt = performance.now());
       try {
         if (!asked || end - began < 1) {
           const reply = await this.#adapter.send(makeCall([]), deadline - began);
@@ -79,13 +83,13 @@ export class Caller {
           asked = true;
         }
         signal?.throwIfAborted();
-        began = performance.now();
-        const left = Math.ceil(end - began);
-        const reply = await this.#adapter.wait(makeCall(['BLOCK', `${left}ms`]), left, deadline - began, signal);
+        const left = Math.ceil(end - performance.now());
+        const patienceMs = deadline - performance.now();
+        const reply = await this.#adapter.wait(makeCall(['BLOCK', `${left}ms`]), left, patienceMs, joined, signal);
         return { reply, before };
       } catch (error) {
         if (signal?.aborted) throw signal.reason;
-        if (asked) deadline += performance.now() - began;
+        if (joinedAt !== undefined) deadline += performance.now() - joinedAt;
         const refused = isRefusedForNow(error);
         if (!refused && !isReply(error)) before = true;
         const mayRepeat = refused || (repeat && isLost(error));

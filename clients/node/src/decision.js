@@ -44,8 +44,8 @@ export class Decision {
   }
 
   /**
-   * The header fields for HTTP. With several decisions, `RateLimit-Policy` and `RateLimit` list all of them, and the others describe
-   * the one that decides: the denied one with the longest wait, or else the one with the fewest remaining units.
+   * The header fields for HTTP. With several decisions, `RateLimit-Policy` and `RateLimit` list all of them, and the others
+   * describe the one that decides: the denied one with the longest wait, or else the one with the fewest remaining units.
    *
    * @param {readonly Decision[]} [all]
    * @returns {Record<string, string>}

@@ -21,8 +21,8 @@ const REOPEN_MS = 1000;
  */
 
 /**
- * The denials of the last calls, by key. The server tells when one of these keys changes, because they are read on a connection with
- * client tracking.
+ * The denials of the last calls, by key. The server tells when one of these keys changes, because they are read on a
+ * connection with client tracking.
  */
 export class Denials {
   #adapter;
@@ -68,8 +68,8 @@ export class Denials {
   }
 
   /**
-   * Reads the denial again on a connection with tracking, and remembers it. A denied call itself is not tracked, because the server
-   * tracks only what commands read that do not write.
+   * Reads the denial again on a connection with tracking, and remembers it. A denied call itself is not tracked, because the
+   * server tracks only what commands read that do not write.
    *
    * @param {string} name
    * @param {Call} peek
@@ -151,8 +151,8 @@ export class Denials {
 }
 
 /**
- * A limit whose denials are remembered. After a denial, calls for the same key with the same cost or a higher one are denied in the
- * process, without a call to the server, until the wait is over or the key changes. A lower cost is asked.
+ * A limit whose denials are remembered. After a denial, calls for the same key with the same cost or a higher one are denied
+ * in the process, without a call to the server, until the wait is over or the key changes. A lower cost is asked.
  */
 export class CachedLimit {
   #limit;

@@ -2,8 +2,8 @@
 /** @typedef {import('./decision.js').Decision} Decision */
 
 /**
- * A hook for Fastify (`onRequest` or `preHandler`): takes units for each request, sets the header fields of the decision, and answers
- * 429 if it is denied. An error, such as `Down`, is thrown; it has a `statusCode`.
+ * A hook for Fastify (`onRequest` or `preHandler`): takes units for each request, sets the header fields of the decision, and
+ * answers 429 if it is denied. An error, such as `Down`, is thrown; it has a `statusCode`.
  *
  * @param {{ take(key: Key, cost?: number): Promise<Decision> }} limit a limit of a rate, a wallet or a cached limit
  * @param {{ key: (request: any) => Key | Promise<Key>, cost?: (request: any) => number | Promise<number> }} options
@@ -27,7 +27,8 @@ export function rateLimit(limit, { key, cost = () => 1 }) {
       reply.header(name, before === undefined ? value : `${before}, ${value}`);
     }
     if (!decision.allowed) {
-      return reply.code(429).send({ statusCode: 429, error: 'Too Many Requests', message: 'Too many requests, please try again later.' });
+      const message = 'Too many requests, please try again later.';
+      return reply.code(429).send({ statusCode: 429, error: 'Too Many Requests', message });
     }
     return undefined;
   };

@@ -29,9 +29,10 @@ import { Wallet } from './wallet.js';
 /**
  * @typedef {object} LimitsOptions
  * @property {string} [prefix] what each key on the server begins with
- * @property {'closed' | 'open'} [onDown] what happens if the server gives no decision: `closed`, the default, throws `Down`; `open`
- *     lets the call through, uncounted
- * @property {number} [patience] seconds: how long a call waits for its reply, and how long a call with an id is repeated. 1 if omitted
+ * @property {'closed' | 'open'} [onDown] what happens if the server gives no decision: `closed`, the default, throws `Down`;
+ *     `open` lets the call through, uncounted
+ * @property {number} [patience] seconds: how long a call waits for its reply, and how long a call with an id is repeated. 1
+ *     if omitted
  * @property {boolean} [peekReplica] whether replicas may answer `peek`, if the client is set up for it
  * @property {(message: string, error: unknown) => void} [log] the default is `console.warn`
  */
@@ -161,7 +162,9 @@ export class Limits {
    * @returns {P extends Lease ? LeaseLimit : RateLimit}
    */
   limit(name, policy) {
-    if (!(policy instanceof Policy)) throw new InvalidLimit(`a policy is a Fixed, Slide, Gcra, Bucket or Lease, not ${shown(policy)}`);
+    if (!(policy instanceof Policy)) {
+      throw new InvalidLimit(`a policy is a Fixed, Slide, Gcra, Bucket or Lease, not ${shown(policy)}`);
+    }
     if (typeof name !== 'string' || !/^[ -~]+$/.test(name)) {
       throw new InvalidLimit(`the name of a limit is printable ASCII, and not empty; not ${shown(name)}`);
     }
@@ -170,8 +173,8 @@ export class Limits {
   }
 
   /**
-   * Charges several limits, all or none. With an `id`, the call is repeated when no reply comes, and each key is settled or released
-   * by itself; a lease needs an id, which is made if it is omitted. In a cluster the keys need one hash tag.
+   * Charges several limits, all or none. With an `id`, the call is repeated when no reply comes, and each key is settled or
+   * released by itself; a lease needs an id, which is made if it is omitted. In a cluster the keys need one hash tag.
    *
    * @param {readonly (readonly [limit: Limit, key: Key, cost?: number])[]} rules
    * @param {{ wait?: Time, id?: string, signal?: AbortSignal }} [options]
@@ -203,7 +206,8 @@ export class Limits {
       /** @type {Answer} */
       let answer;
       try {
-        answer = await this.#shared.caller.inLine(makeCall, isFinal, { waitMs: milliseconds, repeat: charge !== undefined, signal });
+        const repeat = charge !== undefined;
+        answer = await this.#shared.caller.inLine(makeCall, isFinal, { waitMs: milliseconds, repeat, signal });
       } catch (error) {
         if (charge !== undefined && (signal?.aborted || (own && mayHaveRun(error)))) this.#shared.giveBack(keys, charge);
         throw error;
@@ -233,8 +237,8 @@ export class Limits {
   }
 
   /**
-   * The limit with a memory for denials: after a denial, the server is not asked again before the wait is over, unless the key changes.
-   * It opens two connections to each node, for client tracking.
+   * The limit with a memory for denials: after a denial, the server is not asked again before the wait is over, unless the
+   * key changes. It opens two connections to each node, for client tracking.
    *
    * @param {RateLimit} limit
    */
@@ -244,8 +248,8 @@ export class Limits {
   }
 
   /**
-   * The limit with units that are fetched in batches, and spent in the process. What is left of a batch is given back when no call has
-   * come for `idle` seconds.
+   * The limit with units that are fetched in batches, and spent in the process. What is left of a batch is given back when no
+   * call has come for `idle` seconds.
    *
    * @param {RateLimit} limit
    * @param {{ batch?: number, idle?: Time }} [options]
@@ -476,7 +480,9 @@ export class RateLimit extends Limit {
    * @returns {Promise<Decision>}
    */
   async until(key, time, cost = 1, { id } = {}) {
-    if (!(this.policy instanceof Fixed) || this.policy.options.length) throw new InvalidLimit('until needs a Fixed without align');
+    if (!(this.policy instanceof Fixed) || this.policy.options.length) {
+      throw new InvalidLimit('until needs a Fixed without align');
+    }
     const seconds = time instanceof Date ? time.getTime() / 1000 : time;
     if (!(typeof seconds === 'number' && seconds >= 0 && seconds < 1e15)) {
       throw new InvalidLimit(`until needs a date or Unix seconds, not ${shown(time)}`);
@@ -484,12 +490,13 @@ export class RateLimit extends Limit {
     const word = this.keyOf(key);
     const words = ['UNTIL', seconds.toFixed(6), ...costWords(cost), ...(id === undefined ? [] : ['ID', checkedId(id)])];
     const call = { name: 'RL.FIXED', args: [word, ...this.policy.words(), ...words], keys: [word] };
-    return this.shared.orOpen(this.decide(this.shared.caller.send(call, { repeat: id !== undefined })), () => this.uncounted(cost));
+    const answer = this.shared.caller.send(call, { repeat: id !== undefined });
+    return this.shared.orOpen(this.decide(answer), () => this.uncounted(cost));
   }
 
   /**
-   * Takes units, or waits for them in the key's queue, first come, first served. The wait has a connection of its own. An abort of
-   * the signal ends it: the call leaves the queue, and nothing is charged.
+   * Takes units, or waits for them in the key's queue, first come, first served. The wait has a connection of its own. An
+   * abort of the signal ends it: the call leaves the queue, and nothing is charged.
    *
    * @param {Key} key
    * @param {Time} seconds how long it waits at most: up to a day
@@ -661,9 +668,9 @@ export class Charge {
 /** A limit on what is held at a time. */
 export class LeaseLimit extends Limit {
   /**
-   * Holds a lease while `body` runs. It is renewed at each third of its ttl, and released at the end. If it is lost, or if the signal
-   * is aborted, `lease.signal` is aborted: pass it on to what the body calls. Then `withLease` throws `LeaseLost`, or the signal's
-   * reason, also if the body returns normally.
+   * Holds a lease while `body` runs. It is renewed at each third of its ttl, and released at the end. If it is lost, or if
+   * the signal is aborted, `lease.signal` is aborted: pass it on to what the body calls. Then `withLease` throws `LeaseLost`,
+   * or the signal's reason, also if the body returns normally.
    *
    * @template T
    * @param {Key} key

@@ -100,8 +100,8 @@ function rate(value, most = MOST) {
 export class Fixed extends Policy {
   /**
    * @param {string} perPeriod such as `1000/1d`
-   * @param {{ align?: string | number }} [options] `align`: windows begin at each multiple of the period since 1970 (UTC), shifted
-   *     by this duration, which may have a sign: `-8h`
+   * @param {{ align?: string | number }} [options] `align`: windows begin at each multiple of the period since 1970 (UTC),
+   *     shifted by this duration, which may have a sign: `-8h`
    */
   constructor(perPeriod, { align } = {}) {
     const [limit, time] = rate(perPeriod);
@@ -117,7 +117,8 @@ export class Slide extends Policy {
    */
   constructor(perPeriod, { segments } = {}) {
     const [limit, time] = rate(perPeriod, MOST_SLIDE);
-    super('SLIDE', limit, time, segments === undefined ? [] : ['SEGMENTS', String(whole(segments, 'segments', 1, MOST_SEGMENTS))]);
+    const ticks = segments === undefined ? [] : ['SEGMENTS', String(whole(segments, 'segments', 1, MOST_SEGMENTS))];
+    super('SLIDE', limit, time, ticks);
   }
 }
 

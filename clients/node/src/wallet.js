@@ -152,8 +152,8 @@ export class Wallet {
   }
 
   /**
-   * The denial of a call for which the server has too few units. The server's reply says when there is one more; if more are missing,
-   * it is asked when there are so many.
+   * The denial of a call for which the server has too few units. The server's reply says when there is one more; if more are
+   * missing, it is asked when there are so many.
    *
    * @param {Purse} purse
    * @param {number} cost

@@ -168,7 +168,8 @@ function cases(name, prefix, connect, server) {
           const translate = (value) => {
             if (typeof value === 'string') return tagged(value);
             if (Array.isArray(value)) return value.map(translate);
-            return value && typeof value === 'object' ? Object.fromEntries(Object.entries(value).map(([k, v]) => [k, translate(v)])) : value;
+            if (!value || typeof value !== 'object') return value;
+            return Object.fromEntries(Object.entries(value).map(([name, one]) => [name, translate(one)]));
           };
           // The names of limits stay, because they are looked up; what the server sees has the tag of this case.
           const forServer = (step) => ({

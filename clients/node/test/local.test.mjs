@@ -97,7 +97,9 @@ for (const [name, client] of MAIN) {
         assert.equal(await used(admin, 'wallet:other'), 10);
       }));
 
-    for (const [kind, policy] of [['fixed', new Fixed('100/s')], ['slide', new Slide('100/s')], ['gcra', new Gcra('100/s')], ['bucket', new Bucket('100/s')]]) {
+    for (const [kind, policy] of Object.entries({
+      fixed: new Fixed('100/s'), slide: new Slide('100/s'), gcra: new Gcra('100/s'), bucket: new Bucket('100/s'),
+    })) {
       test(`units are not spent after the window in which they were charged: ${kind}`, () =>
         withLimits(client, server.path, async (limits) => {
           const wallet = limits.wallet(limits.limit('wallet', policy), { batch: 100, idle: 3600 });

@@ -47,7 +47,9 @@ async function project(name, what) {
   await mkdir(path);
   await writeFile(join(path, 'package.json'), JSON.stringify({ name, private: true, type: 'module' }));
   await run('npm', ['install', ...OFFLINE, what], { cwd: path });
-  for (const other of ['ioredis', 'redis', 'express', 'express-rate-limit', 'fastify', '@types']) await symlink(join(PACKAGE, 'node_modules', other), join(path, 'node_modules', other));
+  for (const other of ['ioredis', 'redis', 'express', 'express-rate-limit', 'fastify', '@types']) {
+    await symlink(join(PACKAGE, 'node_modules', other), join(path, 'node_modules', other));
+  }
   return path;
 }
 

@@ -19,7 +19,8 @@ export class Caller {
      */
     constructor(adapter: Adapter, patienceMs: number);
     /**
-     * Sends a call. With `repeat`, it is sent again when no reply came, or when the server refused for now, until the patience ends.
+     * Sends a call. With `repeat`, it is sent again when no reply came, or when the server refused for now, until the patience
+     * ends.
      *
      * @param {Call} call
      * @param {{ repeat?: boolean, patienceMs?: number }} [options]
@@ -31,9 +32,9 @@ export class Caller {
     }): Promise<Answer>;
     /**
      * Sends a call that may wait in line. At first it is sent without `BLOCK` on the shared connection, and if it is denied, with
-     * `BLOCK` on a connection of its own. A call that the server ends, because the key's slot moves or a replica takes over, goes on
-     * waiting: nothing was charged. A call without a reply is repeated only with `repeat`. The time in line does not count for the
-     * patience.
+     * `BLOCK` on a connection of its own. A call that the server ends, because the key's slot moves or a replica takes over,
+     * goes on waiting: nothing was charged. A call without a reply is repeated only with `repeat`. The time in line does not
+     * count for the patience.
      *
      * @param {(block: string[]) => Call} makeCall
      * @param {(reply: unknown) => boolean} isFinal whether a reply without `BLOCK` is an answer: granted, or never granted

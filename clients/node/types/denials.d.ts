@@ -4,8 +4,8 @@
  * @typedef {{ cost: number, limit: number, remaining: number, until: number, resetAt: number }} Denial
  */
 /**
- * The denials of the last calls, by key. The server tells when one of these keys changes, because they are read on a connection with
- * client tracking.
+ * The denials of the last calls, by key. The server tells when one of these keys changes, because they are read on a
+ * connection with client tracking.
  */
 export class Denials {
     /**
@@ -24,8 +24,8 @@ export class Denials {
     /** How many keys are remembered. */
     get size(): number;
     /**
-     * Reads the denial again on a connection with tracking, and remembers it. A denied call itself is not tracked, because the server
-     * tracks only what commands read that do not write.
+     * Reads the denial again on a connection with tracking, and remembers it. A denied call itself is not tracked, because the
+     * server tracks only what commands read that do not write.
      *
      * @param {string} name
      * @param {Call} peek
@@ -37,8 +37,8 @@ export class Denials {
     #private;
 }
 /**
- * A limit whose denials are remembered. After a denial, calls for the same key with the same cost or a higher one are denied in the
- * process, without a call to the server, until the wait is over or the key changes. A lower cost is asked.
+ * A limit whose denials are remembered. After a denial, calls for the same key with the same cost or a higher one are denied
+ * in the process, without a call to the server, until the wait is over or the key changes. A lower cost is asked.
  */
 export class CachedLimit {
     /**

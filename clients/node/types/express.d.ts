@@ -7,10 +7,11 @@
  * @typedef {import('node:http').ServerResponse} Response
  */
 /**
- * Express middleware: takes units for each request, sets the header fields of the decision, and answers 429 if it is denied. An error,
- * such as `Down`, is passed on to `next`; it has a `status`.
+ * Express middleware: takes units for each request, sets the header fields of the decision, and answers 429 if it is denied.
+ * An error, such as `Down`, is passed on to `next`; it has a `status`.
  *
- * Several limits of a route each add their item to `RateLimit-Policy` and `RateLimit`; the other fields are those of the last one.
+ * Several limits of a route each add their item to `RateLimit-Policy` and `RateLimit`; the other fields are those of the last
+ * one.
  *
  * @template {Request} R
  * @param {{ take(key: Key, cost?: number): Promise<Decision> }} limit a limit of a rate, a wallet or a cached limit

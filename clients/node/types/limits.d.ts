@@ -58,8 +58,8 @@ export class Limits {
      */
     limit<P extends Policy>(name: string, policy: P): P extends Lease ? LeaseLimit : RateLimit;
     /**
-     * Charges several limits, all or none. With an `id`, the call is repeated when no reply comes, and each key is settled or released
-     * by itself; a lease needs an id, which is made if it is omitted. In a cluster the keys need one hash tag.
+     * Charges several limits, all or none. With an `id`, the call is repeated when no reply comes, and each key is settled or
+     * released by itself; a lease needs an id, which is made if it is omitted. In a cluster the keys need one hash tag.
      *
      * @param {readonly (readonly [limit: Limit, key: Key, cost?: number])[]} rules
      * @param {{ wait?: Time, id?: string, signal?: AbortSignal }} [options]
@@ -71,15 +71,15 @@ export class Limits {
         signal?: AbortSignal;
     }): Promise<AllDecision>;
     /**
-     * The limit with a memory for denials: after a denial, the server is not asked again before the wait is over, unless the key changes.
-     * It opens two connections to each node, for client tracking.
+     * The limit with a memory for denials: after a denial, the server is not asked again before the wait is over, unless the
+     * key changes. It opens two connections to each node, for client tracking.
      *
      * @param {RateLimit} limit
      */
     cached(limit: RateLimit): CachedLimit;
     /**
-     * The limit with units that are fetched in batches, and spent in the process. What is left of a batch is given back when no call has
-     * come for `idle` seconds.
+     * The limit with units that are fetched in batches, and spent in the process. What is left of a batch is given back when no
+     * call has come for `idle` seconds.
      *
      * @param {RateLimit} limit
      * @param {{ batch?: number, idle?: Time }} [options]
@@ -228,8 +228,8 @@ export class RateLimit extends Limit {
         id?: string;
     }): Promise<Decision>;
     /**
-     * Takes units, or waits for them in the key's queue, first come, first served. The wait has a connection of its own. An abort of
-     * the signal ends it: the call leaves the queue, and nothing is charged.
+     * Takes units, or waits for them in the key's queue, first come, first served. The wait has a connection of its own. An
+     * abort of the signal ends it: the call leaves the queue, and nothing is charged.
      *
      * @param {Key} key
      * @param {Time} seconds how long it waits at most: up to a day
@@ -326,9 +326,9 @@ export class Charge {
 /** A limit on what is held at a time. */
 export class LeaseLimit extends Limit {
     /**
-     * Holds a lease while `body` runs. It is renewed at each third of its ttl, and released at the end. If it is lost, or if the signal
-     * is aborted, `lease.signal` is aborted: pass it on to what the body calls. Then `withLease` throws `LeaseLost`, or the signal's
-     * reason, also if the body returns normally.
+     * Holds a lease while `body` runs. It is renewed at each third of its ttl, and released at the end. If it is lost, or if
+     * the signal is aborted, `lease.signal` is aborted: pass it on to what the body calls. Then `withLease` throws `LeaseLost`,
+     * or the signal's reason, also if the body returns normally.
      *
      * @template T
      * @param {Key} key
@@ -409,12 +409,13 @@ export type LimitsOptions = {
      */
     prefix?: string | undefined;
     /**
-     * what happens if the server gives no decision: `closed`, the default, throws `Down`; `open`
-     * lets the call through, uncounted
+     * what happens if the server gives no decision: `closed`, the default, throws `Down`;
+     * `open` lets the call through, uncounted
      */
     onDown?: "closed" | "open" | undefined;
     /**
-     * seconds: how long a call waits for its reply, and how long a call with an id is repeated. 1 if omitted
+     * seconds: how long a call waits for its reply, and how long a call with an id is repeated. 1
+     * if omitted
      */
     patience?: number | undefined;
     /**

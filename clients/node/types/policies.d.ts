@@ -41,8 +41,8 @@ export class Policy {
 export class Fixed extends Policy {
     /**
      * @param {string} perPeriod such as `1000/1d`
-     * @param {{ align?: string | number }} [options] `align`: windows begin at each multiple of the period since 1970 (UTC), shifted
-     *     by this duration, which may have a sign: `-8h`
+     * @param {{ align?: string | number }} [options] `align`: windows begin at each multiple of the period since 1970 (UTC),
+     *     shifted by this duration, which may have a sign: `-8h`
      */
     constructor(perPeriod: string, { align }?: {
         align?: string | number;

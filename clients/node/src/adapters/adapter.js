@@ -12,16 +12,17 @@
 
 /**
  * What this package needs of a client. Each method sends the call once, and never again: only the server's redirections in a
- * cluster are followed, because a node that redirects a call has not executed it. Without a reply, it throws `NoReply`; an error
- * that the server replies is thrown as the client reports it.
+ * cluster are followed, because a node that redirects a call has not executed it. Without a reply, it throws `NoReply`; an
+ * error that the server replies is thrown as the client reports it.
  *
  * @typedef {object} Adapter
  * @property {(call: Call, patienceMs: number, signal?: AbortSignal) => Promise<unknown>} send on the shared connection
- * @property {(call: Call, waitMs: number, patienceMs: number, signal?: AbortSignal) => Promise<unknown>} wait on a connection of
- *     its own to the node of the key, for a reply that may take `waitMs`. When it ends, the connection is closed.
+ * @property {(call: Call, waitMs: number, patienceMs: number, joined: () => void, signal?: AbortSignal) => Promise<unknown>}
+ *     wait on a connection of its own to the node of the key, for a reply that may take `waitMs`. `joined` is called when the
+ *     call is sent. When it ends, the connection is closed.
  * @property {(call: Call) => string} nodeName the node that has the key, as far as the client knows
- * @property {(call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>} track opens two connections to this node:
- *     one for calls whose keys are tracked, and one on which the server says that such a key has changed
+ * @property {(call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>} track opens two connections to
+ *     this node: one for calls whose keys are tracked, and one on which the server says that such a key has changed
  */
 
 /**

@@ -31,5 +31,7 @@ function made(client) {
     const parts = ['duplicate', 'nodeClient', 'getMasterNode'];
     if (parts.some((name) => typeof client[name] === 'function')) return nodeRedisAdapter(client);
   }
-  throw new TypeError('the client must be a Redis or a Cluster of ioredis, or a client, a cluster or a sentinel client of node-redis');
+  throw new TypeError(
+    'the client must be a Redis or a Cluster of ioredis, or a client, a cluster or a sentinel client of node-redis',
+  );
 }

@@ -13,9 +13,9 @@ const PING = '*1\r\n$4\r\nPING\r\n';
 /**
  * An adapter for a `Redis` or a `Cluster` of ioredis, or of a package with the same interface.
  *
- * ioredis sends commands again when a connection is lost, and sends late those that it has queued while there was none. A command of
- * the limiter must not be sent again by itself, and not after its caller has given it up: it would be charged twice, or for nobody.
- * So a command that is given up writes a `PING` when ioredis wants to write it.
+ * ioredis sends commands again when a connection is lost, and sends late those that it has queued while there was none. A
+ * command of the limiter must not be sent again by itself, and not after its caller has given it up: it would be charged
+ * twice, or for nobody. So a command that is given up writes a `PING` when ioredis wants to write it.
  *
  * @param {any} client
  * @returns {Adapter}
@@ -49,12 +49,13 @@ export function ioredisAdapter(client) {
   return {
     send: (call, patienceMs, signal) => send(client, call, patienceMs, signal),
 
-    async wait(call, waitMs, patienceMs, signal) {
+    async wait(call, waitMs, patienceMs, joined, signal) {
       const own = alone(await owner(client, new Once(call.name, call.args), call, patienceMs), patienceMs);
       const leave = () => own.disconnect();
       signal?.addEventListener('abort', leave);
       try {
         await opened(own, patienceMs);
+        joined();
         return await send(own, call, waitMs + MARGIN_MS, signal);
       } catch (error) {
         throw signal?.aborted ? signal.reason : error;

@@ -5,8 +5,8 @@ import { later, MARGIN_MS, runId, slotOf } from './adapter.js';
 /** @typedef {import('./adapter.js').Call} Call */
 
 /**
- * An adapter for a client, a cluster or a sentinel client of node-redis. Clients and cluster clients of node-redis do not send a
- * command again after a lost connection. A sentinel client does; here it is kept from it.
+ * An adapter for a client, a cluster or a sentinel client of node-redis. Clients and cluster clients of node-redis do not
+ * send a command again after a lost connection. A sentinel client does; here it is kept from it.
  *
  * @param {any} client
  * @returns {Adapter}
@@ -18,19 +18,22 @@ export function nodeRedisAdapter(client) {
       return sent(patienceMs, signal, call, (words) => send(client, call, words));
     },
 
-    async wait(call, waitMs, patienceMs, signal) {
+    async wait(call, waitMs, patienceMs, joined, signal) {
       const own = await limited(patienceMs, signal, () => alone(client, call, patienceMs));
       // The call itself fails with the error, too.
       own.on('error', () => {});
       try {
         await limited(patienceMs, signal, () => own.connect());
+        joined();
         return await sent(waitMs + MARGIN_MS, signal, call, (words) => clientSend(own, call, words));
       } finally {
         close(own);
       }
     },
 
-    nodeName: (call) => (typeof client.nodeClient === 'function' ? client.slots[slotOf(call.keys[0])]?.master?.address ?? '' : ''),
+    nodeName(call) {
+      return typeof client.nodeClient === 'function' ? client.slots[slotOf(call.keys[0])]?.master?.address ?? '' : '';
+    },
 
     async track(call, patienceMs, { changed, lost }) {
       const both = [await alone(client, call, patienceMs, RESP2), await alone(client, call, patienceMs, RESP2)];
@@ -61,7 +64,10 @@ export function nodeRedisAdapter(client) {
         }
       }
       if (both.some(({ isReady }) => !isReady)) lost();
-      return { send: (call, patienceMs) => sent(patienceMs, undefined, call, (words) => clientSend(reader, call, words)), close: closeBoth };
+      return {
+        send: (call, patienceMs) => sent(patienceMs, undefined, call, (words) => clientSend(reader, call, words)),
+        close: closeBoth,
+      };
     },
   };
 }
@@ -101,8 +107,8 @@ async function limited(ms, signal, action) {
 }
 
 /**
- * Sends words, and gives them up after this time: a command that the client has queued and not sent yet must not be sent later, for
- * nobody. The client reads the words when it sends them, so they are replaced by a `PING`.
+ * Sends words, and gives them up after this time: a command that the client has queued and not sent yet must not be sent
+ * later, for nobody. The client reads the words when it sends them, so they are replaced by a `PING`.
  *
  * @param {number} ms
  * @param {AbortSignal | undefined} signal
@@ -185,7 +191,12 @@ async function alone(client, call, patienceMs, options) {
     pingInterval: undefined,
     readonly: false,
     ...options,
-    socket: { ...socket, connectTimeout: Math.max(1, Math.ceil(patienceMs)), reconnectStrategy: false, socketTimeout: undefined },
+    socket: {
+      ...socket,
+      connectTimeout: Math.max(1, Math.ceil(patienceMs)),
+      reconnectStrategy: false,
+      socketTimeout: undefined,
+    },
   });
 }
 

@@ -1,0 +1,96 @@
+import { InvalidLimit, InvalidWait } from './errors.js';
+
+/** The units of a duration in microseconds, and how many decimals a number of them may have to be exact to the microsecond. */
+const UNITS = /** @type {Record<string, [us: bigint, decimals: number]>} */ ({
+  us: [1n, 0],
+  ms: [1_000n, 3],
+  s: [1_000_000n, 6],
+  m: [60_000_000n, 7],
+  h: [3_600_000_000n, 8],
+  d: [86_400_000_000n, 8],
+});
+const DAY_US = 86_400_000_000n;
+const LONGEST_US = 3650n * DAY_US;
+
+const FORMS = 'a number of seconds, or text such as 250ms, 30s, 15m, 1.5h or 1d';
+
+/** A duration, as microseconds and as the server takes it, in the largest unit that divides it. */
+export class Duration {
+  /** @param {bigint} us */
+  constructor(us) {
+    this.us = us;
+    const suffix = us === 0n ? 's' : (['d', 'h', 'm', 's', 'ms'].find((suffix) => us % UNITS[suffix][0] === 0n) ?? 'us');
+    this.text = `${us / UNITS[suffix][0]}${suffix}`;
+    Object.freeze(this);
+  }
+
+  get ms() {
+    return Number(this.us) / 1000;
+  }
+
+  /** Whole seconds, rounded up, at least 1. */
+  get wholeSeconds() {
+    return Math.max(1, Number((this.us + 999_999n) / 1_000_000n));
+  }
+}
+
+/**
+ * A duration: a number of seconds, or text with a unit, such as `30s`; `m` alone is `1m`. Undefined if it is neither.
+ *
+ * @param {unknown} value
+ * @returns {Duration | undefined}
+ */
+export function parsed(value) {
+  if (typeof value === 'number') {
+    if (!(value >= 0 && value <= 1e12)) return undefined;
+    return new Duration(BigInt(Math.round(value * 1e6)));
+  }
+  const parts = typeof value === 'string' ? /^(?:(\d+)(?:\.(\d+))?)?(us|ms|s|m|h|d)$/i.exec(value) : null;
+  if (!parts) return undefined;
+  const [, whole = '1', fraction = '', suffix] = parts;
+  const [unit, decimals] = UNITS[suffix.toLowerCase()];
+  if (fraction.length > decimals) return undefined;
+  return new Duration(BigInt(whole) * unit + (BigInt(`0${fraction}`) * unit) / 10n ** BigInt(fraction.length));
+}
+
+/**
+ * @param {unknown} value
+ * @param {string} name
+ */
+export function period(value, name) {
+  const duration = parsed(value);
+  if (duration && duration.us >= 1000n && duration.us <= LONGEST_US) return duration;
+  throw new InvalidLimit(`${name} must be from 1ms to 3650d: ${FORMS}; not ${shown(value)}`);
+}
+
+/**
+ * How long a call may wait, in milliseconds. 0 and undefined mean that it does not wait.
+ *
+ * @param {unknown} value
+ */
+export function waitMs(value) {
+  if (value === undefined) return 0;
+  const duration = parsed(value);
+  if (duration && duration.us <= DAY_US) return duration.ms;
+  throw new InvalidWait(`a wait must be from 0 to 1d: ${FORMS}; not ${shown(value)}`);
+}
+
+/**
+ * An offset of windows, as the server takes it: a duration less than the period, with or without a sign.
+ *
+ * @param {unknown} value
+ * @param {Duration} period
+ */
+export function offset(value, period) {
+  const negative = typeof value === 'number' ? value < 0 : typeof value === 'string' && value.startsWith('-');
+  const size = typeof value === 'number' ? Math.abs(value) : typeof value === 'string' ? value.replace(/^[+-]/, '') : value;
+  const duration = parsed(size);
+  if (duration && duration.us < period.us) return `${negative ? '-' : ''}${duration.text}`;
+  throw new InvalidLimit(`align must be less than the period, either way: ${FORMS}; not ${shown(value)}`);
+}
+
+/** @param {unknown} value */
+export function shown(value) {
+  if (typeof value === 'string') return JSON.stringify(value.length > 40 ? `${value.slice(0, 40)}...` : value);
+  return typeof value === 'object' || typeof value === 'function' ? typeof value : String(value);
+}

@@ -1,0 +1,68 @@
+import { Fixed } from './policies.js';
+
+/** @typedef {import('./limits.js').Limits} Limits */
+/** @typedef {import('./limits.js').RateLimit} RateLimit */
+
+/** The highest limit. The server only counts, because express-rate-limit compares the count with the limit itself. */
+const UNLIMITED = 1_000_000_000_000;
+
+/**
+ * A store for express-rate-limit: a fixed window, one call for each request. The key on the server is the prefix of the
+ * `Limits`, the name, a colon and the key of express-rate-limit. The default name is `store:` and the window in milliseconds;
+ * two limits with the same window need two names. If the server gives no decision, express-rate-limit passes the error to
+ * `next`, or lets the request through with `passOnStoreError: true`; use `Limits` with `onDown: 'closed'`, the default.
+ */
+export class RedisRlStore {
+  #limits;
+  #name;
+  /** @type {RateLimit | undefined} */
+  #limit;
+  /** express-rate-limit reads this, to detect requests that are counted twice. */
+  prefix = '';
+
+  /**
+   * @param {Limits} limits
+   * @param {{ name?: string }} [options]
+   */
+  constructor(limits, { name } = {}) {
+    this.#limits = limits;
+    this.#name = name;
+  }
+
+  /** @param {{ windowMs: number }} options */
+  init({ windowMs }) {
+    const name = this.#name ?? `store:${windowMs}`;
+    this.#limit = this.#limits.limit(name, new Fixed(`${UNLIMITED}/${windowMs}ms`));
+    this.prefix = `${name}:`;
+  }
+
+  get #fixed() {
+    if (!this.#limit) throw new Error('express-rate-limit has not initialised the store');
+    return this.#limit;
+  }
+
+  /** @param {string} key */
+  async increment(key) {
+    return counted(await this.#fixed.take(key));
+  }
+
+  /** @param {string} key */
+  async decrement(key) {
+    await this.#fixed.refund(key, 1);
+  }
+
+  /** @param {string} key */
+  async get(key) {
+    return counted(await this.#fixed.peek(key));
+  }
+
+  /** @param {string} key */
+  async resetKey(key) {
+    await this.#fixed.refund(key, UNLIMITED);
+  }
+}
+
+/** @param {import('./decision.js').Decision} decision */
+function counted({ limit, remaining, resetMs }) {
+  return { totalHits: limit - remaining, resetTime: new Date(Date.now() + resetMs) };
+}

@@ -1,0 +1,74 @@
+// The clients with which the tests run: versions of ioredis and node-redis, with the protocols RESP2 and RESP3.
+import * as ioredis5 from 'ioredis';
+import * as redis4 from 'redis-4';
+import * as redis5 from 'redis';
+
+const newer = Number(process.versions.node.split('.')[0]) >= 20;
+// These versions need Node.js 20.
+const ioredis6 = newer ? await import('ioredis-6') : undefined;
+const redis6 = newer ? await import('redis-6') : undefined;
+
+/**
+ * For each client: `single(path, options)`, `cluster(nodes)` and `sentinel(set)` connect one, and return the client and `close`.
+ */
+export const CLIENTS = Object.fromEntries([
+  ['ioredis 5', ioredis(ioredis5)],
+  ['ioredis 6', ioredis6 && ioredis(ioredis6)],
+  ['node-redis 4', nodeRedis(redis4, {})],
+  ['node-redis 5, RESP2', nodeRedis(redis5, { RESP: 2 })],
+  ['node-redis 5, RESP3', nodeRedis(redis5, { RESP: 3 })],
+  ['node-redis 6, RESP2', redis6 && nodeRedis(redis6, { RESP: 2 })],
+  ['node-redis 6, RESP3', redis6 && nodeRedis(redis6, { RESP: 3 })],
+].filter(([, client]) => client));
+
+/** One of each library: the versions for which the other tests are. */
+export const MAIN = ['ioredis 5', 'node-redis 5, RESP3'].map((name) => [name, CLIENTS[name]]);
+
+function ioredis({ Redis, Cluster }) {
+  const opened = (client) => {
+    client.on('error', () => {});
+    return { client, close: () => client.disconnect() };
+  };
+  return {
+    single: async (path, options = {}) => opened(new Redis({ path, ...options })),
+    async cluster(nodes, options = {}) {
+      const client = new Cluster(nodes, options);
+      await client.set('known', 1);
+      return opened(client);
+    },
+    sentinel: async ({ sentinel, name }, options = {}) => opened(new Redis({ sentinels: [sentinel], name, ...options })),
+    down: async (path) => opened(new Redis({ path })),
+  };
+}
+
+function nodeRedis(module, protocol) {
+  const opened = async (client) => {
+    client.on('error', () => {});
+    await client.connect();
+    return { client, close: () => closeNodeRedis(client) };
+  };
+  return {
+    single: (path, { socket, ...options } = {}) => opened(module.createClient({ ...protocol, ...options, socket: { path, ...socket } })),
+    cluster(nodes, options = {}) {
+      const rootNodes = nodes.map(({ host, port }) => ({ socket: { host, port } }));
+      return opened(module.createCluster({ ...protocol, rootNodes, ...options }));
+    },
+    sentinel: module.createSentinel && (({ sentinel, name }, options = {}) => {
+      return opened(module.createSentinel({ ...protocol, name, sentinelRootNodes: [sentinel], ...options }));
+    }),
+    async down(path) {
+      const client = module.createClient({ ...protocol, socket: { path } });
+      client.on('error', () => {});
+      client.connect().catch(() => {});
+      return { client, close: () => closeNodeRedis(client) };
+    },
+  };
+}
+
+async function closeNodeRedis(client) {
+  if (typeof client.destroy === 'function') {
+    if (client.isOpen) await client.destroy();
+    return;
+  }
+  await client.disconnect().catch(() => {});
+}

@@ -1,0 +1,261 @@
+// Servers with the module, each in a private folder, and queries for the tests.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { closeSync, existsSync, openSync } from 'node:fs';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { connect, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { Redis } from 'ioredis';
+
+const BUILT = fileURLToPath(new URL('../../../target/release/libredis_rl.so', import.meta.url));
+const DEADLINE_MS = 30_000;
+const HOST = '127.0.0.1';
+
+/** The servers that run. They end with the process, also when it is interrupted. */
+const running = new Set();
+const killAll = () => running.forEach((child) => child.kill('SIGKILL'));
+process.on('exit', killAll);
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) {
+  process.once(signal, () => {
+    killAll();
+    process.kill(process.pid, signal);
+  });
+}
+
+/** The path of the module; fails if the file is missing. */
+function built() {
+  const module = resolve(process.env.REDIS_RL_MODULE ?? BUILT);
+  if (!existsSync(module)) throw new Error(`${module} is missing: run \`make build\``);
+  return module;
+}
+
+/** Starts a server in a private folder. `address` is the address for a client. */
+async function start(options, address, { module = true, config } = {}) {
+  const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));
+  const where = address(folder);
+  const log = openSync(join(folder, 'log'), 'w');
+  const all = config
+    ? [await config(folder), '--sentinel']
+    : ['--dir', folder, '--save', '', ...(module ? ['--loadmodule', built()] : []), ...options(folder)];
+  const child = spawn(process.env.REDIS_RL_SERVER ?? 'redis-server', all, { stdio: ['ignore', log, log] });
+  running.add(child);
+  closeSync(log);
+  const exited = new Promise((done) => child.once('exit', done).once('error', done)).then(() => running.delete(child));
+
+  const server = {
+    child,
+    async kill() {
+      child.kill('SIGCONT');
+      child.kill('SIGKILL');
+      await exited;
+    },
+    async stop() {
+      await server.kill();
+      await rm(folder, { recursive: true });
+    },
+  };
+
+  const deadline = Date.now() + DEADLINE_MS;
+  for (;;) {
+    const client = new Redis({ ...where, lazyConnect: true, retryStrategy: null, enableReadyCheck: !config });
+    client.on('error', () => {});
+    const up = await client.connect().then(() => true, () => false);
+    client.disconnect();
+    if (up) return Object.assign(server, where);
+    if (child.exitCode !== null || child.pid === undefined || Date.now() > deadline) {
+      const text = await readFile(join(folder, 'log'), 'utf8');
+      await server.stop();
+      throw new Error(`the server did not start:\n${text}`);
+    }
+    await sleep(5);
+  }
+}
+
+/**
+ * Starts a server on a socket. Its `path` is the address for a client. Without `module`, it has not loaded the module. `at` is the
+ * path of the socket, if the test chooses it.
+ */
+export function startServer({ module = true, at } = {}) {
+  const path = (folder) => at ?? join(folder, 'server.sock');
+  return start((folder) => ['--port', '0', '--unixsocket', path(folder)], (folder) => ({ path: path(folder) }), { module });
+}
+
+/** Starts a server on a `port`. `empty` deletes all its keys. */
+export async function startTcpServer() {
+  const [port] = await freePorts(1);
+  const server = await start(() => ['--port', port, '--bind', HOST], () => ({ host: HOST, port }));
+  return Object.assign(server, {
+    async empty() {
+      const client = new Redis({ host: HOST, port });
+      await client.flushall();
+      client.disconnect();
+    },
+  });
+}
+
+/** The slots of each of three primaries. */
+const SHARES = [[0, 5460], [5461, 10922], [10923, 16383]];
+
+/** Starts a cluster of three primaries: `nodes` for a cluster client, and `each`, a client of each node. */
+export async function startCluster() {
+  const ports = await freePorts(2 * SHARES.length);
+  const nodes = ports.slice(0, SHARES.length).map((port) => ({ host: HOST, port }));
+  const buses = ports.slice(SHARES.length);
+  const servers = [];
+  const each = [];
+  const cluster = {
+    nodes,
+    each,
+    /** The number of calls that the nodes have redirected. */
+    async moved() {
+      const errors = await Promise.all(each.map((node) => node.info('errorstats')));
+      return errors.reduce((sum, text) => sum + Number(text.match(/errorstat_MOVED:count=(\d+)/)?.[1] ?? 0), 0);
+    },
+    async stop() {
+      for (const node of each) node.disconnect();
+      await Promise.all(servers.map((server) => server.stop()));
+    },
+  };
+  try {
+    for (const [index, node] of nodes.entries()) {
+      const options = ['--port', node.port, '--bind', HOST, '--cluster-enabled', 'yes', '--cluster-port', buses[index]];
+      servers.push(await start(() => options, () => node));
+      each.push(new Redis(node));
+    }
+    for (const [index, node] of each.entries()) {
+      await node.call('CLUSTER', 'ADDSLOTSRANGE', ...SHARES[index]);
+      await node.call('CLUSTER', 'MEET', HOST, nodes[0].port, buses[0]);
+    }
+    // Waits until each node knows all slots: a client that asked it earlier would miss some.
+    const ready = (info) => /cluster_state:ok/.test(info) && /cluster_slots_ok:16384/.test(info);
+    await eventually(async () => (await Promise.all(each.map((node) => node.cluster('INFO')))).every(ready));
+    return cluster;
+  } catch (error) {
+    await cluster.stop();
+    throw error;
+  }
+}
+
+/** Starts a primary, a replica, and a sentinel that watches them: `sentinel` is its address, `failOver` ends the primary. */
+export async function startSentinel() {
+  const [primaryPort, replicaPort, port] = await freePorts(3);
+  const servers = [];
+  const clients = [];
+  const set = {
+    name: 'limits',
+    sentinel: { host: HOST, port },
+    nodes: [{ host: HOST, port: primaryPort }, { host: HOST, port: replicaPort }],
+    clients,
+    /** Kills the primary. The sentinel promotes the replica. */
+    failOver: () => servers[0].kill(),
+    async stop() {
+      for (const client of clients) client.disconnect();
+      await Promise.all(servers.map((server) => server.stop()));
+    },
+  };
+  try {
+    const fast = ['--bind', HOST, '--repl-diskless-sync-delay', '0'];
+    servers.push(await start(() => [...fast, '--port', primaryPort], () => set.nodes[0]));
+    servers.push(await start(() => [...fast, '--port', replicaPort, '--replicaof', HOST, primaryPort], () => set.nodes[1]));
+    for (const node of set.nodes) clients.push(new Redis(node).on('error', () => {}));
+    await eventually(async () => /master_link_status:up/.test(await clients[1].info('replication')));
+    const lines = [
+      `port ${port}`, `bind ${HOST}`, `sentinel monitor ${set.name} ${HOST} ${primaryPort} 1`,
+      `sentinel down-after-milliseconds ${set.name} 1000`, `sentinel failover-timeout ${set.name} 5000`,
+    ];
+    const config = async (folder) => {
+      const file = join(folder, 'sentinel.conf');
+      await writeFile(file, [...lines, `dir ${folder}`, ''].join('\n'));
+      return file;
+    };
+    servers.push(await start(undefined, () => set.sentinel, { config }));
+    const watch = new Redis({ ...set.sentinel, enableReadyCheck: false }).on('error', () => {});
+    clients.push(watch);
+    await eventually(async () => (await watch.call('SENTINEL', 'REPLICAS', set.name)).length === 1);
+    return set;
+  } catch (error) {
+    await set.stop();
+    throw error;
+  }
+}
+
+async function freePorts(count) {
+  const listeners = Array.from({ length: count }, () => createServer().listen(0, HOST));
+  await Promise.all(listeners.map((listener) => once(listener, 'listening')));
+  const ports = listeners.map((listener) => listener.address().port);
+  await Promise.all(listeners.map((listener) => once(listener.close(), 'close')));
+  return ports;
+}
+
+/**
+ * Starts a proxy to a server, which loses what a test says. `lose(what, command)` closes the connection on which this command
+ * comes next: before it reaches the server ('request'), or when the server has answered it, without passing on the answer
+ * ('reply'). With 'silence', the answer is dropped, and the connection stays open. `seen` counts the commands that came.
+ */
+export async function startProxy(server) {
+  const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));
+  const path = join(folder, 'proxy.sock');
+  const sockets = new Set();
+  const toLose = [];
+  const lost = [];
+  let received = '';
+  const listener = createServer((client) => {
+    const upstream = connect(server.path);
+    const close = () => [client, upstream].forEach((socket) => socket.destroy());
+    let losing;
+    for (const socket of [client, upstream]) sockets.add(socket.on('close', close).on('error', close));
+    client.on('data', (data) => {
+      received += data.toString('latin1');
+      losing ??= toLose.find(([, command]) => data.includes(command));
+      if (toLose.includes(losing)) toLose.splice(toLose.indexOf(losing), 1);
+      if (losing?.[0] !== 'request') return upstream.write(data);
+      lost.push(losing);
+      close();
+    });
+    upstream.on('data', (data) => {
+      if (!losing) return client.write(data);
+      if (!lost.includes(losing)) lost.push(losing);
+      if (losing[0] === 'reply') close();
+    });
+  });
+  await once(listener.listen(path), 'listening');
+  return {
+    path,
+    lost,
+    lose: (...loss) => toLose.push(loss),
+    seen: (command) => received.split(command).length - 1,
+    async stop() {
+      for (const socket of sockets) socket.destroy();
+      await once(listener.close(), 'close');
+      await rm(folder, { recursive: true });
+    },
+  };
+}
+
+/** What RL.INSPECT says, by name; undefined for a missing key. */
+export async function inspect(client, key) {
+  const facts = await client.call('RL.INSPECT', key);
+  return facts ? Object.fromEntries(facts.flatMap((name, at) => (at % 2 ? [] : [[name, facts[at + 1]]]))) : undefined;
+}
+
+/** The units in use on a key; 0 if it is missing. */
+export async function used(client, key) {
+  return (await inspect(client, key))?.used ?? 0;
+}
+
+/** Waits until a condition holds. */
+export async function eventually(condition) {
+  const deadline = Date.now() + DEADLINE_MS;
+  while (!(await condition())) {
+    if (Date.now() > deadline) throw new Error(`waited for too long: ${condition}`);
+    await sleep(5);
+  }
+}
+
+/** A number in INFO. */
+export async function info(client, name) {
+  return Number((await client.info('everything')).match(new RegExp(`^${name}:(\\d+)`, 'm'))[1]);
+}

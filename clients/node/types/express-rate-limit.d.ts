@@ -1,0 +1,38 @@
+/**
+ * A store for express-rate-limit: a fixed window, one call for each request. The key on the server is the prefix of the
+ * `Limits`, the name, a colon and the key of express-rate-limit. The default name is `store:` and the window in milliseconds;
+ * two limits with the same window need two names. If the server gives no decision, express-rate-limit passes the error to
+ * `next`, or lets the request through with `passOnStoreError: true`; use `Limits` with `onDown: 'closed'`, the default.
+ */
+export class RedisRlStore {
+    /**
+     * @param {Limits} limits
+     * @param {{ name?: string }} [options]
+     */
+    constructor(limits: Limits, { name }?: {
+        name?: string;
+    });
+    /** express-rate-limit reads this, to detect requests that are counted twice. */
+    prefix: string;
+    /** @param {{ windowMs: number }} options */
+    init({ windowMs }: {
+        windowMs: number;
+    }): void;
+    /** @param {string} key */
+    increment(key: string): Promise<{
+        totalHits: number;
+        resetTime: Date;
+    }>;
+    /** @param {string} key */
+    decrement(key: string): Promise<void>;
+    /** @param {string} key */
+    get(key: string): Promise<{
+        totalHits: number;
+        resetTime: Date;
+    }>;
+    /** @param {string} key */
+    resetKey(key: string): Promise<void>;
+    #private;
+}
+export type Limits = import("./limits.js").Limits;
+export type RateLimit = import("./limits.js").RateLimit;

@@ -21,7 +21,7 @@ def run(make, send, case, **options):
 
     async def main():
         client = make()
-        limits = Limits(client, patience=PATIENCE, **options)
+        limits = Limits(client, **{"patience": PATIENCE, **options})
         try:
             await Table(limits, send).run(case)
         finally:
@@ -49,7 +49,7 @@ def test_one_server(kind, protocol, decode, case, socket):
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("kind", [redis.RedisCluster, redis.asyncio.RedisCluster], ids=["threads", "asyncio"])
 def test_cluster(kind, protocol, case, cluster):
-    with redis.RedisCluster(port=cluster.ports[0]) as other:
+    with redis.RedisCluster(host="127.0.0.1", port=cluster.ports[0]) as other:
         other.flushall(target_nodes="primaries")
         redirected = [cluster.node(port).info("errorstats") for port in cluster.ports]
         run(lambda: kind(host="127.0.0.1", port=cluster.ports[1], protocol=protocol), other.execute_command, case)
@@ -111,7 +111,7 @@ def test_sentinel_with_a_failover(kind):
 def run_step(step, socket, kind):
     facts = TABLE["down_policy"]
     case = {"limits": {"api": facts}, "steps": [{name: step[name] for name in step if name != "on_down"}]}
-    run(lambda: kind(unix_socket_path=socket), None, case, on_down=step["on_down"])
+    run(lambda: kind(unix_socket_path=socket), None, case, on_down=step["on_down"], patience=0.5)
 
 
 def names(rows):

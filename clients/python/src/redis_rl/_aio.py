@@ -49,6 +49,8 @@ class _Node:
         self._most = most
         self._idle: list[Any] = []
         self._places = asyncio.Semaphore(most)
+        # The time-out of the client.
+        self._own: float | None = None
 
     async def send(self, operation: Send) -> Any:
         if operation.wait is not None:
@@ -74,16 +76,19 @@ class _Node:
             connection = await self._take()
             if connection is None:
                 connection = self._connect()
-                await asyncio.wait_for(connection.connect(), self._left(operation, None))
-            self._left(operation, connection)
+                self._own = connection.socket_timeout
+                await asyncio.wait_for(connection.connect(), self._left(operation))
+            # Not an argument of read_response, which then returns None when the time is over.
+            connection.socket_timeout = self._left(operation)
             sent = True
             if operation.prelude is not None:
                 await connection.send_command(operation.prelude, check_health=False)
             await connection.send_command(*operation.words, check_health=False)
             if operation.prelude is not None:
-                await connection.read_response(timeout=self._left(operation, connection))
-            left = self._left(operation, connection) if operation.wait is None else operation.wait + MARGIN_S
-            reply = await connection.read_response(timeout=left)
+                await connection.read_response()
+            if operation.wait is not None:
+                connection.socket_timeout = operation.wait + MARGIN_S
+            reply = await connection.read_response()
         except BaseException as error:
             reply = isinstance(error, Exception) and is_reply(error)
             if reply and keeps_connection(error):  # type: ignore[arg-type]
@@ -100,12 +105,11 @@ class _Node:
         await self._give(connection)
         return reply
 
-    def _left(self, operation: Send, connection: Any) -> float:
+    def _left(self, operation: Send) -> float:
         left = operation.deadline - time.monotonic()
         if left <= 0:
             raise redis.exceptions.TimeoutError("no connection in time")
-        own = None if connection is None else connection.socket_timeout
-        return left if own is None else min(own, left)
+        return left if self._own is None else min(self._own, left)
 
     async def _take(self) -> Any:
         while self._idle:

@@ -4,7 +4,6 @@ and get the result. _sync.py and _aio.py run them, with threads and with asyncio
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 import uuid
@@ -100,8 +99,9 @@ _CODES = frozenset(
 # The server has not executed the call, and may do so a moment later, or another server may.
 _AGAIN = frozenset("CLUSTERDOWN LOADING MASTERDOWN READONLY TRYAGAIN UNBLOCKED".split())
 _CLASSES: dict[type[Exception], str] = {
-    redis.exceptions.AskError: "ASK",
+    # Before its base, which is AskError.
     redis.exceptions.MovedError: "MOVED",
+    redis.exceptions.AskError: "ASK",
     redis.exceptions.ReadOnlyError: "READONLY",
     redis.exceptions.BusyLoadingError: "LOADING",
     redis.exceptions.TryAgainError: "TRYAGAIN",
@@ -240,7 +240,7 @@ class Core:
 
     def _refresh(self, topology: Topology, deadline: float) -> Flow[None]:
         """Reads the map of the cluster again, from the first node that answers. If none does, the old one stays."""
-        for address in random.sample(topology.nodes, len(topology.nodes)):
+        for address in topology.to_ask():
             now = time.monotonic()
             if now >= deadline:
                 return

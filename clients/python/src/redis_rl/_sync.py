@@ -47,6 +47,8 @@ class _Node:
         self._idle: list[Any] = []
         self._places = threading.BoundedSemaphore(most)
         self._pid = os.getpid()
+        # The time-out of the client.
+        self._own: float | None = None
 
     def send(self, operation: Send) -> Any:
         if self._pid != os.getpid():
@@ -69,12 +71,13 @@ class _Node:
             connection = self._take()
             if connection is None:
                 connection = self._connect()
-                left = self._left(operation, None)
-                connection.socket_connect_timeout = _least(getattr(connection, "socket_connect_timeout", None), left)
-                own, connection.socket_timeout = connection.socket_timeout, _least(connection.socket_timeout, left)
+                self._own = connection.socket_timeout
+                # Of the two, redis-py takes the first to connect, and the second to wait for replies.
+                own = getattr(connection, "socket_connect_timeout", None)
+                connection.socket_timeout = left = self._left(operation)
+                connection.socket_connect_timeout = left if own is None else min(own, left)
                 connection.connect()
-                connection.socket_timeout = own
-            connection._sock.settimeout(self._left(operation, connection))
+            connection._sock.settimeout(self._left(operation))
             sent = True
             if operation.prelude is not None:
                 connection.send_command(operation.prelude, check_health=False)
@@ -99,11 +102,11 @@ class _Node:
         self._give(connection)
         return reply
 
-    def _left(self, operation: Send, connection: Any) -> float:
+    def _left(self, operation: Send) -> float:
         left = operation.deadline - time.monotonic()
         if left <= 0:
             raise redis.exceptions.TimeoutError("no connection in time")
-        return left if connection is None else _least(connection.socket_timeout, left)
+        return left if self._own is None else min(self._own, left)
 
     def _take(self) -> Any:
         while True:
@@ -128,10 +131,6 @@ class _Node:
                 self._idle.pop().disconnect()
             except IndexError:
                 return
-
-
-def _least(own: float | None, left: float) -> float:
-    return left if own is None else min(own, left)
 
 
 class SyncIO:

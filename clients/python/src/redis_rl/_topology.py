@@ -17,6 +17,8 @@ class Topology:
         self.slots: dict[int, list[Address]] = {}
         # The map may be wrong: it is read again before the next call.
         self.stale = True
+        # The node that knows best: the last one that a slot has moved to.
+        self._newest: Address | None = None
         self._remap = remap or (lambda address: address)
 
     def address(self, slot: int, replica: bool) -> Address:
@@ -34,7 +36,12 @@ class Topology:
         self.slots[slot] = [address]
         if address not in self.nodes:
             self.nodes.append(address)
-        self.stale = True
+        self.stale, self._newest = True, address
+
+    def to_ask(self) -> list[Address]:
+        """The nodes to ask for the map, in this order."""
+        nodes = random.sample(self.nodes, len(self.nodes))
+        return sorted(nodes, key=lambda address: address != self._newest)
 
     def update(self, reply: object, asked: Address) -> None:
         """Takes over the reply of CLUSTER SLOTS."""

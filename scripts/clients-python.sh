@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Tests the Python client package, clients/python, on servers, clusters and behind Sentinel: Python 3.10 or newer. Checks its types,
+# and that it installs into an empty virtual environment.
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+need_all venv openssl
+build
+export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
+
+# Of the programs in a virtual environment, only its Python works in a path with a space.
+home=$root/target/clients/python
+python=$home/bin/python
+"$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$home"
+"$python" -m pip install --quiet --disable-pip-version-check -r clients/python/tests/requirements.txt
+
+export PYTHONPATH=$root/clients/python/src MYPYPATH=$root/clients/python/src
+(cd clients/python && "$python" -m mypy --cache-dir "$root/target/clients/mypy" src tests/usage.py)
+"$python" -B -m pytest -q -p no:cacheprovider clients/python/tests "$@"
+
+# A copy, because pip writes into the folder that it installs from.
+empty=$root/target/clients/empty
+rm -rf "$empty"
+mkdir -p "$empty"
+cp -r clients/python "$empty/source"
+python3 -m venv "$empty/venv"
+"$empty/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$empty/source"
+unset PYTHONPATH
+"$empty/venv/bin/python" -B clients/python/tests/installed.py

@@ -13,7 +13,7 @@ python=$home/bin/python
 "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$home"
 "$python" -m pip install --quiet --disable-pip-version-check -r clients/python/tests/requirements.txt
 
-export PYTHONPATH=$root/clients/python/src MYPYPATH=$root/clients/python/src
+export MYPYPATH=$root/clients/python/src
 (cd clients/python && "$python" -m mypy --cache-dir "$root/target/clients/mypy" src tests/usage.py)
 "$python" -B -m pytest -q -p no:cacheprovider clients/python/tests "$@"
 
@@ -24,5 +24,4 @@ mkdir -p "$empty"
 cp -r clients/python "$empty/source"
 python3 -m venv "$empty/venv"
 "$empty/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$empty/source"
-unset PYTHONPATH
 "$empty/venv/bin/python" -B clients/python/tests/installed.py

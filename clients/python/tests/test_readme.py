@@ -1,5 +1,6 @@
 """Runs each program of the README as printed. Only the address of the server is replaced."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -29,7 +30,8 @@ def run(program, socket, tmp_path):
     # On a busy machine a reply may take longer.
     text = text.replace("Limits(redis.Redis(", "Limits(patience=20, client=redis.Redis(").replace("Limits(client", "Limits(client, patience=20")
     (tmp_path / "program.py").write_text(text)
-    done = subprocess.run([sys.executable, "-W", "error", "-B", tmp_path / "program.py"], capture_output=True, text=True)
+    command = [sys.executable, "-W", "error", "-B", tmp_path / "program.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

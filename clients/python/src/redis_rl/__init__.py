@@ -13,7 +13,16 @@ from typing import Any, Literal, overload
 import redis
 import redis.asyncio
 
-from ._aio import AsyncCharge, AsyncGuard, AsyncHeldLease, AsyncLeaseLimit, AsyncLimit, AsyncLimits
+from ._aio import (
+    AsyncCachedLimit,
+    AsyncCharge,
+    AsyncGuard,
+    AsyncHeldLease,
+    AsyncLeaseLimit,
+    AsyncLimit,
+    AsyncLimits,
+    AsyncLimitWallet,
+)
 from ._decision import AllDecision, Decision, headers
 from ._errors import (
     Down,
@@ -32,7 +41,7 @@ from ._errors import (
     WrongType,
 )
 from ._policy import Bucket, Fixed, Gcra, Lease, Policy, RatePolicy, Slide
-from ._sync import Charge, Guard, HeldLease, LeaseLimit, Limit, SyncLimits
+from ._sync import CachedLimit, Charge, Guard, HeldLease, LeaseLimit, Limit, LimitWallet, SyncLimits
 
 __version__ = "0.1.0"
 
@@ -83,13 +92,16 @@ def Limits(
 
 __all__ = [
     "AllDecision",
+    "AsyncCachedLimit",
     "AsyncCharge",
     "AsyncGuard",
     "AsyncHeldLease",
     "AsyncLeaseLimit",
     "AsyncLimit",
+    "AsyncLimitWallet",
     "AsyncLimits",
     "Bucket",
+    "CachedLimit",
     "Charge",
     "Decision",
     "Down",
@@ -107,6 +119,7 @@ __all__ = [
     "LeaseLimit",
     "LeaseLost",
     "Limit",
+    "LimitWallet",
     "Limits",
     "NoModule",
     "Policy",

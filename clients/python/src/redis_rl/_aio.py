@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
@@ -17,8 +18,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from . import _wire
-from ._decision import AllDecision, Decision
-from ._errors import LeaseLost
+from ._decision import AllDecision, Decision, uncounted
+from ._errors import Down, InvalidLimit, LeaseLost, RateLimitError
 from ._flow import (
     MARGIN_S,
     ChargeState,
@@ -32,10 +33,12 @@ from ._flow import (
     Sleep,
     is_reply,
     keeps_connection,
+    log,
 )
+from ._local import CHANNEL, PING_S, Denials, Wallet, peek_words, worth_watching
 from ._policy import Duration, Key, Lease, Policy, RatePolicy, checked_cost, checked_key, checked_wait
 from ._sync import key_format
-from ._topology import Address
+from ._topology import Address, key_slot
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -179,10 +182,10 @@ class AsyncIO:
     def _node(self, address: Address | None) -> _Node:
         node = self._nodes.get(address)
         if node is None:
-            node = self._nodes[address] = _Node(self._connector(address), self._most)
+            node = self._nodes[address] = _Node(self.connector(address), self._most)
         return node
 
-    def _connector(self, address: Address | None) -> Callable[[], Any]:
+    def connector(self, address: Address | None, **more: Any) -> Callable[[], Any]:
         if address is None:
             pool = self._client.connection_pool
             connection_class, kwargs = pool.connection_class, pool.connection_kwargs
@@ -193,6 +196,7 @@ class AsyncIO:
         kwargs = _wire.settings(kwargs, Retry(NoBackoff(), 0))
         if address is not None:
             kwargs["host"], kwargs["port"] = address
+        kwargs.update(more)
         return lambda: connection_class(**kwargs)
 
     async def close(self) -> None:
@@ -366,6 +370,243 @@ class AsyncHeldLease(LeaseState):
                 raise lost from None
 
 
+class AsyncCachedLimit(AsyncLimit):
+    """A limit that remembers denials. Make one with `Limits.cached`. `take`, and `protect` without a wait, do not ask the server
+    about a key that it has denied, until a unit is free or the server says that the key has changed."""
+
+    def __init__(self, limit: AsyncLimit) -> None:
+        super().__init__(limit.limits, limit.name, limit.policy)
+        self._denials = Denials()
+        self._watchers: dict[Address | None, _Watcher] = {}
+
+    async def take(self, key: Key, cost: int = 1) -> Decision:
+        full, units = self._flows.full_key(key), checked_cost(cost)
+        denial = self._denials.find(full, units)
+        if denial is not None and all([await watcher.is_alive() for watcher in self._watchers.values()]):
+            return denial
+        decision = await super().take(key, cost)
+        if worth_watching(decision):
+            topology = self._io.topology
+            address = topology.address(key_slot(full), False) if topology else None
+            watcher = self._watchers.get(address)
+            if watcher is None:
+                patience = self._flows.core.patience
+                watcher = self._watchers[address] = _Watcher(self._io, address, self._denials, patience)
+            await watcher.watch(self._flows, full, units)
+        return decision
+
+    async def aclose(self) -> None:
+        """Forgets all denials, and closes the connections that watch the keys."""
+        watchers, self._watchers = self._watchers, {}
+        for watcher in watchers.values():
+            await watcher.lose()
+        self._denials.drop(None)
+
+
+class _Watcher:
+    """Two connections to one server: on one, denied keys are read, so that the server tracks them; to the other it sends the
+    names of those that have changed. RESP2, which all versions of redis-py read alike."""
+
+    def __init__(self, io: AsyncIO, address: Address | None, denials: Denials, patience: float) -> None:
+        self._connect = io.connector(address, protocol=2, decode_responses=False)
+        self._denials = denials
+        self._patience = patience
+        self._busy = False
+        self._asking: Any = None
+        self._listening: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._heard = True
+        self._next_try = 0.0
+
+    async def watch(self, limit: LimitFlows, key: bytes, cost: int) -> None:
+        """Reads a denied key, and remembers the denial. If another task does so just now, this one does not wait for it."""
+        if self._busy or (self._asking is None and time.monotonic() < self._next_try):
+            return
+        self._busy = True
+        try:
+            if self._asking is None:
+                await asyncio.wait_for(self._start(), self._patience)
+            denial = self._denials.begin(key, cost)
+            decision = None
+            try:
+                decision = limit.decision(await self._ask(self._asking, *peek_words(limit, key, cost)))
+            except redis.ResponseError:
+                pass
+            finally:
+                self._denials.end(key, denial, decision)
+        except BaseException as error:
+            # Also when the task is cancelled: then a reply may still come.
+            self._next_try = time.monotonic() + 1
+            await self.lose()
+            if not isinstance(error, (redis.RedisError, OSError, asyncio.TimeoutError, RateLimitError, AttributeError)):
+                raise
+            log.info("%s: denials are not remembered: %s", limit.name, error)
+        finally:
+            self._busy = False
+
+    async def _new(self) -> Any:
+        connection = self._connect()
+        connection.socket_timeout = self._patience
+        await connection.connect()
+        return connection
+
+    async def _ask(self, connection: Any, *words: Any) -> Any:
+        await connection.send_command(*words, check_health=False)
+        return await connection.read_response()
+
+    async def _start(self) -> None:
+        self._listening = await self._new()
+        id = await self._ask(self._listening, "CLIENT", "ID")
+        await self._ask(self._listening, "SUBSCRIBE", CHANNEL)
+        self._asking = await self._new()
+        await self._ask(self._asking, "CLIENT", "TRACKING", "ON", "REDIRECT", id)
+        self._listening.socket_timeout = None
+        self._heard = True
+        self._tasks = [
+            asyncio.ensure_future(self._listen(self._listening)),
+            asyncio.ensure_future(self._ping(self._listening)),
+        ]
+
+    async def _listen(self, connection: Any) -> None:
+        try:
+            while True:
+                message = await connection.read_response()
+                self._heard = True
+                self._denials.take_message(message)
+        except (redis.RedisError, OSError):
+            await self._lost(connection)
+
+    async def _ping(self, connection: Any) -> None:
+        try:
+            while self._heard:
+                await asyncio.sleep(PING_S)
+                self._heard = False
+                await connection.send_command("PING", check_health=False)
+                if self._asking is not None and not self._busy:
+                    self._busy = True
+                    try:
+                        await self._ask(self._asking, "PING")
+                    finally:
+                        self._busy = False
+                await asyncio.sleep(PING_S)
+        except (redis.RedisError, OSError):
+            pass
+        await self._lost(connection)
+
+    async def is_alive(self) -> bool:
+        """Whether no connection has ended. The server says nothing when it no longer tracks for the one that asks."""
+        for connection in (self._asking, self._listening):
+            if connection is not None and (connection._reader is None or connection._reader.at_eof()):
+                await self.lose()
+                return False
+        if self._asking is not None and not self._busy and _wire.is_stale(self._asking._writer.get_extra_info("socket")):
+            await self.lose()
+            return False
+        return True
+
+    async def _lost(self, connection: Any) -> None:
+        if connection is self._listening:
+            await self.lose()
+
+    async def lose(self) -> None:
+        """The server tells nothing any more: no denial is certain."""
+        connections = self._asking, self._listening
+        self._asking = self._listening = None
+        self._denials.drop(None)
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        for connection in connections:
+            if connection is not None:
+                await _disconnect(connection)
+
+
+class AsyncLimitWallet:
+    """Units that this process has fetched. Make one with `Limits.wallet`."""
+
+    def __init__(self, limit: AsyncLimit, batch: int, idle: float) -> None:
+        if not isinstance(limit, AsyncLimit):
+            raise InvalidLimit("a wallet is for a limit with a rate")
+        self._limit = limit
+        self._io = limit._io
+        self._wallet = Wallet(limit._flows, batch, idle)
+        self._pid = os.getpid()
+        self._tidying: asyncio.Task[None] | None = None
+
+    async def take(self, key: Key, cost: int = 1) -> Decision:
+        """Takes units from those that the process has fetched, and fetches more if they are not enough."""
+        full, units = self._limit._flows.full_key(key), checked_cost(cost)
+        wallet = self._wallet
+        if units > self._limit.policy.capacity:
+            # Never granted, and nothing to fetch for.
+            return await self._limit.peek(key, cost)
+        if self._pid != os.getpid():
+            # The units are those of the process that has forked this one.
+            wallet.forget()
+            self._pid, self._tidying = os.getpid(), None
+        waited = False
+        while True:
+            now = time.monotonic()
+            purse = wallet.purse(full)
+            if purse.spend(units, now):
+                return wallet.granted(purse, units, now)
+            if purse.fetching is not None:
+                purse.wanted += units
+                try:
+                    await asyncio.shield(purse.fetching)
+                finally:
+                    purse.wanted -= units
+                waited = True
+                continue
+            if waited and purse.short and purse.decision is not None:
+                # Another task has fetched all that there was, while this one waited.
+                return await self._io.run(wallet.denial(full, purse, units))
+            if self._tidying is None:
+                self._tidying = asyncio.ensure_future(self._tidy())
+            done = purse.fetching = asyncio.get_running_loop().create_future()
+            try:
+                await self._io.run(wallet.fetch(full, purse, units))
+            except Down as down:
+                self._limit._flows.core.let_pass(down, self._limit.name)
+                return uncounted(units, self._limit.policy, self._limit.name)
+            finally:
+                purse.fetching = None
+                done.set_result(None)
+            now = time.monotonic()
+            decision = wallet.granted(purse, units, now) if purse.spend(units, now) else None
+            if wallet.closed:
+                await self.give_back()
+            if decision is not None:
+                return decision
+            if purse.short:
+                return await self._io.run(wallet.denial(full, purse, units))
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(self._wallet.idle / 2)
+            await self.give_back(everything=False)
+
+    async def give_back(self, everything: bool = True) -> None:
+        """Gives units back that were not spent: all of them, or those of idle keys."""
+        batches = self._wallet.to_give_back(all=everything)
+        if batches:
+            await self._io._finish(self._wallet.give_back(batches))
+
+    async def aclose(self) -> None:
+        """Gives all units back. The wallet can't be used any more."""
+        self._wallet.closed = True
+        if self._tidying is not None:
+            self._tidying.cancel()
+        await self.give_back()
+
+    async def __aenter__(self) -> AsyncLimitWallet:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
 class AsyncGuard:
     """What `protect` returns."""
 
@@ -437,6 +678,15 @@ class AsyncLimits:
         listed = [(limit._flows, key, cost) for limit, key, cost in rules]
         return await self._io.run(self._core.all(listed, wait, id))
 
+    def cached(self, limit: AsyncLimit) -> AsyncCachedLimit:
+        """The same limit, which remembers denials: see AsyncCachedLimit."""
+        return AsyncCachedLimit(limit)
+
+    def wallet(self, limit: AsyncLimit, batch: int = 100, idle: float = 1.0) -> AsyncLimitWallet:
+        """Decides in the process, from `batch` units of a key that are fetched at once. What is left when a key was idle for `idle`
+        seconds is given back. Other processes find fewer units meanwhile; never more are spent than the server has charged."""
+        return AsyncLimitWallet(limit, batch, idle)
+
     async def aclose(self) -> None:
         """Waits for settlements that are under way, and closes the connections of this object. The client stays as it is."""
         await self._io.close()
@@ -447,5 +697,3 @@ class AsyncLimits:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-
-__all__ = ["AsyncCharge", "AsyncGuard", "AsyncHeldLease", "AsyncIO", "AsyncLeaseLimit", "AsyncLimit", "AsyncLimits"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +19,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from . import _wire
-from ._decision import AllDecision, Decision
+from ._decision import AllDecision, Decision, uncounted
+from ._errors import Down, InvalidLimit, RateLimitError
 from ._flow import (
     MARGIN_S,
     ChargeState,
@@ -30,9 +34,11 @@ from ._flow import (
     Sleep,
     is_reply,
     keeps_connection,
+    log,
 )
+from ._local import CHANNEL, PING_S, Denials, Wallet, peek_words, worth_watching
 from ._policy import Duration, Key, Lease, Policy, RatePolicy, checked_cost, checked_key, checked_wait
-from ._topology import Address
+from ._topology import Address, key_slot
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -172,10 +178,10 @@ class SyncIO:
         node = self._nodes.get(address)
         if node is None:
             with self._lock:
-                node = self._nodes.setdefault(address, _Node(self._connector(address), self._most))
+                node = self._nodes.setdefault(address, _Node(self.connector(address), self._most))
         return node
 
-    def _connector(self, address: Address | None) -> Callable[[], Any]:
+    def connector(self, address: Address | None, **more: Any) -> Callable[[], Any]:
         client = self._client
         if address is None:
             pool = client.connection_pool
@@ -185,6 +191,7 @@ class SyncIO:
         kwargs = _wire.settings(pool.connection_kwargs, Retry(NoBackoff(), 0))
         if address is not None:
             kwargs["host"], kwargs["port"] = address
+        kwargs.update(more)
         return lambda: pool.connection_class(**kwargs)
 
     def close(self) -> None:
@@ -335,6 +342,247 @@ class HeldLease(LeaseState):
             self.check()
 
 
+class CachedLimit(Limit):
+    """A limit that remembers denials. Make one with `Limits.cached`. `take`, and `protect` without a wait, do not ask the server
+    about a key that it has denied, until a unit is free or the server says that the key has changed."""
+
+    def __init__(self, limit: Limit) -> None:
+        super().__init__(limit.limits, limit.name, limit.policy)
+        self._denials = Denials()
+        self._watchers: dict[Address | None, _Watcher] = {}
+        self._watchers_lock = threading.Lock()
+
+    def take(self, key: Key, cost: int = 1) -> Decision:
+        full, units = self._flows.full_key(key), checked_cost(cost)
+        denial = self._denials.find(full, units)
+        if denial is not None:
+            return denial
+        decision = super().take(key, cost)
+        if worth_watching(decision):
+            self._watcher(full).watch(self._flows, full, units)
+        return decision
+
+    def _watcher(self, key: bytes) -> _Watcher:
+        topology = self._io.topology
+        address = topology.address(key_slot(key), False) if topology else None
+        with self._watchers_lock:
+            watcher = self._watchers.get(address)
+            if watcher is None or watcher.pid != os.getpid():
+                if watcher is not None:
+                    self._denials.drop(None)
+                watcher = self._watchers[address] = _Watcher(self._io, address, self._denials, self._flows.core.patience)
+            return watcher
+
+    def close(self) -> None:
+        """Forgets all denials, and closes the connections that watch the keys."""
+        with self._watchers_lock:
+            watchers, self._watchers = self._watchers, {}
+        for watcher in watchers.values():
+            watcher.lose()
+        self._denials.drop(None)
+
+
+class _Watcher:
+    """Two connections to one server: on one, denied keys are read, so that the server tracks them; to the other it sends the
+    names of those that have changed. RESP2, which all versions of redis-py read alike."""
+
+    def __init__(self, io: SyncIO, address: Address | None, denials: Denials, patience: float) -> None:
+        self._connect = io.connector(address, protocol=2, decode_responses=False)
+        self._denials = denials
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._asking: Any = None
+        self._listening: Any = None
+        self._next_try = 0.0
+        self.pid = os.getpid()
+
+    def watch(self, limit: LimitFlows, key: bytes, cost: int) -> None:
+        """Reads a denied key, and remembers the denial. If another thread does so just now, this one does not wait for it."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._asking is None:
+                if time.monotonic() < self._next_try:
+                    return
+                self._start()
+            denial = self._denials.begin(key, cost)
+            decision = None
+            try:
+                decision = limit.decision(self._ask(self._asking, *peek_words(limit, key, cost)))
+            except redis.ResponseError:
+                pass
+            finally:
+                self._denials.end(key, denial, decision)
+        except (redis.RedisError, OSError, RateLimitError) as error:
+            log.info("%s: denials are not remembered: %s", limit.name, error)
+            self._next_try = time.monotonic() + 1
+            self._lose()
+        finally:
+            self._lock.release()
+
+    def _new(self) -> Any:
+        connection = self._connect()
+        connection.socket_timeout = connection.socket_connect_timeout = self._patience
+        connection.connect()
+        return connection
+
+    def _ask(self, connection: Any, *words: Any) -> Any:
+        connection.send_command(*words, check_health=False)
+        return connection.read_response()
+
+    def _start(self) -> None:
+        self._listening = self._new()
+        id = self._ask(self._listening, "CLIENT", "ID")
+        self._ask(self._listening, "SUBSCRIBE", CHANNEL)
+        self._asking = self._new()
+        self._ask(self._asking, "CLIENT", "TRACKING", "ON", "REDIRECT", id)
+        arguments = (self._listening, self._asking)
+        threading.Thread(target=self._listen, args=arguments, daemon=True, name="redis-rl-denials").start()
+
+    def _listen(self, listening: Any, asking: Any) -> None:
+        """Reads the names of the keys that have changed, until one of the connections is lost or closed by `lose`."""
+        poll = select.poll()
+        asked = False
+        try:
+            sockets = listening._sock, asking._sock
+            poll.register(sockets[0], select.POLLIN)
+            # What comes on the other one is read by `watch`. Only its end matters here.
+            poll.register(sockets[1], getattr(select, "POLLRDHUP", 0))
+            while listening is self._listening:
+                if not listening._parser.can_read(0):
+                    events = poll.poll(PING_S * 1000)
+                    if any(number == sockets[1].fileno() for number, _ in events):
+                        break
+                    if not events:
+                        if asked:
+                            break
+                        asked = True
+                        listening.send_command("PING", check_health=False)
+                        with self._lock:
+                            if asking is self._asking:
+                                self._ask(asking, "PING")
+                        continue
+                self._denials.take_message(listening.read_response())
+                asked = False
+        except Exception:  # Whatever it is: the connection can't be read any more.
+            pass
+        with self._lock:
+            if listening is self._listening:
+                self._lose()
+        # Only here, because a connection of redis-py connects again when it is used after it was closed.
+        listening.disconnect()
+
+    def lose(self) -> None:
+        with self._lock:
+            self._lose()
+
+    def _lose(self) -> None:
+        """The server tells nothing any more: no denial is certain."""
+        asking, listening = self._asking, self._listening
+        self._asking = self._listening = None
+        self._denials.drop(None)
+        if listening is not None:
+            # Ends the thread that listens.
+            with contextlib.suppress(OSError, AttributeError):
+                listening._sock.shutdown(socket.SHUT_RDWR)
+        if asking is not None:
+            asking.disconnect()
+        elif listening is not None:
+            # The thread was not started.
+            listening.disconnect()
+
+
+class LimitWallet:
+    """Units that this process has fetched. Make one with `Limits.wallet`."""
+
+    def __init__(self, limit: Limit, batch: int, idle: float) -> None:
+        if not isinstance(limit, Limit):
+            raise InvalidLimit("a wallet is for a limit with a rate")
+        self._limit = limit
+        self._io = limit._io
+        self._wallet = Wallet(limit._flows, batch, idle)
+        self._pid = os.getpid()
+        self._stop: threading.Event | None = None
+
+    def take(self, key: Key, cost: int = 1) -> Decision:
+        """Takes units from those that the process has fetched, and fetches more if they are not enough."""
+        full, units = self._limit._flows.full_key(key), checked_cost(cost)
+        wallet = self._wallet
+        if units > self._limit.policy.capacity:
+            # Never granted, and nothing to fetch for.
+            return self._limit.peek(key, cost)
+        if self._pid != os.getpid():
+            # The units are those of the process that has forked this one.
+            wallet.forget()
+            self._pid, self._stop = os.getpid(), None
+        waited = False
+        while True:
+            now = time.monotonic()
+            with wallet.lock:
+                purse = wallet.purse(full)
+                if purse.spend(units, now):
+                    return wallet.granted(purse, units, now)
+                fetching = purse.fetching
+                fail = waited and purse.short and fetching is None and purse.decision is not None
+                if fetching is not None:
+                    purse.wanted += units
+                elif not fail:
+                    mine = purse.fetching = threading.Event()
+                if self._stop is None:
+                    self._stop = threading.Event()
+                    threading.Thread(target=self._tidy, args=(self._stop,), daemon=True, name="redis-rl-wallet").start()
+            if fail:
+                # Another thread has fetched all that there was, while this one waited.
+                return self._io.run(wallet.denial(full, purse, units))  # type: ignore[return-value]
+            if fetching is not None:
+                fetching.wait()
+                with wallet.lock:
+                    purse.wanted -= units
+                waited = True
+                continue
+            try:
+                self._io.run(wallet.fetch(full, purse, units))
+            except Down as down:
+                self._limit._flows.core.let_pass(down, self._limit.name)
+                return uncounted(units, self._limit.policy, self._limit.name)
+            finally:
+                with wallet.lock:
+                    purse.fetching = None
+                mine.set()
+            now = time.monotonic()
+            with wallet.lock:
+                short, spent = purse.short, purse.spend(units, now)
+                decision = wallet.granted(purse, units, now) if spent else None
+            if wallet.closed:
+                self.give_back()
+            if decision is not None:
+                return decision
+            if short:
+                return self._io.run(wallet.denial(full, purse, units))  # type: ignore[return-value]
+
+    def _tidy(self, stop: threading.Event) -> None:
+        while not stop.wait(self._wallet.idle / 2):
+            self.give_back(everything=False)
+
+    def give_back(self, everything: bool = True) -> None:
+        """Gives units back that were not spent: all of them, or those of idle keys."""
+        self._io.run(self._wallet.give_back(self._wallet.to_give_back(all=everything)))
+
+    def close(self) -> None:
+        """Gives all units back. The wallet can't be used any more."""
+        with self._wallet.lock:
+            self._wallet.closed = True
+        if self._stop is not None:
+            self._stop.set()
+        self.give_back()
+
+    def __enter__(self) -> LimitWallet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Guard:
     """What `protect` returns."""
 
@@ -417,6 +665,15 @@ class SyncLimits:
         listed = [(limit._flows, key, cost) for limit, key, cost in rules]
         return self._io.run(self._core.all(listed, wait, id))  # type: ignore[return-value]
 
+    def cached(self, limit: Limit) -> CachedLimit:
+        """The same limit, which remembers denials: see CachedLimit."""
+        return CachedLimit(limit)
+
+    def wallet(self, limit: Limit, batch: int = 100, idle: float = 1.0) -> LimitWallet:
+        """Decides in the process, from `batch` units of a key that are fetched at once. What is left when a key was idle for `idle`
+        seconds is given back. Other processes find fewer units meanwhile; never more are spent than the server has charged."""
+        return LimitWallet(limit, batch, idle)
+
     def close(self) -> None:
         """Closes the connections of this object that are not in use. The client stays as it is."""
         self._io.close()
@@ -427,5 +684,3 @@ class SyncLimits:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-
-__all__ = ["Charge", "Guard", "HeldLease", "LeaseLimit", "Limit", "SyncIO", "SyncLimits"]

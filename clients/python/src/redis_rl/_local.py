@@ -178,7 +178,7 @@ class Wallet:
         assert decision is not None
         remaining = min(decision.limit, decision.remaining + purse.left(now))
         reset_ms = max(0, decision.reset_ms - int((now - purse.asked) * 1000))
-        return dataclasses.replace(decision, granted=cost, remaining=remaining, wait_ms=0, reset_ms=reset_ms)
+        return Decision(cost, decision.limit, remaining, 0, reset_ms, decision.policy, decision.name)
 
     def denied(self, purse: Purse, decision: Decision, now: float) -> Decision:
         left = purse.left(now)
@@ -215,6 +215,8 @@ class Wallet:
             # A fetch is a use, too: else what it brings might be given back at once.
             purse.spent = time.monotonic()
             if decision.granted:
+                # A batch that was spent needs no settlement: the server forgets its id with the charge.
+                purse.batches = [batch for batch in purse.batches if batch.left]
                 purse.batches.append(_Batch(id, decision.granted, decision.granted, ends))
         return decision
 
@@ -239,7 +241,6 @@ class Wallet:
             for number, (key, purse) in enumerate(list(self.purses.items())):
                 whole = all or (purse.fetching is None and (now >= purse.spent + self.idle or number < excess))
                 past = [batch for batch in purse.batches if whole or now >= batch.ends or not batch.left]
-                # A batch that was spent needs no settlement: the server forgets its id with the charge.
                 found += [(key, batch) for batch in past if batch.left]
                 purse.batches = [batch for batch in purse.batches if not any(batch is each for each in past)]
                 # A call that fetches units will put them there.

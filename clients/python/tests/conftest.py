@@ -14,8 +14,8 @@ import time
 
 import pytest
 import redis
-from redis.retry import Retry
 from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 MODULE = pathlib.Path(os.environ.get("REDIS_RL_MODULE", ROOT / "target/release/libredis_rl.so")).resolve()
@@ -87,7 +87,9 @@ def running_server(*options, module=MODULE):
     """Yields the process and the socket of one server."""
     with folder() as home:
         socket = f"{home}/s"
-        with running(home, "--port", 0, "--unixsocket", socket, *options, module=module, up={"unix_socket_path": socket}) as process:
+        with running(
+            home, "--port", 0, "--unixsocket", socket, *options, module=module, up={"unix_socket_path": socket}
+        ) as process:
             yield process, socket
 
 
@@ -130,8 +132,9 @@ def running_cluster(replicas=0):
             primary = nodes[index % 3].execute_command("CLUSTER MYID")
             eventually(lambda: _does(node.execute_command, "CLUSTER REPLICATE", primary))
             eventually(lambda: node.info("replication").get("master_link_status") == "up")
-        ready = lambda node: len(node.execute_command("CLUSTER SLOTS")[0]) == 3 + replicas and all(
-            len(row) == 3 + replicas for row in node.execute_command("CLUSTER SLOTS")
+        ready = lambda node: (
+            len(node.execute_command("CLUSTER SLOTS")[0]) == 3 + replicas
+            and all(len(row) == 3 + replicas for row in node.execute_command("CLUSTER SLOTS"))
         )
         eventually(lambda: all(node.cluster("info")["cluster_state"] == "ok" and ready(node) for node in nodes))
         yield cluster
@@ -197,8 +200,8 @@ class Proxy(socketserver.ThreadingUnixStreamServer):
         self.seen = []
 
     def lose(self, what, command, times=1):
-        """Closes the connection on which this command comes next: before it reaches the server ("request"), or when the server
-        has answered it, without passing on the answer ("reply")."""
+        """Closes the connection on which this command comes next: before it reaches the server ("request"), or when the
+        server has answered it, without passing on the answer ("reply")."""
         self.to_lose += [(what, command)] * times
 
 

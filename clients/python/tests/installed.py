@@ -8,6 +8,7 @@ import tempfile
 import time
 
 import redis
+
 import redis_rl
 
 assert "site-packages" in redis_rl.__file__, redis_rl.__file__

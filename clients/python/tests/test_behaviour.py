@@ -1,4 +1,5 @@
-"""The cases of clients/behaviour.json, on one server, on a cluster, behind Sentinel, without a server and without the module."""
+"""The cases of clients/behaviour.json, on one server, on a cluster, behind Sentinel, without a server and without the
+module."""
 
 import asyncio
 import contextlib

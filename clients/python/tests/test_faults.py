@@ -14,7 +14,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from conftest import PATIENCE, eventually, inspect, running, running_cluster, running_server, free_ports, folder
+from conftest import PATIENCE, eventually, folder, free_ports, inspect, running, running_cluster, running_server
 from redis_rl import (
     Down,
     Fixed,
@@ -248,7 +248,11 @@ def test_a_wait_may_be_longer_than_the_default_time_out(socket, client):
 
 
 # Settings with which redis-py sends nothing when it connects.
-SILENT = {"driver_info": None, "protocol": 2} if redis.__version__ >= "7" else {"lib_name": None, "lib_version": None, "protocol": 2}
+SILENT = (
+    {"driver_info": None, "protocol": 2}
+    if redis.__version__ >= "7"
+    else {"lib_name": None, "lib_version": None, "protocol": 2}
+)
 
 
 @contextlib.contextmanager
@@ -288,7 +292,8 @@ def silent_server(answer=b""):
 @KINDS
 @pytest.mark.parametrize("options", [{}, {"socket_timeout": None}, {"socket_timeout": 0.1}], ids=str)
 def test_a_server_that_hangs(kind, options):
-    """A call fails when the patience is over, whatever the time-out of the client; one that waits, 5 seconds after its wait."""
+    """A call fails when the patience is over, whatever the time-out of the client; one that waits, 5 seconds after its
+    wait."""
 
     async def test(limits):
         begin = time.monotonic()
@@ -303,7 +308,9 @@ def test_a_server_that_hangs(kind, options):
 
 
 @KINDS
-@pytest.mark.parametrize("answer", [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*2\r\n:1\r\n:2\r\n", b"*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n$1\r\n1\r\n"])
+@pytest.mark.parametrize(
+    "answer", [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*2\r\n:1\r\n:2\r\n", b"*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n$1\r\n1\r\n"]
+)
 @pytest.mark.parametrize("on_down", ["open", "closed"])
 def test_a_server_that_answers_something_else(kind, answer, on_down):
     async def test(limits):
@@ -746,7 +753,9 @@ class Move:
 def test_a_slot_that_moves(kind, cluster):
     move = Move(cluster, "api:a")
     with cluster.node(move.source) as here:
-        moved = lambda: int(str(here.info("errorstats").get("errorstat_MOVED", "0")).strip("{}").rpartition(" ")[2].rpartition("=")[2])
+        moved = lambda: int(
+            str(here.info("errorstats").get("errorstat_MOVED", "0")).strip("{}").rpartition(" ")[2].rpartition("=")[2]
+        )
 
         async def test(limits):
             limit = limits.limit("api", HOUR)
@@ -812,7 +821,9 @@ def test_keys_with_several_slots(kind, cluster):
 @CLUSTERS
 def test_peek_asks_a_replica(kind):
     with running_cluster(replicas=1) as cluster:
-        calls = lambda: [cluster.node(port).info("commandstats").get("cmdstat_rl.peek", {}).get("calls", 0) for port in cluster.ports]
+        calls = lambda: [
+            cluster.node(port).info("commandstats").get("cmdstat_rl.peek", {}).get("calls", 0) for port in cluster.ports
+        ]
 
         async def test(limits):
             limit = limits.limit("api", HOUR)

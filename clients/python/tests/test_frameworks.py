@@ -53,14 +53,20 @@ def test_fastapi(socket):
             assert answer.status_code == 200 and answer.headers["RateLimit-Policy"] == '"api";q=4;w=3600'
             assert answer.headers["X-RateLimit-Remaining"] == "3" and "Retry-After" not in answer.headers
             answer = await web.get("/export", headers=ada)
-            assert answer.status_code == 200 and answer.headers["RateLimit-Policy"] == '"api";q=4;w=3600, "export";q=10;w=3600'
+            assert (
+                answer.status_code == 200 and answer.headers["RateLimit-Policy"] == '"api";q=4;w=3600, "export";q=10;w=3600'
+            )
             assert answer.headers["RateLimit"].startswith('"api";r=2;t=3') and len(answer.headers.get_list("RateLimit")) == 1
             answer = await web.get("/export", headers=ada)
             assert answer.status_code == 429 and answer.headers["RateLimit"].count(";r=") == 2
             assert 3500 <= int(answer.headers["Retry-After"]) <= 3600 and answer.headers["X-RateLimit-Limit"] == "10"
             assert (await web.get("/", headers=ada)).status_code == 200
             answer = await web.get("/", headers=ada)
-            assert answer.status_code == 429 and answer.headers["X-RateLimit-Limit"] == "4" and answer.text == "Too many requests"
+            assert (
+                answer.status_code == 429
+                and answer.headers["X-RateLimit-Limit"] == "4"
+                and answer.text == "Too many requests"
+            )
             # Another user, and a request without a key.
             assert (await web.get("/", headers={"x-user": "bob"})).status_code == 200
             answer = await web.get("/")

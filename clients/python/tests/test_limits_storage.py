@@ -12,8 +12,9 @@ import limits.strategies
 import pytest
 import redis
 
-import redis_rl.limits_storage  # noqa: F401: registers its schemes
 from conftest import PATIENCE, running_sentinel, running_server
+
+import redis_rl.limits_storage  # noqa: F401: registers its schemes
 from redis_rl import Down, NoModule
 
 STRATEGIES = {

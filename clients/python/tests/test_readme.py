@@ -29,10 +29,14 @@ def run(program, socket, tmp_path):
     text, more = re.subn("redis-rl://localhost:6379", f"redis-rl+unix://{socket}", text)
     assert count + more >= 1
     # On a busy machine a reply may take longer.
-    text = text.replace("Limits(redis.Redis(", "Limits(patience=20, client=redis.Redis(").replace("Limits(client", "Limits(client, patience=20")
+    text = text.replace("Limits(redis.Redis(", "Limits(patience=20, client=redis.Redis(").replace(
+        "Limits(client", "Limits(client, patience=20"
+    )
     (tmp_path / "program.py").write_text(text)
     command = [sys.executable, "-W", "error", "-B", tmp_path / "program.py"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -71,7 +75,9 @@ def test_what_the_programs_do(socket, tmp_path):
     output = run(take, socket, tmp_path)
     assert output.startswith("go on, 4 are left\n{'RateLimit-Policy': '\"api\";q=10;w=60'") and inspect(client, "api:user:42")
     output = run(protect, socket, tmp_path)
-    assert output.startswith("the data of 42 the data of 42 called\nretry after 3") and inspect(client, "export:42")["used"] == 2
+    assert (
+        output.startswith("the data of 42 the data of 42 called\nretry after 3") and inspect(client, "export:42")["used"] == 2
+    )
     assert run(charge, socket, tmp_path) == "59550\n"
     before = client.info("rl")["rl_lease_granted"]
     run(hold, socket, tmp_path)

@@ -7,9 +7,9 @@ import redis
 import redis.asyncio
 
 import redis_rl
+from redis_rl import Bucket, Fixed, Gcra, InvalidLimit, Lease, Limits, Slide
 from redis_rl._decision import decision_of
 from redis_rl._policy import _duration_us, _period_us, us_text
-from redis_rl import Bucket, Fixed, Gcra, InvalidLimit, Lease, Limits, Slide
 from table import TABLE, error_of, key_of, policy_of
 
 
@@ -97,7 +97,9 @@ def test_a_decision():
     assert never.wait is None and never.wait_ms is None
 
 
-@pytest.mark.parametrize("reply", [None, 1, [], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, b"5"], [1, 2, 3, 4, None], "OK", {}])
+@pytest.mark.parametrize(
+    "reply", [None, 1, [], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, b"5"], [1, 2, 3, 4, None], "OK", {}]
+)
 def test_a_reply_of_another_shape(reply):
     with pytest.raises(redis_rl.UnexpectedReply):
         decision_of(reply, Gcra("10/m"), "api")

@@ -1,9 +1,9 @@
 """Rate limits, budgets and leases on Redis or Valkey with the module redis-rl.
 
-    limits = Limits(redis.Redis())
-    api = limits.limit("api", Gcra("10/m", burst=5))
-    if not api.take("user:42"):
-        ...
+limits = Limits(redis.Redis())
+api = limits.limit("api", Gcra("10/m", burst=5))
+if not api.take("user:42"):
+    ...
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def Limits(
     peek_replica: bool = False,
     max_connections: int = 64,
 ) -> SyncLimits | AsyncLimits:
-    """The limits of one client: for threads if the client is a redis.Redis or a redis.RedisCluster, for asyncio if it is one of
-    redis.asyncio.
+    """The limits of one client: for threads if the client is a redis.Redis or a redis.RedisCluster, for asyncio if it is
+    one of redis.asyncio.
 
     prefix           stands before the names of all limits in the keys on the server
     on_down          "closed": a call without a decision raises Down. "open": it is let through, uncounted

@@ -30,7 +30,6 @@ from ._flow import (
     LimitFlows,
     Lost,
     Send,
-    Sleep,
     is_reply,
     keeps_connection,
     log,
@@ -277,8 +276,8 @@ class AsyncLimit(_AsyncLimited):
         return AsyncCharge(self, key, estimate, wait, id)
 
     def protect(self, key: Key, cost: int = 1, wait: Duration | None = None) -> AsyncGuard:
-        """A context manager, or a decorator, that takes units or raises RateLimited. The key of a decorator is a format string
-        over the arguments of the function."""
+        """A context manager, or a decorator, that takes units or raises RateLimited. The key of a decorator is a format
+        string over the arguments of the function."""
         return AsyncGuard(self, key, cost, wait)
 
 
@@ -371,8 +370,8 @@ class AsyncHeldLease(LeaseState):
 
 
 class AsyncCachedLimit(AsyncLimit):
-    """A limit that remembers denials. Make one with `Limits.cached`. `take`, and `protect` without a wait, do not ask the server
-    about a key that it has denied, until a unit is free or the server says that the key has changed."""
+    """A limit that remembers denials. Make one with `Limits.cached`. `take`, and `protect` without a wait, do not ask the
+    server about a key that it has denied, until a unit is free or the server says that the key has changed."""
 
     def __init__(self, limit: AsyncLimit) -> None:
         super().__init__(limit.limits, limit.name, limit.policy)
@@ -673,8 +672,8 @@ class AsyncLimits:
         wait: Duration | None = None,
         id: Key | None = None,
     ) -> AllDecision:
-        """Charges several limits, all or none. With `wait`, waits until all of them grant the call at the same moment. An id names
-        the charge on each key, to settle or to release it there."""
+        """Charges several limits, all or none. With `wait`, waits until all of them grant the call at the same moment. An
+        id names the charge on each key, to settle or to release it there."""
         listed = [(limit._flows, key, cost) for limit, key, cost in rules]
         return await self._io.run(self._core.all(listed, wait, id))
 
@@ -683,8 +682,9 @@ class AsyncLimits:
         return AsyncCachedLimit(limit)
 
     def wallet(self, limit: AsyncLimit, batch: int = 100, idle: float = 1.0) -> AsyncLimitWallet:
-        """Decides in the process, from `batch` units of a key that are fetched at once. What is left when a key was idle for `idle`
-        seconds is given back. Other processes find fewer units meanwhile; never more are spent than the server has charged."""
+        """Decides in the process, from `batch` units of a key that are fetched at once. What is left when a key was idle
+        for `idle` seconds is given back. Other processes find fewer units meanwhile; never more are spent than the server
+        has charged."""
         return AsyncLimitWallet(limit, batch, idle)
 
     async def aclose(self) -> None:
@@ -696,4 +696,3 @@ class AsyncLimits:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-

@@ -93,8 +93,8 @@ class Lost(Exception):
 
 
 _CODES = frozenset(
-    "ASK BUSY CLUSTERDOWN CROSSSLOT EXECABORT LOADING MASTERDOWN MISCONF MOVED NOAUTH NOPERM NOREPLICAS OOM READONLY TRYAGAIN "
-    "UNBLOCKED WRONGPASS WRONGTYPE".split()
+    "ASK BUSY CLUSTERDOWN CROSSSLOT EXECABORT LOADING MASTERDOWN MISCONF MOVED NOAUTH NOPERM NOREPLICAS OOM READONLY "
+    "TRYAGAIN UNBLOCKED WRONGPASS WRONGTYPE".split()
 )
 # The server has not executed the call, and may do so a moment later, or another server may.
 _AGAIN = frozenset("CLUSTERDOWN LOADING MASTERDOWN READONLY TRYAGAIN UNBLOCKED".split())
@@ -140,9 +140,7 @@ def new_id() -> str:
 class Core:
     """What all limits of a client share."""
 
-    def __init__(
-        self, prefix: str, on_down: str, patience: float, topology: Topology | None, peek_replica: bool
-    ) -> None:
+    def __init__(self, prefix: str, on_down: str, patience: float, topology: Topology | None, peek_replica: bool) -> None:
         if on_down not in ("open", "closed"):
             raise ValueError(f"on_down is 'open' or 'closed', not {on_down!r}")
         if not isinstance(prefix, str):
@@ -170,7 +168,8 @@ class Core:
         patience: float | None = None,
         replica: bool = False,
     ) -> Flow[tuple[Any, bool]]:
-        """Returns the reply, and whether the command had been sent before without a reply. Without `repeat` it is sent once."""
+        """Returns the reply, and whether the command had been sent before without a reply. Without `repeat` it is sent
+        once."""
         patience = self.patience if patience is None else patience
         topology = self.topology
         slot = key_slot(key) if topology else 0
@@ -442,7 +441,8 @@ class LimitFlows:
         """Raises no error of the server: the work is done, and its result counts more than its accounting."""
         try:
             reply, repeated = yield from self.core.call(("RL.SETTLE", key, id, used), key, repeat=True)
-            # The key has forgotten the id, because the charge is past. After a repetition, nil means that the first one settled.
+            # The key has forgotten the id, because the charge is past. After a repetition, nil means that the first one
+            # settled.
             if reply is None and used > charged and not repeated:
                 # Sent once: it has no id, so it would be charged twice.
                 yield from self.core.call(self.policy.command(key, "FORCE", str(used - charged)), key, repeat=False)

@@ -1,5 +1,5 @@
-"""What a process decides by itself: denials that it remembers (`Limits.cached`), and units that it has fetched (`Limits.wallet`).
-This file has what threads and asyncio share: it sends nothing."""
+"""What a process decides by itself: denials that it remembers (`Limits.cached`), and units that it has fetched
+(`Limits.wallet`). This file has what threads and asyncio share: it sends nothing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class Denials:
         return denial
 
     def end(self, key: bytes, denial: _Denial, decision: Decision | None) -> None:
-        """Takes the decision that the server gave after `begin`. It counts from before the call, so it never holds too long."""
+        """Takes the decision that the server gave after `begin`. It counts from before the call, so it never holds too
+        long."""
         with self._lock:
             if self._of.get(key) is not denial:
                 return
@@ -183,7 +184,9 @@ class Wallet:
     def denied(self, purse: Purse, decision: Decision, now: float) -> Decision:
         left = purse.left(now)
         wait_ms = max(1, decision.wait_ms) if decision.wait_ms is not None else None
-        return dataclasses.replace(decision, granted=0, wait_ms=wait_ms, remaining=min(decision.limit, decision.remaining + left))
+        return dataclasses.replace(
+            decision, granted=0, wait_ms=wait_ms, remaining=min(decision.limit, decision.remaining + left)
+        )
 
     def fetch(self, key: bytes, purse: Purse, cost: int) -> Flow[Decision]:
         """Fetches units, enough for a call of `cost` if there are so many. Returns the server's decision."""
@@ -233,7 +236,8 @@ class Wallet:
             return self.denied(purse, decision, time.monotonic())
 
     def to_give_back(self, *, all: bool = False) -> list[tuple[bytes, _Batch]]:
-        """Removes the batches that are past, or of keys that are idle, and returns those to settle. Nothing spends them any more."""
+        """Removes the batches that are past, or of keys that are idle, and returns those to settle. Nothing spends them
+        any more."""
         now = time.monotonic()
         found = []
         with self.lock:
@@ -256,4 +260,3 @@ class Wallet:
         """Drops all units without giving them back: they belong to the process that has forked this one."""
         self.lock = threading.Lock()
         self.purses = collections.OrderedDict()
-

@@ -25,7 +25,8 @@ _RATE = re.compile(r"([0-9]+)/(.+)")
 
 
 def _text_us(text: str) -> int | None:
-    """The microseconds of a text such as `90s`, `1.5h` or `m`. None if it is no such text, or not exact to the microsecond."""
+    """The microseconds of a text such as `90s`, `1.5h` or `m`. None if it is no such text, or not exact to the
+    microsecond."""
     match = _PERIOD.fullmatch(text)
     if match is None:
         return None
@@ -125,7 +126,8 @@ def checked_until(time: object) -> str:
 
 
 class Policy:
-    """The base of the policies. Two policies are equal if the server treats them alike because their arguments are the same."""
+    """The base of the policies. Two policies are equal if the server treats them alike because their arguments are the
+    same."""
 
     algorithm: ClassVar[str]
 
@@ -183,8 +185,8 @@ class RatePolicy(Policy):
 
 
 class Fixed(RatePolicy):
-    """A fixed window. With `align`, windows start at the multiples of the period since 1970 (UTC), shifted by this duration, which
-    may be negative."""
+    """A fixed window. With `align`, windows start at the multiples of the period since 1970 (UTC), shifted by this
+    duration, which may be negative."""
 
     algorithm = "FIXED"
     __slots__ = ("aligned",)
@@ -218,7 +220,8 @@ class Slide(RatePolicy):
 
 
 class Gcra(RatePolicy):
-    """Evenly spaced units: one comes back every period / limit. `burst` is how many may be taken at once, by default the limit."""
+    """Evenly spaced units: one comes back every period / limit. `burst` is how many may be taken at once, by default the
+    limit."""
 
     algorithm = "GCRA"
     __slots__ = ()
@@ -233,7 +236,8 @@ class Gcra(RatePolicy):
 
 
 class Bucket(RatePolicy):
-    """A token bucket. It holds `capacity` tokens, by default the limit. With `step`, all tokens of a period come at its end."""
+    """A token bucket. It holds `capacity` tokens, by default the limit. With `step`, all tokens of a period come at its
+    end."""
 
     algorithm = "BUCKET"
     __slots__ = ()

@@ -31,7 +31,6 @@ from ._flow import (
     LimitFlows,
     Lost,
     Send,
-    Sleep,
     is_reply,
     keeps_connection,
     log,
@@ -272,8 +271,8 @@ class Limit(_Limited):
         return Charge(self, key, estimate, wait, id)
 
     def protect(self, key: Key, cost: int = 1, wait: Duration | None = None) -> Guard:
-        """A context manager, or a decorator, that takes units or raises RateLimited. The key of a decorator is a format string
-        over the arguments of the function."""
+        """A context manager, or a decorator, that takes units or raises RateLimited. The key of a decorator is a format
+        string over the arguments of the function."""
         return Guard(self, key, cost, wait)
 
 
@@ -343,8 +342,8 @@ class HeldLease(LeaseState):
 
 
 class CachedLimit(Limit):
-    """A limit that remembers denials. Make one with `Limits.cached`. `take`, and `protect` without a wait, do not ask the server
-    about a key that it has denied, until a unit is free or the server says that the key has changed."""
+    """A limit that remembers denials. Make one with `Limits.cached`. `take`, and `protect` without a wait, do not ask the
+    server about a key that it has denied, until a unit is free or the server says that the key has changed."""
 
     def __init__(self, limit: Limit) -> None:
         super().__init__(limit.limits, limit.name, limit.policy)
@@ -595,7 +594,9 @@ class Guard:
 
     def take(self, key: Key) -> Decision:
         limit = self._limit
-        return (limit.wait(key, self._wait or 0, self._cost) if self._wait_us else limit.take(key, self._cost)).raise_if_denied()
+        return (
+            limit.wait(key, self._wait or 0, self._cost) if self._wait_us else limit.take(key, self._cost)
+        ).raise_if_denied()
 
     def __enter__(self) -> Decision:
         return self.take(self._key)
@@ -660,8 +661,8 @@ class SyncLimits:
         wait: Duration | None = None,
         id: Key | None = None,
     ) -> AllDecision:
-        """Charges several limits, all or none. With `wait`, waits until all of them grant the call at the same moment. An id names
-        the charge on each key, to settle or to release it there."""
+        """Charges several limits, all or none. With `wait`, waits until all of them grant the call at the same moment. An
+        id names the charge on each key, to settle or to release it there."""
         listed = [(limit._flows, key, cost) for limit, key, cost in rules]
         return self._io.run(self._core.all(listed, wait, id))  # type: ignore[return-value]
 
@@ -670,8 +671,9 @@ class SyncLimits:
         return CachedLimit(limit)
 
     def wallet(self, limit: Limit, batch: int = 100, idle: float = 1.0) -> LimitWallet:
-        """Decides in the process, from `batch` units of a key that are fetched at once. What is left when a key was idle for `idle`
-        seconds is given back. Other processes find fewer units meanwhile; never more are spent than the server has charged."""
+        """Decides in the process, from `batch` units of a key that are fetched at once. What is left when a key was idle
+        for `idle` seconds is given back. Other processes find fewer units meanwhile; never more are spent than the server
+        has charged."""
         return LimitWallet(limit, batch, idle)
 
     def close(self) -> None:
@@ -683,4 +685,3 @@ class SyncLimits:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-

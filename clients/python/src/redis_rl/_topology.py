@@ -29,7 +29,8 @@ class Topology:
         return random.choice(nodes[1:]) if replica and len(nodes) > 1 else nodes[0]
 
     def target(self, error: Any, asked: Address) -> tuple[int, Address]:
-        """The slot and the node that redis-py's MovedError or AskError names. A node without a name is the one that was asked."""
+        """The slot and the node that redis-py's MovedError or AskError names. A node without a name is the one that was
+        asked."""
         return int(error.slot_id), self._remap((error.host or asked[0], int(error.port)))
 
     def follow(self, slot: int, address: Address) -> None:

@@ -1,7 +1,7 @@
 """How connections of redis-py are made and checked, for threads and for asyncio alike.
 
-The package has connections of its own, made with the settings of the client. So nothing repeats a call behind its back, a call
-that waits does not occupy a connection of the client's pool, and the client's time-outs do not end a wait."""
+The package has connections of its own, made with the settings of the client. So nothing repeats a call behind its back, a
+call that waits does not occupy a connection of the client's pool, and the client's time-outs do not end a wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A storage for the package `limits`, and so for flask-limiter and slowapi. Import this module, and use one of its URI schemes.
+"""A storage for the package `limits`, and so for flask-limiter and slowapi. Import this module, and use one of its URI
+schemes.
 
     import redis_rl.limits_storage
     Limiter(get_remote_address, app=app, storage_uri="redis-rl://localhost:6379", strategy="moving-window")
@@ -15,10 +16,11 @@
 | redis-rl+cluster://a:1,b:2 | a cluster, of which some nodes are named; rediss-rl+cluster with TLS                      |
 | redis-rl+sentinel://a:1,b:2/name | the primary that these Sentinels name                                               |
 
-With the prefix async+ they are for `limits.aio`. A hit is sent once, and never counted twice. The options `key_prefix`, `patience`
-(seconds until a server that does not answer counts as down) and `wrap_exceptions` are for the storage, all others for redis-py.
-When Redis is down, flask-limiter and slowapi answer 500 (closed), or count in each process with `in_memory_fallback_enabled`;
-flask-limiter goes on uncounted with `swallow_errors` (open). `check()` returns True if the server would accept a hit."""
+With the prefix async+ they are for `limits.aio`. A hit is sent once, and never counted twice. The options `key_prefix`,
+`patience` (seconds until a server that does not answer counts as down) and `wrap_exceptions` are for the storage, all
+others for redis-py. When Redis is down, flask-limiter and slowapi answer 500 (closed), or count in each process with
+`in_memory_fallback_enabled`; flask-limiter goes on uncounted with `swallow_errors` (open). `check()` returns True if the
+server would accept a hit."""
 
 from __future__ import annotations
 
@@ -64,7 +66,11 @@ def _client(uri: str, options: dict[str, Any], library: Any, sentinel: Any) -> A
     hosts, _, path = hosts.partition("/")
     name, _, password = user.partition(":")
     if user:
-        options = {"username": urllib.parse.unquote(name) or None, "password": urllib.parse.unquote(password) or None, **options}
+        options = {
+            "username": urllib.parse.unquote(name) or None,
+            "password": urllib.parse.unquote(password) or None,
+            **options,
+        }
     nodes = []
     for host in hosts.split(","):
         address, _, port = host.rpartition(":")
@@ -236,4 +242,6 @@ class AsyncRedisRLStorage(
         return self._io.run(flow)
 
     async def reset(self) -> int | None:
-        return sum([int(await self.storage.unlink(key)) async for key in self.storage.scan_iter(f"{self.key_prefix}:*", 1000)])
+        return sum(
+            [int(await self.storage.unlink(key)) async for key in self.storage.scan_iter(f"{self.key_prefix}:*", 1000)]
+        )

@@ -57,8 +57,8 @@ def _denied(decisions: list[Decision]) -> Response:
 
 
 class RateLimitMiddleware(_Rule):
-    """Takes `cost` units of `limit` for each HTTP request, from the key that `key(request)` names. If that is None, the request is
-    not limited. It adds the headers of what `RateLimit` decides, too."""
+    """Takes `cost` units of `limit` for each HTTP request, from the key that `key(request)` names. If that is None, the
+    request is not limited. It adds the headers of what `RateLimit` decides, too."""
 
     def __init__(self, app: ASGIApp, limit: AsyncLimit, key: KeyOf = client_address, cost: CostOf = 1) -> None:
         super().__init__(limit, key, cost)
@@ -90,8 +90,8 @@ class RateLimitMiddleware(_Rule):
 
 
 class RateLimit(_Rule):
-    """A dependency of FastAPI for one path, or for a router. The answer has its headers if the app has RateLimitMiddleware, or if the
-    request is denied."""
+    """A dependency of FastAPI for one path, or for a router. The answer has its headers if the app has
+    RateLimitMiddleware, or if the request is denied."""
 
     async def __call__(self, request: Request) -> Decision | None:
         try:

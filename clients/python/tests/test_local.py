@@ -185,7 +185,10 @@ def test_at_most_so_many_denials():
     denials.take_message([b"message", b"__redis__:invalidate", [b"e"]])
     denials.end(b"e", denial, decision)
     assert denials.find(b"e", 1) is None
+    # Nor is one whose reading fails meanwhile.
+    denial = denials.begin(b"e", 1)
     denials.take_message([b"message", b"__redis__:invalidate", None])
+    denials.end(b"e", denial, None)
     assert len(denials) == 0
 
 

@@ -1,0 +1,937 @@
+"""Lost replies, time-outs, cancelled tasks, servers that are down or refuse: what is charged is read on the server."""
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import socket as socket_module
+import threading
+import time
+
+import pytest
+import redis
+import redis.asyncio
+
+from conftest import PATIENCE, eventually, folder, free_ports, inspect, running, running_cluster, running_server
+from redis_rl import (
+    Down,
+    Fixed,
+    Gcra,
+    Lease,
+    LeaseLost,
+    Limits,
+    RateLimited,
+    Slide,
+    UnexpectedReply,
+    WrongType,
+)
+
+KINDS = pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis], ids=["threads", "asyncio"])
+HOUR = Fixed("1000/h")
+
+
+class Both:
+    """Runs the same test with limits of threads and of asyncio."""
+
+    def __init__(self, kind, **options):
+        self.is_async = kind in (redis.asyncio.Redis, redis.asyncio.RedisCluster)
+        self.kind = kind
+        self.options = options
+
+    def run(self, test, **options):
+        async def main():
+            client = self.kind(**self.options)
+            limits = Limits(client, **{"patience": PATIENCE, **options})
+            try:
+                await test(limits)
+            finally:
+                if self.is_async:
+                    await limits.aclose()
+                    await client.aclose()
+                else:
+                    limits.close()
+                    client.close()
+
+        asyncio.run(main())
+
+
+async def value(result):
+    return await result if hasattr(result, "__await__") else result
+
+
+@contextlib.asynccontextmanager
+async def block(manager):
+    if hasattr(manager, "__aenter__"):
+        async with manager as result:
+            yield result
+    else:
+        with manager as result:
+            yield result
+
+
+def used(client, key):
+    facts = inspect(client, key)
+    return facts["used"] if facts else 0
+
+
+# Lost replies
+
+
+@KINDS
+def test_without_an_id_a_call_is_sent_once(kind, proxy, client):
+    async def test(limits):
+        limit = limits.limit("api", HOUR)
+        assert await value(limit.take("a"))
+        for what in ("reply", "request"):
+            for call in (lambda: limit.take("a"), lambda: limit.force("a", 1), lambda: limit.wait("a", 30)):
+                proxy.lose(what, "RL.FIXED")
+                with pytest.raises(Down) as raised:
+                    await value(call())
+                assert raised.value.sent and isinstance(raised.value.__cause__, redis.ConnectionError)
+        assert await value(limit.take("a"))
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test)
+    # One before, three whose replies were lost, one after.
+    assert used(client, "api:a") == 5 and len(proxy.lost) == 6
+
+
+@KINDS
+def test_with_an_id_a_call_is_charged_once(kind, proxy, client):
+    async def test(limits):
+        limit = limits.limit("tokens", HOUR)
+        for loss in (["reply"], ["request"], ["reply", "reply", "request", "reply"]):
+            for wait in (None, 30):
+                before = used(client, "tokens:a")
+                for what in loss:
+                    proxy.lose(what, "RL.FIXED")
+                async with block(limit.charge("a", 100, wait=wait)) as charge:
+                    assert used(client, "tokens:a") == before + 100 and charge.decision.granted == 100
+                    for what in loss:
+                        proxy.lose(what, "RL.SETTLE")
+                    charge.used = 10
+                assert used(client, "tokens:a") == before + 10
+                assert not proxy.to_lose
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test)
+
+
+@KINDS
+def test_a_settlement_above_the_estimate_is_charged_once(kind, proxy, client):
+    async def test(limits):
+        limit = limits.limit("tokens", HOUR)
+        # The first RL.SETTLE was executed, so the nil of the second one does not mean that the difference is to be charged.
+        async with block(limit.charge("a", 100)) as charge:
+            proxy.lose("reply", "RL.SETTLE")
+            charge.used = 150
+        assert used(client, "tokens:a") == 150
+        # The reply of FORCE is lost: it is not sent again.
+        async with block(limit.charge("b", 100)) as charge:
+            client.delete("tokens:b")
+            proxy.lose("reply", "FORCE")
+            charge.used = 150
+        assert used(client, "tokens:b") == 50 and not proxy.to_lose
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test)
+
+
+@KINDS
+def test_all_with_an_id_is_charged_once(kind, proxy, client):
+    async def test(limits):
+        rules = [(limits.limit("requests", HOUR), "a", 1), (limits.limit("running", Lease(2, 60)), "a", 1)]
+        for wait in (None, 30):
+            proxy.lose("reply", "RL.ALL")
+            decision = await value(limits.all(rules, wait=wait))
+            assert decision and decision.id
+        proxy.lose("reply", "RL.ALL")
+        with pytest.raises(Down):
+            await value(limits.all(rules[:1]))
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test)
+    assert used(client, "requests:a") == 3 and inspect(client, "running:a")["held"] == 2
+
+
+@KINDS
+def test_all_that_fails_gives_back_what_it_may_have_charged(kind, proxy, client):
+    async def test(limits):
+        rules = [(limits.limit("requests", HOUR), "a", 1), (limits.limit("running", Lease(2, 60)), "a", 1)]
+        proxy.lose("reply", "RL.ALL", 1000)
+        with pytest.raises(Down) as raised:
+            await value(limits.all(rules))
+        assert raised.value.sent
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test, patience=0.5)
+    assert used(client, "requests:a") == 0 and inspect(client, "running:a") is None
+
+
+@KINDS
+@pytest.mark.parametrize("wait", [None, 30])
+def test_a_lease_is_taken_once(kind, wait, proxy, client):
+    async def test(limits):
+        limit = limits.limit("jobs", Lease(5, 60))
+        proxy.lose("reply", "RL.LEASE", 2)
+        async with block(limit.hold("a", wait=wait)):
+            assert inspect(client, "jobs:a")["held"] == 1
+            proxy.lose("reply", "RL.RELEASE")
+        assert inspect(client, "jobs:a") is None and not proxy.to_lose
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test)
+
+
+@KINDS
+def test_what_never_gets_a_reply(kind, proxy, client):
+    """The call fails when the patience is over, and what it may have been charged is given back."""
+
+    async def test(limits):
+        limit = limits.limit("tokens", HOUR)
+        proxy.lose("reply", "RL.FIXED", 1000)
+        with pytest.raises(Down) as raised:
+            async with block(limit.charge("a", 100)):
+                raise AssertionError("the block must not run")
+        assert raised.value.sent
+        assert used(client, "tokens:a") == 0
+        jobs = limits.limit("jobs", Lease(5, 60))
+        proxy.lose("reply", "RL.LEASE", 1000)
+        with pytest.raises(Down):
+            async with block(jobs.hold("a")):
+                raise AssertionError("the block must not run")
+        assert inspect(client, "jobs:a") is None
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test, patience=0.5)
+
+
+# Time-outs
+
+
+@KINDS
+def test_a_wait_may_be_longer_than_the_time_out_of_the_client(kind, socket, client):
+    granted = client.info("rl")["rl_gcra_granted"]
+
+    async def test(limits):
+        limit = limits.limit("api", Gcra("2/s", burst=1))
+        for _ in range(3):
+            assert await value(limit.wait("a", 30))
+        async with block(limit.charge("a", 1, wait=30)):
+            pass
+        async with block(limits.limit("jobs", Lease(1, 60)).hold("a", wait=30)):
+            pass
+        assert await value(limits.all([(limit, "a", 1)], wait=30))
+
+    Both(kind, unix_socket_path=socket, socket_timeout=0.1).run(test)
+    assert client.info("rl")["rl_gcra_granted"] == granted + 5
+
+
+def test_a_wait_may_be_longer_than_the_default_time_out(socket, client):
+    """redis-py's is 5 seconds. The server denies each call after 6 seconds, because a lease does not end."""
+    client.execute_command("RL.LEASE", "jobs:a", 1, 60, "ID", "other")
+    denied = client.info("rl")["rl_lease_denied"]
+
+    def threads():
+        with pytest.raises(RateLimited):
+            with Limits(redis.Redis(unix_socket_path=socket)).limit("jobs", Lease(1, 60)).hold("a", wait=6):
+                pass
+
+    async def tasks():
+        client = redis.asyncio.Redis(unix_socket_path=socket)
+        async with Limits(client) as limits:
+            with pytest.raises(RateLimited):
+                async with limits.limit("jobs", Lease(1, 60)).hold("a", wait=6):
+                    pass
+        await client.aclose()
+
+    thread = threading.Thread(target=threads)
+    thread.start()
+    asyncio.run(tasks())
+    thread.join()
+    assert client.info("rl")["rl_lease_denied"] == denied + 2
+
+
+# Settings with which redis-py sends nothing when it connects.
+SILENT = (
+    {"driver_info": None, "protocol": 2}
+    if redis.__version__ >= "7"
+    else {"lib_name": None, "lib_version": None, "protocol": 2}
+)
+
+
+@contextlib.contextmanager
+def silent_server(answer=b""):
+    """A server that answers each command with the same bytes, or never."""
+    with folder() as home, socket_module.socket(socket_module.AF_UNIX) as listener:
+        path = str(home / "s")
+        listener.bind(path)
+        listener.listen()
+        connections = []
+
+        def serve(connection):
+            with contextlib.suppress(OSError):
+                while connection.recv(65536):
+                    connection.sendall(answer)
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    connections.append(connection)
+                    threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield path
+        finally:
+            listener.shutdown(socket_module.SHUT_RDWR)
+            thread.join()
+            for connection in connections:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket_module.SHUT_RDWR)
+                connection.close()
+
+
+@KINDS
+@pytest.mark.parametrize("options", [{}, {"socket_timeout": None}, {"socket_timeout": 0.1}], ids=str)
+def test_a_server_that_hangs(kind, options):
+    """A call fails when the patience is over, whatever the time-out of the client; one that waits, 5 seconds after its
+    wait."""
+
+    async def test(limits):
+        begin = time.monotonic()
+        with pytest.raises(Down):
+            await value(limits.limit("api", HOUR).take("a"))
+        with pytest.raises(Down):
+            await value(limits.limit("api", HOUR).wait("a", 1))
+        assert time.monotonic() - begin < 60
+
+    with silent_server() as socket:
+        Both(kind, unix_socket_path=socket, **SILENT, **options).run(test, patience=0.4)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "answer", [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*2\r\n:1\r\n:2\r\n", b"*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n$1\r\n1\r\n"]
+)
+@pytest.mark.parametrize("on_down", ["open", "closed"])
+def test_a_server_that_answers_something_else(kind, answer, on_down):
+    async def test(limits):
+        limit = limits.limit("api", HOUR)
+        for call in (lambda: limit.take("a"), lambda: limit.peek("a"), lambda: limits.all([(limit, "a", 1)])):
+            with pytest.raises(UnexpectedReply):
+                await value(call())
+
+    with silent_server(answer) as socket:
+        Both(kind, unix_socket_path=socket, **SILENT).run(test, on_down=on_down)
+
+
+# Cancelling
+
+
+def waiting(client):
+    return client.info("rl")["rl_waiting_clients"]
+
+
+def test_a_cancelled_task_leaves_the_line(socket, client):
+    async def main():
+        other = redis.asyncio.Redis(unix_socket_path=socket)
+        async with Limits(other, patience=PATIENCE) as limits:
+            limit, jobs = limits.limit("api", Gcra("1/h")), limits.limit("jobs", Lease(1, 600))
+            assert await limit.take("a")
+            assert await limits.all([(jobs, "a", 1)], id="other")
+
+            async def charge():
+                async with limit.charge("a", 1, wait=7200):
+                    pass
+
+            async def hold():
+                async with jobs.hold("a", wait=600):
+                    pass
+
+            calls = (lambda: limit.wait("a", 7200), charge, hold, lambda: limits.all([(limit, "a", 1)], wait=7200))
+            for call in calls:
+                task = asyncio.ensure_future(call())
+                await asyncio.to_thread(eventually, lambda: waiting(client) == 1)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await asyncio.to_thread(eventually, lambda: waiting(client) == 0)
+        await other.aclose()
+        # Neither is a connection left that waits.
+        assert not [each for each in client.client_list() if "b" in each["flags"]]
+
+    asyncio.run(main())
+    assert used(client, "api:a") == 1 and inspect(client, "jobs:a")["held"] == 1
+
+
+def test_a_cancelled_charge_that_was_granted_is_given_back(proxy, client):
+    """The task is cancelled after the server has granted the call, and before the reply arrives."""
+
+    async def main():
+        other = redis.asyncio.Redis(unix_socket_path=proxy.server_address)
+        async with Limits(other, patience=PATIENCE) as limits:
+            limit = limits.limit("tokens", HOUR)
+
+            async def work():
+                async with limit.charge("a", 100):
+                    raise AssertionError("the block must not run")
+
+            # All replies are lost until the task is cancelled: so it is about to repeat the call.
+            proxy.lose("reply", "RL.FIXED", 1000)
+            task = asyncio.ensure_future(work())
+            await asyncio.to_thread(eventually, lambda: used(client, "tokens:a") == 100)
+            task.cancel()
+            # A second cancellation does not stop the release.
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(eventually, lambda: used(client, "tokens:a") == 0)
+        await other.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_block_settles(socket, client):
+    async def main():
+        other = redis.asyncio.Redis(unix_socket_path=socket)
+        limits = Limits(other, patience=PATIENCE)
+        limit = limits.limit("tokens", HOUR)
+
+        async def work(use):
+            async with limit.charge("a", 100) as charge:
+                if use:
+                    charge.used = 30
+                await asyncio.sleep(600)
+
+        for use, rest in ((False, 0), (True, 30)):
+            task = asyncio.ensure_future(work(use))
+            await asyncio.to_thread(eventually, lambda: used(client, "tokens:a") == 100)
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            # It waits for the settlement, which goes on although its task was cancelled twice.
+            await limits.aclose()
+            assert used(client, "tokens:a") == rest
+        await other.aclose()
+
+    asyncio.run(main())
+
+
+# Leases
+
+
+@KINDS
+def test_a_lease_is_renewed_while_the_block_runs(kind, socket, client):
+    granted = client.info("rl")["rl_lease_granted"]
+
+    async def test(limits):
+        async with block(limits.limit("jobs", Lease(1, 1)).hold("a")) as lease:
+            await asyncio.to_thread(eventually, lambda: client.info("rl")["rl_lease_granted"] >= granted + 6)
+            assert inspect(client, "jobs:a")["held"] == 1
+            lease.check()
+
+    Both(kind, unix_socket_path=socket).run(test)
+    assert inspect(client, "jobs:a") is None
+
+
+@KINDS
+def test_a_lost_lease(kind, socket, client):
+    async def test(limits):
+        jobs = limits.limit("jobs", Lease(1, 0.6))
+        with pytest.raises(LeaseLost):
+            async with block(jobs.hold("a")) as lease:
+                client.delete("jobs:a")
+                if hasattr(lease, "__aenter__"):
+                    await asyncio.sleep(60)
+                    raise AssertionError("the block was not cancelled")
+                eventually(lambda: lease.lost)
+        # The task goes on, and is not cancelled any more.
+        await asyncio.sleep(0.01)
+        # The lease of another holder is not released.
+        client.execute_command("RL.LEASE", "jobs:a", 1, 60, "ID", "other")
+        assert inspect(client, "jobs:a")["held"] == 1
+
+    Both(kind, unix_socket_path=socket).run(test)
+
+
+@KINDS
+def test_a_lease_whose_renewals_get_no_reply_is_lost(kind, proxy, client):
+    async def test(limits):
+        jobs = limits.limit("jobs", Lease(1, 1))
+        with pytest.raises(LeaseLost):
+            async with block(jobs.hold("a")) as lease:
+                proxy.lose("request", "RENEW", 100_000)
+                if hasattr(lease, "__aenter__"):
+                    await asyncio.sleep(60)
+                    raise AssertionError("the block was not cancelled")
+                eventually(lambda: lease.lost)
+        eventually(lambda: inspect(client, "jobs:a") is None)
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test)
+
+
+def test_a_task_that_is_cancelled_while_it_holds_a_lease(socket, client):
+    async def main():
+        other = redis.asyncio.Redis(unix_socket_path=socket)
+        async with Limits(other, patience=PATIENCE) as limits:
+
+            async def work():
+                async with limits.limit("jobs", Lease(1, 60)).hold("a"):
+                    await asyncio.sleep(600)
+
+            task = asyncio.ensure_future(work())
+            await asyncio.to_thread(eventually, lambda: inspect(client, "jobs:a"))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert inspect(client, "jobs:a") is None
+        await other.aclose()
+
+    asyncio.run(main())
+
+
+# Servers that give no decision
+
+
+@KINDS
+def test_open_logs_once_a_second(kind, dead_socket, caplog):
+    async def test(limits):
+        limit = limits.limit("api", HOUR)
+        begin = time.monotonic()
+        with caplog.at_level(logging.WARNING, logger="redis_rl"):
+            for _ in range(50):
+                assert not (await value(limit.take("a"))).counted
+        assert 1 <= len(caplog.records) <= 1 + (time.monotonic() - begin)
+
+    Both(kind, unix_socket_path=dead_socket).run(test, on_down="open")
+
+
+@KINDS
+def test_a_server_that_refuses_writes(kind, socket, client):
+    """OOM and READONLY: no decision. A charge goes on when the server takes writes again."""
+
+    async def test(limits):
+        limit = limits.limit("api", HOUR)
+        client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(Down, match="no decision"):
+                await value(limit.take("a"))
+        finally:
+            client.config_set("maxmemory", 0)
+        client.replicaof("127.0.0.1", "1")
+        try:
+            with pytest.raises(Down, match="no decision"):
+                await value(limit.take("a"))
+            timer = threading.Timer(0.5, lambda: client.replicaof("NO", "ONE"))
+            timer.start()
+            async with block(limit.charge("a", 5)):
+                pass
+            timer.join()
+        finally:
+            client.replicaof("NO", "ONE")
+        assert used(client, "api:a") == 5
+
+    Both(kind, unix_socket_path=socket).run(test)
+
+
+@KINDS
+def test_a_waiting_call_whose_server_becomes_a_replica(kind, socket, client):
+    async def test(limits):
+        client.execute_command("RL.LEASE", "jobs:a", 1, 600, "ID", "other")
+
+        def change():
+            eventually(lambda: waiting(client) == 1)
+            client.replicaof("127.0.0.1", "1")
+            client.replicaof("NO", "ONE")
+            client.execute_command("RL.RELEASE", "jobs:a", "other")
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        async with block(limits.limit("jobs", Lease(1, 600)).hold("a", wait=60)) as lease:
+            assert inspect(client, "jobs:a")["held"] == 1 and lease.decision
+        thread.join()
+
+    Both(kind, unix_socket_path=socket).run(test)
+
+
+@KINDS
+def test_wrong_passwords_and_users(kind):
+    with running_server("--requirepass", "secret") as (_, socket):
+
+        async def denied(limits):
+            with pytest.raises(Down):
+                await value(limits.limit("api", HOUR).take("a"))
+
+        async def granted(limits):
+            assert await value(limits.limit("api", HOUR).take("a"))
+            assert await value(limits.limit("api", HOUR).wait("a", 1))
+
+        Both(kind, unix_socket_path=socket).run(denied, patience=1)
+        Both(kind, unix_socket_path=socket, password="wrong").run(denied, patience=1)
+        Both(kind, unix_socket_path=socket, password="secret").run(granted)
+        Both(kind, unix_socket_path=socket, password="secret", protocol=3, db=3).run(granted)
+        with redis.Redis(unix_socket_path=socket, password="secret") as client:
+            client.execute_command("ACL SETUSER reader on >x ~* +rl.peek")
+        Both(kind, unix_socket_path=socket, username="reader", password="x").run(denied, patience=1)
+
+
+@KINDS
+def test_a_server_that_restarts(kind, tmp_path):
+    """Connections that broke while nobody used them are noticed before a call is sent on them."""
+    with folder() as home:
+        socket = f"{home}/s"
+        arguments = ("--port", 0, "--unixsocket", socket)
+
+        async def test(limits):
+            limit = limits.limit("api", HOUR)
+            with running(home, *arguments, up={"unix_socket_path": socket}):
+                assert await value(limit.take("a"))
+                assert await value(limit.wait("a", 1))
+            with pytest.raises(Down):
+                await value(limit.take("a"))
+            with running(home, *arguments, up={"unix_socket_path": socket}):
+                assert await value(limit.take("a"))
+            with running(home, *arguments, up={"unix_socket_path": socket}):
+                assert await value(limit.take("a"))
+
+        Both(kind, unix_socket_path=socket).run(test)
+
+
+# Threads, processes, connections
+
+
+def test_threads_share_the_connections(socket, client):
+    limits = Limits(redis.Redis(unix_socket_path=socket), patience=PATIENCE, max_connections=3)
+    limit = limits.limit("api", HOUR)
+    before = len(client.client_list())
+    granted = []
+
+    def work():
+        for _ in range(100):
+            granted.append(limit.take("a").granted)
+
+    threads = [threading.Thread(target=work) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(granted) == 1000 and len(granted) == 2000
+    assert len(client.client_list()) <= before + 3
+    limits.close()
+    eventually(lambda: len(client.client_list()) == before)
+
+
+def test_tasks_share_the_connections(socket, client):
+    async def main():
+        before = len(client.client_list())
+        other = redis.asyncio.Redis(unix_socket_path=socket)
+        limits = Limits(other, patience=PATIENCE, max_connections=3)
+        limit = limits.limit("api", HOUR)
+        decisions = await asyncio.gather(*(limit.take("a") for _ in range(1500)))
+        assert sum(decision.granted for decision in decisions) == 1000
+        assert len(client.client_list()) <= before + 3
+        # Calls that wait have connections of their own, so that they do not stop the others.
+        await limits.limit("one", Gcra("1/h")).take("a")
+        waits = [asyncio.ensure_future(limits.limit("one", Gcra("1/h")).wait("a", 7200)) for _ in range(10)]
+        await asyncio.to_thread(eventually, lambda: waiting(client) == 10)
+        assert await limits.limit("other", HOUR).take("b")
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        await limits.aclose()
+        await other.aclose()
+        await asyncio.to_thread(eventually, lambda: len(client.client_list()) == before)
+
+    asyncio.run(main())
+
+
+def test_a_process_that_was_forked(socket, client):
+    limits = Limits(redis.Redis(unix_socket_path=socket), patience=PATIENCE)
+    limit = limits.limit("api", HOUR)
+    assert limit.take("a")
+
+    def child():
+        os._exit(0 if all(limit.take("a") for _ in range(100)) else 1)
+
+    children = [multiprocessing.get_context("fork").Process(target=child) for _ in range(3)]
+    for process in children:
+        process.start()
+    assert all(limit.take("a") for _ in range(100))
+    for process in children:
+        process.join()
+    assert [process.exitcode for process in children] == [0, 0, 0]
+    assert used(client, "api:a") == 401
+
+
+def test_a_killed_process_loses_its_lease(socket, client):
+    def child():
+        with Limits(redis.Redis(unix_socket_path=socket)).limit("jobs", Lease(1, 1)).hold("a"):
+            time.sleep(600)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    try:
+        eventually(lambda: inspect(client, "jobs:a"))
+        os.kill(process.pid, signal.SIGKILL)
+        with Limits(redis.Redis(unix_socket_path=socket), patience=PATIENCE).limit("jobs", Lease(1, 1)).hold("a", wait=60):
+            pass
+    finally:
+        process.kill()
+        process.join()
+
+
+# A cluster
+
+
+CLUSTERS = pytest.mark.parametrize("kind", [redis.RedisCluster, redis.asyncio.RedisCluster], ids=["threads", "asyncio"])
+
+
+@CLUSTERS
+def test_a_cluster_whose_primary_fails(kind):
+    """Calls with an id go on at the replica that takes over. Calls without one fail, and later ones find the new primary."""
+    with running_cluster(replicas=1) as cluster:
+
+        async def test(limits):
+            limit = limits.limit("api", Slide("1000/h"))
+            assert all([await value(limit.take(str(number))) for number in range(50)])
+            dead = cluster.ports[0]
+            with cluster.node(dead) as node:
+                node.execute_command("WAIT", 1, 10_000)
+            cluster.processes[dead].kill()
+            cluster.processes[dead].wait()
+            for number in range(50):
+                async with block(limit.charge(str(number), 10, wait=5)) as charge:
+                    charge.used = 4
+            for number in range(50):
+                decision = await value(limit.peek(str(number)))
+                assert decision.remaining == 1000 - 1 - 4
+                assert await value(limit.take(str(number)))
+
+        Both(kind, host="127.0.0.1", port=cluster.ports[1]).run(test, patience=60)
+
+
+class Move:
+    """A slot of a cluster, and the node that it moves to."""
+
+    def __init__(self, cluster, key):
+        self.cluster = cluster
+        with redis.RedisCluster(host="127.0.0.1", port=cluster.ports[0]) as client:
+            client.flushall(target_nodes="primaries")
+            self.slot = client.keyslot(key)
+        self.source = next(port for port in cluster.ports if self.owner(port) == port)
+        self.target = next(port for port in cluster.ports if port != self.source)
+
+    def owner(self, asked):
+        with self.cluster.node(asked) as node:
+            for begin, end, owner, *_ in node.execute_command("CLUSTER SLOTS"):
+                if begin <= self.slot <= end:
+                    return int(owner[1])
+
+    def begin(self, source, target):
+        with self.cluster.node(source) as here, self.cluster.node(target) as there:
+            there.execute_command("CLUSTER SETSLOT", self.slot, "IMPORTING", here.execute_command("CLUSTER MYID"))
+            here.execute_command("CLUSTER SETSLOT", self.slot, "MIGRATING", there.execute_command("CLUSTER MYID"))
+
+    def end(self, source, target):
+        with self.cluster.node(source) as here, self.cluster.node(target) as there:
+            id = there.execute_command("CLUSTER MYID")
+            there.execute_command("CLUSTER SETSLOT", self.slot, "NODE", id)
+            here.execute_command("CLUSTER SETSLOT", self.slot, "NODE", id)
+
+    def back(self):
+        for port in self.cluster.ports:
+            with self.cluster.node(port) as node:
+                node.flushall()
+        if self.owner(self.target) == self.target:
+            self.begin(self.target, self.source)
+        self.end(self.target, self.source)
+        eventually(lambda: all(self.owner(port) == self.source for port in self.cluster.ports))
+
+
+@CLUSTERS
+def test_a_slot_that_moves(kind, cluster):
+    move = Move(cluster, "api:a")
+    with cluster.node(move.source) as here:
+        moved = lambda: int(
+            str(here.info("errorstats").get("errorstat_MOVED", "0")).strip("{}").rpartition(" ")[2].rpartition("=")[2]
+        )
+
+        async def test(limits):
+            limit = limits.limit("api", HOUR)
+            assert await value(limit.take("a"))
+            move.begin(move.source, move.target)
+            # The key is still here; then it is there, and the node here answers ASK.
+            assert (await value(limit.take("a"))).remaining == 998
+            here.execute_command("MIGRATE", "127.0.0.1", move.target, "api:a", 0, 10_000)
+            assert (await value(limit.take("a"))).remaining == 997
+            before = moved()
+            move.end(move.source, move.target)
+            assert (await value(limit.take("a"))).remaining == 996
+            assert (await value(limit.take("a"))).remaining == 995
+            assert (await value(limit.wait("a", 5))).remaining == 994
+            # One call was redirected. From then on, calls go to the new node.
+            assert moved() == before + 1
+
+        try:
+            Both(kind, host="127.0.0.1", port=cluster.ports[1]).run(test)
+        finally:
+            move.back()
+
+
+@CLUSTERS
+def test_a_call_that_waits_while_its_slot_moves(kind, cluster):
+    """The server answers TRYAGAIN, and the call waits at the slot's new node."""
+    move = Move(cluster, "jobs:a")
+    with cluster.node(move.source) as here, cluster.node(move.target) as there:
+        here.execute_command("RL.LEASE", "jobs:a", 1, 600, "ID", "other")
+
+        def work():
+            eventually(lambda: waiting(here) == 1)
+            move.begin(move.source, move.target)
+            here.execute_command("MIGRATE", "127.0.0.1", move.target, "jobs:a", 0, 10_000)
+            move.end(move.source, move.target)
+            eventually(lambda: waiting(there) == 1)
+            there.execute_command("RL.RELEASE", "jobs:a", "other")
+
+        async def test(limits):
+            thread = threading.Thread(target=work)
+            thread.start()
+            async with block(limits.limit("jobs", Lease(1, 600)).hold("a", wait=120)):
+                assert inspect(there, "jobs:a")["held"] == 1
+            thread.join()
+
+        try:
+            Both(kind, host="127.0.0.1", port=cluster.ports[1]).run(test)
+        finally:
+            move.back()
+
+
+@CLUSTERS
+def test_keys_with_several_slots(kind, cluster):
+    from redis_rl import InvalidKey
+
+    async def test(limits):
+        with pytest.raises(InvalidKey, match="hash tag"):
+            await value(limits.all([(limits.limit("a", HOUR), "x", 1), (limits.limit("b", HOUR), "y", 1)]))
+
+    Both(kind, host="127.0.0.1", port=cluster.ports[1]).run(test)
+
+
+@CLUSTERS
+def test_peek_asks_a_replica(kind):
+    with running_cluster(replicas=1) as cluster:
+        calls = lambda: [
+            cluster.node(port).info("commandstats").get("cmdstat_rl.peek", {}).get("calls", 0) for port in cluster.ports
+        ]
+
+        async def test(limits):
+            limit = limits.limit("api", HOUR)
+            assert await value(limit.take("a"))
+            for port in cluster.ports[:3]:
+                cluster.node(port).execute_command("WAIT", 1, 10_000)
+            for _ in range(10):
+                assert (await value(limit.peek("a"))).remaining == 999
+
+        Both(kind, host="127.0.0.1", port=cluster.ports[1]).run(test, peek_replica=True)
+        assert sum(calls()[:3]) == 0 and sum(calls()[3:]) == 10
+        Both(kind, host="127.0.0.1", port=cluster.ports[1]).run(test_default)
+        assert sum(calls()[:3]) == 1
+
+
+async def test_default(limits):
+    await value(limits.limit("api", HOUR).peek("a"))
+
+
+test_default.__test__ = False
+
+
+# TLS
+
+
+@KINDS
+def test_tls(kind):
+    with folder() as home, contextlib.ExitStack() as stack:
+        certificate(home)
+        port = free_ports(1)[0]
+        tls = {"ssl": True, "ssl_ca_certs": f"{home}/cert", "ssl_certfile": f"{home}/cert", "ssl_keyfile": f"{home}/key"}
+        options = ["--port", 0, "--bind", "127.0.0.1", "--tls-port", port, "--tls-cert-file", f"{home}/cert"]
+        options += ["--tls-key-file", f"{home}/key", "--tls-ca-cert-file", f"{home}/cert"]
+        stack.enter_context(running(home / "s", *options, up={"port": port, **tls}))
+
+        async def test(limits):
+            limit = limits.limit("api", Gcra("5/s", burst=1))
+            for _ in range(3):
+                assert await value(limit.wait("a", 30))
+                async with block(limit.charge("b", 1, wait=30)):
+                    pass
+            with redis.Redis(port=port, **tls) as client:
+                # Its own connection, and one for calls that wait and one for others at most.
+                assert len(client.client_list()) <= 4
+
+        Both(kind, host="127.0.0.1", port=port, **tls).run(test)
+
+
+def certificate(home):
+    import subprocess
+
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", f"{home}/key", "-out", f"{home}/cert"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+# Decorators
+
+
+def test_decorators(socket):
+    limits = Limits(redis.Redis(unix_socket_path=socket), patience=PATIENCE)
+    limit = limits.limit("api", Fixed("2/h"))
+
+    @limit.protect("user:{user_id}")
+    def show(user_id, page=1):
+        return user_id, page
+
+    assert show(1) == (1, 1) and show(user_id=1, page=2) == (1, 2)
+    with pytest.raises(RateLimited) as raised:
+        show(1)
+    assert raised.value.retry_after > 3000
+    assert show(2) == (2, 1)
+    assert show.__name__ == "show"
+    with pytest.raises(TypeError):
+        limit.protect("a")(main)
+
+
+async def main():
+    pass
+
+
+def test_decorators_for_asyncio(socket):
+    async def run():
+        client = redis.asyncio.Redis(unix_socket_path=socket)
+        async with Limits(client, patience=PATIENCE) as limits:
+            limit = limits.limit("api", Fixed("2/h"))
+
+            @limit.protect("user:{user_id}", wait=1)
+            async def show(user_id):
+                return user_id
+
+            assert await show(1) == 1 and await show(user_id=1) == 1
+            with pytest.raises(RateLimited):
+                await show(1)
+            assert (await limit.protect("b")).granted == 1
+            with pytest.raises(TypeError):
+                limit.protect("a")(lambda: None)
+        await client.aclose()
+
+    asyncio.run(run())
+
+
+@KINDS
+def test_a_key_of_something_else_is_an_error_in_both_modes(kind, socket, client):
+    client.rpush("api:list", "x")
+
+    async def test(limits):
+        with pytest.raises(WrongType):
+            await value(limits.limit("api", HOUR).take("list"))
+
+    Both(kind, unix_socket_path=socket).run(test, on_down="open")

@@ -1,8 +1,8 @@
 //! A shared connection that is opened when a call needs it, and opened again after it was lost.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, RedisResult, Value};
@@ -23,6 +23,34 @@ struct Live {
     connection: MultiplexedConnection,
     /// Turns false when the connection is lost.
     alive: Arc<AtomicBool>,
+    /// How many replies have arrived.
+    replies: Arc<AtomicU64>,
+}
+
+/// A call that stays unanswered for less than this says nothing about its connection: its caller may have given up early.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// Watches a call. If it ends unanswered, and no other call got a reply meanwhile, the connection leads nowhere: replies come in
+/// order. Then the next call opens another connection.
+struct Watch<'a> {
+    live: &'a Live,
+    began: Instant,
+    replies: u64,
+}
+
+impl<'a> Watch<'a> {
+    fn new(live: &'a Live) -> Self {
+        Self { live, began: Instant::now(), replies: live.replies.load(Ordering::Acquire) }
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let silent = self.live.replies.load(Ordering::Acquire) == self.replies;
+        if silent && self.began.elapsed() >= SILENCE {
+            self.live.alive.store(false, Ordering::Release);
+        }
+    }
 }
 
 pub(super) struct Redial<F> {
@@ -66,20 +94,26 @@ impl<F: Find> Redial<F> {
             });
         }
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        let live = Live { connection, alive };
+        let live = Live { connection, alive, replies: Arc::default() };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
         Ok(live)
     }
 
     pub(super) async fn call(&self, call: Call<'_>) -> RedisResult<Value> {
-        let mut live = self.connection().await?;
-        let reply = live.connection.send_packed_command(call.command).await.and_then(Value::extract_error);
-        if let Err(error) = &reply {
-            // A reply that is late leaves the connection as it is: replies come in order.
-            if (error.is_unrecoverable_error() && !error.is_timeout()) || self.find.misled(error) {
+        let live = self.connection().await?;
+        let watch = Watch::new(&live);
+        let mut connection = live.connection.clone();
+        let reply = connection.send_packed_command(call.command).await.and_then(Value::extract_error);
+        match &reply {
+            Err(error) if error.is_timeout() => {}
+            Err(error) if error.is_unrecoverable_error() || self.find.misled(error) => {
                 live.alive.store(false, Ordering::Release);
             }
+            _ => {
+                live.replies.fetch_add(1, Ordering::AcqRel);
+            }
         }
+        drop(watch);
         reply
     }
 }

@@ -20,8 +20,8 @@ impl Find for Names {
     }
 
     fn misled(&self, error: &RedisError) -> bool {
-        // A server that was the primary, or one that hangs.
-        matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "UNBLOCKED" | "LOADING")) || error.is_timeout()
+        // A server that was the primary.
+        matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "UNBLOCKED" | "LOADING"))
     }
 }
 

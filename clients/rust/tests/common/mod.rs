@@ -113,8 +113,9 @@ impl Watched {
         let watched = Self { servers: vec![primary, replica], sentinel, _folder: folder, port };
         wait_for("the sentinel to know the replica", || {
             let Ok(mut client) = watched.try_client() else { return false };
-            let replicas = redis::cmd("SENTINEL").arg("REPLICAS").arg("mymaster").query::<Vec<redis::Value>>(&mut client);
-            replicas.is_ok_and(|replicas| format!("{replicas:?}").contains("'ok'") && replicas.len() == 1)
+            let replicas = redis::cmd("SENTINEL").arg("REPLICAS").arg("mymaster").query::<Vec<Vec<String>>>(&mut client);
+            let linked = |replica: &Vec<String>| replica.windows(2).any(|pair| pair == ["master-link-status", "ok"]);
+            replicas.is_ok_and(|replicas| replicas.iter().any(linked))
         });
         watched
     }
@@ -160,8 +161,8 @@ impl Drop for Watched {
 pub enum Loss {
     /// The connection ends when the reply has arrived at the proxy.
     Close,
-    /// The reply never arrives; the connection stays.
-    Swallow,
+    /// Nothing arrives any more; the connection stays.
+    Silence,
 }
 
 /// Stands between a client and a server, and loses replies.
@@ -219,14 +220,14 @@ async fn carry(mut client: TcpStream, mut server: UnixStream, word: &str, loss: 
                 let Ok(length @ 1..) = length else { return };
                 let has_word = sent[..length].windows(word.len()).any(|window| window == word.as_bytes());
                 let less = |left: usize| left.checked_sub(1);
-                losing = has_word && lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+                losing |= has_word && lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
                 if server.write_all(&sent[..length]).await.is_err() { return }
             }
             length = server.read(&mut reply) => {
                 let Ok(length @ 1..) = length else { return };
                 match (losing, loss) {
                     (true, Loss::Close) => return,
-                    (true, Loss::Swallow) => losing = false,
+                    (true, Loss::Silence) => {}
                     (false, _) => if client.write_all(&reply[..length]).await.is_err() { return },
                 }
             }

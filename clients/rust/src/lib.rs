@@ -22,6 +22,8 @@ mod limits;
 mod send;
 #[cfg(feature = "tower")]
 pub mod tower;
+#[cfg(feature = "tokio")]
+mod wallet;
 
 pub use decision::{headers, AllDecision, Decision};
 pub use error::{Cause, Error};
@@ -36,6 +38,8 @@ pub use charge::{Charge, Charging};
 pub use hold::{Held, Hold};
 #[cfg(feature = "tokio")]
 pub use limits::{Limit, Limits, OnDown, Take};
+#[cfg(feature = "tokio")]
+pub use wallet::{Pocket, Spend, Spending, Wallet};
 
 /// The crate `redis`, whose clients and connections this crate uses.
 #[cfg(feature = "tokio")]

@@ -297,6 +297,11 @@ impl<P: AnyPolicy> Limit<P> {
         command
     }
 
+    /// How long the part is that all keys of this limit have in common.
+    pub(crate) fn start_length(&self) -> usize {
+        self.start.len()
+    }
+
     pub(crate) fn push_policy(&self, command: &mut Cmd) {
         for word in self.words.iter() {
             command.arg(word);

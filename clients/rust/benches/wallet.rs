@@ -3,7 +3,7 @@
 use std::future::{Future, IntoFuture};
 use std::hint::black_box;
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::Duration;
 
 use redis_rl_client::{Fixed, Limits, Wallet};
 use support::Server;
@@ -11,7 +11,13 @@ use support::Server;
 const DECISIONS: u32 = 5_000_000;
 const ROUNDS: usize = 5;
 
-/// Prints the most decisions a second and thread of some rounds: other programs can only make it slower.
+/// The time that this thread has had a processor for, in seconds: other programs on the machine do not count.
+fn busy() -> f64 {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the times of the thread, on Linux");
+    times.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("a number") / 1e9
+}
+
+/// Prints the most decisions a second and thread of some rounds.
 fn measure(what: &str, threads: usize, work: impl Fn(usize) + Sync) {
     let mut best = f64::MAX;
     for _ in 0..ROUNDS {
@@ -21,9 +27,11 @@ fn measure(what: &str, threads: usize, work: impl Fn(usize) + Sync) {
                 let (work, barrier) = (&work, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
-                    let start = Instant::now();
+                    let start = busy();
                     work(thread);
-                    start.elapsed().as_secs_f64()
+                    // The time of a thread is brought up to date when it yields.
+                    std::thread::yield_now();
+                    busy() - start
                 })
             };
             let all: Vec<_> = (0..threads).map(run).collect();
@@ -31,7 +39,7 @@ fn measure(what: &str, threads: usize, work: impl Fn(usize) + Sync) {
         });
         best = best.min(longest);
     }
-    println!("{what}: {:.1} million decisions a second and thread", f64::from(DECISIONS) / best / 1e6);
+    println!("{what}: {:.1} million decisions a second of a processor", f64::from(DECISIONS) / best / 1e6);
 }
 
 #[tokio::main]
@@ -39,7 +47,7 @@ async fn main() {
     let server = Server::start();
     let limits = Limits::open(format!("redis+unix://{}", server.socket().display())).expect("an address");
     let limit = limits.limit("bench", Fixed::new("1000000000000/d").expect("a policy")).expect("a name");
-    let wallet: Wallet = limits.wallet(&limit, 4_000_000_000).expect("a batch");
+    let wallet: Wallet = limits.wallet(&limit, 4_000_000_000).expect("a batch").idle(Duration::from_secs(3_600));
     let keys = ["user:12345678", "user:87654321"];
     for key in keys {
         assert!(wallet.take(key).await.expect("a decision").allowed());

@@ -1,9 +1,8 @@
 //! Decisions in the process: units that were charged in batches, spent one by one.
 
-use std::collections::hash_map::{HashMap, RandomState};
+use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, IntoFuture};
-use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -43,7 +42,6 @@ impl Limits {
             batch,
             idle: Duration::from_secs(1),
             epoch: Instant::now(),
-            hasher: RandomState::new(),
             shards: std::array::from_fn(|_| RwLock::default()),
             swept: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -85,7 +83,6 @@ struct Inner {
     idle: Duration,
     /// Times are nanoseconds since this moment, on the monotonic clock.
     epoch: Instant,
-    hasher: RandomState,
     shards: [RwLock<HashMap<Box<[u8]>, Arc<Purse>>>; SHARDS],
     /// A task gives back what is idle.
     swept: AtomicBool,
@@ -95,6 +92,8 @@ struct Inner {
 /// The units of one key.
 struct Purse {
     key: Vec<u8>,
+    /// The name of the limit: a copy, so that threads with different keys do not meet at its counter.
+    name: Arc<str>,
     /// The number of the batch, and its units that are not spent. A batch that is sealed has no units, and its number is not used
     /// again; so whoever takes units by a compare-and-swap has seen the end of that same batch.
     state: AtomicU64,
@@ -276,8 +275,9 @@ impl Inner {
 
     /// The key in the maps is the one on the server without its beginning, which all have in common.
     fn shard(&self, key: &[u8]) -> &RwLock<HashMap<Box<[u8]>, Arc<Purse>>> {
-        // The upper bits: the map itself uses the lower ones.
-        &self.shards[(self.hasher.hash_one(key) >> 60) as usize % SHARDS]
+        // Cheap, because this only spreads locks; the map has a hasher that no caller can predict.
+        let spread = key.iter().rev().take(8).fold(key.len(), |hash, &byte| hash.wrapping_mul(31) ^ usize::from(byte));
+        &self.shards[spread % SHARDS]
     }
 
     fn with_purse<T>(&self, key: &[u8], look: impl FnOnce(&Purse) -> T) -> Option<T> {
@@ -300,6 +300,7 @@ impl Inner {
         let purse = || {
             Arc::new(Purse {
                 key: key.to_vec(),
+                name: Arc::from(&*self.limit.name),
                 state: AtomicU64::new(0),
                 ends: AtomicU64::new(0),
                 denied_until: AtomicU64::new(0),
@@ -353,7 +354,7 @@ impl Inner {
             reset_ms: purse.resets.load(Ordering::Relaxed).saturating_sub(now).div_ceil(1_000_000),
             counted: true,
             policy: self.limit.policy(),
-            name: self.limit.name.clone(),
+            name: purse.name.clone(),
         }
     }
 

@@ -69,7 +69,9 @@ impl All {
         match keys.first() {
             None => return invalid("a call needs a rule"),
             Some(_) if keys.len() > 1_024 => return invalid("a call has at most 1024 rules"),
-            Some(_) if keys.iter().collect::<HashSet<_>>().len() < keys.len() => return invalid("two rules have the same key"),
+            Some(_) if keys.iter().collect::<HashSet<_>>().len() < keys.len() => {
+                return invalid("two rules have the same key")
+            }
             Some(first) if self.limits.connection().has_slots() && keys.iter().any(|key| slot(key) != slot(first)) => {
                 return invalid("in a cluster all keys of a call need the same hash tag")
             }
@@ -92,13 +94,20 @@ impl All {
             Ok(reply) => reply.value,
             Err(error) if limits.lets_through(&error) => {
                 let uncounted = |rule: &Rule| Decision::uncounted(rule.cost, rule.limit.policy(), rule.limit.name.clone());
-                return Ok(AllDecision { granted: true, id, wait_ms: Some(0), decisions: rules.iter().map(uncounted).collect() });
+                return Ok(AllDecision {
+                    granted: true,
+                    id,
+                    wait_ms: Some(0),
+                    decisions: rules.iter().map(uncounted).collect(),
+                });
             }
             Err(error) => return Err(error),
         };
         let unexpected = || Error::UnexpectedReply(format!("{reply:?}"));
         let Value::Array(fields) = &reply else { return Err(unexpected()) };
-        let [Value::Int(granted), Value::Int(wait_ms), Value::Array(rows)] = fields.as_slice() else { return Err(unexpected()) };
+        let [Value::Int(granted), Value::Int(wait_ms), Value::Array(rows)] = fields.as_slice() else {
+            return Err(unexpected());
+        };
         if rows.len() != rules.len() {
             return Err(unexpected());
         }

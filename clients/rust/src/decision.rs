@@ -42,7 +42,8 @@ impl Decision {
             -1 => None,
             wait_ms => Some(natural(wait_ms)?),
         };
-        let [granted, limit, remaining, reset_ms] = [natural(reply[0])?, natural(reply[1])?, natural(reply[2])?, natural(reply[4])?];
+        let [granted, limit, remaining, reset_ms] =
+            [natural(reply[0])?, natural(reply[1])?, natural(reply[2])?, natural(reply[4])?];
         Ok(Self { granted, limit, remaining, wait_ms, reset_ms, counted: true, policy, name })
     }
 

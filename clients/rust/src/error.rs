@@ -111,7 +111,9 @@ impl fmt::Display for Error {
             | Self::InvalidCost(text)
             | Self::InvalidWait(text)
             | Self::InvalidId(text) => f.write_str(text),
-            Self::NoClient => f.write_str("a wait needs a client that opens its connection: name one with Limits::waits_with"),
+            Self::NoClient => {
+                f.write_str("a wait needs a client that opens its connection: name one with Limits::waits_with")
+            }
             Self::RateLimited(decision) => match decision.wait() {
                 Some(wait) => write!(f, "{} is denied: retry in {} s", decision.name, wait.as_secs_f64()),
                 None => write!(f, "{} is denied: it will never be granted", decision.name),

@@ -11,6 +11,8 @@ mod span;
 #[cfg(feature = "tokio")]
 mod all;
 #[cfg(feature = "tokio")]
+mod cached;
+#[cfg(feature = "tokio")]
 mod charge;
 #[cfg(feature = "tokio")]
 pub mod connection;
@@ -32,6 +34,8 @@ pub use span::{Rate, Span};
 
 #[cfg(feature = "tokio")]
 pub use all::{All, Rule};
+#[cfg(feature = "tokio")]
+pub use cached::Cached;
 #[cfg(feature = "tokio")]
 pub use charge::{Charge, Charging};
 #[cfg(feature = "tokio")]

@@ -155,6 +155,10 @@ impl Limits {
         self.connection.call_alone(call, timeout).or_else(other).ok_or(Failure::NoClient)
     }
 
+    pub(crate) fn client_for<'a>(&'a self, key: &'a [u8]) -> Option<Answer<'a, Client>> {
+        self.connection.client_for(key).or_else(|| self.waits.as_ref()?.client_for(key))
+    }
+
     /// Whether a call goes through although this error gave no decision. Logs that it does.
     pub(crate) fn lets_through(&self, error: &Error) -> bool {
         let open = self.on_down == OnDown::Open && error.is_down();
@@ -423,7 +427,9 @@ impl Limit<Fixed> {
     pub fn until(&self, key: impl AsRef<[u8]>, time: SystemTime) -> Take<Fixed> {
         let take = Take::new(self, key.as_ref());
         let how = match time.duration_since(UNIX_EPOCH) {
-            _ if self.policy.is_aligned() => How::Invalid(Error::InvalidLimit("a window can't be aligned and end at a time".into())),
+            _ if self.policy.is_aligned() => {
+                How::Invalid(Error::InvalidLimit("a window can't be aligned and end at a time".into()))
+            }
             Ok(since) => How::Until(since),
             Err(_) => How::Invalid(Error::InvalidLimit("a window can't end before 1970".into())),
         };

@@ -168,4 +168,3 @@ pub(crate) fn decision_or_nil(value: &Value, policy: Policy, name: &std::sync::A
         value => decision(value, policy, name).map(Some),
     }
 }
-

@@ -78,7 +78,9 @@ fn bytes(value: &Value) -> Option<Vec<u8>> {
                 let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("two digits");
                 (0..hex.len()).step_by(2).map(byte).collect()
             }
-            None => object["text"].as_str().expect("a text").repeat(object["repeat"].as_u64().expect("a number") as usize).into(),
+            None => {
+                object["text"].as_str().expect("a text").repeat(object["repeat"].as_u64().expect("a number") as usize).into()
+            }
         }),
         _ => None,
     }
@@ -188,7 +190,8 @@ fn policies() {
             (Ok(policy), None) => {
                 if let Some(capacity) = row["capacity"].as_u64() {
                     assert_eq!(policy.capacity(), capacity, "{row}");
-                    let command: Vec<_> = policy.command("k").into_iter().map(|word| String::from_utf8(word).expect("text")).collect();
+                    let command: Vec<_> =
+                        policy.command("k").into_iter().map(|word| String::from_utf8(word).expect("text")).collect();
                     assert_eq!(json!(command), row["command"]);
                 } else if row["equals"].is_object() {
                     assert_eq!(policy, known_policy(&row["equals"]));
@@ -206,7 +209,8 @@ fn policies() {
 #[tokio::test]
 async fn names() {
     for row in rows("names") {
-        let limits = Limits::open("redis://127.0.0.1:1").expect("an address").prefix(row["prefix"].as_str().expect("a prefix"));
+        let limits =
+            Limits::open("redis://127.0.0.1:1").expect("an address").prefix(row["prefix"].as_str().expect("a prefix"));
         let limit = limits.limit(row["name"].as_str().expect("a name"), Gcra::new("10/m").expect("a policy"));
         match (limit, row["error"].as_str()) {
             (Err(error), Some(expected)) => assert_eq!(class(&error), expected, "{row}"),
@@ -306,7 +310,8 @@ impl World<'_> {
 
     fn lease(&self, name: &str) -> Limit<Lease> {
         let row = &self.policies[name];
-        let lease = Lease::new(row["limit"].as_u64().expect("a limit"), duration(&row["ttl"]).expect("a ttl").expect("a ttl"));
+        let lease =
+            Lease::new(row["limit"].as_u64().expect("a limit"), duration(&row["ttl"]).expect("a ttl").expect("a ttl"));
         self.limits.limit(name, lease.expect("a lease")).expect("a name")
     }
 

@@ -78,10 +78,8 @@ async fn requests_are_granted_denied_and_answered_with_headers() {
     // Requests that wait in line.
     let mut app = Router::new().route("/", get(remaining)).layer(RateLimitLayer::new(hour, user).wait("1h"));
     let waiting = tokio::spawn(async move { ask(&mut app, Some("ada")).await.status() });
-    common::eventually("the wait", async || {
-        support::info(&mut server.client(), "everything", "rl_waiting_clients") == 1
-    })
-    .await;
+    common::eventually("the wait", async || support::info(&mut server.client(), "everything", "rl_waiting_clients") == 1)
+        .await;
     call::<()>(&mut server.client(), "DEL hour:ada");
     assert_eq!(waiting.await.expect("no panic"), StatusCode::OK);
 }

@@ -26,12 +26,8 @@ fn target() -> PathBuf {
 
 fn cargo(project: &Path, words: &[&str]) {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-    let output = Command::new(cargo)
-        .args(words)
-        .current_dir(project)
-        .env("CARGO_TARGET_DIR", target())
-        .output()
-        .expect("cargo runs");
+    let output =
+        Command::new(cargo).args(words).current_dir(project).env("CARGO_TARGET_DIR", target()).output().expect("cargo runs");
     assert!(output.status.success(), "cargo {words:?}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -91,7 +87,10 @@ fn the_programs_of_the_readme_run_in_a_new_project() {
             }
             child.kill().expect("a program to kill");
             child.wait().expect("its end");
-            assert!(answers[0].starts_with("http/1.1 200") && answers[0].contains("ratelimit: \"web\";r=4;t=6\r\n"), "{answers:?}");
+            assert!(
+                answers[0].starts_with("http/1.1 200") && answers[0].contains("ratelimit: \"web\";r=4;t=6\r\n"),
+                "{answers:?}"
+            );
             assert!(answers[5].starts_with("http/1.1 429") && answers[5].contains("retry-after: "), "{answers:?}");
             continue;
         }

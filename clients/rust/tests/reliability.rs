@@ -289,10 +289,8 @@ async fn charges_during_a_failover_of_sentinel_are_made_once() {
         }
     });
     let first = watched.primary();
-    eventually("the wait", async || {
-        info(&mut watched.servers[first].client(), "everything", "rl_waiting_clients") == 1
-    })
-    .await;
+    eventually("the wait", async || info(&mut watched.servers[first].client(), "everything", "rl_waiting_clients") == 1)
+        .await;
     let failing = std::thread::scope(|scope| {
         let failover = scope.spawn(|| watched.fail_over());
         tokio::task::block_in_place(|| {
@@ -323,7 +321,8 @@ async fn charges_during_a_failover_of_sentinel_are_made_once() {
 async fn calls_follow_a_slot_that_moves() {
     let cluster = Cluster::start();
     let slow = |builder: redis::cluster::ClusterClientBuilder| builder.response_timeout(LONG);
-    let limits = Limits::new(redis_rl_client::connection::Cluster::with(cluster.urls(), slow).expect("addresses")).patience(LONG);
+    let limits =
+        Limits::new(redis_rl_client::connection::Cluster::with(cluster.urls(), slow).expect("addresses")).patience(LONG);
     let calls = limits.limit("{moving}", Fixed::new("100/h").expect("a policy")).expect("a name");
     let line = limits.limit("{moving}:line", Fixed::new("1/h").expect("a policy")).expect("a name");
     assert_eq!(calls.take("a").await.expect("a decision").remaining, 99);

@@ -31,8 +31,10 @@ async fn threads_on_one_key_spend_what_the_server_has_charged_and_no_more() {
     const LIMIT: u64 = 60_000;
     let server = Server::start();
     // Two wallets, as of two processes.
-    let wallets: Vec<Wallet> =
-        (0..2).map(|_| patient(&server)).map(|limits| limits.wallet(&hourly(&limits, LIMIT), 97).expect("a batch")).collect();
+    let wallets: Vec<Wallet> = (0..2)
+        .map(|_| patient(&server))
+        .map(|limits| limits.wallet(&hourly(&limits, LIMIT), 97).expect("a batch"))
+        .collect();
     let spent = Arc::new(AtomicU64::new(0));
     let over = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
@@ -170,7 +172,8 @@ async fn denials_and_batches_that_are_granted_in_part() {
     assert!(wallet.take("a").await.expect("a decision").denied());
     let calls = || call::<String>(&mut server.client(), "INFO commandstats");
     let count = |stats: &str| {
-        let line = stats.lines().find(|line| line.to_lowercase().starts_with("cmdstat_rl.slide:")).expect("calls").to_string();
+        let line =
+            stats.lines().find(|line| line.to_lowercase().starts_with("cmdstat_rl.slide:")).expect("calls").to_string();
         line
     };
     // Denied in the process, until the wait is over.
@@ -239,7 +242,8 @@ async fn without_a_server_and_in_a_cluster() {
 
     let cluster = Cluster::start();
     let slow = |builder: redis::cluster::ClusterClientBuilder| builder.response_timeout(LONG);
-    let limits = Limits::new(redis_rl_client::connection::Cluster::with(cluster.urls(), slow).expect("addresses")).patience(LONG);
+    let limits =
+        Limits::new(redis_rl_client::connection::Cluster::with(cluster.urls(), slow).expect("addresses")).patience(LONG);
     let limit = hourly(&limits, 100);
     let wallet = limits.wallet(&limit, 10).expect("a batch");
     assert!(wallet.take("first").await.expect("a decision").allowed());

@@ -1,11 +1,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::{
-    cmd, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
+    cmd, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind,
+    Value,
 };
 use tokio::sync::OnceCell;
 
@@ -13,6 +14,9 @@ use super::{open, slot, Answer, Call, Connection, TIMEOUT};
 
 /// How often a call follows a redirection: while a slot moves, nodes may name each other for a moment.
 const REDIRECTIONS: u32 = 16;
+
+/// How long the slots of the nodes are used for before they are read again.
+const FRESH: Duration = Duration::from_secs(10);
 
 /// A cluster. Calls go to the node that has their key at once, and follow its slot if that has moved.
 ///
@@ -22,7 +26,8 @@ pub struct Cluster {
     /// The first node, whose settings (TLS, user, password, protocol) all nodes share.
     node: ConnectionInfo,
     shared: OnceCell<ClusterConnection>,
-    slots: Mutex<Option<Arc<Vec<Range>>>>,
+    /// The slots as they were at that moment.
+    slots: Mutex<Option<(Instant, Arc<Vec<Range>>)>>,
 }
 
 /// The slots of one node.
@@ -146,14 +151,17 @@ impl Cluster {
     /// A client of this node, with the settings of the first one.
     fn at(&self, host: String, port: u16) -> RedisResult<Client> {
         let address = match self.node.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls { host, port, insecure, tls_params },
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
             _ => ConnectionAddr::Tcp(host, port),
         };
         Client::open(self.node.clone().set_addr(address))
     }
 
     fn known(&self) -> Option<Arc<Vec<Range>>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.as_ref().filter(|(read, _)| read.elapsed() < FRESH).map(|(_, slots)| slots.clone())
     }
 
     fn forget_slots(&self) {
@@ -168,7 +176,7 @@ impl Cluster {
         let slots = Arc::new(self.ranges(reply).ok_or_else(|| {
             RedisError::from((ErrorKind::UnexpectedReturnType, "the reply to CLUSTER SLOTS has another shape"))
         })?);
-        *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = Some(slots.clone());
+        *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), slots.clone()));
         Ok(slots)
     }
 
@@ -202,7 +210,8 @@ impl Cluster {
 fn owner(slots: Option<&Vec<Range>>, key: &[u8]) -> RedisResult<(String, u16)> {
     let slot = slot(key);
     let range = slots.into_iter().flatten().find(|range| (range.first..=range.last).contains(&slot));
-    let range = range.ok_or_else(|| RedisError::from((ErrorKind::ClusterConnectionNotFound, "no node has the slot of the key")))?;
+    let range =
+        range.ok_or_else(|| RedisError::from((ErrorKind::ClusterConnectionNotFound, "no node has the slot of the key")))?;
     Ok((range.host.clone(), range.port))
 }
 
@@ -219,6 +228,17 @@ impl Connection for Cluster {
 
     fn call_alone<'a>(&'a self, call: Call<'a>, timeout: Duration) -> Option<Answer<'a>> {
         Some(Box::pin(self.wait(call, timeout)))
+    }
+
+    fn client_for<'a>(&'a self, key: &'a [u8]) -> Option<Answer<'a, Client>> {
+        Some(Box::pin(async move {
+            let slots = match self.known() {
+                Some(slots) => slots,
+                None => self.read_slots().await?,
+            };
+            let (host, port) = owner(Some(&slots), key)?;
+            self.at(host, port)
+        }))
     }
 
     fn has_slots(&self) -> bool {

@@ -60,6 +60,12 @@ pub trait Connection: Send + Sync + 'static {
         None
     }
 
+    /// A client of the server that has this key, for connections that watch it. `None` if no other connection can be opened.
+    fn client_for<'a>(&'a self, key: &'a [u8]) -> Option<Answer<'a, Client>> {
+        let _ = key;
+        None
+    }
+
     /// Whether two keys of one call may be at different nodes.
     fn has_slots(&self) -> bool {
         false
@@ -73,6 +79,10 @@ impl<C: Connection + ?Sized> Connection for std::sync::Arc<C> {
 
     fn call_alone<'a>(&'a self, call: Call<'a>, timeout: Duration) -> Option<Answer<'a>> {
         (**self).call_alone(call, timeout)
+    }
+
+    fn client_for<'a>(&'a self, key: &'a [u8]) -> Option<Answer<'a, Client>> {
+        (**self).client_for(key)
     }
 
     fn has_slots(&self) -> bool {

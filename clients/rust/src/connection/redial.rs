@@ -81,8 +81,9 @@ impl<F: Find> Redial<F> {
         }
         let client = self.find.client().await?;
         let alive = Arc::new(AtomicBool::new(true));
-        let mut config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(Some(self.response_timeout));
+        let mut config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(TIMEOUT))
+            .set_response_timeout(Some(self.response_timeout));
         // With RESP3 the crate `redis` reports that a connection was lost before a call finds out.
         if client.get_connection_info().redis_settings().protocol().supports_resp3() {
             let alive = alive.clone();

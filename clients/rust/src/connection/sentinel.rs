@@ -46,4 +46,8 @@ impl Connection for Sentinel {
     fn call_alone<'a>(&'a self, call: Call<'a>, timeout: Duration) -> Option<Answer<'a>> {
         Some(Box::pin(async move { alone(&self.redial.find.client().await?, call.command, timeout).await }))
     }
+
+    fn client_for<'a>(&'a self, _: &'a [u8]) -> Option<Answer<'a, Client>> {
+        Some(self.redial.find.client())
+    }
 }

@@ -51,4 +51,8 @@ impl Connection for Server {
     fn call_alone<'a>(&'a self, call: Call<'a>, timeout: Duration) -> Option<Answer<'a>> {
         Some(Box::pin(alone(&self.redial.find, call.command, timeout)))
     }
+
+    fn client_for<'a>(&'a self, _: &'a [u8]) -> Option<Answer<'a, Client>> {
+        Some(self.redial.find.client())
+    }
 }

@@ -69,7 +69,10 @@ impl Cluster {
     pub fn moved(&self) -> u64 {
         let count = |node: &Server| {
             let errors: String = call(&mut node.client(), "INFO errorstats");
-            errors.lines().find_map(|line| line.strip_prefix("errorstat_MOVED:count=")?.trim().parse::<u64>().ok()).unwrap_or(0)
+            errors
+                .lines()
+                .find_map(|line| line.strip_prefix("errorstat_MOVED:count=")?.trim().parse::<u64>().ok())
+                .unwrap_or(0)
         };
         self.nodes.iter().map(count).sum()
     }

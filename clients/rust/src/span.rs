@@ -106,7 +106,7 @@ fn decimal(number: &str, unit: u64) -> Option<u64> {
     if !decimals.is_empty() {
         let part = u128::from(decimals.parse::<u64>().ok()?) * u128::from(unit);
         let scale = 10_u128.checked_pow(u32::try_from(decimals.len()).ok()?)?;
-        if part % scale != 0 {
+        if !part.is_multiple_of(scale) {
             return None;
         }
         us = us.checked_add(u64::try_from(part / scale).ok()?)?;
@@ -117,7 +117,7 @@ fn decimal(number: &str, unit: u64) -> Option<u64> {
 /// As the server takes it, in the largest unit that divides it.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let divides = |&(_, unit): &(&str, u64)| self.us > 0 && self.us % unit == 0;
+        let divides = |&(_, unit): &(&str, u64)| self.us > 0 && self.us.is_multiple_of(unit);
         let (name, unit) = UNITS.into_iter().find(divides).unwrap_or(("s", 1));
         write!(f, "{}{name}", self.us / unit)
     }

@@ -83,11 +83,14 @@ struct Inner {
     idle: Duration,
     /// Times are nanoseconds since this moment, on the monotonic clock.
     epoch: Instant,
-    shards: [RwLock<HashMap<Box<[u8]>, Arc<Purse>>>; SHARDS],
+    shards: [Shard; SHARDS],
     /// A task gives back what is idle.
     swept: AtomicBool,
     closed: AtomicBool,
 }
+
+/// Purses by their keys, without the beginning that all keys of the limit have in common.
+type Shard = RwLock<HashMap<Box<[u8]>, Arc<Purse>>>;
 
 /// The units of one key.
 struct Purse {
@@ -273,8 +276,7 @@ impl Inner {
         nanos(self.epoch.elapsed())
     }
 
-    /// The key in the maps is the one on the server without its beginning, which all have in common.
-    fn shard(&self, key: &[u8]) -> &RwLock<HashMap<Box<[u8]>, Arc<Purse>>> {
+    fn shard(&self, key: &[u8]) -> &Shard {
         // Cheap, because this only spreads locks; the map has a hasher that no caller can predict.
         let spread = key.iter().rev().take(8).fold(key.len(), |hash, &byte| hash.wrapping_mul(31) ^ usize::from(byte));
         &self.shards[spread % SHARDS]
@@ -316,9 +318,8 @@ impl Inner {
     }
 
     fn all(&self) -> Vec<Arc<Purse>> {
-        let purses = |shard: &RwLock<HashMap<_, Arc<Purse>>>| {
-            shard.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect::<Vec<_>>()
-        };
+        let purses =
+            |shard: &Shard| shard.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect::<Vec<_>>();
         self.shards.iter().flat_map(purses).collect()
     }
 

@@ -66,6 +66,7 @@ fn the_programs_of_the_readme_run_in_a_new_project() {
         &["HELLO\n"],
         &["7 pages\n"],
         &["granted: true\n"],
+        &["done\n"],
     ];
     let mut ran = 0;
     for (index, program) in programs.iter().enumerate() {
@@ -102,5 +103,5 @@ fn the_programs_of_the_readme_run_in_a_new_project() {
         }
         ran += 1;
     }
-    assert!(ran >= expected.len());
+    assert_eq!(ran, expected.len());
 }

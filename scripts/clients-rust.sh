@@ -3,6 +3,7 @@
 # it also measures how many decisions a second a wallet makes.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck disable=SC2119 # need_all has optional arguments.
 need_all
 build
 export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server

@@ -219,11 +219,13 @@ impl<P: RatePolicy> Cached<P> {
             return Ok(denied);
         }
         let decision = self.limit.take(key).cost(cost).await?;
-        if decision.denied() && decision.wait().is_some_and(|wait| wait >= SHORTEST) {
+        if let Some(wait) = decision.wait().filter(|wait| decision.denied() && *wait >= SHORTEST) {
+            // A caller that waits for as long as it was told finds the denial over.
+            let latest = Instant::now() + wait;
             let question = self.denials.table().ask(&full);
             if let Some(question) = question {
                 let this = self.clone();
-                in_background(async move { this.track(full, cost, question).await });
+                in_background(async move { this.track(full, cost, question, latest).await });
             }
         }
         Ok(decision)
@@ -252,13 +254,13 @@ impl<P: RatePolicy> Cached<P> {
     }
 
     /// Asks the server, on a connection that it tracks, whether the key still denies, and remembers that.
-    async fn track(self, key: Vec<u8>, cost: u64, question: u64) {
+    async fn track(self, key: Vec<u8>, cost: u64, question: u64, latest: Instant) {
         let confirmed = self.confirm(&key, cost).await;
         let mut table = self.denials.table();
         // The key has changed since the question, or the connection was lost.
         let Some(denial) = table.denials.get_mut(&key).filter(|denial| denial.used == question) else { return };
         match confirmed {
-            Some((until, decision)) => denial.state = State::Denied { until, cost, decision },
+            Some((until, decision)) => denial.state = State::Denied { until: until.min(latest), cost, decision },
             None => table.forget(&key),
         }
     }

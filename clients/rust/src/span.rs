@@ -25,6 +25,7 @@ impl Span {
         self.us
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) const fn of_micros(us: u64) -> Self {
         Self { us }
     }

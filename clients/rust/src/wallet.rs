@@ -40,7 +40,7 @@ impl Limits {
         let inner = Inner {
             limit: limit.erase(),
             batch,
-            idle: Duration::from_secs(1),
+            idle: AtomicU64::new(1_000_000_000),
             epoch: Instant::now(),
             shards: std::array::from_fn(|_| RwLock::default()),
             swept: AtomicBool::new(false),
@@ -80,7 +80,8 @@ pub struct Wallet {
 struct Inner {
     limit: Limit,
     batch: u64,
-    idle: Duration,
+    /// In nanoseconds.
+    idle: AtomicU64,
     /// Times are nanoseconds since this moment, on the monotonic clock.
     epoch: Instant,
     shards: [Shard; SHARDS],
@@ -226,11 +227,8 @@ impl fmt::Debug for Pocket {
 
 impl Wallet {
     /// After how long without a call what is left of a batch is given back; a second by default.
-    ///
-    /// # Panics
-    /// If the wallet is in use.
-    pub fn idle(mut self, idle: Duration) -> Self {
-        Arc::get_mut(&mut self.inner).expect("a wallet that is not in use").idle = idle;
+    pub fn idle(self, idle: Duration) -> Self {
+        self.inner.idle.store(nanos(idle), Ordering::Relaxed);
         self
     }
 
@@ -508,13 +506,16 @@ impl Inner {
         if self.swept.swap(true, Ordering::AcqRel) {
             return;
         }
-        let weak = Arc::downgrade(self);
-        let pause = (self.idle / 4).max(Duration::from_millis(1));
-        in_background(sweep(weak, pause));
+        in_background(sweep(Arc::downgrade(self), self.pause()));
+    }
+
+    /// How often to look for what is idle.
+    fn pause(&self) -> Duration {
+        Duration::from_nanos(self.idle.load(Ordering::Relaxed) / 4).max(Duration::from_millis(1))
     }
 
     async fn give_back_idle(&self) {
-        let idle = nanos(self.idle);
+        let idle = self.idle.load(Ordering::Relaxed);
         for purse in self.all() {
             if self.now().saturating_sub(purse.used_at.load(Ordering::Relaxed)) < idle {
                 continue;
@@ -535,11 +536,12 @@ impl Inner {
     }
 }
 
-async fn sweep(wallet: Weak<Inner>, pause: Duration) {
+async fn sweep(wallet: Weak<Inner>, mut pause: Duration) {
     loop {
         tokio::time::sleep(pause).await;
         let Some(wallet) = wallet.upgrade() else { return };
         wallet.give_back_idle().await;
+        pause = wallet.pause();
     }
 }
 

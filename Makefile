@@ -9,7 +9,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes languages monitoring matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo demo-picture plots build deps install uninstall dist deb packages lint fmt clean
+.PHONY: help run test busy bare recipes clients languages monitoring matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo demo-picture plots build deps install uninstall dist deb packages lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,6 +31,11 @@ bare: ## Run `make run` and `make test` in a Debian that has only git, make and 
 
 recipes: ## Test the recipes of examples/, in Python, Node.js and Rust, on a server
 	@scripts/recipes.sh
+
+clients: ## Test the client packages in clients/, for Python, Node.js and Rust, on servers, clusters and behind Sentinel
+	@scripts/clients-python.sh
+	@scripts/clients-node.sh
+	@scripts/clients-rust.sh
 
 languages: ## Run the programs of docs/languages.md, in Go, Node.js, PHP, Python and Ruby, against a server
 	@scripts/languages.sh

@@ -96,8 +96,10 @@ impl Watched {
     pub fn start() -> Self {
         let primary = Server::on_port(&[]);
         let replica = Server::on_port(&["--replicaof", "127.0.0.1", &primary.port.to_string()]);
+        // The primary sends its changes only when the replica has confirmed that it is there.
         wait_for("the replica", || {
             call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up")
+                && call::<String>(&mut primary.client(), "INFO replication").contains("state=online")
         });
         let port = free_port();
         let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
@@ -148,7 +150,15 @@ impl Watched {
             redis::cmd("SENTINEL").arg("FAILOVER").arg("mymaster").query::<()>(&mut client).is_ok()
         });
         wait_for("the failover", || self.primary() != before);
-        self.primary()
+        let after = self.primary();
+        let is = |server: usize, role: &str| {
+            call::<String>(&mut self.servers[server].client(), "INFO replication").contains(&format!("role:{role}"))
+        };
+        wait_for("the new primary", || is(after, "master"));
+        // The sentinel makes the old primary a replica when it has seen both for some seconds without a doubt; on a busy machine
+        // that may take minutes. The test does not wait for it.
+        call::<()>(&mut self.servers[before].client(), &format!("REPLICAOF 127.0.0.1 {}", self.servers[after].port));
+        after
     }
 }
 

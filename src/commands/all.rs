@@ -24,7 +24,10 @@ pub(super) const COMMAND: Command = Command {
     summary: c"Takes units from several limiters: from all of them or from none.",
     complexity: c"O(N) with N the number of keys, plus the complexity of each rule's own command; with BLOCK, plus O(N*log(M)) with M the waiting clients",
     arguments,
-    reply: &["Replies with three values: granted (1 or 0), wait_ms, and a row of five integers for each rule.", "A row is what the rule's own command would reply. In a denied call, granted is 0 in the rows that refused."],
+    reply: &[
+        "Replies with three values: granted (1 or 0), wait_ms, and a row of five integers for each rule.",
+        "A row is what the rule's own command would reply. In a denied call, granted is 0 in the rows that refused.",
+    ],
     example: "RL.ALL 2 {a}:requests {a}:tokens FIXED 60 1m SLIDE 100000 1m COST 1200",
 };
 

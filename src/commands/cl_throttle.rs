@@ -22,9 +22,15 @@ pub(super) const COMMAND: Command = Command {
     summary: c"Takes units by the generic cell rate algorithm, as redis-cell does.",
     complexity: c"O(1)",
     arguments,
-    reply: &["Replies with five integers: limited (1 = denied), limit, remaining, seconds until a retry (-1 = granted), seconds until full."],
+    reply: REPLY,
     example: "CL.THROTTLE user:43 15 30 60",
 };
+
+/// What `CL.THROTTLE` and `GCRA` reply.
+pub(super) const REPLY: &[&str] = &[
+    "Replies with five integers: limited (1 = denied), limit, remaining, retry_after (-1 = granted), reset_after.",
+    "Both times are in seconds: until a retry would be granted, and until all units are free.",
+];
 
 fn arguments() -> Vec<Argument> {
     let numbers = ["max_burst", "count_per_period", "period"].map(|name| Argument::new(name, ArgumentKind::Integer));

@@ -21,7 +21,7 @@ pub(super) const COMMAND: Command = Command {
     summary: c"Takes tokens by the generic cell rate algorithm, as GCRA of the Redis 8.8 milestones does.",
     complexity: c"O(1)",
     arguments,
-    reply: &["Replies with five integers: limited (1 = denied), limit, remaining, seconds until a retry (-1 = granted), seconds until full."],
+    reply: cl_throttle::REPLY,
     example: "GCRA user:44 15 30 60",
 };
 

@@ -16,6 +16,23 @@ fn settle(client: &mut Connection, words: &str) -> Option<[i64; 5]> {
     call::<Option<Vec<i64>>>(client, words).map(|row| row.try_into().expect("five integers"))
 }
 
+/// docs/commands.md and SECURITY.md say how much memory ids take.
+#[test]
+fn ids_take_as_much_memory_as_the_documents_say() {
+    let server = Server::start();
+    let mut client = server.client();
+    for (ids, length, least, most) in [(10_000, 16, 80, 150), (10_000, 32, 80, 210), (65_536, 64, 80, 161)] {
+        call::<()>(&mut client, "FLUSHALL");
+        let mut pipeline = redis::pipe();
+        for id in 0..ids {
+            pipeline.add_command(command(&format!("RL.FIXED key 1000000 30d ID {id:0length$}"))).ignore();
+        }
+        pipeline.exec(&mut client).expect("charges");
+        let bytes: u64 = call(&mut client, "MEMORY USAGE key SAMPLES 0");
+        assert!((least * ids..=most * ids).contains(&bytes), "{ids} ids of {length} bytes take {bytes} bytes");
+    }
+}
+
 #[test]
 fn a_retry_is_answered_and_charges_nothing() {
     let server = Server::start();

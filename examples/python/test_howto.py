@@ -147,14 +147,17 @@ def sentinel_port(tmp_path):
     def start(port, *options, config=()):
         folder = tmp_path / str(port)
         folder.mkdir()
+        # Sentinel makes a server rewrite its configuration, and Redis then writes the module's path without quotes. So this
+        # path, a link, has no space.
+        (folder / "rl.so").symlink_to(MODULE)
         (folder / "conf").write_text("\n".join([f"port {port}", "bind 127.0.0.1", f"dir {folder}", *config, ""]))
         with open(folder / "log", "w") as log:
-            processes[port] = subprocess.Popen([server, folder / "conf", *options], stdout=log)
+            processes[port] = subprocess.Popen([server, "conf", *options], stdout=log, cwd=folder)
         eventually(lambda: processes[port].poll() is not None or is_up(port=port))
         assert processes[port].poll() is None, pathlib.Path(log.name).read_text()
 
     try:
-        with_module = ["save ''", f"loadmodule {MODULE}"]
+        with_module = ["save ''", "loadmodule ./rl.so"]
         start(primary, config=with_module)
         start(replica, config=[*with_module, f"replicaof 127.0.0.1 {primary}", "repl-diskless-sync-delay 0"])
         watched = [f"sentinel monitor mymaster 127.0.0.1 {primary} 1", "sentinel down-after-milliseconds mymaster 500"]

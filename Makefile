@@ -36,6 +36,7 @@ clients: ## Test the client packages in clients/, for Python, Node.js and Rust, 
 	@scripts/clients-python.sh
 	@scripts/clients-node.sh
 	@scripts/clients-rust.sh
+	@scripts/clients-load.sh
 
 languages: ## Run the programs of docs/languages.md, in Go, Node.js, PHP, Python and Ruby, against a server
 	@scripts/languages.sh

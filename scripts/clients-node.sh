@@ -6,8 +6,8 @@ need_all node npm
 build
 export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
 
+clients_node
 cd clients/node
-[ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --no-audit --no-fund --loglevel=error
 # The files one after the other: each starts several servers, and some tests watch the time.
 for file in test/*.test.mjs; do
   say "$file"

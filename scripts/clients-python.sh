@@ -7,12 +7,7 @@ need_all venv openssl
 build
 export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
 
-# Of the programs in a virtual environment, only its Python works in a path with a space.
-home=$root/target/clients/python
-python=$home/bin/python
-"$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$home"
-"$python" -m pip install --quiet --disable-pip-version-check -r clients/python/tests/requirements.txt
-
+clients_python
 export MYPYPATH=$root/clients/python/src
 (cd clients/python && "$python" -m mypy --cache-dir "$root/target/clients/mypy" src tests/usage.py)
 "$python" -B -m pytest -q -p no:cacheprovider clients/python/tests "$@"

@@ -183,6 +183,19 @@ recipes_node() {
     npm --prefix examples/node ci --no-audit --no-fund --loglevel=error
 }
 
+# Sets `python` to a Python that has the packages with which the client packages are tested, but not redis-rl itself.
+clients_python() {
+  python=$root/target/clients/python/bin/python
+  "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear target/clients/python
+  "$python" -m pip install --quiet --disable-pip-version-check -r clients/python/tests/requirements.txt
+}
+
+# Installs the Node.js packages with which the client package is tested, in clients/node.
+clients_node() {
+  [ clients/node/node_modules/.package-lock.json -nt clients/node/package-lock.json ] ||
+    npm --prefix clients/node ci --no-audit --no-fund --loglevel=error
+}
+
 # Prints the version in Cargo.toml.
 version() { sed -nE 's/^version = "(.*)"/\1/p' Cargo.toml; }
 

@@ -33,10 +33,7 @@ recipes: ## Test the recipes of examples/, in Python, Node.js and Rust, on a ser
 	@scripts/recipes.sh
 
 clients: ## Test the client packages in clients/, for Python, Node.js and Rust, on servers, clusters and behind Sentinel
-	@scripts/clients-python.sh
-	@scripts/clients-node.sh
-	@scripts/clients-rust.sh
-	@scripts/clients-load.sh
+	@scripts/clients.sh
 
 languages: ## Run the programs of docs/languages.md, in Go, Node.js, PHP, Python and Ruby, against a server
 	@scripts/languages.sh

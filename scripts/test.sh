@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs all checks: format, lints, unit and property tests, and the integration tests on a server. In CI also a little fuzzing, the
-# integration tests on every server of the table in scripts/servers.sh, the recipes, the programs of docs/languages.md, the files
-# for monitoring, the packages, the demo and the plots.
+# integration tests on every server of the table in scripts/servers.sh, the recipes, the client packages, the programs of
+# docs/languages.md, the files for monitoring, the packages to install, the demo and the plots.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 began=$SECONDS
 if [ -n "${CI:-}" ]; then
-  say "All tests on all servers: 30 to 40 minutes on two cores."
-  need_all shellcheck c++ pip venv node npm go redigo php predis ruby
+  say "All tests on all servers: 40 to 50 minutes on two cores."
+  need_all shellcheck c++ pip venv node npm openssl go redigo php predis ruby
 elif [ -d target/debug ]; then
   say "All tests: 3 to 5 minutes on two cores, and longer if much has to be compiled again."
   need_all
@@ -23,6 +23,7 @@ if [ -n "${CI:-}" ]; then
   SECONDS_EACH=15 scripts/fuzz.sh
   scripts/matrix.sh
   scripts/recipes.sh
+  scripts/clients.sh
   scripts/languages.sh
   scripts/monitoring.sh
   # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.

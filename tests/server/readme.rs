@@ -230,7 +230,8 @@ fn lines_for_a_shell_run() {
 }
 
 /// The documents whose blocks in these languages another test extracts and runs, and the file of that test.
-const EXTRACTED: [(&str, &[&str], &str); 9] = [
+const EXTRACTED: [(&str, &[&str], &str); 10] = [
+    ("README.md", &["python"], "clients/python/tests/test_readme.py"),
     ("docs/howto.md", &["python"], "examples/python/test_howto.py"),
     ("docs/operations.md", &["bash"], "examples/python/test_howto.py"),
     ("docs/clients.md", &["python"], "examples/python/test_readme.py"),

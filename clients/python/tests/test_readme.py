@@ -90,3 +90,10 @@ def test_what_the_programs_do(socket, tmp_path):
     assert run(flask + ASK_FLASK, socket, tmp_path) == "200 200 429 2\n"
     assert run(storage, socket, tmp_path) == "True\n"
     client.close()
+
+
+def test_the_program_of_the_module_s_own_readme(socket, tmp_path):
+    text = (pathlib.Path(__file__).resolve().parents[3] / "README.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert re.fullmatch(r"1 4 \{'RateLimit-Policy': '\"api\";q=10;w=60'.*\}\nour turn\n", run(program, socket, tmp_path))
+    assert "`pip install ./clients/python`" in text

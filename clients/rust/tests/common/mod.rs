@@ -61,6 +61,26 @@ impl Cluster {
         cluster
     }
 
+    /// Gives a primary a replica, and waits until it has all data.
+    pub fn add_replica(&self, primary: &Server) -> Server {
+        let replica = Server::node();
+        let bus: String = call::<Vec<String>>(&mut primary.client(), "CONFIG GET cluster-port").remove(1);
+        call::<()>(&mut replica.client(), &format!("CLUSTER MEET 127.0.0.1 {} {bus}", primary.port));
+        let id: String = call(&mut primary.client(), "CLUSTER MYID");
+        wait_for("the replica to know its primary", || {
+            redis::cmd("CLUSTER").arg("REPLICATE").arg(&id).query::<()>(&mut replica.client()).is_ok()
+        });
+        wait_for("the replica", || {
+            let linked = call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up");
+            // All nodes have heard of it.
+            let own: String = call(&mut replica.client(), "CLUSTER MYID");
+            let replicas = |node: &Server| call::<String>(&mut node.client(), "CLUSTER NODES");
+            let heard = |node: &Server| replicas(node).lines().any(|line| line.starts_with(&own) && line.contains("slave"));
+            linked && self.nodes.iter().all(heard)
+        });
+        replica
+    }
+
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect()
     }

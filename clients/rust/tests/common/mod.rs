@@ -66,17 +66,19 @@ impl Cluster {
         let replica = Server::node();
         let bus: String = call::<Vec<String>>(&mut primary.client(), "CONFIG GET cluster-port").remove(1);
         call::<()>(&mut replica.client(), &format!("CLUSTER MEET 127.0.0.1 {} {bus}", primary.port));
+        call::<()>(&mut primary.client(), "CONFIG SET repl-ping-replica-period 1");
         let id: String = call(&mut primary.client(), "CLUSTER MYID");
         wait_for("the replica to know its primary", || {
             redis::cmd("CLUSTER").arg("REPLICATE").arg(&id).query::<()>(&mut replica.client()).is_ok()
         });
         wait_for("the replica", || {
             let linked = call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up");
-            // All nodes have heard of it.
-            let own: String = call(&mut replica.client(), "CLUSTER MYID");
-            let replicas = |node: &Server| call::<String>(&mut node.client(), "CLUSTER NODES");
-            let heard = |node: &Server| replicas(node).lines().any(|line| line.starts_with(&own) && line.contains("slave"));
-            linked && self.nodes.iter().all(heard)
+            // Nodes list a replica when they have heard how far it is, which needs something that is replicated: a ping.
+            let listed = |node: &Server| {
+                let slots: redis::Value = call(&mut node.client(), "CLUSTER SLOTS");
+                format!("{slots:?}").contains(&format!("int({})", replica.port))
+            };
+            linked && self.nodes.iter().all(listed)
         });
         replica
     }

@@ -274,7 +274,7 @@ impl Entry {
 pub(crate) struct Opened {
     pub(crate) account: Account,
     pub(crate) decision: Decision,
-    /// The server has granted it after this moment; `None` if it may have waited.
+    /// The server has granted it after this moment; `None` if that is not known.
     pub(crate) since: Option<Instant>,
 }
 
@@ -337,7 +337,7 @@ pub(crate) mod beat {
         }
 
         /// Renews a lease at each third of its time to live. The server has granted it after `since`. If that is not known, because
-        /// the call has waited, it renews it at once.
+        /// the call has waited or has continued an earlier one, it renews it at once.
         pub(crate) fn renew(&mut self, limit: Limit<Lease>, key: Vec<u8>, id: Vec<u8>, since: Option<Instant>) {
             if let Ok(runtime) = Handle::try_current() {
                 let beats = beats(limit, key, id, since, self.sender.clone());

@@ -91,7 +91,8 @@ impl Admitting {
             Entry::new(rule.limit.clone(), key.clone(), *kind, rule.units())
         };
         let mut account = Account::new(id, rules.iter().zip(&keys).zip(&kinds).map(entry).collect());
-        let since = wait.is_none().then(Instant::now);
+        // With an id of the program, an earlier call may have taken the leases.
+        let since = (wait.is_none() && !own_id).then(Instant::now);
         let id = account.id().to_vec();
         let (decision, sent) = match ask(&limits, &rules, &keys, wait, Some(&id)).await {
             Ok(answer) => answer,

@@ -5,7 +5,7 @@ mod common;
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use common::{eventually, url, Cluster, Loss, Proxy, DEADLINE};
+use common::{eventually, speaking, url, Cluster, Loss, Proxy, DEADLINE};
 use redis_rl_client::connection::{Connection, Server as OneServer};
 use redis_rl_client::{redis, Admission, Bucket, Error, Fixed, Lease, Limits, OnDown, Policy, Rule};
 use support::{call, info, Server, Signal};
@@ -75,7 +75,7 @@ async fn tokens_are_settled_requests_stay_and_the_lease_is_released() {
     let server = Server::start();
     for protocol in ["resp2", "resp3"] {
         call::<()>(&mut server.client(), "FLUSHALL");
-        let address = format!("{}?protocol={protocol}", url(&server));
+        let address = speaking(&url(&server), protocol);
         let limits =
             Limits::new(OneServer::new(address.as_str()).expect("an address").response_timeout(LONG)).patience(LONG);
         let mut total = 0;

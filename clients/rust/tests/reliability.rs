@@ -5,7 +5,7 @@ mod common;
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use common::{eventually, granted, url, Cluster, Loss, Proxy, Watched};
+use common::{eventually, granted, speaking, url, Cluster, Loss, Proxy, Watched};
 use redis_rl_client::connection::{Connection, Sentinel, Server as OneServer};
 use redis_rl_client::redis::cluster_read_routing::RandomReplicaStrategy;
 use redis_rl_client::redis::sentinel::{SentinelClient, SentinelServerType};
@@ -286,7 +286,7 @@ async fn used_of(limit: &Limit<Fixed>) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn charges_during_a_failover_of_sentinel_are_made_once() {
     let watched = Watched::start();
-    let client = SentinelClient::build(vec![watched.url()], "mymaster".to_string(), None, SentinelServerType::Master);
+    let client = SentinelClient::build(vec![watched.url()], "mymaster", None, SentinelServerType::Master);
     let limits = Limits::new(Sentinel::new(client.expect("an address"))).patience(LONG);
     let calls = hourly(&limits, 1_000_000);
     let (mut made, mut after) = (0, 0);
@@ -454,7 +454,7 @@ async fn replicas_of_a_cluster_answer_peek_if_they_are_let() {
     let owner = cluster.owner("{a}");
     let replica = cluster.add_replica(owner);
     for protocol in ["resp2", "resp3"] {
-        let urls = || cluster.urls().into_iter().map(|url| format!("{url}/?protocol={protocol}"));
+        let urls = || cluster.urls().into_iter().map(|url| speaking(&url, protocol));
         let reading = |builder: redis::cluster::ClusterClientBuilder| {
             builder.response_timeout(LONG).read_routing_strategy(RandomReplicaStrategy)
         };
@@ -495,7 +495,7 @@ async fn charges_during_a_failover_of_a_cluster_are_made_once() {
         let cluster = Cluster::start();
         let at = cluster.nodes.iter().position(|node| node.port == cluster.owner("{a}").port).expect("the owner");
         let replica = cluster.add_replica(&cluster.nodes[at]);
-        let urls = cluster.urls().into_iter().map(|url| format!("{url}/?protocol={protocol}"));
+        let urls = cluster.urls().into_iter().map(|url| speaking(&url, protocol));
         let slow = |builder: redis::cluster::ClusterClientBuilder| builder.response_timeout(Duration::from_secs(5));
         let connection = redis_rl_client::connection::Cluster::with(urls, slow).expect("addresses");
         let limits = Limits::new(connection).patience(Duration::from_secs(60));

@@ -17,9 +17,20 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// An address with this version of RESP, `resp2` or `resp3`.
+pub fn speaking(address: &str, protocol: &str) -> String {
+    let plain = address.split('?').next().unwrap_or_default();
+    format!("{plain}?protocol={protocol}")
+}
+
+/// An address with the version of RESP that all tests speak if they do not choose one: `REDIS_RL_PROTOCOL`, or `resp2`.
+fn of_all_tests(address: &str) -> String {
+    speaking(address, std::env::var("REDIS_RL_PROTOCOL").as_deref().unwrap_or("resp2"))
+}
+
 /// The address of a server's socket.
 pub fn url(server: &Server) -> String {
-    format!("redis+unix://{}", server.socket().display())
+    of_all_tests(&format!("redis+unix://{}", server.socket().display()))
 }
 
 /// How many units this algorithm's command has granted, as the server counts.
@@ -84,7 +95,7 @@ impl Cluster {
     }
 
     pub fn urls(&self) -> Vec<String> {
-        self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect()
+        self.nodes.iter().map(|node| of_all_tests(&format!("redis://127.0.0.1:{}/", node.port))).collect()
     }
 
     /// The number of calls that the nodes have redirected.
@@ -227,7 +238,7 @@ impl Proxy {
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        of_all_tests(&format!("redis://127.0.0.1:{}/", self.port))
     }
 
     pub fn lose(&self, replies: usize) {

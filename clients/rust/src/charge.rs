@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::account::{call_with_id, open, Account, End, Options};
-use crate::limits::check_used;
 use crate::{Decision, Error, Limit, RatePolicy};
 
 impl<P: RatePolicy> Limit<P> {
@@ -83,9 +82,7 @@ impl Charge {
     /// # Errors
     /// [`Error::InvalidCost`] above 1000000000000.
     pub fn set_used(&mut self, used: u64) -> Result<(), Error> {
-        check_used(used)?;
-        self.account.end = End::Used(used);
-        Ok(())
+        self.account.set_used(used)
     }
 
     /// Sets the charge to what it really cost. More than the estimate is charged, too, even if the key has forgotten the id.

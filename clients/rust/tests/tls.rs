@@ -11,7 +11,7 @@ use common::eventually;
 use redis_rl_client::connection::{Cluster, Server as OneServer};
 use redis_rl_client::redis::{Client, TlsCertificates};
 use redis_rl_client::{Fixed, Lease, Limits};
-use support::{call, free_port, info, wait_for, Server};
+use support::{call, info, server_program, wait_for, Server};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -30,13 +30,18 @@ fn certificates(folder: &Path) -> TlsCertificates {
     TlsCertificates { client_tls: None, root_cert: Some(std::fs::read(folder.join("ca.crt")).expect("a certificate")) }
 }
 
-/// A server that listens with TLS on this port.
-fn server(folder: &Path, port: u16, more: &[&str]) -> Server {
+/// A server that listens with TLS, and the port. A node of a cluster has a second one, for its bus.
+fn server<const N: usize>(folder: &Path, more: impl Fn(&[u16; N]) -> Vec<String>) -> (Server, [u16; N]) {
     let file = |name: &str| folder.join(name).display().to_string();
-    let (port, certificate, key, authority) = (port.to_string(), file("server.crt"), file("server.key"), file("ca.crt"));
-    let tls = ["--tls-port", &port, "--tls-cert-file", &certificate, "--tls-key-file", &key];
-    let tls = [&tls[..], &["--tls-ca-cert-file", &authority, "--tls-auth-clients", "no"], more].concat();
-    Server::on_port(&tls)
+    Server::on_ports(&server_program(), true, |ports: &[u16; N]| {
+        let mut options: Vec<String> = ["--tls-auth-clients", "no", "--tls-port"].map(String::from).into();
+        options.push(ports[0].to_string());
+        for (name, value) in [("cert-file", "server.crt"), ("key-file", "server.key"), ("ca-cert-file", "ca.crt")] {
+            options.extend([format!("--tls-{name}"), file(value)]);
+        }
+        options.extend(more(ports));
+        options
+    })
 }
 
 /// Makes each kind of call.
@@ -70,8 +75,7 @@ async fn calls(limits: Limits, server: &Server) {
 async fn a_server_with_tls() {
     let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
     let certificates = certificates(folder.path());
-    let port = free_port();
-    let server = server(folder.path(), port, &[]);
+    let (server, [port]) = server(folder.path(), |_| Vec::new());
     for protocol in ["resp2", "resp3"] {
         call::<()>(&mut server.client(), "FLUSHALL");
         let address = format!("rediss://127.0.0.1:{port}/?protocol={protocol}");
@@ -89,18 +93,18 @@ async fn a_cluster_with_tls() {
     let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
     let certificates = certificates(folder.path());
     let node = |_: usize| {
-        let (port, bus) = (free_port(), free_port().to_string());
-        let node =
-            server(folder.path(), port, &["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes"]);
-        (node, port, bus)
+        let more = |[_, bus]: &[u16; 2]| {
+            ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus.to_string()].map(String::from).into()
+        };
+        server(folder.path(), more)
     };
-    let nodes: Vec<(Server, u16, String)> = (0..2).map(node).collect();
+    let nodes: Vec<(Server, [u16; 2])> = (0..2).map(node).collect();
     for (index, (node, ..)) in nodes.iter().enumerate() {
         let from = index * 8_192;
         call::<()>(&mut node.client(), &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
         call::<()>(&mut node.client(), &format!("CLUSTER ADDSLOTSRANGE {from} {}", from + 8_191));
     }
-    call::<()>(&mut nodes[0].0.client(), &format!("CLUSTER MEET 127.0.0.1 {} {}", nodes[1].1, nodes[1].2));
+    call::<()>(&mut nodes[0].0.client(), &format!("CLUSTER MEET 127.0.0.1 {} {}", nodes[1].1[0], nodes[1].1[1]));
     wait_for("the cluster", || {
         nodes.iter().all(|(node, ..)| {
             let info: String = call(&mut node.client(), "CLUSTER INFO");
@@ -112,7 +116,7 @@ async fn a_cluster_with_tls() {
     let (owner, other) = (slot / 8_192, 1 - slot / 8_192);
     for protocol in ["resp2", "resp3"] {
         nodes.iter().for_each(|(node, ..)| call::<()>(&mut node.client(), "FLUSHALL"));
-        let address = format!("rediss://127.0.0.1:{}/?protocol={protocol}", nodes[other].1);
+        let address = format!("rediss://127.0.0.1:{}/?protocol={protocol}", nodes[other].1[0]);
         let client = Client::build_with_tls(address.as_str(), certificates.clone()).expect("an address");
         let with = |builder: redis_rl_client::redis::cluster::ClusterClientBuilder| {
             builder.certs(certificates.clone()).response_timeout(LONG)

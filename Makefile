@@ -29,7 +29,7 @@ AS ?= root
 bare: ## Run `make run` and `make test` in a Debian that has only git, make and Rust, as AS=root or AS=user (needs root)
 	@scripts/bare.sh --as "$(AS)" $(STEPS)
 
-recipes: ## Test the recipes of examples/, in Python, Node.js and Rust, on a server
+recipes: ## Test the recipes of examples/, in Python and Node.js, on a server
 	@scripts/recipes.sh
 
 clients: ## Test the client packages in clients/, for Python, Node.js and Rust, on servers, clusters and behind Sentinel

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tests the recipes of examples/ on a server: Python 3.11, Node.js 18.20 and Rust, or newer.
+# Tests the recipes of examples/ on a server: Python 3.11 and Node.js 18.20, or newer. The programs in Rust are examples of the Rust
+# client package: scripts/clients-rust.sh runs them.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_all venv node npm
@@ -10,8 +11,3 @@ recipes_python
 "$python" -B -m pytest -q -p no:cacheprovider examples/python
 recipes_node
 (cd examples/node && npm test)
-cd examples/rust
-export CARGO_TARGET_DIR=$root/target/recipes/rust
-cargo fmt --check
-cargo clippy --locked --all-targets -- -D warnings
-cargo test --locked

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, RedisResult, Value};
 
-use crate::charge::in_background;
+use crate::account::in_background;
 use crate::connection::TIMEOUT;
 use crate::limits::Amount;
 use crate::send::decision;
@@ -225,7 +225,7 @@ impl<P: RatePolicy> Cached<P> {
             let question = self.denials.table().ask(&full);
             if let Some(question) = question {
                 let this = self.clone();
-                in_background(async move { this.track(full, cost, question, latest).await });
+                in_background(None, async move { this.track(full, cost, question, latest).await });
             }
         }
         Ok(decision)

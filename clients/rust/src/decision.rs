@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Error, Policy};
+use crate::{Denial, Error, Policy};
 
 /// What the server has decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Decision {
         if self.allowed() {
             Ok(self)
         } else {
-            Err(Error::RateLimited(Box::new(self)))
+            Err(Error::RateLimited(Box::new(Denial { decisions: vec![self.clone()], decision: self })))
         }
     }
 
@@ -206,7 +206,7 @@ impl AllDecision {
         let refused = self.decisions.iter().filter(|decision| decision.denied());
         let longest = refused.max_by_key(|decision| decision.wait_ms.unwrap_or(u64::MAX)).cloned();
         match longest {
-            Some(decision) => Err(Error::RateLimited(Box::new(decision))),
+            Some(decision) => Err(Error::RateLimited(Box::new(Denial { decision, decisions: self.decisions }))),
             None => Err(Error::UnexpectedReply("the call was denied, and no limit has refused".to_string())),
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Decision;
+use crate::{headers, Decision};
 
 /// What can go wrong. [`OnDown::Open`](crate::OnDown::Open) turns only `Down` into a decision; all others are always returned.
 #[derive(Clone, Debug)]
@@ -25,8 +25,10 @@ pub enum Error {
     /// A wait with a connection that cannot open another one: see [`Limits::waits_with`](crate::Limits::waits_with). No call was
     /// made.
     NoClient,
-    /// The call was denied. Only [`Decision::or_denied`], `protect`, `charge` and `hold` return this.
-    RateLimited(Box<Decision>),
+    /// The call was made outside of a tokio runtime. Nothing was sent.
+    NoRuntime,
+    /// The call was denied. Only `or_denied`, `protect`, `charge`, `hold` and `admit` return this.
+    RateLimited(Box<Denial>),
     /// The lease has ended while it was held, or could not be renewed for a whole time to live.
     LeaseLost,
     /// The server gave no decision: there is no connection, a time-out has passed, the server is loading its data, is a replica,
@@ -40,6 +42,17 @@ pub enum Error {
     UnexpectedReply(String),
     /// The server has refused the arguments, for another reason than this crate checks before a call.
     Refused(String),
+}
+
+/// What a call was denied by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Denial {
+    /// The decision that denied the call; of several, the one with the longest wait.
+    pub decision: Decision,
+    /// All decisions of the call: one, or one of each limit of [`Limits::all`](crate::Limits::all) or
+    /// [`Limits::admit`](crate::Limits::admit).
+    pub decisions: Vec<Decision>,
 }
 
 /// The error that a [`Error::Down`] was caused by.
@@ -84,11 +97,19 @@ impl Error {
         matches!(self, Self::Down(_))
     }
 
-    /// The decision, if the call was denied.
+    /// The decision, if the call was denied; of several limits, the one with the longest wait.
     pub fn decision(&self) -> Option<&Decision> {
         match self {
-            Self::RateLimited(decision) => Some(decision),
+            Self::RateLimited(denial) => Some(&denial.decision),
             _ => None,
+        }
+    }
+
+    /// The decisions of all limits, if the call was denied; else none.
+    pub fn decisions(&self) -> &[Decision] {
+        match self {
+            Self::RateLimited(denial) => &denial.decisions,
+            _ => &[],
         }
     }
 
@@ -97,9 +118,9 @@ impl Error {
         self.decision()?.wait()
     }
 
-    /// The headers of an answer to an HTTP request, if the call was denied; else none.
+    /// The headers of an answer to an HTTP request, if the call was denied, with one item for each limit; else none.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
-        self.decision().map(Decision::headers).unwrap_or_default()
+        headers(self.decisions())
     }
 }
 
@@ -114,10 +135,15 @@ impl fmt::Display for Error {
             Self::NoClient => {
                 f.write_str("a wait needs a client that opens its connection: name one with Limits::waits_with")
             }
-            Self::RateLimited(decision) => match decision.wait() {
-                Some(wait) => write!(f, "{} is denied: retry in {} s", decision.name, wait.as_secs_f64()),
-                None => write!(f, "{} is denied: it will never be granted", decision.name),
-            },
+            Self::NoRuntime => f.write_str("a call needs a tokio runtime, and there is none here"),
+            Self::RateLimited(denial) => {
+                let refused = denial.decisions.iter().filter(|decision| decision.denied());
+                let names = refused.map(|decision| &*decision.name).collect::<Vec<_>>().join(", ");
+                match denial.decision.wait() {
+                    Some(wait) => write!(f, "denied by {names}: retry in {} s", wait.as_secs_f64()),
+                    None => write!(f, "denied by {names}: it will never be granted"),
+                }
+            }
             Self::LeaseLost => f.write_str("the lease has ended while it was held"),
             Self::Down(cause) => write!(f, "the server gave no decision: {cause}"),
             Self::NoModule(text) => write!(f, "the server has no module redis-rl, or one that is too old: {text}"),

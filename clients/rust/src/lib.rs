@@ -9,6 +9,10 @@ mod policy;
 mod span;
 
 #[cfg(feature = "tokio")]
+mod account;
+#[cfg(feature = "tokio")]
+mod admit;
+#[cfg(feature = "tokio")]
 mod all;
 #[cfg(feature = "tokio")]
 mod cached;
@@ -28,10 +32,12 @@ pub mod tower;
 mod wallet;
 
 pub use decision::{headers, AllDecision, Decision};
-pub use error::{Cause, Error};
+pub use error::{Cause, Denial, Error};
 pub use policy::{AnyPolicy, Bucket, Fixed, Gcra, Lease, Offset, Policy, RatePolicy, Slide};
 pub use span::{Rate, Span};
 
+#[cfg(feature = "tokio")]
+pub use admit::{Admission, Admitting};
 #[cfg(feature = "tokio")]
 pub use all::{All, Rule};
 #[cfg(feature = "tokio")]

@@ -333,9 +333,14 @@ impl<P: AnyPolicy> Limit<P> {
 
     /// The limit with any policy.
     pub(crate) fn erase(&self) -> Limit {
+        self.with(self.policy())
+    }
+
+    /// The limit with its policy as another type.
+    pub(crate) fn with<Q>(&self, policy: Q) -> Limit<Q> {
         Limit {
             limits: self.limits.clone(),
-            policy: self.policy(),
+            policy,
             name: self.name.clone(),
             start: self.start.clone(),
             words: self.words.clone(),

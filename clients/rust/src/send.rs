@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use tokio::runtime::Handle;
 
 use crate::connection::Call;
 use crate::{Cause, Decision, Error, Limits, Policy, Span};
@@ -31,9 +32,12 @@ pub(crate) struct Request<'a> {
 impl Limits {
     /// Sends a request, and returns the reply to it.
     pub(crate) async fn send(&self, request: Request<'_>) -> Result<Reply, Error> {
+        if Handle::try_current().is_err() {
+            return Err(Error::NoRuntime);
+        }
         let began = Instant::now();
         let wait = request.wait.map_or(Duration::ZERO, Duration::from);
-        let whole = wait + self.own_patience();
+        let whole = wait.saturating_add(self.own_patience());
         let mut sent = 0;
         loop {
             let left = whole.saturating_sub(began.elapsed());
@@ -41,7 +45,7 @@ impl Limits {
             let wait_left = request.wait.map(|_| Span::of_micros(micros(wait.saturating_sub(began.elapsed())).max(1)));
             let attempt = match request.repeat {
                 // One lost reply must not use up all the patience.
-                true => left.min(wait_left.map_or(Duration::ZERO, Duration::from) + self.own_patience() / 2),
+                true => left.min(wait_left.map_or(Duration::ZERO, Duration::from).saturating_add(self.own_patience() / 2)),
                 false => left,
             };
             sent += 1;

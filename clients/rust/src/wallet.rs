@@ -5,14 +5,14 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::charge::in_background;
+use crate::account::in_background;
 use crate::limits::{new_id, Amount};
 use crate::send::{decision, Request};
 use crate::{Cause, Decision, Error, Limit, Limits, Policy, RatePolicy, Span};
@@ -44,6 +44,7 @@ impl Limits {
             epoch: Instant::now(),
             shards: std::array::from_fn(|_| RwLock::default()),
             swept: AtomicBool::new(false),
+            runtime: OnceLock::new(),
             closed: AtomicBool::new(false),
         };
         Ok(Wallet { inner: Arc::new(inner) })
@@ -87,6 +88,8 @@ struct Inner {
     shards: [Shard; SHARDS],
     /// A task gives back what is idle.
     swept: AtomicBool,
+    /// Where the first batch was fetched.
+    runtime: OnceLock<Handle>,
     closed: AtomicBool,
 }
 
@@ -176,11 +179,10 @@ enum Step {
 impl Future for Spending {
     type Output = Result<Decision, Error>;
 
-    /// # Panics
-    /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Step::Decided(decision) => Poll::Ready(decision.take().expect("a future that is not ready yet")),
+            // A future that was ready is not polled again; if it is, it never ends.
+            Step::Decided(decision) => decision.take().map_or(Poll::Pending, Poll::Ready),
             Step::Asks(future) => future.as_mut().poll(context),
         }
     }
@@ -376,8 +378,10 @@ impl Inner {
                 Some(error) => Err(error),
                 None => {
                     // A task of its own: units that are on their way are not lost if the caller gives up.
+                    let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
+                    self.runtime.get_or_init(|| runtime.clone());
                     let fill = self.clone().fill(purse.clone(), slow, cost);
-                    tokio::spawn(fill).await.unwrap_or_else(|error| Err(Error::Down(Cause::new(error))))
+                    runtime.spawn(fill).await.unwrap_or_else(|error| Err(Error::Down(Cause::new(error))))
                 }
             };
             match filled {
@@ -418,7 +422,8 @@ impl Inner {
         let began = self.now();
         let request = Request { command: &command, key: &purse.key, repeat: true, wait: None, replica: false };
         let reply = self.limit.limits.send(request).await;
-        let fetched = match reply.and_then(|reply| decision(&reply.value, self.limit.policy(), &self.limit.name)) {
+        let fetched = reply.and_then(|reply| decision(&reply.value, self.limit.policy(), &self.limit.name));
+        let fetched = match fetched.and_then(|fetched| self.at_most_a_batch(fetched)) {
             Ok(fetched) => fetched,
             Err(error) => {
                 slow.failed = Some((Instant::now(), error.clone()));
@@ -428,11 +433,11 @@ impl Inner {
         slow.failed = None;
         purse.capacity.store(fetched.limit, Ordering::Relaxed);
         purse.remaining.store(fetched.remaining, Ordering::Relaxed);
-        purse.resets.store(began + fetched.reset_ms * 1_000_000, Ordering::Relaxed);
+        purse.resets.store(began.saturating_add(fetched.reset_ms.saturating_mul(1_000_000)), Ordering::Relaxed);
         if fetched.granted > 0 {
             // The server rounds up to a millisecond.
             let reset = fetched.reset_ms.saturating_sub(1).saturating_mul(1_000_000);
-            let ends = began + reset.min(nanos(self.limit.policy().period().into()));
+            let ends = began.saturating_add(reset.min(nanos(self.limit.policy().period().into())));
             slow.batch = Some((id, fetched.granted));
             purse.used_at.store(self.now(), Ordering::Relaxed);
             // The batch before is sealed and has no units, so no one takes a unit of it by the end of the new one.
@@ -456,10 +461,18 @@ impl Inner {
         let wait_ms = if denied.allowed() { Some(1) } else { denied.wait_ms };
         if let Some(wait_ms) = wait_ms {
             purse.denied_cost.store(cost, Ordering::Release);
-            purse.denied_until.store(now + wait_ms * 1_000_000, Ordering::Release);
+            purse.denied_until.store(now.saturating_add(wait_ms.saturating_mul(1_000_000)), Ordering::Release);
         }
         let left = purse.state.load(Ordering::Acquire) & UNITS;
         Ok(Filled::Denied(self.decision(&purse, now, 0, left, wait_ms)))
+    }
+
+    /// A purse has room for a batch. More was not asked for.
+    fn at_most_a_batch(&self, fetched: Decision) -> Result<Decision, Error> {
+        match fetched.granted <= self.batch {
+            true => Ok(fetched),
+            false => Err(Error::UnexpectedReply(format!("{} units, when asked for {}", fetched.granted, self.batch))),
+        }
     }
 
     async fn peek(&self, purse: &Purse, cost: u64) -> Result<Decision, Error> {
@@ -486,7 +499,7 @@ impl Inner {
         };
         match left {
             // The next batch need not wait.
-            0 => in_background(settle),
+            0 => in_background(None, settle),
             _ => settle.await,
         }
     }
@@ -506,7 +519,7 @@ impl Inner {
         if self.swept.swap(true, Ordering::AcqRel) {
             return;
         }
-        in_background(sweep(Arc::downgrade(self), self.pause()));
+        in_background(None, sweep(Arc::downgrade(self), self.pause()));
     }
 
     /// How often to look for what is idle.
@@ -547,15 +560,13 @@ async fn sweep(wallet: Weak<Inner>, mut pause: Duration) {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Without a runtime, what is left stays charged until its period is over.
-        if Handle::try_current().is_err() {
-            return;
-        }
+        // If the runtime is gone, what is left stays charged until its period is over.
+        let Some(runtime) = self.runtime.get().cloned() else { return };
         for purse in self.all() {
             if let Ok(mut slow) = purse.slow.clone().try_lock_owned() {
                 if let Some((id, granted, left)) = self.seal(&purse, &mut slow) {
                     let (limit, key) = (self.limit.clone(), purse.key.clone());
-                    in_background(async move {
+                    in_background(Some(&runtime), async move {
                         let _ = limit.end(&key, &id, Some(granted - left)).await;
                     });
                 }

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{url, Cluster, Watched};
+use common::{speaking, url, Cluster, Watched};
 use redis_rl_client::connection::{Connection, Sentinel, Server as OneServer};
 use redis_rl_client::redis::sentinel::{SentinelClient, SentinelServerType};
 use redis_rl_client::{
@@ -504,7 +504,7 @@ const SLOW: Duration = Duration::from_secs(10);
 async fn cases_on_a_server_with_resp2_and_resp3() {
     let server = Server::start();
     for protocol in ["resp2", "resp3"] {
-        let address = format!("{}?protocol={protocol}", url(&server));
+        let address = speaking(&url(&server), protocol);
         run_on(&server, OneServer::new(address.as_str()).expect("an address").response_timeout(SLOW)).await;
     }
 }
@@ -537,7 +537,7 @@ async fn cases_on_a_cluster() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cases_behind_sentinel_with_a_failover_in_the_middle() {
     let watched = Watched::start();
-    let client = SentinelClient::build(vec![watched.url()], "mymaster".to_string(), None, SentinelServerType::Master);
+    let client = SentinelClient::build(vec![watched.url()], "mymaster", None, SentinelServerType::Master);
     let connection = Sentinel::new(client.expect("an address")).response_timeout(SLOW);
     let limits = Limits::new(connection).patience(Duration::from_secs(20));
     let failed_over = std::cell::Cell::new(false);

@@ -12,8 +12,8 @@ use axum::{Extension, Router};
 use common::url;
 use redis_rl_client::connection::Server as OneServer;
 use redis_rl_client::tower::RateLimitLayer;
-use redis_rl_client::{Decision, Fixed, Limits, OnDown};
-use support::{call, Server};
+use redis_rl_client::{Decision, Fixed, Gcra, Limits, OnDown, Slide};
+use support::{call, Server, Signal};
 use tower_service::Service;
 
 fn limits(server: &Server) -> Limits {
@@ -94,4 +94,61 @@ async fn without_a_server_requests_are_refused_or_go_through() {
         assert_eq!(response.status(), status);
         assert!(header(&response, "ratelimit").is_empty());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_after_retry_after_is_granted_and_a_limit_of_zero_has_no_such_time() {
+    let server = Server::start();
+    let limits = limits(&server);
+    let policy = Gcra::new("2/1800ms").and_then(|policy| policy.burst(1)).expect("a policy");
+    let limit = limits.limit("api", policy).expect("a name");
+    let mut app = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(limit, user));
+    assert_eq!(ask(&mut app, Some("ada")).await.status(), StatusCode::OK);
+    let denied = ask(&mut app, Some("ada")).await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(header(&denied, "ratelimit-policy"), ["\"api\";q=2;w=2"]);
+    assert_eq!(header(&denied, "x-ratelimit-limit"), ["1"]);
+    let retry = header(&denied, "retry-after")[0].parse().expect("seconds");
+    tokio::time::sleep(Duration::from_secs(retry)).await;
+    assert_eq!(ask(&mut app, Some("ada")).await.status(), StatusCode::OK);
+
+    let none = limits.limit("none", Fixed::new("0/m").expect("a policy")).expect("a name");
+    let mut app = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(none, user));
+    let denied = ask(&mut app, Some("ada")).await;
+    assert_eq!((denied.status(), header(&denied, "ratelimit")), (StatusCode::TOO_MANY_REQUESTS, vec!["\"none\";r=0"]));
+    assert!(header(&denied, "retry-after").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_requests_at_once_get_no_more_than_the_limit() {
+    let server = Server::start();
+    let limit = limits(&server).limit("api", Slide::new("20/h").expect("a policy")).expect("a name");
+    let app = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(limit, user));
+    let mut requests = tokio::task::JoinSet::new();
+    for _ in 0..60 {
+        let mut app = app.clone();
+        requests.spawn(async move { ask(&mut app, Some("ada")).await.status() });
+    }
+    let statuses = requests.join_all().await;
+    let count = |status: StatusCode| statuses.iter().filter(|each| **each == status).count();
+    assert_eq!((count(StatusCode::OK), count(StatusCode::TOO_MANY_REQUESTS)), (20, 40));
+}
+
+/// A server that hangs, and then a key that a limit can't use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_delays_a_request_for_the_patience_at_most() {
+    let server = Server::start();
+    let limits = Limits::open(url(&server)).expect("an address").patience(Duration::from_millis(300));
+    server.signal(Signal::STOP);
+    for (on_down, status) in [(OnDown::Closed, StatusCode::SERVICE_UNAVAILABLE), (OnDown::Open, StatusCode::OK)] {
+        let limit = limits.clone().on_down(on_down).limit("api", Fixed::new("3/h").expect("a policy")).expect("a name");
+        let mut app = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(limit, user));
+        assert_eq!(ask(&mut app, Some("ada")).await.status(), status);
+    }
+    server.signal(Signal::CONT);
+    call::<i64>(&mut server.client(), "LPUSH list:ada x");
+    let list = self::limits(&server).on_down(OnDown::Open);
+    let list = list.limit("list", Fixed::new("3/h").expect("a policy")).expect("a name");
+    let mut app = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(list, user));
+    assert_eq!(ask(&mut app, Some("ada")).await.status(), StatusCode::INTERNAL_SERVER_ERROR);
 }

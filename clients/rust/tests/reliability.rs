@@ -5,8 +5,9 @@ mod common;
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use common::{eventually, granted, url, Cluster, Loss, Proxy, Watched};
+use common::{eventually, granted, speaking, url, Cluster, Loss, Proxy, Watched};
 use redis_rl_client::connection::{Connection, Sentinel, Server as OneServer};
+use redis_rl_client::redis::cluster_read_routing::RandomReplicaStrategy;
 use redis_rl_client::redis::sentinel::{SentinelClient, SentinelServerType};
 use redis_rl_client::{redis, Error, Fixed, Gcra, Lease, Limit, Limits, OnDown, Slide};
 use support::{call, info, Server};
@@ -93,10 +94,15 @@ async fn repetition_ends_with_the_patience() {
     let proxy = Proxy::start(&server, "RL.", Loss::Close).await;
     let calls = hourly(&through(&proxy).patience(Duration::from_millis(300)), 100);
     proxy.lose(1_000_000);
-    assert!(calls.charge("a", 10).await.expect_err("no decision").is_down());
+    assert!(calls.charge("a", 10).id("job-7").await.expect_err("no decision").is_down());
     let sent = 1_000_000 - proxy.left();
     assert!((2..100).contains(&sent), "{sent}");
+    // The program may repeat the call with its id. Without an id of the program, what was charged is released.
     assert_eq!(remaining(&server, 100, "a").await, 90);
+    assert!(calls.charge("a", 10).await.expect_err("no decision").is_down());
+    eventually("the release", async || remaining(&server, 100, "a").await == 90).await;
+    proxy.lose(0);
+    assert_eq!(hourly(&patient(&server), 100).charge("a", 10).id("job-7").await.expect("a charge").keep().remaining, 90);
 }
 
 /// In a cluster the crate `redis` repeats a call whose reply was lost, unless it is told not to.
@@ -280,7 +286,7 @@ async fn used_of(limit: &Limit<Fixed>) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn charges_during_a_failover_of_sentinel_are_made_once() {
     let watched = Watched::start();
-    let client = SentinelClient::build(vec![watched.url()], "mymaster".to_string(), None, SentinelServerType::Master);
+    let client = SentinelClient::build(vec![watched.url()], "mymaster", None, SentinelServerType::Master);
     let limits = Limits::new(Sentinel::new(client.expect("an address"))).patience(LONG);
     let calls = hourly(&limits, 1_000_000);
     let (mut made, mut after) = (0, 0);
@@ -393,4 +399,148 @@ async fn a_connection_of_a_cluster_that_the_program_has() {
         assert_eq!(calls.peek(key.to_string()).await.expect("a decision").remaining, 9);
     }
     assert_eq!(cluster.moved(), before);
+}
+
+/// With default settings of this crate and of the crate `redis`. Two clients stand in line behind a denial that ends after more than
+/// a minute. Its name comes first, so that it begins first, and the other tests run beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_default_wait_keeps_its_place_for_more_than_a_minute() {
+    let (server, cluster) = (Server::on_port(&[]), Cluster::start());
+    let one = |protocol: &str| {
+        Limits::open(format!("redis://127.0.0.1:{}/?protocol={protocol}", server.port)).expect("an address")
+    };
+    let nodes = redis_rl_client::connection::Cluster::new(cluster.urls()).expect("addresses");
+    let owner = cluster.owner("{line}");
+    let lines = [
+        ("{line}:two", one("resp2"), &server),
+        ("{line}:three", one("resp3"), &server),
+        ("{line}", Limits::new(nodes), owner),
+    ];
+    let waiting = async |server: &Server| info(&mut server.client(), "everything", "rl_waiting_clients");
+    let mut waits = Vec::new();
+    for (name, limits, server) in &lines {
+        let line = limits.limit(name, Fixed::new("2/62s").expect("a policy")).expect("a name");
+        // On a busy machine, the first call may take longer than the default patience.
+        eventually("a decision", async || line.take("a").cost(2).await.is_ok()).await;
+        let from: (u64, u64) = call(&mut server.client(), "TIME");
+        let before = waiting(server).await;
+        for place in 1..=2 {
+            let line = line.clone();
+            waits.push((*server, from, tokio::spawn(async move { line.wait("a", "10m").await })));
+            eventually("the wait", async || waiting(server).await == before + place).await;
+        }
+    }
+    for (index, (server, from, wait)) in waits.into_iter().enumerate() {
+        let decision = wait.await.expect("no panic").expect("a decision");
+        // The first in line is granted first, and leaves a unit to the second.
+        assert_eq!((decision.granted, decision.remaining), (1, 1 - index as u64 % 2), "{index}");
+        let now: (u64, u64) = call(&mut server.client(), "TIME");
+        assert!(now.0 - from.0 >= 60, "{index}: {now:?} {from:?}");
+    }
+    assert_eq!((granted(&server, "fixed"), granted(owner, "fixed")), (6, 3));
+}
+
+/// How often a server has executed a command.
+fn executed(server: &Server, command: &str) -> u64 {
+    let stats: String = call(&mut server.client(), "INFO commandstats");
+    let name = format!("cmdstat_{command}:calls=").to_lowercase();
+    let calls = stats.lines().find_map(|line| line.to_lowercase().strip_prefix(&name)?.split(',').next()?.parse().ok());
+    calls.unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_of_a_cluster_answer_peek_if_they_are_let() {
+    let cluster = Cluster::start();
+    let owner = cluster.owner("{a}");
+    let replica = cluster.add_replica(owner);
+    for protocol in ["resp2", "resp3"] {
+        let urls = || cluster.urls().into_iter().map(|url| speaking(&url, protocol));
+        let reading = |builder: redis::cluster::ClusterClientBuilder| {
+            builder.response_timeout(LONG).read_routing_strategy(RandomReplicaStrategy)
+        };
+        for (peek_replica, at_the_replica) in [(false, false), (true, true)] {
+            let limits = Limits::new(redis_rl_client::connection::Cluster::with(urls(), reading).expect("addresses"));
+            let limits = limits.patience(LONG).peek_replica(peek_replica);
+            let calls = limits.limit("{a}:calls", Fixed::new("1000/h").expect("a policy")).expect("a name");
+            let decision = calls.take("a").await.expect("a decision");
+            // Its effect arrives at the replica.
+            eventually("the effect", async || calls.peek("a").await.is_ok_and(|peek| peek.remaining == decision.remaining))
+                .await;
+            let count = || [owner, &replica].map(|server| executed(server, "rl.peek"));
+            if at_the_replica {
+                // The connection to the replica may not be there yet.
+                let first = count();
+                eventually("a peek at the replica", async || {
+                    calls.peek("a").await.expect("a decision");
+                    count()[1] > first[1]
+                })
+                .await;
+            }
+            let before = count();
+            for _ in 0..20 {
+                assert_eq!(calls.peek("a").await.expect("a decision").remaining, decision.remaining);
+            }
+            let after = count();
+            let peeks = [after[0] - before[0], after[1] - before[1]];
+            assert_eq!(peeks, if at_the_replica { [0, 20] } else { [20, 0] }, "{protocol}");
+            // All other calls go to the primary.
+            assert_eq!(calls.take("a").await.expect("a decision").remaining, decision.remaining - 1);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn charges_during_a_failover_of_a_cluster_are_made_once() {
+    for protocol in ["resp2", "resp3"] {
+        let cluster = Cluster::start();
+        let at = cluster.nodes.iter().position(|node| node.port == cluster.owner("{a}").port).expect("the owner");
+        let replica = cluster.add_replica(&cluster.nodes[at]);
+        let urls = cluster.urls().into_iter().map(|url| speaking(&url, protocol));
+        let slow = |builder: redis::cluster::ClusterClientBuilder| builder.response_timeout(Duration::from_secs(5));
+        let connection = redis_rl_client::connection::Cluster::with(urls, slow).expect("addresses");
+        let limits = Limits::new(connection).patience(Duration::from_secs(60));
+        let calls = limits.limit("{a}:calls", Fixed::new((1_000_000, Duration::from_secs(3600))).expect("a policy"));
+        let calls = calls.expect("a name");
+        let used = |server: &Server| {
+            let mut client = server.client();
+            call::<()>(&mut client, "READONLY");
+            let peek: Vec<u64> = call(&mut client, "RL.PEEK FIXED {a}:calls:a 1000000 1h");
+            1_000_000 - peek[2]
+        };
+        // Charges until a condition holds, and a few after it.
+        let charges = async |done: &dyn Fn() -> bool| {
+            let (mut made, mut after) = (0, 0);
+            while after < 20 {
+                after += u64::from(done());
+                calls.charge("a", 1).await.expect("a charge").keep();
+                made += 1;
+            }
+            made
+        };
+        // By the operator: the old primary hands over all that it has granted. Each charge is there once.
+        let mut made = charges(&|| true).await;
+        call::<()>(&mut replica.client(), "CLUSTER FAILOVER");
+        let is_primary = |server: &Server| call::<String>(&mut server.client(), "INFO replication").contains("role:master");
+        made += charges(&|| is_primary(&replica)).await;
+        assert_eq!(used(&replica), made, "{protocol}");
+
+        // The primary is lost: what it had not replicated is lost with it. Nothing is charged twice.
+        let old = &cluster.nodes[at];
+        eventually("the replica", async || {
+            let linked = call::<String>(&mut old.client(), "INFO replication").contains("master_link_status:up");
+            linked && used(old) == made
+        })
+        .await;
+        drop(replica);
+        let mut client = cluster.nodes[at].client();
+        let takes = tokio::task::spawn_blocking(move || {
+            // Calls meet a primary that is gone first.
+            std::thread::sleep(Duration::from_millis(500));
+            call::<()>(&mut client, "CLUSTER FAILOVER TAKEOVER");
+        });
+        made += charges(&|| true).await;
+        takes.await.expect("a failover");
+        let used = used(&cluster.nodes[at]);
+        assert!(used <= made && used >= made - 20, "{used} charged, {made} granted");
+    }
 }

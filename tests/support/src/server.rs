@@ -46,12 +46,30 @@ impl Server {
 
     /// Starts this program, with or without the module, on a free port.
     pub fn of(program: &str, module: bool, options: &[&str]) -> Self {
-        Self::launch(program, module, free_port(), options)
+        let options = options.iter().map(ToString::to_string).collect::<Vec<_>>();
+        Self::on_ports(program, module, |[]: &[u16; 0]| options.clone()).0
     }
 
     /// As [`Self::with`], on a free port.
     pub fn on_port(options: &[&str]) -> Self {
-        Self::launch(&server_program(), true, free_port(), options)
+        Self::of(&server_program(), true, options)
+    }
+
+    /// Starts this program on a free port, with options that name more of them. If another process takes one of the ports first,
+    /// it tries others.
+    pub fn on_ports<const N: usize>(
+        program: &str,
+        module: bool,
+        options: impl Fn(&[u16; N]) -> Vec<String>,
+    ) -> (Self, [u16; N]) {
+        let mut tries = 1..=10;
+        loop {
+            let ports = std::array::from_fn(|_| free_port());
+            match Self::try_launch(program, module, free_port(), options(&ports)) {
+                Ok(server) => return (server, ports),
+                Err(log) => assert!(tries.next().is_some(), "no port stays free: {log}"),
+            }
+        }
     }
 
     /// Prepares a server that loads a copy of this RDB file when it starts. It does not run yet: [`Self::restart`] starts it.
@@ -69,8 +87,13 @@ impl Server {
 
     /// Starts a cluster node that has no slots.
     pub fn node() -> Self {
-        let bus = free_port().to_string();
-        Self::on_port(&["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-require-full-coverage", "no"])
+        let options = |[bus]: &[u16; 1]| {
+            let bus = bus.to_string();
+            ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-require-full-coverage", "no"]
+                .map(String::from)
+                .into()
+        };
+        Self::on_ports(&server_program(), true, options).0
     }
 
     /// Starts a server whose options keep it from starting, and returns its log. Panics if the server does start.
@@ -101,12 +124,20 @@ impl Server {
 
     /// Starts a program and waits until it answers. With port 0 the server listens on its socket only.
     fn launch(program: &str, module: bool, port: u16, options: &[&str]) -> Self {
+        let options = options.iter().map(ToString::to_string).collect();
+        Self::try_launch(program, module, port, options).unwrap_or_else(|log| panic!("the server did not start:\n{log}"))
+    }
+
+    /// As [`Self::launch`]. The log, if another process has the port.
+    fn try_launch(program: &str, module: bool, port: u16, options: Vec<String>) -> Result<Self, String> {
         let dir = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
-        let options: Vec<String> = options.iter().map(ToString::to_string).collect();
         let child = Self::spawn(dir.path(), program, port, &options, module);
         let mut server = Self { child, dir, program: program.into(), options, module, port };
-        server.wait_until_up();
-        server
+        match server.try_wait_until_up() {
+            Err(log) if log.contains("Address already in use") => Err(log),
+            Err(log) => panic!("the server did not start: {log}"),
+            Ok(()) => Ok(server),
+        }
     }
 
     fn spawn(dir: &Path, program: &str, port: u16, options: &[String], with_module: bool) -> Child {
@@ -144,15 +175,22 @@ impl Server {
     }
 
     fn wait_until_up(&mut self) {
+        self.try_wait_until_up().unwrap_or_else(|log| panic!("the server did not start: {log}"));
+    }
+
+    /// Waits until the server answers. Its log, if it does not.
+    fn try_wait_until_up(&mut self) -> Result<(), String> {
         let start = Instant::now();
         loop {
             if let Ok(mut client) = self.try_client(Resp::Two) {
                 if redis::cmd("PING").query::<String>(&mut client).is_ok() {
-                    return;
+                    return Ok(());
                 }
             }
             let exited = self.child.try_wait().expect("the server's state");
-            assert!(exited.is_none() && start.elapsed() < DEADLINE, "the server did not start: {exited:?}\n{}", self.log());
+            if exited.is_some() || start.elapsed() >= DEADLINE {
+                return Err(format!("{exited:?}\n{}", self.log()));
+            }
             sleep(Duration::from_millis(5));
         }
     }

@@ -10,7 +10,7 @@ use redis::{
 };
 use tokio::sync::OnceCell;
 
-use super::{open, slot, Answer, Call, Connection, TIMEOUT};
+use super::{open, secure, slot, Answer, Call, Connection, TIMEOUT};
 
 /// How often a call follows a redirection: while a slot moves, nodes may name each other for a moment.
 const REDIRECTIONS: u32 = 16;
@@ -47,8 +47,9 @@ impl Cluster {
         Self::with(nodes, |builder| builder)
     }
 
-    /// As [`Cluster::new`], with more settings of the crate `redis`. The connections of waits have the settings of the first
-    /// address.
+    /// As [`Cluster::new`], with more settings of the crate `redis`, such as `read_routing_strategy`. The connections of waits have the
+    /// settings of the first address. With certificates of its own, name them in both: `settings.certs(..)`, and addresses of
+    /// clients that [`Client::build_with_tls`] has made.
     ///
     /// # Errors
     /// If an address is malformed, or the settings contradict each other.
@@ -57,6 +58,7 @@ impl Cluster {
         settings: impl FnOnce(ClusterClientBuilder) -> ClusterClientBuilder,
     ) -> RedisResult<Self> {
         let nodes = nodes.into_iter().map(IntoConnectionInfo::into_connection_info).collect::<RedisResult<Vec<_>>>()?;
+        secure();
         let none = || RedisError::from((ErrorKind::InvalidClientConfig, "a cluster needs the address of a node"));
         let node = nodes.first().cloned().ok_or_else(none)?;
         let builder = ClusterClient::builder(nodes).connection_timeout(TIMEOUT).response_timeout(TIMEOUT);

@@ -104,6 +104,16 @@ impl Connection for ConnectionManager {
     }
 }
 
+/// The crate `redis` panics if rustls has no default cryptography, so there is one: that of the program, or else ring.
+#[cfg(feature = "tls")]
+pub(crate) fn secure() {
+    // It fails if there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+#[cfg(not(feature = "tls"))]
+pub(crate) fn secure() {}
+
 /// Opens a connection of its own for a call.
 pub(crate) async fn alone(client: &Client, command: &Cmd, timeout: Duration) -> RedisResult<Value> {
     let mut connection = open(client, timeout).await?;

@@ -5,7 +5,7 @@ use redis::{Client, RedisError};
 use tokio::sync::Mutex;
 
 use super::redial::{Find, Redial};
-use super::{alone, Answer, Call, Connection};
+use super::{alone, secure, Answer, Call, Connection};
 
 /// A connection to the primary that Sentinel names. After a failover it asks the sentinels again.
 pub struct Sentinel {
@@ -28,6 +28,7 @@ impl Find for Names {
 impl Sentinel {
     /// The server that this client finds. Nothing is sent yet.
     pub fn new(client: SentinelClient) -> Self {
+        secure();
         Self { redial: Redial::new(Names(Mutex::new(client))) }
     }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 use redis::{Client, IntoConnectionInfo, RedisError, RedisResult};
 
 use super::redial::{Find, Redial};
-use super::{alone, Answer, Call, Connection};
+use super::{alone, secure, Answer, Call, Connection};
 
 /// A connection to one server. It is opened with the first call, and again with the next call after it was lost, so a program
 /// can start before its server.
@@ -27,7 +27,7 @@ impl Server {
     /// # Errors
     /// If the address is malformed.
     pub fn new(address: impl IntoConnectionInfo) -> RedisResult<Self> {
-        Ok(Self { redial: Redial::new(Client::open(address)?) })
+        Ok(Client::open(address)?.into())
     }
 
     /// How long to wait for a reply; half a second by default. Waits have a longer time-out of their own.
@@ -39,6 +39,7 @@ impl Server {
 
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
+        secure();
         Self { redial: Redial::new(client) }
     }
 }

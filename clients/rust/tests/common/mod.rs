@@ -17,9 +17,20 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// An address with this version of RESP, `resp2` or `resp3`.
+pub fn speaking(address: &str, protocol: &str) -> String {
+    let plain = address.split('?').next().unwrap_or_default();
+    format!("{plain}?protocol={protocol}")
+}
+
+/// An address with the version of RESP that all tests speak if they do not choose one: `REDIS_RL_PROTOCOL`, or `resp2`.
+fn of_all_tests(address: &str) -> String {
+    speaking(address, std::env::var("REDIS_RL_PROTOCOL").as_deref().unwrap_or("resp2"))
+}
+
 /// The address of a server's socket.
 pub fn url(server: &Server) -> String {
-    format!("redis+unix://{}", server.socket().display())
+    of_all_tests(&format!("redis+unix://{}", server.socket().display()))
 }
 
 /// How many units this algorithm's command has granted, as the server counts.
@@ -61,8 +72,30 @@ impl Cluster {
         cluster
     }
 
+    /// Gives a primary a replica, and waits until it has all data.
+    pub fn add_replica(&self, primary: &Server) -> Server {
+        let replica = Server::node();
+        let bus: String = call::<Vec<String>>(&mut primary.client(), "CONFIG GET cluster-port").remove(1);
+        call::<()>(&mut replica.client(), &format!("CLUSTER MEET 127.0.0.1 {} {bus}", primary.port));
+        call::<()>(&mut primary.client(), "CONFIG SET repl-ping-replica-period 1");
+        let id: String = call(&mut primary.client(), "CLUSTER MYID");
+        wait_for("the replica to know its primary", || {
+            redis::cmd("CLUSTER").arg("REPLICATE").arg(&id).query::<()>(&mut replica.client()).is_ok()
+        });
+        wait_for("the replica", || {
+            let linked = call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up");
+            // Nodes list a replica when they have heard how far it is, which needs something that is replicated: a ping.
+            let listed = |node: &Server| {
+                let slots: redis::Value = call(&mut node.client(), "CLUSTER SLOTS");
+                format!("{slots:?}").contains(&format!("int({})", replica.port))
+            };
+            linked && self.nodes.iter().all(listed)
+        });
+        replica
+    }
+
     pub fn urls(&self) -> Vec<String> {
-        self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect()
+        self.nodes.iter().map(|node| of_all_tests(&format!("redis://127.0.0.1:{}/", node.port))).collect()
     }
 
     /// The number of calls that the nodes have redirected.
@@ -205,7 +238,7 @@ impl Proxy {
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        of_all_tests(&format!("redis://127.0.0.1:{}/", self.port))
     }
 
     pub fn lose(&self, replies: usize) {

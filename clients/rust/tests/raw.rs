@@ -1,21 +1,26 @@
 //! Tests what docs/clients.md says about the crate `redis`: how it waits, and how it finds the node of a key in a cluster.
 
-mod support;
+mod common;
 
 use std::future::Future;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::{Request, StatusCode};
-use axum::routing::get;
-use axum::Router;
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::cluster::ClusterClient;
-use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
-use redis::{cmd, AsyncConnectionConfig, Cmd, RedisResult, Value};
-use redis_rl_tower::{OnDown, Policy, RateLimitLayer};
-use support::{eventually, Cluster, Server};
-use tower_service::Service;
+use common::{eventually, url, Cluster};
+use redis_rl_client::redis;
+use redis_rl_client::redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis_rl_client::redis::cluster::ClusterClient;
+use redis_rl_client::redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
+use redis_rl_client::redis::{cmd, AsyncConnectionConfig, Client, Cmd, RedisResult, Value};
+use support::Server;
+
+fn client(server: &Server) -> Client {
+    Client::open(url(server)).expect("an address")
+}
+
+async fn with_timeout(server: &Server, timeout: Option<Duration>) -> MultiplexedConnection {
+    let config = AsyncConnectionConfig::new().set_response_timeout(timeout);
+    client(server).get_multiplexed_async_connection_with_config(&config).await.expect("a connection")
+}
 
 fn command(words: &str) -> Cmd {
     let mut words = words.split(' ');
@@ -34,7 +39,7 @@ const WAIT: &str = "RL.FIXED line 1 1h BLOCK 2h";
 
 impl Line {
     async fn new(server: &Server) -> Self {
-        let mut line = Self { admin: server.patient().await };
+        let mut line = Self { admin: with_timeout(server, None).await };
         assert_eq!(line.ask::<Vec<i64>>(TAKE).await[0], 1);
         line
     }
@@ -50,7 +55,7 @@ impl Line {
     }
 
     async fn has(&mut self, waiting: u64) {
-        eventually(async || self.info("blocked_clients").await == waiting).await;
+        eventually("the waits", async || self.info("blocked_clients").await == waiting).await;
     }
 
     /// Frees the unit for the first waiter, and returns the number of charged units.
@@ -76,12 +81,10 @@ async fn waits(line: &mut Line, mut connection: impl ConnectionLike + Send + 'st
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_longer_response_timeout_it_waits_and_is_charged_once() {
-    let (server, _) = Server::start().await;
+    let server = Server::start();
     let mut line = Line::new(&server).await;
-    assert_eq!(waits(&mut line, server.patient().await).await, (1, 1));
-    let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(7205)));
-    let connection = server.client().get_multiplexed_async_connection_with_config(&config).await.expect("a connection");
-    assert_eq!(waits(&mut line, connection).await, (1, 1));
+    assert_eq!(waits(&mut line, with_timeout(&server, None).await).await, (1, 1));
+    assert_eq!(waits(&mut line, with_timeout(&server, Some(Duration::from_secs(7205))).await).await, (1, 1));
 }
 
 /// Gives up a wait, and ends it on the server in each possible way.
@@ -115,17 +118,17 @@ async fn gives_up<C: ConnectionLike, F: Future<Output = RedisResult<C>>>(server:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_default_it_gives_up_and_the_waiter_stays_until_its_connection_is_closed_or_it_is_unblocked() {
-    let (server, _) = Server::start().await;
-    let client = server.client();
+    let server = Server::start();
+    let client = client(&server);
     gives_up(&server, || client.get_multiplexed_async_connection()).await;
     gives_up(&server, || client.get_connection_manager()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocking_connection_waits_by_default_and_leaves_after_its_read_timeout() {
-    let (server, _) = Server::start().await;
+    let server = Server::start();
     let mut line = Line::new(&server).await;
-    let client = server.client();
+    let client = client(&server);
     let wait = move |timeout: Option<Duration>| {
         let mut connection = client.get_connection().expect("a connection");
         connection.set_read_timeout(timeout).expect("a time-out");
@@ -144,8 +147,8 @@ async fn a_blocking_connection_waits_by_default_and_leaves_after_its_read_timeou
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_cluster_it_takes_the_first_argument_for_the_key_unless_it_is_given_a_route() {
-    let cluster = Cluster::start().await;
-    let client = ClusterClient::new(cluster.nodes.iter().map(Server::url).collect::<Vec<_>>()).expect("addresses");
+    let cluster = Cluster::start();
+    let client = ClusterClient::new(cluster.urls()).expect("addresses");
     let mut connection = client.get_async_connection().await.expect("a connection");
     let calls = [
         ("RL.GCRA # 10 60", true),
@@ -155,7 +158,7 @@ async fn in_a_cluster_it_takes_the_first_argument_for_the_key_unless_it_is_given
     ];
     for (call, finds_it) in calls {
         for routed in [false, true] {
-            let before = cluster.moved().await;
+            let before = cluster.moved();
             for n in 0..60 {
                 let key = format!("{{user:{n}}}");
                 let call = command(&call.replace('#', &key));
@@ -168,32 +171,15 @@ async fn in_a_cluster_it_takes_the_first_argument_for_the_key_unless_it_is_given
                 };
                 reply.expect("it follows");
             }
-            let moved = cluster.moved().await - before;
+            let moved = cluster.moved() - before;
             assert_eq!(moved == 0, finds_it || routed, "{call}: {moved}");
         }
     }
 
-    // The layer of the recipe: the key is the first argument of its command.
-    let before = cluster.moved().await;
-    let policy = Policy::new("GCRA", 1, Duration::from_secs(3600));
-    let key = |request: &Request<Body>| request.headers()["x-user"].to_str().expect("text").to_string();
-    let layer = RateLimitLayer::new(connection.clone(), policy, key, OnDown::Closed);
-    let mut app = Router::new().route("/", get(async || "hello")).layer(layer);
-    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
-        for n in 0..60 {
-            let request = Request::get("/").header("x-user", format!("user:{n}")).body(Body::empty()).expect("a request");
-            assert_eq!(app.call(request).await.expect("a response").status(), status);
-        }
-    }
-    assert_eq!(cluster.moved().await, before);
-
     // A wait in the cluster: with a longer time-out, on a separate connection.
-    let client = ClusterClient::builder(cluster.nodes.iter().map(Server::url).collect::<Vec<_>>())
-        .response_timeout(Duration::from_secs(7205))
-        .build()
-        .expect("addresses");
-    let slot = command("CLUSTER KEYSLOT line").query_async(&mut connection).await.expect("a slot");
-    let mut line = Line::new(cluster.owner(slot)).await;
+    let client =
+        ClusterClient::builder(cluster.urls()).response_timeout(Duration::from_secs(7205)).build().expect("addresses");
+    let mut line = Line::new(cluster.owner("line")).await;
     assert_eq!(waits(&mut line, client.get_async_connection().await.expect("a connection")).await, (1, 1));
     // With the default settings it waits, too.
     assert_eq!(waits(&mut line, connection).await, (1, 1));

@@ -1,12 +1,20 @@
-//! Tests the ends of windows against known moments, and on a server that callers share a window.
+//! Windows of the calendar, as the example computes them: against known moments, and on a server that callers share a window.
 
-mod support;
+mod common;
 
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use common::url;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
-use redis::cmd;
-use redis_rl_tower::calendar::{take, Quota, Unit};
-use support::Server;
+use quota::Unit;
+use redis_rl_client::{Fixed, Limits};
+use support::{call, Server};
+
+#[allow(dead_code)]
+#[path = "../../../examples/rust/quota.rs"]
+mod quota;
 
 fn zone(name: &str) -> TimeZone {
     TimeZone::get(name).expect("a time zone")
@@ -57,27 +65,23 @@ fn no_window_is_longer_than_the_period_less_an_hour() {
 
 #[tokio::test]
 async fn all_callers_share_a_window() {
-    let (server, mut redis) = Server::start().await;
-    let (seconds, _): (i64, i64) = cmd("TIME").query_async(&mut redis).await.expect("the time");
+    let server = Server::start();
+    let limits = Limits::open(url(&server)).expect("an address").patience(Duration::from_secs(30));
+    let (seconds, _): (i64, i64) = call(&mut server.client(), "TIME");
     let now = Timestamp::from_second(seconds).expect("a time");
     for unit in [Unit::Day, Unit::Week, Unit::Month] {
-        let quota = Quota { unit, limit: 10, zone: zone("Europe/Berlin") };
-        let key = format!("{unit:?}");
-        let end = unit.end(&quota.zone, now).expect("an end").as_millisecond();
-        assert_eq!(take(&mut redis, &key, &quota, 4, now).await.expect("a reply")[..3], [4, 10, 6]);
+        let policy = Fixed::new(format!("10/{}", unit.period()).as_str()).expect("a policy");
+        let quota = limits.limit(&format!("{unit:?}"), policy).expect("a name");
+        let end_at = |clock: Timestamp| unit.end(&zone("Europe/Berlin"), clock).expect("an end");
+        let take = |clock: Timestamp, cost: u64| quota.until("42", end_at(clock).into()).cost(cost).into_future();
+        let decision = take(now, 4).await.expect("a decision");
+        assert_eq!((decision.granted, decision.limit, decision.remaining), (4, 10, 6));
         // Another caller's clock is fast or slow.
         for (clock, remaining) in [(now + 24.hours(), 5), (now - 768.hours(), 4)] {
-            let row = take(&mut redis, &key, &quota, 1, clock).await.expect("a reply");
-            assert_eq!(row[..3], [1, 10, remaining]);
+            assert_eq!(take(clock, 1).await.expect("a decision").remaining, remaining);
         }
-        // Each call has its own id, so a repeated command is charged once.
-        let facts: Vec<redis::Value> = cmd("RL.INSPECT").arg(&key).query_async(&mut redis).await.expect("facts");
-        let name = facts.iter().position(|fact| redis::from_redis_value_ref::<String>(fact).is_ok_and(|name| name == "ids"));
-        let ids: i64 = redis::from_redis_value_ref(&facts[name.expect("a count") + 1]).expect("a number");
-        assert_eq!(ids, 3);
-        let deadline: i64 = cmd("PEXPIRETIME").arg(&key).query_async(&mut redis).await.expect("a deadline");
-        assert_eq!(deadline, end, "{unit:?}");
-        assert_eq!(take(&mut redis, &key, &quota, 5, now).await.expect("a reply")[0], 0);
+        let deadline: i64 = call(&mut server.client(), &format!("PEXPIRETIME {unit:?}:42"));
+        assert_eq!(deadline, end_at(now).as_millisecond(), "{unit:?}");
+        assert!(take(now, 5).await.expect("a decision").denied());
     }
-    drop(server);
 }

@@ -24,6 +24,7 @@ const PRINTED = [
   /^Hello 99550\n$/,
   /^done 2\n$/,
   /^true "second";q=5;w=1, "day";q=1000;w=86400\n$/,
+  /^19988 59\n$/,
   /^1000\nfalse\n$/,
   /^200 "api";r=1;t=30 null\n200 "api";r=0;t=60 null\n429 "api";r=0;t=(\d+) \1\n$/,
   /^200\n429\n200\n429\n$/,

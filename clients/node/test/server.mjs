@@ -109,6 +109,11 @@ export async function startCluster() {
   const cluster = {
     nodes,
     each,
+    /** The client of the primary that has a key at first. */
+    async nodeOf(key) {
+      const slot = await each[0].cluster('KEYSLOT', key);
+      return each[SHARES.findIndex(([, last]) => slot <= last)];
+    },
     /** The number of calls that the nodes have redirected. */
     async moved() {
       const errors = await Promise.all(each.map((node) => node.info('errorstats')));

@@ -146,7 +146,7 @@ export class Limits {
   #wallets = [];
 
   /**
-   * @param {Client} client a client of ioredis or node-redis; it may be shared with the rest of the program
+   * @param {Client} client a client of ioredis, node-redis or valkey-glide; it may be shared with the rest of the program
    * @param {LimitsOptions} [options]
    */
   constructor(client, options = {}) {
@@ -310,7 +310,9 @@ export class Limits {
    * @param {RateLimit} limit
    */
   cached(limit) {
-    this.#denials ??= new Denials(this.#shared.adapter, this.#shared.patienceMs);
+    const { track, nodeName } = this.#shared.adapter;
+    if (!track) throw new TypeError('a cached limit needs a client of ioredis or node-redis: others do not report changes of keys');
+    this.#denials ??= new Denials(track, nodeName, this.#shared.patienceMs);
     return new CachedLimit(rateOf(limit), this.#denials);
   }
 

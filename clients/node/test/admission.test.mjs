@@ -5,7 +5,7 @@ import { after, before, beforeEach, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
 import { Fixed, InvalidCost, InvalidWait, Lease, LeaseLost, Limits, RateLimited } from '../src/index.js';
-import { MAIN } from './clients.mjs';
+import { EACH } from './clients.mjs';
 import { eventually, info, inspect, startCluster, startProxy, startServer } from './server.mjs';
 
 const PATIENCE = 20;
@@ -47,7 +47,7 @@ async function withLimits(single, path, use, options = {}) {
 }
 
 // At the same time, each on a server of its own.
-describe('on one server', { concurrency: MAIN.length }, () => MAIN.forEach(([name, { single }]) => {
+describe('on one server', { concurrency: EACH.length }, () => EACH.forEach(([name, { single }]) => {
   describe(name, { concurrency: 1 }, () => {
     let server, admin;
     before(async () => {
@@ -320,7 +320,7 @@ describe('on one server', { concurrency: MAIN.length }, () => MAIN.forEach(([nam
 test('in a cluster', async () => {
   const cluster = await startCluster();
   try {
-    for (const [, { cluster: connect }] of MAIN) {
+    for (const [, { cluster: connect }] of EACH) {
       await Promise.all(cluster.each.map((node) => node.flushall()));
       const { client, close } = await connect(cluster.nodes);
       try {

@@ -30,6 +30,7 @@ const PRINTED = [
   /^200\n429\n200\n429\n$/,
   /^1\n$/,
   /^true 503\ntrue false\n$/,
+  /^95\n$/,
 ];
 
 let folder, server;
@@ -48,7 +49,7 @@ async function project(name, what) {
   await mkdir(path);
   await writeFile(join(path, 'package.json'), JSON.stringify({ name, private: true, type: 'module' }));
   await run('npm', ['install', ...OFFLINE, what], { cwd: path });
-  for (const other of ['ioredis', 'redis', 'express', 'express-rate-limit', 'fastify', '@types']) {
+  for (const other of ['@valkey', 'long', 'protobufjs', 'ioredis', 'redis', 'express', 'express-rate-limit', 'fastify', '@types']) {
     await symlink(join(PACKAGE, 'node_modules', other), join(path, 'node_modules', other));
   }
   return path;

@@ -44,7 +44,7 @@ export class Shared {
 /** Limits on one server, one cluster or behind one Sentinel. */
 export class Limits {
     /**
-     * @param {Client} client a client of ioredis or node-redis; it may be shared with the rest of the program
+     * @param {Client} client a client of ioredis, node-redis or valkey-glide; it may be shared with the rest of the program
      * @param {LimitsOptions} [options]
      */
     constructor(client: Client, options?: LimitsOptions);

@@ -1,3 +1,5 @@
+import { NoReply } from '../errors.js';
+
 /** @typedef {import('../policies.js').Word} Word */
 
 /**
@@ -20,9 +22,17 @@
  * @property {(call: Call, waitMs: number, patienceMs: number, joined: () => void, signal?: AbortSignal) => Promise<unknown>}
  *     wait on a connection of its own to the node of the key, for a reply that may take `waitMs`. `joined` is called when the
  *     call is sent. When it ends, the connection is closed.
- * @property {(call: Call) => string} nodeName the node that has the key, as far as the client knows
- * @property {(call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>} track opens two connections to
- *     this node: one for calls whose keys are tracked, and one on which the server says that such a key has changed
+ * @property {NodeName} nodeName the node that has the key, as far as the client knows
+ * @property {Track} [track] opens two connections to this node: one for calls whose keys are tracked, and one on which the
+ *     server says that such a key has changed; missing if the client does not report this
+ */
+
+/**
+ * @typedef {(call: Call) => string} NodeName
+ */
+
+/**
+ * @typedef {(call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>} Track
  */
 
 /**
@@ -51,6 +61,35 @@ const LONGEST_MS = 2 ** 31 - 1;
 export function later(ms, action) {
   const timer = setTimeout(action, Math.min(LONGEST_MS, Math.max(0, Math.ceil(ms))));
   return () => clearTimeout(timer);
+}
+
+/**
+ * Ends an action after this time, or when the signal is aborted.
+ *
+ * @template T
+ * @param {number} ms
+ * @param {AbortSignal | undefined} signal
+ * @param {() => Promise<T>} action
+ * @returns {Promise<T>}
+ */
+export async function limited(ms, signal, action) {
+  signal?.throwIfAborted();
+  let end = () => {};
+  /** @type {Promise<never>} */
+  const ended = new Promise((_, reject) => {
+    const cancel = later(ms, () => reject(new NoReply(`no reply within ${Math.ceil(ms)} ms`)));
+    const abort = () => reject(signal?.reason);
+    signal?.addEventListener('abort', abort);
+    end = () => {
+      cancel();
+      signal?.removeEventListener('abort', abort);
+    };
+  });
+  try {
+    return await Promise.race([action(), ended]);
+  } finally {
+    end();
+  }
 }
 
 /**

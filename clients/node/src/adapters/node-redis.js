@@ -1,5 +1,5 @@
 import { NoReply } from '../errors.js';
-import { later, MARGIN_MS, runId, slotOf } from './adapter.js';
+import { limited, MARGIN_MS, runId, slotOf } from './adapter.js';
 
 /** @typedef {import('./adapter.js').Adapter} Adapter */
 /** @typedef {import('./adapter.js').Call} Call */
@@ -75,35 +75,6 @@ export function nodeRedisAdapter(client) {
 /** @param {any} client */
 function isSentinel(client) {
   return typeof client.getMasterNode === 'function' && typeof client._execute === 'function';
-}
-
-/**
- * Ends an action after this time, or when the signal is aborted.
- *
- * @template T
- * @param {number} ms
- * @param {AbortSignal | undefined} signal
- * @param {() => Promise<T>} action
- * @returns {Promise<T>}
- */
-async function limited(ms, signal, action) {
-  signal?.throwIfAborted();
-  let end = () => {};
-  /** @type {Promise<never>} */
-  const ended = new Promise((_, reject) => {
-    const cancel = later(ms, () => reject(new NoReply(`no reply within ${Math.ceil(ms)} ms`)));
-    const abort = () => reject(signal?.reason);
-    signal?.addEventListener('abort', abort);
-    end = () => {
-      cancel();
-      signal?.removeEventListener('abort', abort);
-    };
-  });
-  try {
-    return await Promise.race([action(), ended]);
-  } finally {
-    end();
-  }
 }
 
 /**

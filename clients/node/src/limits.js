@@ -2,6 +2,7 @@ import { Buffer } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
 import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { slotOf, textIn } from './adapters/adapter.js';
 import { adapterOf } from './adapters/index.js';
 import { Caller, mayHaveRun } from './caller.js';
 import { Admission, Charge, Held } from './charges.js';
@@ -38,6 +39,13 @@ import { Wallet } from './wallet.js';
  */
 
 const LOG_PAUSE_MS = 1000;
+
+/** Takes a unit in a window that begins now, and that keeps what is counted in the present one. */
+const NEW_WINDOW = `
+local now = redis.call('RL.PEEK', 'FIXED', KEYS[1], unpack(ARGV))
+redis.call('DEL', KEYS[1])
+return redis.call('RL.FIXED', KEYS[1], ARGV[1], ARGV[2], 'COST', now[2] - now[3] + 1)
+`;
 
 /** What the limits of one `Limits` share. */
 export class Shared {
@@ -562,6 +570,74 @@ export class RateLimit extends Limit {
     const call = { name: `RL.${this.policy.algorithm}`, args: [word, ...this.policy.words(), ...amount], keys: [word] };
     const answer = this.shared.caller.send(call, { repeat: id !== undefined });
     return this.shared.orOpen(this.decide(answer), () => this.uncounted(units));
+  }
+
+  /**
+   * Takes a unit, and begins the window anew, with all that was counted in it; for `Fixed`.
+   *
+   * @param {Key} key
+   * @returns {Promise<Decision>}
+   * @internal
+   */
+  async takeInNewWindow(key) {
+    const word = this.keyOf(key);
+    const call = { name: 'EVAL', args: [NEW_WINDOW, '1', word, ...this.policy.words()], keys: [word] };
+    return this.shared.orOpen(this.decide(this.shared.caller.send(call)), () => this.uncounted(1));
+  }
+
+  /**
+   * Deletes a key of this limit.
+   *
+   * @param {Key} key
+   * @internal
+   */
+  async forget(key) {
+    const word = this.keyOf(key);
+    await this.shared.caller.send({ name: 'DEL', args: [word], keys: [word] }, { repeat: true });
+  }
+
+  /**
+   * Deletes all keys of this limit, on all nodes.
+   *
+   * @internal
+   */
+  async forgetAll() {
+    const { caller, prefix } = this.shared;
+    const start = `${prefix}${this.name}:`;
+    const pattern = `${start.replace(/[*?[\]\\]/g, '\\$&')}*`;
+    for (const node of await this.#nodes()) {
+      let cursor = '0';
+      do {
+        const scan = { name: 'SCAN', args: [cursor, 'MATCH', pattern, 'COUNT', '100'], keys: [node] };
+        const { reply } = await caller.send(scan, { repeat: true });
+        if (!Array.isArray(reply) || !Array.isArray(reply[1])) throw new UnexpectedReply(`the reply is not that of SCAN: ${inShort(reply)}`);
+        cursor = String(reply[0]);
+        await Promise.all(reply[1].map((key) => caller.send({ name: 'DEL', args: [key], keys: [key] }, { repeat: true })));
+      } while (cursor !== '0');
+    }
+  }
+
+  /**
+   * A key for each primary that has some of the limit's keys. In a cluster, a call goes to a node by a key that is there.
+   *
+   * @returns {Promise<Word[]>}
+   */
+  async #nodes() {
+    const start = `${this.shared.prefix}${this.name}:`;
+    // With a hash tag, all are on one node.
+    if (slotOf(`${start}a`) === slotOf(`${start}b`)) return [start];
+    let slots;
+    try {
+      ({ reply: slots } = await this.shared.caller.send({ name: 'CLUSTER', args: ['SLOTS'], keys: [start] }, { repeat: true }));
+    } catch (error) {
+      if (error instanceof Down && /cluster support disabled/.test(error.message)) return [start];
+      throw error;
+    }
+    if (!Array.isArray(slots)) throw new UnexpectedReply(`the reply is not that of CLUSTER SLOTS: ${inShort(slots)}`);
+    /** @type {Map<string, Word>} */
+    const nodes = new Map();
+    for (const [first, , [host, port]] of slots) nodes.set(`${host}:${port}`, textIn(Number(first)));
+    return [...nodes.values()];
   }
 
   /**

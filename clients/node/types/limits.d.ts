@@ -263,6 +263,27 @@ export class RateLimit extends Limit {
      */
     refund(key: Key, units: number): Promise<Decision>;
     /**
+     * Takes a unit, and begins the window anew, with all that was counted in it; for `Fixed`.
+     *
+     * @param {Key} key
+     * @returns {Promise<Decision>}
+     * @internal
+     */
+    takeInNewWindow(key: Key): Promise<Decision>;
+    /**
+     * Deletes a key of this limit.
+     *
+     * @param {Key} key
+     * @internal
+     */
+    forget(key: Key): Promise<void>;
+    /**
+     * Deletes all keys of this limit, on all nodes.
+     *
+     * @internal
+     */
+    forgetAll(): Promise<void>;
+    /**
      * Takes units from a window that ends at this time; only for `Fixed`.
      *
      * @param {Key} key

@@ -110,6 +110,23 @@ export function slotOf(key) {
   return crc % 16384;
 }
 
+/** @type {Map<number, string>} */
+const texts = new Map();
+
+/**
+ * A text that hashes to this slot.
+ *
+ * @param {number} slot
+ */
+export function textIn(slot) {
+  let text = texts.get(slot);
+  if (text === undefined) {
+    for (let n = 0; slotOf((text = String(n))) !== slot; n++);
+    texts.set(slot, text);
+  }
+  return text;
+}
+
 /**
  * The id of a server's run, in its INFO.
  *

@@ -1,5 +1,5 @@
 import { NoReply } from '../errors.js';
-import { limited, MARGIN_MS, slotOf } from './adapter.js';
+import { limited, MARGIN_MS, slotOf, textIn } from './adapter.js';
 
 /** @typedef {import('./adapter.js').Adapter} Adapter */
 /** @typedef {import('./adapter.js').Call} Call */
@@ -41,6 +41,7 @@ export function valkeyGlideAdapter(client) {
    */
   const send = async (glide, { name, args, keys, replica }, ms, signal) => {
     const type = replica && readFrom !== 'primary' ? 'replicaSlotKey' : 'primarySlotKey';
+    // The client takes only text as a key of a route, and routes by the number of a slot wrongly.
     const route = inCluster ? { route: { type, key: textIn(slotOf(keys[0])) } } : {};
     try {
       return await limited(ms, signal, () => glide.customCommand([name, ...args], route));
@@ -91,23 +92,6 @@ export function valkeyGlideAdapter(client) {
     // Without `track`: the client does not report changes of keys.
     nodeName: () => '',
   };
-}
-
-/** @type {Map<number, string>} */
-const texts = new Map();
-
-/**
- * A text that hashes to this slot. The client takes only text as a key of a route, and routes by the number of a slot wrongly.
- *
- * @param {number} slot
- */
-function textIn(slot) {
-  let text = texts.get(slot);
-  if (text === undefined) {
-    for (let n = 0; slotOf((text = String(n))) !== slot; n++);
-    texts.set(slot, text);
-  }
-  return text;
 }
 
 /** @param {unknown} error */

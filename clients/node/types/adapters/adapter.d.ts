@@ -22,6 +22,12 @@ export function limited<T>(ms: number, signal: AbortSignal | undefined, action: 
  */
 export function slotOf(key: Word): number;
 /**
+ * A text that hashes to this slot.
+ *
+ * @param {number} slot
+ */
+export function textIn(slot: number): string;
+/**
  * The id of a server's run, in its INFO.
  *
  * @param {string} info

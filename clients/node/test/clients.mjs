@@ -13,6 +13,7 @@ const redis6 = newer ? await import('redis-6') : undefined;
 
 /**
  * For each client: `single(path, options)`, `cluster(nodes)` and `sentinel(set)` connect one, and return the client and `close`.
+ * `tls(server)` and `tlsCluster(nodes, ca)` do so by TLS. `readsReplicas` are the options with which `cluster` reads from replicas.
  * `sendsLate` and `tracks` are set where a client differs.
  */
 export const CLIENTS = Object.fromEntries([
@@ -46,6 +47,9 @@ function ioredis({ Redis, Cluster }) {
     },
     sentinel: async ({ sentinel, name }, options = {}) => opened(new Redis({ sentinels: [sentinel], name, ...options })),
     down: async (path) => opened(new Redis({ path })),
+    tls: async ({ host, port, tls }) => opened(new Redis({ host, port, tls })),
+    tlsCluster: (nodes, ca) => opened(new Cluster(nodes, { redisOptions: { tls: { ca } } })),
+    readsReplicas: { scaleReads: 'slave' },
   };
 }
 
@@ -64,6 +68,12 @@ function nodeRedis(module, protocol) {
     sentinel: module.createSentinel && (({ sentinel, name }, options = {}) => {
       return opened(module.createSentinel({ ...protocol, name, sentinelRootNodes: [sentinel], ...options }));
     }),
+    tls: ({ host, port, tls }) => opened(module.createClient({ ...protocol, socket: { host, port, tls: true, ...tls } })),
+    tlsCluster(nodes, ca) {
+      const rootNodes = nodes.map(({ host, port }) => ({ socket: { host, port } }));
+      return opened(module.createCluster({ ...protocol, rootNodes, defaults: { socket: { tls: true, ca } } }));
+    },
+    readsReplicas: { useReplicas: true },
     async down(path) {
       const client = module.createClient({ ...protocol, socket: { path } });
       client.on('error', () => {});
@@ -105,6 +115,11 @@ function valkeyGlide({ GlideClient, GlideClusterClient, Logger }) {
     };
     return { client, close };
   };
+  const secure = async (Class, addresses, ca) => {
+    const advancedConfiguration = { tlsAdvancedConfiguration: { rootCertificates: ca } };
+    const client = await Class.createClient({ addresses, ...patient, useTLS: true, advancedConfiguration });
+    return { client, close: () => client.close() };
+  };
   return {
     single: (path, { commandTimeout } = {}) => throughPort(path, commandTimeout && { requestTimeout: commandTimeout }),
     async cluster(nodes, options = {}) {
@@ -112,6 +127,9 @@ function valkeyGlide({ GlideClient, GlideClusterClient, Logger }) {
       return { client, close: () => client.close() };
     },
     down: (path) => throughPort(path, { lazyConnect: true }),
+    tls: ({ host, port, tls }) => secure(GlideClient, [{ host, port }], tls.ca),
+    tlsCluster: (nodes, ca) => secure(GlideClusterClient, nodes, ca),
+    readsReplicas: { readFrom: 'preferReplica' },
     // It sends late what was given up, and does not report changes of keys.
     sendsLate: true,
     tracks: false,

@@ -105,6 +105,27 @@ for (const [name, { cluster: connect, readsReplicas }] of EACH) {
         }
       });
 
+      await t.test('a wait goes on at the node that its slot has moved to', async () => {
+        const client = await connected({});
+        const limit = new Limits(client, { patience: PATIENCE }).limit('moves', HOURLY);
+        const key = limit.keyOf('key');
+        await limit.take('key', 10);
+        const waiter = limit.wait('key', '2h');
+        const from = await cluster.nodeOf(key);
+        const to = cluster.each[(cluster.each.indexOf(from) + 1) % cluster.each.length];
+        await eventually(async () => (await info(from, 'rl_waiting_clients')) === 1);
+        const slot = await from.cluster('KEYSLOT', key);
+        const [idFrom, idTo] = await Promise.all([from, to].map((node) => node.cluster('MYID')));
+        await to.cluster('SETSLOT', slot, 'IMPORTING', idFrom);
+        await from.cluster('SETSLOT', slot, 'MIGRATING', idTo);
+        await from.migrate(to.options.host, to.options.port, key, 0, 5000);
+        for (const node of [to, from]) await node.cluster('SETSLOT', slot, 'NODE', idTo);
+        await eventually(async () => (await info(to, 'rl_waiting_clients')) === 1);
+        await to.del(key);
+        assert.equal((await waiter).granted, 1);
+        assert.equal(await used(to, key), 1);
+      });
+
       await t.test('a failover in the middle of calls with ids: each is charged once', async () => {
         const client = await connected({});
         const limits = new Limits(client, { patience: 60 });

@@ -9,8 +9,9 @@ const UNLIMITED = 1_000_000_000_000;
 /**
  * A store for express-rate-limit: a fixed window, one call for each request. The key on the server is the prefix of the
  * `Limits`, the name, a colon and the key of express-rate-limit. The default name is `store:` and the window in milliseconds;
- * two limits with the same window need two names. With `resetExpiryOnChange`, each request begins the window anew. If the server gives no decision, express-rate-limit passes the error to
- * `next`, or lets the request through with `passOnStoreError: true`; use `Limits` with `onDown: 'closed'`, the default.
+ * two limits with the same window need two names. With `resetExpiryOnChange`, each request begins the window anew. If the
+ * server gives no decision, express-rate-limit passes the error to `next`, or lets the request through with
+ * `passOnStoreError: true`; use `Limits` with `onDown: 'closed'`, the default.
  */
 export class RedisRlStore {
   #limits;

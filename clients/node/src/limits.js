@@ -319,7 +319,7 @@ export class Limits {
    */
   cached(limit) {
     const { track, nodeName } = this.#shared.adapter;
-    if (!track) throw new TypeError('a cached limit needs a client of ioredis or node-redis: others do not report changes of keys');
+    if (!track) throw new TypeError('a cached limit needs a client that reports changes of keys: ioredis or node-redis');
     this.#denials ??= new Denials(track, nodeName, this.#shared.patienceMs);
     return new CachedLimit(rateOf(limit), this.#denials);
   }
@@ -610,7 +610,9 @@ export class RateLimit extends Limit {
       do {
         const scan = { name: 'SCAN', args: [cursor, 'MATCH', pattern, 'COUNT', '100'], keys: [node] };
         const { reply } = await caller.send(scan, { repeat: true });
-        if (!Array.isArray(reply) || !Array.isArray(reply[1])) throw new UnexpectedReply(`the reply is not that of SCAN: ${inShort(reply)}`);
+        if (!Array.isArray(reply) || !Array.isArray(reply[1])) {
+          throw new UnexpectedReply(`the reply is not that of SCAN: ${inShort(reply)}`);
+        }
         cursor = String(reply[0]);
         await Promise.all(reply[1].map((key) => caller.send({ name: 'DEL', args: [key], keys: [key] }, { repeat: true })));
       } while (cursor !== '0');

@@ -8,7 +8,7 @@ build
 export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
 
 clients_python
-clients_node
+node_packages clients/node
 export CARGO_TARGET_DIR=$root/target/clients/rust
 (cd clients/rust && cargo build --locked --profile test --all-features --example spender)
 export REDIS_RL_SPENDER=$CARGO_TARGET_DIR/debug/examples/spender

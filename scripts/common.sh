@@ -177,10 +177,16 @@ recipes_python() {
   "$python" -m pip install --quiet --disable-pip-version-check -r examples/python/requirements.txt
 }
 
-# Installs the Node.js packages of the recipes, in examples/node.
+# Installs the Node.js packages of the recipes, in examples/node, and those of the client package, whose tests they share servers with.
 recipes_node() {
-  [ examples/node/node_modules/.package-lock.json -nt examples/node/package-lock.json ] ||
-    npm --prefix examples/node ci --no-audit --no-fund --loglevel=error
+  node_packages clients/node
+  node_packages examples/node
+}
+
+# Installs the Node.js packages that a folder's package-lock.json names, unless they are there. No package runs a script.
+node_packages() {
+  [ "$1/node_modules/.package-lock.json" -nt "$1/package-lock.json" ] ||
+    npm --prefix "$1" ci --ignore-scripts --no-audit --no-fund --loglevel=error
 }
 
 # Sets `python` to a Python that has the packages with which the client packages are tested, but not redis-rl itself.
@@ -190,11 +196,6 @@ clients_python() {
   "$python" -m pip install --quiet --disable-pip-version-check -r clients/python/tests/requirements.txt
 }
 
-# Installs the Node.js packages with which the client package is tested, in clients/node.
-clients_node() {
-  [ clients/node/node_modules/.package-lock.json -nt clients/node/package-lock.json ] ||
-    npm --prefix clients/node ci --no-audit --no-fund --loglevel=error
-}
 
 # Prints the version in Cargo.toml.
 version() { sed -nE 's/^version = "(.*)"/\1/p' Cargo.toml; }

@@ -94,6 +94,8 @@ export class Caller {
         if (!refused && !isReply(error)) before = true;
         const mayRepeat = refused || (repeat && isLost(error));
         if (!mayRepeat || performance.now() + pause >= deadline) throw withOutcome(error, before);
+        // On the shared connection, a client follows a slot that has moved, and finds a new primary.
+        asked = false;
         await sleep(pause, undefined, { signal }).catch(() => {});
       }
     }

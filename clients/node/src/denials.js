@@ -3,8 +3,9 @@ import { performance } from 'node:perf_hooks';
 import { checkedCost } from './checks.js';
 import { Decision, integers } from './decision.js';
 
-/** @typedef {import('./adapters/adapter.js').Adapter} Adapter */
 /** @typedef {import('./adapters/adapter.js').Call} Call */
+/** @typedef {import('./adapters/adapter.js').NodeName} NodeName */
+/** @typedef {import('./adapters/adapter.js').Track} Track */
 /** @typedef {import('./adapters/adapter.js').Tracker} Tracker */
 /** @typedef {import('./limits.js').Key} Key */
 /** @typedef {import('./limits.js').RateLimit} RateLimit */
@@ -25,7 +26,8 @@ const REOPEN_MS = 1000;
  * connection with client tracking.
  */
 export class Denials {
-  #adapter;
+  #track;
+  #nodeName;
   #patienceMs;
   /** @type {Map<string, Denial>} in the order of their last use */
   #denials = new Map();
@@ -38,11 +40,13 @@ export class Denials {
   #closed = false;
 
   /**
-   * @param {Adapter} adapter
+   * @param {Track} track
+   * @param {NodeName} nodeName
    * @param {number} patienceMs
    */
-  constructor(adapter, patienceMs) {
-    this.#adapter = adapter;
+  constructor(track, nodeName, patienceMs) {
+    this.#track = track;
+    this.#nodeName = nodeName;
     this.#patienceMs = patienceMs;
   }
 
@@ -105,12 +109,12 @@ export class Denials {
    * @param {Call} call
    */
   async #tracker(call) {
-    const node = this.#adapter.nodeName(call);
+    const node = this.#nodeName(call);
     const known = this.#trackers.get(node);
     if (known) return known;
     if (performance.now() < (this.#reopenAt.get(node) ?? 0)) return undefined;
     this.#reopenAt.set(node, performance.now() + REOPEN_MS);
-    const opened = this.#adapter.track(call, this.#patienceMs, {
+    const opened = this.#track(call, this.#patienceMs, {
       changed: (key) => (key ? this.#forget(key.toString('latin1')) : this.#forgetAll()),
       lost: () => {
         if (this.#trackers.get(node) === opened) this.#trackers.delete(node);

@@ -9,24 +9,29 @@ const UNLIMITED = 1_000_000_000_000;
 /**
  * A store for express-rate-limit: a fixed window, one call for each request. The key on the server is the prefix of the
  * `Limits`, the name, a colon and the key of express-rate-limit. The default name is `store:` and the window in milliseconds;
- * two limits with the same window need two names. If the server gives no decision, express-rate-limit passes the error to
- * `next`, or lets the request through with `passOnStoreError: true`; use `Limits` with `onDown: 'closed'`, the default.
+ * two limits with the same window need two names. With `resetExpiryOnChange`, each request begins the window anew. If the
+ * server gives no decision, express-rate-limit passes the error to `next`, or lets the request through with
+ * `passOnStoreError: true`; use `Limits` with `onDown: 'closed'`, the default.
  */
 export class RedisRlStore {
   #limits;
   #name;
+  #renews;
   /** @type {RateLimit | undefined} */
   #limit;
   /** express-rate-limit reads this, to detect requests that are counted twice. */
   prefix = '';
+  /** All processes count together. */
+  localKeys = false;
 
   /**
    * @param {Limits} limits
-   * @param {{ name?: string }} [options]
+   * @param {{ name?: string, resetExpiryOnChange?: boolean }} [options]
    */
-  constructor(limits, { name } = {}) {
+  constructor(limits, { name, resetExpiryOnChange = false } = {}) {
     this.#limits = limits;
     this.#name = name;
+    this.#renews = resetExpiryOnChange;
   }
 
   /** @param {{ windowMs: number }} options */
@@ -43,7 +48,7 @@ export class RedisRlStore {
 
   /** @param {string} key */
   async increment(key) {
-    return counted(await this.#fixed.take(key));
+    return counted(await (this.#renews ? this.#fixed.takeInNewWindow(key) : this.#fixed.take(key)));
   }
 
   /** @param {string} key */
@@ -58,7 +63,12 @@ export class RedisRlStore {
 
   /** @param {string} key */
   async resetKey(key) {
-    await this.#fixed.refund(key, UNLIMITED);
+    await this.#fixed.forget(key);
+  }
+
+  /** Deletes the counts of all keys of this store, on all nodes. It searches all keys of the server by `SCAN`. */
+  async resetAll() {
+    await this.#fixed.forgetAll();
   }
 }
 

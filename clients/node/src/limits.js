@@ -2,14 +2,15 @@ import { Buffer } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
 import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { slotOf, textIn } from './adapters/adapter.js';
 import { adapterOf } from './adapters/index.js';
-import { later } from './adapters/adapter.js';
-import { checkedCost, checkedId, checkedUsed } from './checks.js';
 import { Caller, mayHaveRun } from './caller.js';
+import { Admission, Charge, Held } from './charges.js';
+import { checkedCost, checkedId, checkedUsed } from './checks.js';
 import { AllDecision, Decision, inShort, integer, integers } from './decision.js';
 import { CachedLimit, Denials } from './denials.js';
 import { shown, waitMs } from './durations.js';
-import { Down, InvalidKey, InvalidLimit, LeaseLost, RateLimited, UnexpectedReply } from './errors.js';
+import { Down, InvalidKey, InvalidLimit, RateLimited, UnexpectedReply } from './errors.js';
 import { Fixed, Lease, Policy } from './policies.js';
 import { Wallet } from './wallet.js';
 
@@ -38,6 +39,13 @@ import { Wallet } from './wallet.js';
  */
 
 const LOG_PAUSE_MS = 1000;
+
+/** Takes a unit in a window that begins now, and that keeps what is counted in the present one. */
+const NEW_WINDOW = `
+local now = redis.call('RL.PEEK', 'FIXED', KEYS[1], unpack(ARGV))
+redis.call('DEL', KEYS[1])
+return redis.call('RL.FIXED', KEYS[1], ARGV[1], ARGV[2], 'COST', now[2] - now[3] + 1)
+`;
 
 /** What the limits of one `Limits` share. */
 export class Shared {
@@ -146,7 +154,7 @@ export class Limits {
   #wallets = [];
 
   /**
-   * @param {Client} client a client of ioredis or node-redis; it may be shared with the rest of the program
+   * @param {Client} client a client of ioredis, node-redis or valkey-glide; it may be shared with the rest of the program
    * @param {LimitsOptions} [options]
    */
   constructor(client, options = {}) {
@@ -181,6 +189,17 @@ export class Limits {
    * @returns {Promise<AllDecision>}
    */
   async all(rules, { wait, id, signal } = {}) {
+    const needsId = signal !== undefined || rules.some(([limit]) => limit.policy instanceof Lease);
+    const ownId = id === undefined && needsId;
+    return this.#charge(rules, { wait, id: ownId ? randomUUID() : id, ownId, signal });
+  }
+
+  /**
+   * @param {readonly (readonly [limit: Limit, key: Key, cost?: number])[]} rules
+   * @param {{ wait?: Time, id?: string, ownId: boolean, signal?: AbortSignal }} options
+   * @returns {Promise<AllDecision>}
+   */
+  async #charge(rules, { wait, id, ownId, signal }) {
     if (!rules.length) throw new InvalidKey('at least one limit is needed');
     const parts = rules.map(([limit, key, cost = 1]) => ({ limit, key: limit.keyOf(key), cost: checkedCost(cost) }));
     const keys = parts.map(({ key }) => key);
@@ -189,12 +208,10 @@ export class Limits {
     }
     if (id !== undefined) checkedId(id);
     const milliseconds = waitMs(wait);
-    const own = id === undefined && (signal !== undefined || parts.some(({ limit }) => limit.policy instanceof Lease));
-    const charge = own ? randomUUID() : id;
     const words = [String(keys.length), ...keys, ...parts.flatMap(({ limit: { policy }, cost }) => {
       return [policy.algorithm, ...policy.words(), ...(cost === 1 ? [] : ['COST', String(cost)])];
     })];
-    if (charge !== undefined) words.push('ID', charge);
+    if (id !== undefined) words.push('ID', id);
     /** @param {string[]} block @returns {Call} */
     const makeCall = (block) => ({ name: 'RL.ALL', args: [...words, ...block], keys });
     const isFinal = (/** @type {unknown} */ reply) => {
@@ -206,20 +223,20 @@ export class Limits {
       /** @type {Answer} */
       let answer;
       try {
-        const repeat = charge !== undefined;
+        const repeat = id !== undefined;
         answer = await this.#shared.caller.inLine(makeCall, isFinal, { waitMs: milliseconds, repeat, signal });
       } catch (error) {
-        if (charge !== undefined && (signal?.aborted || (own && mayHaveRun(error)))) this.#shared.giveBack(keys, charge);
+        if (id !== undefined && (signal?.aborted || (ownId && mayHaveRun(error)))) this.#shared.giveBack(keys, id);
         throw error;
       }
       const [granted, wait, rows] = integersOfAll(answer.reply, keys.length);
       const decisions = parts.map(({ limit }, at) => new Decision(limit.name, limit.policy, rows[at]));
       // What the first call was charged on some of the keys would stay.
-      if (!granted && answer.before && charge !== undefined) this.#shared.giveBack(keys, charge);
-      return this.#granted(new AllDecision(granted > 0, wait, decisions, charge), keys, signal);
+      if (!granted && answer.before && id !== undefined) this.#shared.giveBack(keys, id);
+      return this.#granted(new AllDecision(granted > 0, wait, decisions, id), keys, signal);
     };
     return this.#shared.orOpen(decide(), () => {
-      return new AllDecision(true, 0, parts.map(({ limit, cost }) => limit.uncounted(cost)), charge, false);
+      return new AllDecision(true, 0, parts.map(({ limit, cost }) => limit.uncounted(cost)), id, false);
     });
   }
 
@@ -237,13 +254,73 @@ export class Limits {
   }
 
   /**
+   * Admits a call that several limits decide about: charges all of them or none, runs `body`, and settles them. A rule of a
+   * rate without a cost is charged the estimate, and settled to `call.used`. A rule with a cost is a fixed price. A lease is
+   * renewed at each third of its ttl, and released at the end.
+   *
+   * | `body` | rules without a cost | rules with a cost |
+   * |---|---|---|
+   * | sets `used`, and returns or throws | what was used | the cost |
+   * | returns without `used` | the estimate | the cost |
+   * | throws without `used` | nothing | nothing |
+   *
+   * If a lease is lost, or the signal is aborted, `call.signal` is aborted: pass it on to what the body calls. Then
+   * `withAdmission` throws `LeaseLost`, or the signal's reason, also if the body returns normally. The rules are settled in
+   * reverse order: list leases first, so that they are released last.
+   *
+   * @template T
+   * @param {readonly (readonly [limit: Limit, key: Key, cost?: number])[]} rules
+   * @param {{ estimate?: number, wait?: Time, id?: string, signal?: AbortSignal }} options
+   * @param {(call: Admission) => T | Promise<T>} body
+   * @returns {Promise<T>}
+   */
+  async withAdmission(rules, { estimate, wait, id, signal }, body) {
+    const ownId = id === undefined;
+    const name = ownId ? randomUUID() : checkedId(id);
+    /** @type {[Limit, Key, number][]} */
+    const priced = rules.map(([limit, key, cost]) => {
+      return [limit, key, cost ?? (limit instanceof LeaseLimit ? 1 : checkedCost(estimate))];
+    });
+    signal?.throwIfAborted();
+    const sentAt = ownId && !waitMs(wait) ? performance.now() : undefined;
+    const decision = await this.#charge(priced, { wait, id: name, ownId, signal });
+    if (!decision.granted) throw new RateLimited(decision);
+    const held = priced.flatMap(([limit, key], at) => {
+      if (!(limit instanceof LeaseLimit)) return [];
+      return new Held(limit, limit.keyOf(key), name, decision.decisions[at], sentAt, this.#shared.patienceMs);
+    });
+    const call = new Admission(name, decision, held, signal);
+    let failed = true;
+    try {
+      const result = await body(call);
+      failed = false;
+      call.signal.throwIfAborted();
+      return result;
+    } catch (error) {
+      throw call.signal.aborted ? call.signal.reason : error;
+    } finally {
+      call.stop();
+      const end = performance.now() + this.#shared.patienceMs;
+      for (const [at, [limit, key]] of [...priced.entries()].reverse()) {
+        const { counted, granted } = decision.decisions[at];
+        const fixed = rules[at][2] !== undefined;
+        const used = failed && call.used === undefined ? 0 : fixed ? granted : (call.used ?? granted);
+        // Each is sent, also when the patience has ended.
+        if (counted) await limit.end(limit.keyOf(key), name, granted, used, Math.max(1, end - performance.now()));
+      }
+    }
+  }
+
+  /**
    * The limit with a memory for denials: after a denial, the server is not asked again before the wait is over, unless the
    * key changes. It opens two connections to each node, for client tracking.
    *
    * @param {RateLimit} limit
    */
   cached(limit) {
-    this.#denials ??= new Denials(this.#shared.adapter, this.#shared.patienceMs);
+    const { track, nodeName } = this.#shared.adapter;
+    if (!track) throw new TypeError('a cached limit needs a client that reports changes of keys: ioredis or node-redis');
+    this.#denials ??= new Denials(track, nodeName, this.#shared.patienceMs);
     return new CachedLimit(rateOf(limit), this.#denials);
   }
 
@@ -349,10 +426,35 @@ export class Limit {
    * @returns {Promise<Decision | null>}
    */
   async release(key, id) {
-    const word = this.keyOf(key);
-    const call = { name: 'RL.RELEASE', args: [word, checkedId(id)], keys: [word] };
-    const { reply } = await this.#shared.caller.send(call, { repeat: true });
+    return this.releaseWord(this.keyOf(key), checkedId(id));
+  }
+
+  /**
+   * @param {Word} key
+   * @param {string} id
+   * @param {number} [patienceMs]
+   * @returns {Promise<Decision | null>}
+   * @internal
+   */
+  async releaseWord(key, id, patienceMs) {
+    const call = { name: 'RL.RELEASE', args: [key, id], keys: [key] };
+    const { reply } = await this.#shared.caller.send(call, { repeat: true, patienceMs });
     return reply === null ? null : new Decision(this.name, this.policy, integers(reply));
+  }
+
+  /**
+   * Ends what was charged with an id. Does not throw: the body has ended, and its result counts more than its accounting.
+   *
+   * @param {Word} _key
+   * @param {string} _id
+   * @param {number} _granted
+   * @param {number} _used
+   * @param {number} [_patienceMs]
+   * @returns {Promise<void>}
+   * @internal
+   */
+  async end(_key, _id, _granted, _used, _patienceMs) {
+    throw new TypeError('a limit is of a rate, or a lease');
   }
 
   /**
@@ -471,6 +573,76 @@ export class RateLimit extends Limit {
   }
 
   /**
+   * Takes a unit, and begins the window anew, with all that was counted in it; for `Fixed`.
+   *
+   * @param {Key} key
+   * @returns {Promise<Decision>}
+   * @internal
+   */
+  async takeInNewWindow(key) {
+    const word = this.keyOf(key);
+    const call = { name: 'EVAL', args: [NEW_WINDOW, '1', word, ...this.policy.words()], keys: [word] };
+    return this.shared.orOpen(this.decide(this.shared.caller.send(call)), () => this.uncounted(1));
+  }
+
+  /**
+   * Deletes a key of this limit.
+   *
+   * @param {Key} key
+   * @internal
+   */
+  async forget(key) {
+    const word = this.keyOf(key);
+    await this.shared.caller.send({ name: 'DEL', args: [word], keys: [word] }, { repeat: true });
+  }
+
+  /**
+   * Deletes all keys of this limit, on all nodes.
+   *
+   * @internal
+   */
+  async forgetAll() {
+    const { caller, prefix } = this.shared;
+    const start = `${prefix}${this.name}:`;
+    const pattern = `${start.replace(/[*?[\]\\]/g, '\\$&')}*`;
+    for (const node of await this.#nodes()) {
+      let cursor = '0';
+      do {
+        const scan = { name: 'SCAN', args: [cursor, 'MATCH', pattern, 'COUNT', '100'], keys: [node] };
+        const { reply } = await caller.send(scan, { repeat: true });
+        if (!Array.isArray(reply) || !Array.isArray(reply[1])) {
+          throw new UnexpectedReply(`the reply is not that of SCAN: ${inShort(reply)}`);
+        }
+        cursor = String(reply[0]);
+        await Promise.all(reply[1].map((key) => caller.send({ name: 'DEL', args: [key], keys: [key] }, { repeat: true })));
+      } while (cursor !== '0');
+    }
+  }
+
+  /**
+   * A key for each primary that has some of the limit's keys. In a cluster, a call goes to a node by a key that is there.
+   *
+   * @returns {Promise<Word[]>}
+   */
+  async #nodes() {
+    const start = `${this.shared.prefix}${this.name}:`;
+    // With a hash tag, all are on one node.
+    if (slotOf(`${start}a`) === slotOf(`${start}b`)) return [start];
+    let slots;
+    try {
+      ({ reply: slots } = await this.shared.caller.send({ name: 'CLUSTER', args: ['SLOTS'], keys: [start] }, { repeat: true }));
+    } catch (error) {
+      if (error instanceof Down && /cluster support disabled/.test(error.message)) return [start];
+      throw error;
+    }
+    if (!Array.isArray(slots)) throw new UnexpectedReply(`the reply is not that of CLUSTER SLOTS: ${inShort(slots)}`);
+    /** @type {Map<string, Word>} */
+    const nodes = new Map();
+    for (const [first, , [host, port]] of slots) nodes.set(`${host}:${port}`, textIn(Number(first)));
+    return [...nodes.values()];
+  }
+
+  /**
    * Takes units from a window that ends at this time; only for `Fixed`.
    *
    * @param {Key} key
@@ -564,11 +736,12 @@ export class RateLimit extends Limit {
    * @param {Word} key
    * @param {string} id
    * @param {number} units
+   * @param {number} [patienceMs]
    * @internal
    */
-  async settleOnce(key, id, units) {
+  async settleOnce(key, id, units, patienceMs) {
     const call = { name: 'RL.SETTLE', args: [key, id, String(units)], keys: [key] };
-    const { reply, before } = await this.shared.caller.send(call, { repeat: true });
+    const { reply, before } = await this.shared.caller.send(call, { repeat: true, patienceMs });
     return { before, decision: reply === null ? null : new Decision(this.name, this.policy, integers(reply)) };
   }
 
@@ -614,54 +787,30 @@ export class RateLimit extends Limit {
       failed = false;
       return result;
     } finally {
-      if (decision.counted) await this.#end(word, charge, charge.used ?? (failed ? 0 : decision.granted));
+      const { counted, granted } = decision;
+      if (counted) await this.end(word, name, granted, charge.used ?? (failed ? 0 : granted));
     }
   }
 
   /**
-   * Does not throw: the body has ended, and its result counts more than its accounting.
-   *
    * @param {Word} key
-   * @param {Charge} charge
+   * @param {string} id
+   * @param {number} granted
    * @param {number} used
+   * @param {number} [patienceMs]
+   * @internal
    */
-  async #end(key, { id, decision: { granted } }, used) {
+  async end(key, id, granted, used, patienceMs) {
     try {
       // Also if nothing changes, because the key remembers the id until then.
-      const { decision, before } = await this.settleOnce(key, id, used);
+      const { decision, before } = await this.settleOnce(key, id, used, patienceMs);
       if (decision !== null || used <= granted || before) return;
       // The key has forgotten the id, because the charge is past. This is sent once: it has no id.
       const excess = [...this.policy.command(key).slice(1), 'FORCE', String(used - granted)];
-      await this.shared.caller.send({ name: `RL.${this.policy.algorithm}`, args: excess, keys: [key] });
+      await this.shared.caller.send({ name: `RL.${this.policy.algorithm}`, args: excess, keys: [key] }, { patienceMs });
     } catch (error) {
       this.shared.log(`redis-rl: ${granted} of ${id} in ${this.name} were not settled to ${used}`, error);
     }
-  }
-}
-
-/** A charge that is settled when its body ends. */
-export class Charge {
-  /** @type {number | undefined} */
-  #used;
-
-  /**
-   * @param {string} id
-   * @param {Decision} decision
-   */
-  constructor(id, decision) {
-    /** The id of the charge. */
-    this.id = id;
-    /** What the server decided about the estimate. */
-    this.decision = decision;
-  }
-
-  /** The units that were really used: a whole number from 0; undefined if they are not known. */
-  get used() {
-    return this.#used;
-  }
-
-  set used(units) {
-    this.#used = units === undefined ? undefined : checkedUsed(units);
   }
 }
 
@@ -685,12 +834,10 @@ export class LeaseLimit extends Limit {
     const ownId = id === undefined;
     const name = ownId ? randomUUID() : checkedId(id);
     signal?.throwIfAborted();
-    let takenAt = performance.now();
+    const sentAt = ownId && !milliseconds ? performance.now() : undefined;
     const decision = await this.queue(word, amount, { cost, waitMs: milliseconds, id: name, ownId, signal });
     if (!decision.allowed) throw new RateLimited(decision);
-    // A lease that was waited for begins with the reply.
-    if (milliseconds) takenAt = performance.now();
-    const held = new Held(this, word, name, decision, takenAt, this.shared.patienceMs, signal);
+    const held = new Held(this, word, name, decision, sentAt, this.shared.patienceMs, signal);
     try {
       const result = await body(held);
       held.signal.throwIfAborted();
@@ -699,13 +846,23 @@ export class LeaseLimit extends Limit {
       throw held.signal.aborted ? held.signal.reason : error;
     } finally {
       held.stop();
-      if (decision.counted) {
-        try {
-          await this.release(key, name);
-        } catch (error) {
-          this.shared.log(`redis-rl: the lease ${name} of ${this.name} was not released, and lapses`, error);
-        }
-      }
+      if (decision.counted) await this.end(word, name);
+    }
+  }
+
+  /**
+   * @param {Word} key
+   * @param {string} id
+   * @param {number} [_granted]
+   * @param {number} [_used]
+   * @param {number} [patienceMs]
+   * @internal
+   */
+  async end(key, id, _granted, _used, patienceMs) {
+    try {
+      await this.releaseWord(key, id, patienceMs);
+    } catch (error) {
+      this.shared.log(`redis-rl: the lease ${id} of ${this.name} was not released, and lapses`, error);
     }
   }
 
@@ -729,101 +886,6 @@ export class LeaseLimit extends Limit {
   async renewWord(key, id, patienceMs) {
     const args = [...this.policy.command(key).slice(1), 'ID', id, 'RENEW'];
     return this.decide(this.shared.caller.send({ name: 'RL.LEASE', args, keys: [key] }, { repeat: true, patienceMs }));
-  }
-}
-
-/** A lease that is held. */
-export class Held {
-  #limit;
-  #key;
-  #lapsesAt;
-  #patienceMs;
-  #aborter = new AbortController();
-  #ended = new AbortController();
-  #cancelRenewal = () => {};
-  #cancelLapse = () => {};
-
-  /**
-   * @param {LeaseLimit} limit
-   * @param {Word} key
-   * @param {string} id
-   * @param {Decision} decision
-   * @param {number} takenAt
-   * @param {number} patienceMs
-   * @param {AbortSignal} [signal]
-   */
-  constructor(limit, key, id, decision, takenAt, patienceMs, signal) {
-    this.#limit = limit;
-    this.#key = key;
-    this.#patienceMs = patienceMs;
-    /** The id of the lease. */
-    this.id = id;
-    /** What the server decided. */
-    this.decision = decision;
-    /**
-     * Aborted when the lease is lost, or when the caller's signal is.
-     *
-     * @type {AbortSignal}
-     */
-    this.signal = this.#aborter.signal;
-    const abort = () => this.#aborter.abort(signal?.reason);
-    signal?.addEventListener('abort', abort, { signal: this.#ended.signal });
-    if (signal?.aborted) abort();
-    this.#lapsesAt = takenAt + limit.policy.period.ms;
-    if (decision.counted) this.#schedule();
-  }
-
-  #schedule() {
-    this.#cancelLapse();
-    this.#cancelLapse = later(this.#lapsesAt - performance.now(), () => this.#lost());
-    this.#cancelRenewal = later(this.#limit.policy.period.ms / 3, () => void this.#beat());
-  }
-
-  async #beat() {
-    // The answer must come before the next renewal begins.
-    const patienceMs = Math.max(1, Math.min(this.#patienceMs, this.#limit.policy.period.ms / 4));
-    try {
-      await this.renew(patienceMs);
-    } catch {
-      // Without an answer, the lease may still be held. The next renewal tries again, until the lease has lapsed.
-      if (!this.signal.aborted && !this.#ended.signal.aborted) {
-        this.#cancelRenewal = later(Math.min(1000, this.#limit.policy.period.ms / 12), () => void this.#beat());
-      }
-    }
-  }
-
-  /**
-   * Renews the lease now. Throws `LeaseLost` if it is lost.
-   *
-   * @param {number} [patienceMs]
-   */
-  async renew(patienceMs) {
-    this.signal.throwIfAborted();
-    if (!this.decision.counted) return this.decision;
-    const sentAt = performance.now();
-    this.#cancelRenewal();
-    const decision = await this.#limit.renewWord(this.#key, this.id, patienceMs);
-    if (this.#ended.signal.aborted) return decision;
-    if (!decision.granted) throw this.#lost();
-    this.#lapsesAt = sentAt + this.#limit.policy.period.ms;
-    this.#cancelRenewal();
-    if (!this.signal.aborted) this.#schedule();
-    return decision;
-  }
-
-  #lost() {
-    const error = new LeaseLost(this.#limit.name, this.id);
-    this.#cancelRenewal();
-    this.#cancelLapse();
-    this.#aborter.abort(error);
-    return error;
-  }
-
-  /** @internal */
-  stop() {
-    this.#ended.abort();
-    this.#cancelRenewal();
-    this.#cancelLapse();
   }
 }
 

@@ -48,7 +48,7 @@ async function losesConnection(limit, node) {
 }
 
 /** Runs `use` with limits of a client that is connected through a proxy. */
-async function throughProxy(connect, options, use) {
+async function throughProxyTo(server, connect, options, use) {
   const proxy = await startProxy(server);
   try {
     const { client, close } = await connect(proxy.path);
@@ -64,256 +64,271 @@ async function throughProxy(connect, options, use) {
   }
 }
 
-const waiting = (count) => eventually(async () => (await info(admin, 'rl_waiting_clients')) === count);
+// Several at a time, each on a server of its own: they mostly wait.
+describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEach(([name, { single, down, sendsLate }]) => {
+  describe(name, { concurrency: 1 }, () => {
+    let server, admin;
+    before(async () => {
+      server = await startServer();
+      admin = new Redis({ path: server.path });
+    });
+    after(async () => {
+      admin?.disconnect();
+      await server?.stop();
+    });
+    const throughProxy = (...args) => throughProxyTo(server, ...args);
+    const waiting = (count) => eventually(async () => (await info(admin, 'rl_waiting_clients')) === count);
 
-for (const [name, { single, down }] of Object.entries(CLIENTS)) {
-  describe(`a lost reply: ${name}`, () => {
-    for (const [what, charged] of [['reply', 1], ['request', 0]]) {
-      test(`a call without an id is sent once: ${what}`, () =>
-        throughProxy(single, { patience: PATIENCE }, async (limits, proxy) => {
-          const limit = limits.limit('api', HOURLY);
-          proxy.lose(what, 'RL.FIXED');
-          await assert.rejects(limit.take('key'), (error) => error instanceof Down && error.cause instanceof Error);
-          assert.equal(proxy.lost.length, 1);
-          // The client connects again. What it would send again comes before this.
-          assert.equal((await limit.peek('key')).remaining, 10 - charged);
-          assert.equal((await limit.take('key')).remaining, 9 - charged);
-          assert.equal(proxy.seen('RL.FIXED'), 2);
-        }));
+    describe(`a lost reply: ${name}`, () => {
+      for (const [what, charged] of [['reply', 1], ['request', 0]]) {
+        test(`a call without an id is sent once: ${what}`, () =>
+          throughProxy(single, { patience: PATIENCE }, async (limits, proxy) => {
+            const limit = limits.limit('api', HOURLY);
+            proxy.lose(what, 'RL.FIXED');
+            await assert.rejects(limit.take('key'), (error) => error instanceof Down && error.cause instanceof Error);
+            assert.equal(proxy.lost.length, 1);
+            // The client connects again. What it would send again comes before this.
+            assert.equal((await limit.peek('key')).remaining, 10 - charged);
+            assert.equal((await limit.take('key')).remaining, 9 - charged);
+            assert.equal(proxy.seen('RL.FIXED'), 2);
+          }));
 
-      test(`a call with an id is repeated, and charged once: ${what}`, () =>
-        throughProxy(single, { patience: PATIENCE }, async (limits, proxy) => {
-          const limit = limits.limit('api', HOURLY);
-          proxy.lose(what, 'RL.FIXED');
-          assert.equal((await limit.take('key', 2, { id: 'job-1' })).remaining, 8);
-          assert.equal((await limit.peek('key')).remaining, 8);
-          assert.ok(proxy.seen('job-1') >= 2);
-          proxy.lose(what, 'RL.FIXED');
-          const result = await limit.withCharge('key', 4, {}, async (charge) => {
+        test(`a call with an id is repeated, and charged once: ${what}`, () =>
+          throughProxy(single, { patience: PATIENCE }, async (limits, proxy) => {
+            const limit = limits.limit('api', HOURLY);
+            proxy.lose(what, 'RL.FIXED');
+            assert.equal((await limit.take('key', 2, { id: 'job-1' })).remaining, 8);
+            assert.equal((await limit.peek('key')).remaining, 8);
+            assert.ok(proxy.seen('job-1') >= 2);
+            proxy.lose(what, 'RL.FIXED');
+            const result = await limit.withCharge('key', 4, {}, async (charge) => {
+              assert.equal((await limit.peek('key')).remaining, 4);
+              charge.used = 1;
+              return 'done';
+            });
+            assert.equal(result, 'done');
+            assert.equal((await limit.peek('key')).remaining, 7);
+          }));
+
+        test(`a settlement is repeated, and the excess is charged once: ${what}`, () =>
+          throughProxy(single, { patience: PATIENCE }, async (limits, proxy) => {
+            const limit = limits.limit('api', HOURLY);
+            await limit.withCharge('key', 4, {}, (charge) => {
+              proxy.lose(what, 'RL.SETTLE');
+              charge.used = 6;
+            });
+            assert.equal(proxy.lost.length, 1);
             assert.equal((await limit.peek('key')).remaining, 4);
-            charge.used = 1;
-            return 'done';
-          });
-          assert.equal(result, 'done');
-          assert.equal((await limit.peek('key')).remaining, 7);
-        }));
+            assert.equal(proxy.seen('FORCE'), 0);
+          }));
+      }
 
-      test(`a settlement is repeated, and the excess is charged once: ${what}`, () =>
+      test('RL.ALL is repeated with an id, and charged once', () =>
         throughProxy(single, { patience: PATIENCE }, async (limits, proxy) => {
-          const limit = limits.limit('api', HOURLY);
-          await limit.withCharge('key', 4, {}, (charge) => {
-            proxy.lose(what, 'RL.SETTLE');
-            charge.used = 6;
-          });
-          assert.equal(proxy.lost.length, 1);
-          assert.equal((await limit.peek('key')).remaining, 4);
-          assert.equal(proxy.seen('FORCE'), 0);
+          const [one, other] = [limits.limit('{t}:one', HOURLY), limits.limit('{t}:other', HOURLY)];
+          proxy.lose('reply', 'RL.ALL');
+          const decision = await limits.all([[one, 'a', 2], [other, 'a', 3]], { id: 'request-1' });
+          assert.deepEqual(decision.decisions.map(({ remaining }) => remaining), [8, 7]);
+          proxy.lose('reply', 'RL.ALL');
+          await assert.rejects(limits.all([[one, 'a', 2], [other, 'a', 3]]), Down);
+          assert.deepEqual([(await one.peek('a')).remaining, (await other.peek('a')).remaining], [6, 4]);
         }));
-    }
 
-    test('RL.ALL is repeated with an id, and charged once', () =>
-      throughProxy(single, { patience: PATIENCE }, async (limits, proxy) => {
-        const [one, other] = [limits.limit('{t}:one', HOURLY), limits.limit('{t}:other', HOURLY)];
-        proxy.lose('reply', 'RL.ALL');
-        const decision = await limits.all([[one, 'a', 2], [other, 'a', 3]], { id: 'request-1' });
-        assert.deepEqual(decision.decisions.map(({ remaining }) => remaining), [8, 7]);
-        proxy.lose('reply', 'RL.ALL');
-        await assert.rejects(limits.all([[one, 'a', 2], [other, 'a', 3]]), Down);
-        assert.deepEqual([(await one.peek('a')).remaining, (await other.peek('a')).remaining], [6, 4]);
-      }));
+      test('a reply that does not come: the call ends when the patience does', () =>
+        throughProxy(single, { patience: 0.3 }, async (limits, proxy) => {
+          proxy.lose('silence', 'RL.FIXED');
+          await assert.rejects(limits.limit('api', HOURLY).take('key'), /no reply within 300 ms/);
+        }));
+    });
 
-    test('a reply that does not come: the call ends when the patience does', () =>
-      throughProxy(single, { patience: 0.3 }, async (limits, proxy) => {
-        proxy.lose('silence', 'RL.FIXED');
-        await assert.rejects(limits.limit('api', HOURLY).take('key'), /no reply within 300 ms/);
-      }));
-  });
-
-  test(`a call that was given up while there was no connection is not sent later: ${name}`, async () => {
-    const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));
-    const { client, close } = await down(join(folder, 'late.sock'));
-    let late, direct;
-    try {
-      const limit = new Limits(client, { patience: 0.2 }).limit('api', HOURLY);
-      await assert.rejects(limit.take('key'), Down);
-      await assert.rejects(limit.withCharge('key', 2, {}, () => assert.fail('it was not charged')), Down);
-      late = await startServer({ at: join(folder, 'late.sock') });
-      direct = new Redis({ path: late.path });
-      const patient = new Limits(client, { patience: PATIENCE }).limit('api', HOURLY);
-      assert.equal((await patient.take('key')).remaining, 9);
-      assert.equal(await used(direct, 'api:key'), 1);
-    } finally {
-      direct?.disconnect();
-      await close();
-      await late?.stop();
-      await rm(folder, { recursive: true });
-    }
-  });
-
-  describe(`a wait: ${name}`, () => {
-    /** Takes all units of a key for an hour. */
-    async function exhausted(limits, key) {
-      const limit = limits.limit('queue', HOURLY);
-      assert.equal((await limit.take(key, 10)).granted, 10);
-      return limit;
-    }
-    // Too short for a wait. A command without a wait takes less, also on a busy machine.
-    const short = (path) => single(path, { commandTimeout: 3000, socketTimeout: 3000, socket: { socketTimeout: 3000 } });
-
-    test('it lasts longer than the time-outs of the client, beside other commands', async () => {
-      const { client, close } = await short(server.path);
+    test(`a call that was given up while there was no connection is ${sendsLate ? '' : 'not '}sent later: ${name}`, async () => {
+      const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));
+      const { client, close } = await down(join(folder, 'late.sock'));
+      let late, direct;
       try {
-        const limits = new Limits(client, { prefix: `${name}:long:`, patience: PATIENCE });
-        const limit = await exhausted(limits, 'key');
-        const waiter = limit.wait('key', '2h');
-        await waiting(1);
-        for (let second = 0; second < 8; second++) {
-          await sleep(500);
-          assert.equal((await limit.peek('other')).remaining, 10, 'the shared connection answers meanwhile');
-        }
-        assert.equal(await info(admin, 'rl_waiting_clients'), 1);
-        await admin.del(limit.keyOf('key'));
-        assert.equal((await waiter).granted, 1);
-        assert.equal(await used(admin, limit.keyOf('key')), 1);
+        const limit = new Limits(client, { patience: 0.2 }).limit('api', HOURLY);
+        await assert.rejects(limit.take('key'), Down);
+        await assert.rejects(limit.withCharge('key', 2, {}, () => assert.fail('it was not charged')), Down);
+        late = await startServer({ at: join(folder, 'late.sock') });
+        direct = new Redis({ path: late.path });
+        const patient = new Limits(client, { patience: PATIENCE }).limit('api', HOURLY);
+        // What was charged with an id was given back, whatever the client does.
+        const charged = sendsLate ? 2 : 1;
+        assert.equal((await patient.take('key')).remaining, 10 - charged);
+        assert.equal(await used(direct, 'api:key'), charged);
       } finally {
+        direct?.disconnect();
         await close();
+        await late?.stop();
+        await rm(folder, { recursive: true });
       }
     });
 
-    test('an abort ends it: it leaves the line and is not charged', async () => {
-      const { client, close } = await single(server.path);
-      try {
-        const limits = new Limits(client, { prefix: `${name}:abort:`, patience: PATIENCE });
-        const limit = await exhausted(limits, 'key');
-        const [abandoned, clients] = [await info(admin, 'rl_waits_abandoned'), await info(admin, 'connected_clients')];
-        const leaver = new AbortController();
-        const left = assert.rejects(limit.wait('key', '2h', 10, { signal: leaver.signal }), { message: 'no longer needed' });
-        await waiting(1);
-        const next = limit.wait('key', '2h');
-        await waiting(2);
-        leaver.abort(new Error('no longer needed'));
-        await left;
-        await waiting(1);
-        assert.equal(await info(admin, 'rl_waits_abandoned'), abandoned + 1);
-        await admin.del(limit.keyOf('key'));
-        assert.equal((await next).granted, 1);
-        await limits.close();
-        assert.deepEqual(await used(admin, limit.keyOf('key')), 1);
-        // The connections of the waits are closed.
-        await eventually(async () => (await info(admin, 'connected_clients')) === clients);
-        await assert.rejects(limit.wait('key', 5, 1, { signal: AbortSignal.abort(new Error('before')) }), { message: 'before' });
-        assert.equal(await used(admin, limit.keyOf('key')), 1);
-      } finally {
-        await close();
+    describe(`a wait: ${name}`, () => {
+      /** Takes all units of a key for an hour. */
+      async function exhausted(limits, key) {
+        const limit = limits.limit('queue', HOURLY);
+        assert.equal((await limit.take(key, 10)).granted, 10);
+        return limit;
       }
-    });
+      // Too short for a wait. A command without a wait takes less, also on a busy machine.
+      const short = (path) => single(path, { commandTimeout: 3000, socketTimeout: 3000, socket: { socketTimeout: 3000 } });
 
-    test('RL.ALL, a charge and a lease wait, too', async () => {
-      const { client, close } = await single(server.path);
-      try {
-        const limits = new Limits(client, { prefix: `${name}:{all}:`, patience: PATIENCE });
-        const limit = await exhausted(limits, 'key');
-        const lease = limits.limit('jobs', new Lease(1, 30));
-        const second = limits.limit('second', HOURLY);
-        const log = [];
-        await lease.withLease('key', {}, async () => {
-          const waiters = [
-            limits.all([[limit, 'key'], [second, 'key', 3]], { wait: '2h' }).then(({ granted }) => log.push(granted)),
-            limit.withCharge('key', 2, { wait: '2h' }, (charge) => log.push(charge.decision.granted)),
-          ];
-          const leaver = new AbortController();
-          const left = assert.rejects(lease.withLease('key', { wait: 60, signal: leaver.signal }, () => assert.fail()), /enough/);
-          await waiting(3);
-          leaver.abort(new Error('enough'));
-          await left;
-          await waiting(2);
-          await admin.del(limit.keyOf('key'));
-          await Promise.all(waiters);
-        });
-        assert.deepEqual(log.sort(), [2, true]);
-        assert.equal(await used(admin, limit.keyOf('key')), 3);
-        await limits.close();
-        assert.equal((await lease.peek('key')).remaining, 1);
-      } finally {
-        await close();
-      }
-    });
-
-    test('an UNBLOCKED error does not end it, and a lost connection only without an id', () =>
-      throughProxy(single, { patience: PATIENCE }, async (limits) => {
-        const limit = await exhausted(limits, 'key');
-        const waits = [limit.wait('key', '2h'), limit.wait('key', '2h', 1, { id: 'kept' })];
-        await waiting(2);
-        const ids = () => blocked(admin);
-        const first = await ids();
-        for (const id of first) await admin.client('UNBLOCK', id, 'ERROR');
-        await eventually(async () => (await ids()).filter((id) => !first.includes(id)).length === 2);
-        const lost = assert.rejects(waits[0], Down);
-        for (const id of await ids()) await admin.client('KILL', 'ID', id);
-        await lost;
-        await waiting(1);
-        await admin.del(limit.keyOf('key'));
-        assert.equal((await waits[1]).granted, 1);
-        assert.equal(await used(admin, limit.keyOf('key')), 1);
-      }));
-  });
-
-  describe(`a lease: ${name}`, () => {
-    test('it is renewed while the body runs, and released at its end', () =>
-      throughProxy(single, { patience: PATIENCE }, async (limits) => {
-        const lease = limits.limit('jobs', new Lease(1, 3));
-        await assert.rejects(lease.withLease('key', {}, async (held) => {
-          const end = Date.now() + 4500;
-          while (Date.now() < end) {
-            assert.equal((await lease.peek('key')).allowed, false);
-            await assert.rejects(lease.withLease('key', {}, () => assert.fail('two hold it')), RateLimited);
-            await sleep(100);
+      test('it lasts longer than the time-outs of the client, beside other commands', async () => {
+        const { client, close } = await short(server.path);
+        try {
+          const limits = new Limits(client, { prefix: `${name}:long:`, patience: PATIENCE });
+          const limit = await exhausted(limits, 'key');
+          const waiter = limit.wait('key', '2h');
+          await waiting(1);
+          for (let second = 0; second < 8; second++) {
+            await sleep(500);
+            assert.equal((await limit.peek('other')).remaining, 10, 'the shared connection answers meanwhile');
           }
-          assert.ok(!held.signal.aborted);
-          throw new Error('of the body');
-        }), { message: 'of the body' });
-        assert.equal((await lease.peek('key')).remaining, 1);
-      }));
+          assert.equal(await info(admin, 'rl_waiting_clients'), 1);
+          await admin.del(limit.keyOf('key'));
+          assert.equal((await waiter).granted, 1);
+          assert.equal(await used(admin, limit.keyOf('key')), 1);
+        } finally {
+          await close();
+        }
+      });
 
-    test('it is lost when its key is deleted', () =>
-      throughProxy(single, { patience: PATIENCE }, async (limits) => {
-        const lease = limits.limit('jobs', new Lease(1, 1.5));
-        await assert.rejects(lease.withLease('key', {}, async (held) => {
-          await admin.del(lease.keyOf('key'));
-          await new Promise((done) => held.signal.addEventListener('abort', done));
-          assert.ok(held.signal.reason instanceof LeaseLost);
-        }), LeaseLost);
-      }));
+      test('an abort ends it: it leaves the line and is not charged', async () => {
+        const { client, close } = await single(server.path);
+        try {
+          const limits = new Limits(client, { prefix: `${name}:abort:`, patience: PATIENCE });
+          const limit = await exhausted(limits, 'key');
+          const [abandoned, clients] = [await info(admin, 'rl_waits_abandoned'), await info(admin, 'connected_clients')];
+          const leaver = new AbortController();
+          const left = assert.rejects(limit.wait('key', '2h', 10, { signal: leaver.signal }), { message: 'no longer needed' });
+          await waiting(1);
+          const next = limit.wait('key', '2h');
+          await waiting(2);
+          leaver.abort(new Error('no longer needed'));
+          await left;
+          await waiting(1);
+          assert.equal(await info(admin, 'rl_waits_abandoned'), abandoned + 1);
+          await admin.del(limit.keyOf('key'));
+          assert.equal((await next).granted, 1);
+          await limits.close();
+          assert.deepEqual(await used(admin, limit.keyOf('key')), 1);
+          // The connections of the waits are closed.
+          await eventually(async () => (await info(admin, 'connected_clients')) === clients);
+          await assert.rejects(limit.wait('key', 5, 1, { signal: AbortSignal.abort(new Error('before')) }), { message: 'before' });
+          assert.equal(await used(admin, limit.keyOf('key')), 1);
+        } finally {
+          await close();
+        }
+      });
 
-    test('it is lost when no renewal is answered for a whole ttl', async () => {
-      const own = await startServer();
-      const { client, close } = await single(own.path);
-      try {
-        const log = [];
-        const limits = new Limits(client, { patience: 0.2, log: (message) => log.push(message) });
-        await assert.rejects(limits.limit('jobs', new Lease(1, 1.5)).withLease('key', {}, async (held) => {
-          await own.kill();
-          await new Promise((done) => held.signal.addEventListener('abort', done));
-        }), LeaseLost);
-        assert.match(log.join(), /was not released, and lapses/);
-      } finally {
-        await close();
-        await own.stop();
-      }
+      test('RL.ALL, a charge and a lease wait, too', async () => {
+        const { client, close } = await single(server.path);
+        try {
+          const limits = new Limits(client, { prefix: `${name}:{all}:`, patience: PATIENCE });
+          const limit = await exhausted(limits, 'key');
+          const lease = limits.limit('jobs', new Lease(1, 30));
+          const second = limits.limit('second', HOURLY);
+          const log = [];
+          await lease.withLease('key', {}, async () => {
+            const waiters = [
+              limits.all([[limit, 'key'], [second, 'key', 3]], { wait: '2h' }).then(({ granted }) => log.push(granted)),
+              limit.withCharge('key', 2, { wait: '2h' }, (charge) => log.push(charge.decision.granted)),
+            ];
+            const leaver = new AbortController();
+            const left = assert.rejects(lease.withLease('key', { wait: 60, signal: leaver.signal }, () => assert.fail()), /enough/);
+            await waiting(3);
+            leaver.abort(new Error('enough'));
+            await left;
+            await waiting(2);
+            await admin.del(limit.keyOf('key'));
+            await Promise.all(waiters);
+          });
+          assert.deepEqual(log.sort(), [2, true]);
+          assert.equal(await used(admin, limit.keyOf('key')), 3);
+          await limits.close();
+          assert.equal((await lease.peek('key')).remaining, 1);
+        } finally {
+          await close();
+        }
+      });
+
+      test('an UNBLOCKED error does not end it, and a lost connection only without an id', () =>
+        throughProxy(single, { patience: PATIENCE }, async (limits) => {
+          const limit = await exhausted(limits, 'key');
+          const waits = [limit.wait('key', '2h'), limit.wait('key', '2h', 1, { id: 'kept' })];
+          await waiting(2);
+          const ids = () => blocked(admin);
+          const first = await ids();
+          for (const id of first) await admin.client('UNBLOCK', id, 'ERROR');
+          await eventually(async () => (await ids()).filter((id) => !first.includes(id)).length === 2);
+          const lost = assert.rejects(waits[0], Down);
+          for (const id of await ids()) await admin.client('KILL', 'ID', id);
+          await lost;
+          await waiting(1);
+          await admin.del(limit.keyOf('key'));
+          assert.equal((await waits[1]).granted, 1);
+          assert.equal(await used(admin, limit.keyOf('key')), 1);
+        }));
     });
 
-    test('the signal of the caller aborts that of the lease, which is released', () =>
-      throughProxy(single, { patience: PATIENCE }, async (limits) => {
-        const lease = limits.limit('jobs', new Lease(1, 30));
-        const stop = new AbortController();
-        await assert.rejects(lease.withLease('key', { signal: stop.signal }, async (held) => {
-          stop.abort(new Error('stop'));
-          assert.ok(held.signal.aborted);
-        }), { message: 'stop' });
-        assert.equal((await lease.peek('key')).remaining, 1);
-      }));
+    describe(`a lease: ${name}`, () => {
+      test('it is renewed while the body runs, and released at its end', () =>
+        throughProxy(single, { patience: PATIENCE }, async (limits) => {
+          const lease = limits.limit('jobs', new Lease(1, 3));
+          await assert.rejects(lease.withLease('key', {}, async (held) => {
+            const end = Date.now() + 4500;
+            while (Date.now() < end) {
+              assert.equal((await lease.peek('key')).allowed, false);
+              await assert.rejects(lease.withLease('key', {}, () => assert.fail('two hold it')), RateLimited);
+              await sleep(100);
+            }
+            assert.ok(!held.signal.aborted);
+            throw new Error('of the body');
+          }), { message: 'of the body' });
+          assert.equal((await lease.peek('key')).remaining, 1);
+        }));
+
+      test('it is lost when its key is deleted', () =>
+        throughProxy(single, { patience: PATIENCE }, async (limits) => {
+          const lease = limits.limit('jobs', new Lease(1, 1.5));
+          await assert.rejects(lease.withLease('key', {}, async (held) => {
+            await admin.del(lease.keyOf('key'));
+            await new Promise((done) => held.signal.addEventListener('abort', done));
+            assert.ok(held.signal.reason instanceof LeaseLost);
+          }), LeaseLost);
+        }));
+
+      test('it is lost when no renewal is answered for a whole ttl', async () => {
+        const own = await startServer();
+        const { client, close } = await single(own.path);
+        try {
+          const log = [];
+          const limits = new Limits(client, { patience: 0.2, log: (message) => log.push(message) });
+          await assert.rejects(limits.limit('jobs', new Lease(1, 1.5)).withLease('key', {}, async (held) => {
+            await own.kill();
+            await new Promise((done) => held.signal.addEventListener('abort', done));
+          }), LeaseLost);
+          assert.match(log.join(), /was not released, and lapses/);
+        } finally {
+          await close();
+          await own.stop();
+        }
+      });
+
+      test('the signal of the caller aborts that of the lease, which is released', () =>
+        throughProxy(single, { patience: PATIENCE }, async (limits) => {
+          const lease = limits.limit('jobs', new Lease(1, 30));
+          const stop = new AbortController();
+          await assert.rejects(lease.withLease('key', { signal: stop.signal }, async (held) => {
+            stop.abort(new Error('stop'));
+            assert.ok(held.signal.aborted);
+          }), { message: 'stop' });
+          assert.equal((await lease.peek('key')).remaining, 1);
+        }));
+    });
   });
-}
+}));
 
 test('when calls go on uncounted, it is logged once a second at most', async () => {
   const log = [];
@@ -415,45 +430,47 @@ describe('in a cluster', () => {
   }
 });
 
-for (const [name, client] of Object.entries(CLIENTS)) {
-  if (!client.sentinel) continue;
-  test(`a failover in the middle: ${name}`, async () => {
-    const set = await startSentinel();
-    let close;
-    try {
-      const { client: redis, close: closes } = await client.sentinel(set);
-      close = closes;
-      const limits = new Limits(redis, { patience: 60 });
-      const limit = limits.limit('api', new Fixed('1000/h'));
-      const [primary, replica] = set.clients;
-      assert.equal((await limit.take('key')).remaining, 999);
-      const once = limits.limit('once', HOURLY);
-      await once.take('key');
-      await losesConnection(once, primary);
-      const full = limits.limit('full', HOURLY);
-      await full.take('key', 10);
-      const waiter = full.wait('key', '2h', 1, { id: 'waiter' });
-      await eventually(async () => (await info(primary, 'rl_waiting_clients')) === 1);
-      // What was granted before is on the replica.
-      await eventually(async () => (await used(replica, 'api:key')) === 1 && (await used(replica, 'full:key')) === 10);
-      await set.failOver();
-      // One after the other, each with an id: they go on when the replica has become the primary.
-      for (let n = 0; n < 5; n++) {
-        const result = await limit.withCharge('key', 3, {}, (charge) => {
-          charge.used = 2;
-          return charge.decision.granted;
-        });
-        assert.equal(result, 3);
+describe('a failover in the middle', { concurrency: 3 }, () => {
+  for (const [name, client] of Object.entries(CLIENTS)) {
+    if (!client.sentinel) continue;
+    test(name, async () => {
+      const set = await startSentinel();
+      let close;
+      try {
+        const { client: redis, close: closes } = await client.sentinel(set);
+        close = closes;
+        const limits = new Limits(redis, { patience: 60 });
+        const limit = limits.limit('api', new Fixed('1000/h'));
+        const [primary, replica] = set.clients;
+        assert.equal((await limit.take('key')).remaining, 999);
+        const once = limits.limit('once', HOURLY);
+        await once.take('key');
+        await losesConnection(once, primary);
+        const full = limits.limit('full', HOURLY);
+        await full.take('key', 10);
+        const waiter = full.wait('key', '2h', 1, { id: 'waiter' });
+        await eventually(async () => (await info(primary, 'rl_waiting_clients')) === 1);
+        // What was granted before is on the replica.
+        await eventually(async () => (await used(replica, 'api:key')) === 1 && (await used(replica, 'full:key')) === 10);
+        await set.failOver();
+        // One after the other, each with an id: they go on when the replica has become the primary.
+        for (let n = 0; n < 5; n++) {
+          const result = await limit.withCharge('key', 3, {}, (charge) => {
+            charge.used = 2;
+            return charge.decision.granted;
+          });
+          assert.equal(result, 3);
+        }
+        assert.equal(await used(replica, 'api:key'), 11);
+        assert.match(await replica.info('replication'), /role:master/);
+        await eventually(async () => (await info(replica, 'rl_waiting_clients')) === 1);
+        await replica.del('full:key');
+        assert.equal((await waiter).granted, 1);
+        assert.equal(await used(replica, 'full:key'), 1);
+      } finally {
+        await close?.();
+        await set.stop();
       }
-      assert.equal(await used(replica, 'api:key'), 11);
-      assert.match(await replica.info('replication'), /role:master/);
-      await eventually(async () => (await info(replica, 'rl_waiting_clients')) === 1);
-      await replica.del('full:key');
-      assert.equal((await waiter).granted, 1);
-      assert.equal(await used(replica, 'full:key'), 1);
-    } finally {
-      await close?.();
-      await set.stop();
-    }
-  });
-}
+    });
+  }
+});

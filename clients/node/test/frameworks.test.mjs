@@ -1,14 +1,13 @@
-// Tests the middleware for Express, the hook for Fastify and the store for express-rate-limit, through HTTP.
+// Tests the middleware for Express and the hook for Fastify, through HTTP.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { after, afterEach, before, describe, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import express from 'express';
-import { rateLimit as expressRateLimit } from 'express-rate-limit';
 import fastify from 'fastify';
 import { Redis } from 'ioredis';
 import { Fixed, Gcra, Limits } from '../src/index.js';
 import { rateLimit } from '../src/express.js';
-import { RedisRlStore } from '../src/express-rate-limit.js';
 import { rateLimit as hook } from '../src/fastify.js';
 import { MAIN } from './clients.mjs';
 import { startServer, used } from './server.mjs';
@@ -24,8 +23,8 @@ after(async () => {
 });
 afterEach(() => admin.flushall());
 
-/** Serves an Express app with this middleware, and returns the responses to `times` requests. */
-async function serve(middleware, times) {
+/** Serves an Express app with this middleware, and returns the responses to `times` requests, one after the other or at once. */
+async function serve(middleware, times, atOnce = false) {
   const app = express();
   app.set('env', 'test');
   for (const one of [middleware].flat()) app.use(one);
@@ -33,8 +32,10 @@ async function serve(middleware, times) {
   const http = app.listen(0, '127.0.0.1');
   await once(http, 'listening');
   try {
+    const ask = () => fetch(`http://127.0.0.1:${http.address().port}/`);
+    if (atOnce) return await Promise.all(Array.from({ length: times }, ask));
     const responses = [];
-    for (let n = 0; n < times; n++) responses.push(await fetch(`http://127.0.0.1:${http.address().port}/`));
+    for (let n = 0; n < times; n++) responses.push(await ask());
     return responses;
   } finally {
     http.closeAllConnections();
@@ -86,6 +87,37 @@ for (const [name, { single, down }] of MAIN) {
       }
     });
 
+    test('Express: an error that key or cost throws goes to the error handler, also when calls go on uncounted', async () => {
+      const log = [];
+      const open = new Limits(client, { onDown: 'open', patience: 20, log: (message) => log.push(message) });
+      const api = open.limit('api', new Gcra('3/h'));
+      const fail = () => {
+        throw Object.assign(new Error('no user'), { status: 401 });
+      };
+      for (const [options, status] of [
+        [{ key: fail }, 401], [{ key: async () => fail() }, 401], [{ key, cost: fail }, 401], [{ key, cost: () => NaN }, 500],
+      ]) {
+        assert.deepEqual(statuses(await serve(rateLimit(api, options), 1)), [status]);
+      }
+      assert.deepEqual(log, []);
+    });
+
+    test('Express: a retry after Retry-After is granted, and a cost above the capacity has none', async () => {
+      const denied = rateLimit(limits.limit('soon', new Gcra('1/900ms')), { key });
+      const [, second] = await serve(denied, 2);
+      assert.deepEqual([second.status, second.headers.get('Retry-After')], [429, '1']);
+      await sleep(1000);
+      assert.deepEqual(statuses(await serve(denied, 1)), [200]);
+      const [never] = await serve(rateLimit(limits.limit('api', new Gcra('3/h')), { key, cost: () => 4 }), 1);
+      assert.deepEqual([never.status, never.headers.get('Retry-After'), never.headers.get('RateLimit')], [429, null, '"api";r=3']);
+    });
+
+    test('Express: many requests at once get no more than the limit', async () => {
+      const responses = await serve(rateLimit(limits.limit('api', new Fixed('20/h')), { key }), 60, true);
+      assert.equal(statuses(responses).filter((status) => status === 200).length, 20);
+      assert.equal(statuses(responses).filter((status) => status === 429).length, 40);
+    });
+
     test('Express: a wallet and a cached limit in the place of the limit', async () => {
       const api = limits.limit('api', new Fixed('3/h'));
       const wallet = limits.wallet(api, { batch: 2 });
@@ -108,20 +140,6 @@ for (const [name, { single, down }] of MAIN) {
       } finally {
         await app.close();
       }
-    });
-
-    test('express-rate-limit: counts, decrements and resets', async () => {
-      const store = new RedisRlStore(limits);
-      const middleware = expressRateLimit({ windowMs: 3_600_000, limit: 2, keyGenerator: key, store });
-      assert.deepEqual(statuses(await serve(middleware, 3)), [200, 200, 429]);
-      assert.equal(await used(admin, 'store:3600000:someone'), 3);
-      assert.equal((await store.get('someone')).totalHits, 3);
-      await store.decrement('someone');
-      assert.equal((await store.get('someone')).totalHits, 2);
-      const { resetTime } = await store.get('someone');
-      assert.ok(resetTime > Date.now() + 3_000_000 && resetTime < Date.now() + 3_700_000);
-      await store.resetKey('someone');
-      assert.equal((await store.get('someone')).totalHits, 0);
     });
   });
 }

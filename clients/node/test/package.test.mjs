@@ -24,11 +24,13 @@ const PRINTED = [
   /^Hello 99550\n$/,
   /^done 2\n$/,
   /^true "second";q=5;w=1, "day";q=1000;w=86400\n$/,
+  /^19988 59\n$/,
   /^1000\nfalse\n$/,
   /^200 "api";r=1;t=30 null\n200 "api";r=0;t=60 null\n429 "api";r=0;t=(\d+) \1\n$/,
   /^200\n429\n200\n429\n$/,
   /^1\n$/,
   /^true 503\ntrue false\n$/,
+  /^95\n$/,
 ];
 
 let folder, server;
@@ -47,7 +49,7 @@ async function project(name, what) {
   await mkdir(path);
   await writeFile(join(path, 'package.json'), JSON.stringify({ name, private: true, type: 'module' }));
   await run('npm', ['install', ...OFFLINE, what], { cwd: path });
-  for (const other of ['ioredis', 'redis', 'express', 'express-rate-limit', 'fastify', '@types']) {
+  for (const other of ['@valkey', 'long', 'protobufjs', 'ioredis', 'redis', 'express', 'express-rate-limit', 'fastify', '@types']) {
     await symlink(join(PACKAGE, 'node_modules', other), join(path, 'node_modules', other));
   }
   return path;

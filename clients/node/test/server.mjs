@@ -1,5 +1,5 @@
 // Servers with the module, each in a private folder, and queries for the tests.
-import { spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, existsSync, openSync } from 'node:fs';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import { Redis } from 'ioredis';
 
 const BUILT = fileURLToPath(new URL('../../../target/release/libredis_rl.so', import.meta.url));
@@ -96,42 +97,106 @@ export async function startTcpServer() {
   });
 }
 
+/** Makes a certificate for this host, and one that has signed it: `ca` is its text, `options` are those of a server. */
+export async function certificate() {
+  const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));
+  const file = (name) => join(folder, name);
+  const openssl = (...words) => promisify(execFile)('openssl', words);
+  const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
+  await openssl('req', '-x509', ...key, '-keyout', file('ca.key'), '-out', file('ca.pem'), '-days', '2', '-subj', '/CN=tests');
+  await openssl('req', ...key, '-keyout', file('key.pem'), '-out', file('request.pem'), '-subj', '/CN=localhost');
+  await writeFile(file('names'), `subjectAltName=IP:${HOST},DNS:localhost\n`);
+  const signed = ['-in', file('request.pem'), '-CA', file('ca.pem'), '-CAkey', file('ca.key'), '-CAcreateserial'];
+  await openssl('x509', '-req', ...signed, '-extfile', file('names'), '-out', file('certificate.pem'), '-days', '2');
+  return {
+    ca: await readFile(file('ca.pem'), 'utf8'),
+    options: [
+      '--tls-cert-file', file('certificate.pem'), '--tls-key-file', file('key.pem'), '--tls-ca-cert-file', file('ca.pem'),
+      '--tls-auth-clients', 'no',
+    ],
+    stop: () => rm(folder, { recursive: true }),
+  };
+}
+
+/** Starts a server that speaks only TLS. */
+export async function startTlsServer({ ca, options }) {
+  const [port] = await freePorts(1);
+  return start(() => ['--port', '0', '--tls-port', port, '--bind', HOST, ...options], () => ({ host: HOST, port, tls: { ca } }));
+}
+
 /** The slots of each of three primaries. */
 const SHARES = [[0, 5460], [5461, 10922], [10923, 16383]];
 
-/** Starts a cluster of three primaries: `nodes` for a cluster client, and `each`, a client of each node. */
-export async function startCluster() {
-  const ports = await freePorts(2 * SHARES.length);
-  const nodes = ports.slice(0, SHARES.length).map((port) => ({ host: HOST, port }));
-  const buses = ports.slice(SHARES.length);
+/**
+ * Starts a cluster of three primaries: `nodes` for a cluster client, and `each`, a client of each primary. With `replicas`, each
+ * primary has a replica, and `replicas` are their clients in the same order. `tls` is a certificate.
+ */
+export async function startCluster({ tls, replicas = false } = {}) {
+  const count = replicas ? 2 * SHARES.length : SHARES.length;
+  const ports = await freePorts(2 * count);
+  const secure = tls && { tls: { ca: tls.ca } };
+  const all = ports.slice(0, count).map((port) => ({ host: HOST, port, ...secure }));
+  const nodes = all.slice(0, SHARES.length).map(({ host, port }) => ({ host, port }));
+  const buses = ports.slice(count);
+  const clients = [];
   const servers = [];
   const each = [];
   const cluster = {
     nodes,
     each,
+    replicas: [],
+    /** Ends the primary that has a key, and lets its replica take over. Returns the client of the replica. */
+    async failOver(key) {
+      const at = each.indexOf(await cluster.nodeOf(key));
+      await servers[at].kill();
+      await cluster.replicas[at].call('CLUSTER', 'FAILOVER', 'TAKEOVER');
+      await eventually(async () => /role:master/.test(await cluster.replicas[at].info('replication')));
+      return cluster.replicas[at];
+    },
+    /** The client of the primary that has a key at first. */
+    async nodeOf(key) {
+      const slot = await each[0].cluster('KEYSLOT', key);
+      return each[SHARES.findIndex(([, last]) => slot <= last)];
+    },
     /** The number of calls that the nodes have redirected. */
     async moved() {
       const errors = await Promise.all(each.map((node) => node.info('errorstats')));
       return errors.reduce((sum, text) => sum + Number(text.match(/errorstat_MOVED:count=(\d+)/)?.[1] ?? 0), 0);
     },
     async stop() {
-      for (const node of each) node.disconnect();
+      for (const node of clients) node.disconnect();
       await Promise.all(servers.map((server) => server.stop()));
     },
   };
   try {
-    for (const [index, node] of nodes.entries()) {
-      const options = ['--port', node.port, '--bind', HOST, '--cluster-enabled', 'yes', '--cluster-port', buses[index]];
-      servers.push(await start(() => options, () => node));
-      each.push(new Redis(node));
-    }
-    for (const [index, node] of each.entries()) {
-      await node.call('CLUSTER', 'ADDSLOTSRANGE', ...SHARES[index]);
+    const kind = ['--bind', HOST, '--cluster-enabled', 'yes', '--repl-diskless-sync-delay', '0', '--repl-ping-replica-period', '1'];
+    if (tls) kind.push('--port', '0', '--tls-cluster', 'yes', '--tls-replication', 'yes', ...tls.options);
+    // All at once. One that fails must not leave others behind.
+    const started = await Promise.allSettled(all.map((node, index) => {
+      const options = [...kind, tls ? '--tls-port' : '--port', node.port, '--cluster-port', buses[index]];
+      return start(() => options, () => node);
+    }));
+    for (const { value } of started) if (value) servers.push(value);
+    for (const { reason } of started) if (reason) throw reason;
+    clients.push(...all.map((node) => new Redis(node).on('error', () => {})));
+    each.push(...clients.slice(0, SHARES.length));
+    cluster.replicas = clients.slice(SHARES.length);
+    for (const [index, node] of clients.entries()) {
+      if (index < SHARES.length) await node.call('CLUSTER', 'ADDSLOTSRANGE', ...SHARES[index]);
       await node.call('CLUSTER', 'MEET', HOST, nodes[0].port, buses[0]);
     }
     // Waits until each node knows all slots: a client that asked it earlier would miss some.
     const ready = (info) => /cluster_state:ok/.test(info) && /cluster_slots_ok:16384/.test(info);
-    await eventually(async () => (await Promise.all(each.map((node) => node.cluster('INFO')))).every(ready));
+    await eventually(async () => (await Promise.all(clients.map((node) => node.cluster('INFO')))).every(ready));
+    for (const [index, node] of cluster.replicas.entries()) {
+      await node.call('CLUSTER', 'REPLICATE', await each[index].cluster('MYID'));
+    }
+    await eventually(async () => {
+      return (await Promise.all(cluster.replicas.map((node) => node.info('replication')))).every((info) => /master_link_status:up/.test(info));
+    });
+    // Each node tells clients of a replica only when it has heard that it has received something.
+    const shown = (slots) => slots.every(([, , ...nodes]) => nodes.length === (replicas ? 2 : 1));
+    await eventually(async () => (await Promise.all(clients.map((node) => node.cluster('SLOTS')))).every(shown));
     return cluster;
   } catch (error) {
     await cluster.stop();

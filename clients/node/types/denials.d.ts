@@ -9,10 +9,11 @@
  */
 export class Denials {
     /**
-     * @param {Adapter} adapter
+     * @param {Track} track
+     * @param {NodeName} nodeName
      * @param {number} patienceMs
      */
-    constructor(adapter: Adapter, patienceMs: number);
+    constructor(track: Track, nodeName: NodeName, patienceMs: number);
     /**
      * The denial that a call would get; undefined if the server has to be asked.
      *
@@ -67,8 +68,9 @@ export class CachedLimit {
     }): Promise<Decision>;
     #private;
 }
-export type Adapter = import("./adapters/adapter.js").Adapter;
 export type Call = import("./adapters/adapter.js").Call;
+export type NodeName = import("./adapters/adapter.js").NodeName;
+export type Track = import("./adapters/adapter.js").Track;
 export type Tracker = import("./adapters/adapter.js").Tracker;
 export type Key = import("./limits.js").Key;
 export type RateLimit = import("./limits.js").RateLimit;

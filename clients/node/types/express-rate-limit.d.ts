@@ -1,19 +1,23 @@
 /**
  * A store for express-rate-limit: a fixed window, one call for each request. The key on the server is the prefix of the
  * `Limits`, the name, a colon and the key of express-rate-limit. The default name is `store:` and the window in milliseconds;
- * two limits with the same window need two names. If the server gives no decision, express-rate-limit passes the error to
- * `next`, or lets the request through with `passOnStoreError: true`; use `Limits` with `onDown: 'closed'`, the default.
+ * two limits with the same window need two names. With `resetExpiryOnChange`, each request begins the window anew. If the
+ * server gives no decision, express-rate-limit passes the error to `next`, or lets the request through with
+ * `passOnStoreError: true`; use `Limits` with `onDown: 'closed'`, the default.
  */
 export class RedisRlStore {
     /**
      * @param {Limits} limits
-     * @param {{ name?: string }} [options]
+     * @param {{ name?: string, resetExpiryOnChange?: boolean }} [options]
      */
-    constructor(limits: Limits, { name }?: {
+    constructor(limits: Limits, { name, resetExpiryOnChange }?: {
         name?: string;
+        resetExpiryOnChange?: boolean;
     });
     /** express-rate-limit reads this, to detect requests that are counted twice. */
     prefix: string;
+    /** All processes count together. */
+    localKeys: boolean;
     /** @param {{ windowMs: number }} options */
     init({ windowMs }: {
         windowMs: number;
@@ -32,6 +36,8 @@ export class RedisRlStore {
     }>;
     /** @param {string} key */
     resetKey(key: string): Promise<void>;
+    /** Deletes the counts of all keys of this store, on all nodes. It searches all keys of the server by `SCAN`. */
+    resetAll(): Promise<void>;
     #private;
 }
 export type Limits = import("./limits.js").Limits;

@@ -44,7 +44,7 @@ export class Shared {
 /** Limits on one server, one cluster or behind one Sentinel. */
 export class Limits {
     /**
-     * @param {Client} client a client of ioredis or node-redis; it may be shared with the rest of the program
+     * @param {Client} client a client of ioredis, node-redis or valkey-glide; it may be shared with the rest of the program
      * @param {LimitsOptions} [options]
      */
     constructor(client: Client, options?: LimitsOptions);
@@ -70,6 +70,33 @@ export class Limits {
         id?: string;
         signal?: AbortSignal;
     }): Promise<AllDecision>;
+    /**
+     * Admits a call that several limits decide about: charges all of them or none, runs `body`, and settles them. A rule of a
+     * rate without a cost is charged the estimate, and settled to `call.used`. A rule with a cost is a fixed price. A lease is
+     * renewed at each third of its ttl, and released at the end.
+     *
+     * | `body` | rules without a cost | rules with a cost |
+     * |---|---|---|
+     * | sets `used`, and returns or throws | what was used | the cost |
+     * | returns without `used` | the estimate | the cost |
+     * | throws without `used` | nothing | nothing |
+     *
+     * If a lease is lost, or the signal is aborted, `call.signal` is aborted: pass it on to what the body calls. Then
+     * `withAdmission` throws `LeaseLost`, or the signal's reason, also if the body returns normally. The rules are settled in
+     * reverse order: list leases first, so that they are released last.
+     *
+     * @template T
+     * @param {readonly (readonly [limit: Limit, key: Key, cost?: number])[]} rules
+     * @param {{ estimate?: number, wait?: Time, id?: string, signal?: AbortSignal }} options
+     * @param {(call: Admission) => T | Promise<T>} body
+     * @returns {Promise<T>}
+     */
+    withAdmission<T>(rules: readonly (readonly [limit: Limit, key: Key, cost?: number])[], { estimate, wait, id, signal }: {
+        estimate?: number;
+        wait?: Time;
+        id?: string;
+        signal?: AbortSignal;
+    }, body: (call: Admission) => T | Promise<T>): Promise<T>;
     /**
      * The limit with a memory for denials: after a denial, the server is not asked again before the wait is over, unless the
      * key changes. It opens two connections to each node, for client tracking.
@@ -150,6 +177,26 @@ export class Limit {
      */
     release(key: Key, id: string): Promise<Decision | null>;
     /**
+     * @param {Word} key
+     * @param {string} id
+     * @param {number} [patienceMs]
+     * @returns {Promise<Decision | null>}
+     * @internal
+     */
+    releaseWord(key: Word, id: string, patienceMs?: number): Promise<Decision | null>;
+    /**
+     * Ends what was charged with an id. Does not throw: the body has ended, and its result counts more than its accounting.
+     *
+     * @param {Word} _key
+     * @param {string} _id
+     * @param {number} _granted
+     * @param {number} _used
+     * @param {number} [_patienceMs]
+     * @returns {Promise<void>}
+     * @internal
+     */
+    end(_key: Word, _id: string, _granted: number, _used: number, _patienceMs?: number): Promise<void>;
+    /**
      * @param {Promise<Answer>} answer
      * @protected
      */
@@ -216,6 +263,27 @@ export class RateLimit extends Limit {
      */
     refund(key: Key, units: number): Promise<Decision>;
     /**
+     * Takes a unit, and begins the window anew, with all that was counted in it; for `Fixed`.
+     *
+     * @param {Key} key
+     * @returns {Promise<Decision>}
+     * @internal
+     */
+    takeInNewWindow(key: Key): Promise<Decision>;
+    /**
+     * Deletes a key of this limit.
+     *
+     * @param {Key} key
+     * @internal
+     */
+    forget(key: Key): Promise<void>;
+    /**
+     * Deletes all keys of this limit, on all nodes.
+     *
+     * @internal
+     */
+    forgetAll(): Promise<void>;
+    /**
      * Takes units from a window that ends at this time; only for `Fixed`.
      *
      * @param {Key} key
@@ -266,9 +334,10 @@ export class RateLimit extends Limit {
      * @param {Word} key
      * @param {string} id
      * @param {number} units
+     * @param {number} [patienceMs]
      * @internal
      */
-    settleOnce(key: Word, id: string, units: number): Promise<{
+    settleOnce(key: Word, id: string, units: number, patienceMs?: number): Promise<{
         before: boolean;
         decision: Decision | null;
     }>;
@@ -307,22 +376,6 @@ export class RateLimit extends Limit {
     }, body: (charge: Charge) => T | Promise<T>): Promise<T>;
     #private;
 }
-/** A charge that is settled when its body ends. */
-export class Charge {
-    /**
-     * @param {string} id
-     * @param {Decision} decision
-     */
-    constructor(id: string, decision: Decision);
-    /** The id of the charge. */
-    id: string;
-    /** What the server decided about the estimate. */
-    decision: Decision;
-    set used(units: number | undefined);
-    /** The units that were really used: a whole number from 0; undefined if they are not known. */
-    get used(): number | undefined;
-    #private;
-}
 /** A limit on what is held at a time. */
 export class LeaseLimit extends Limit {
     /**
@@ -343,6 +396,15 @@ export class LeaseLimit extends Limit {
         signal?: AbortSignal;
     }, body: (lease: Held) => T | Promise<T>): Promise<T>;
     /**
+     * @param {Word} key
+     * @param {string} id
+     * @param {number} [_granted]
+     * @param {number} [_used]
+     * @param {number} [patienceMs]
+     * @internal
+     */
+    end(key: Word, id: string, _granted?: number, _used?: number, patienceMs?: number): Promise<void>;
+    /**
      * Renews a lease. Denied for ever (`wait` is null) if the id holds none.
      *
      * @param {Key} key
@@ -357,38 +419,6 @@ export class LeaseLimit extends Limit {
      * @internal
      */
     renewWord(key: Word, id: string, patienceMs?: number): Promise<Decision>;
-}
-/** A lease that is held. */
-export class Held {
-    /**
-     * @param {LeaseLimit} limit
-     * @param {Word} key
-     * @param {string} id
-     * @param {Decision} decision
-     * @param {number} takenAt
-     * @param {number} patienceMs
-     * @param {AbortSignal} [signal]
-     */
-    constructor(limit: LeaseLimit, key: Word, id: string, decision: Decision, takenAt: number, patienceMs: number, signal?: AbortSignal);
-    /** The id of the lease. */
-    id: string;
-    /** What the server decided. */
-    decision: Decision;
-    /**
-     * Aborted when the lease is lost, or when the caller's signal is.
-     *
-     * @type {AbortSignal}
-     */
-    signal: AbortSignal;
-    /**
-     * Renews the lease now. Throws `LeaseLost` if it is lost.
-     *
-     * @param {number} [patienceMs]
-     */
-    renew(patienceMs?: number): Promise<Decision>;
-    /** @internal */
-    stop(): void;
-    #private;
 }
 export type Call = import("./adapters/adapter.js").Call;
 export type Adapter = import("./adapters/adapter.js").Adapter;
@@ -431,6 +461,9 @@ import { Caller } from './caller.js';
 import { Policy } from './policies.js';
 import { Lease } from './policies.js';
 import { AllDecision } from './decision.js';
+import { Admission } from './charges.js';
 import { CachedLimit } from './denials.js';
 import { Wallet } from './wallet.js';
 import { Decision } from './decision.js';
+import { Charge } from './charges.js';
+import { Held } from './charges.js';

@@ -1,19 +1,12 @@
-// Tests the recipes, and what docs/clients.md says about clients, in a real cluster of three nodes.
+// Tests what docs/clients.md says about clients in a real cluster of three nodes.
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, beforeEach, test } from 'node:test';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { createCluster } from '@redis/client';
-import express from 'express';
-import { rateLimit as expressRateLimit } from 'express-rate-limit';
 import { Cluster, Command } from 'ioredis';
-import { withBudget } from '../budget.mjs';
-import { rateLimit } from '../rate-limit.mjs';
-import { RedisRlStore } from '../store.mjs';
-import { waitInLine } from '../wait.mjs';
-import { eventually, startCluster } from './server.mjs';
+import { createCluster } from 'redis';
+import { eventually, startCluster } from '../../../clients/node/test/server.mjs';
 
 const RECIPES = fileURLToPath(new URL('..', import.meta.url));
 const PIPELINING = [false, true];
@@ -44,120 +37,6 @@ async function ioredis(options, use) {
   }
 }
 
-/** Serves this middleware, sends `times` requests for each key, all at once, and returns the count of each status. */
-async function served(middleware, times) {
-  const app = express();
-  app.set('env', 'test');
-  app.use(middleware);
-  app.get('/', (request, response) => response.send('hello'));
-  const http = app.listen(0, '127.0.0.1');
-  await once(http, 'listening');
-  try {
-    const url = `http://127.0.0.1:${http.address().port}/`;
-    const asked = Array.from({ length: times }, () => KEYS.map((key) => fetch(url, { headers: { 'X-User': key } }))).flat();
-    const statuses = (await Promise.all(asked)).map(({ status }) => status);
-    return Object.fromEntries([...new Set(statuses)].sort().map((one) => [one, statuses.filter((s) => s === one).length]));
-  } finally {
-    http.closeAllConnections();
-    http.close();
-  }
-}
-
-const byUser = (request) => request.get('X-User');
-
-async function onEveryNode() {
-  for (const node of cluster.each) assert.ok((await node.dbsize()) > KEYS.length / 6, 'the keys are on all nodes');
-}
-
-for (const enableAutoPipelining of PIPELINING) {
-  const mode = enableAutoPipelining ? 'with auto pipelining' : 'without auto pipelining';
-
-  test(`rate-limit.mjs calls the node that has the key, ${mode}`, async () => {
-    const moved = await ioredis({ enableAutoPipelining }, async (redis) => {
-      const limit = rateLimit(redis, { algorithm: 'GCRA', limit: 2, period: 3600, key: byUser });
-      assert.deepEqual(await served(limit, 3), { 200: 2 * KEYS.length, 429: KEYS.length });
-      await onEveryNode();
-    });
-    assert.equal(moved, 0);
-  });
-
-  test(`store.mjs calls the node that has the key, ${mode}`, async () => {
-    const moved = await ioredis({ enableAutoPipelining }, async (redis) => {
-      const store = new RedisRlStore(redis);
-      const limit = expressRateLimit({ windowMs: 3_600_000, limit: 2, keyGenerator: byUser, store });
-      assert.deepEqual(await served(limit, 3), { 200: 2 * KEYS.length, 429: KEYS.length });
-      await onEveryNode();
-      for (const key of KEYS) {
-        assert.equal((await store.get(key)).totalHits, 3);
-        await store.decrement(key);
-        assert.equal((await store.get(key)).totalHits, 2);
-        await store.resetKey(key);
-      }
-    });
-    assert.equal(moved, 0);
-  });
-
-  test(`wait.mjs waits at the node that has the key, ${mode}`, async () => {
-    const moved = await ioredis({ enableAutoPipelining, redisOptions: { commandTimeout: 1000 } }, async (redis) => {
-      const limit = { algorithm: 'FIXED', limit: 1, period: 2.5 };
-      const keys = KEYS.slice(0, 12);
-      const take = (key) => waitInLine(redis, limit, { key, wait: 30 });
-      for (const { granted } of await Promise.all(keys.map(take))) assert.equal(granted, 1);
-      const waiters = keys.map(take);
-      const blocked = async (node) => Number((await node.info('clients')).match(/blocked_clients:(\d+)/)[1]);
-      const all = async () => (await Promise.all(cluster.each.map(blocked))).reduce((one, other) => one + other);
-      await eventually(async () => (await all()) === keys.length);
-      // The shared connections still serve other commands.
-      await Promise.all(KEYS.map((key) => redis.get(`other:${key}`)));
-      for (const { granted } of await Promise.all(waiters)) assert.equal(granted, 1);
-      assert.equal(await all(), 0);
-    });
-    assert.equal(moved, 0);
-  });
-
-  test(`budget.mjs charges and settles on the nodes that have the keys, ${mode}`, async () => {
-    const moved = await ioredis({ enableAutoPipelining }, async (redis) => {
-      await Promise.all(KEYS.map(async (key) => {
-        const limits = [
-          { key: `requests:${key}`, algorithm: 'FIXED', limit: 10, period: 3600, cost: 1 },
-          { key, algorithm: 'FIXED', limit: 1000, period: 3600 },
-        ];
-        const call = async (charge) => (charge.used = 100);
-        const calls = Array.from({ length: 3 }, () => withBudget(redis, limits, { estimate: 600, wait: 7200 }, call));
-        assert.deepEqual(await Promise.all(calls), [100, 100, 100]);
-        for (const [name, used] of [[key, 300], [`requests:${key}`, 3]]) {
-          const facts = await redis.sendCommand(new Keyed('RL.INSPECT', [name], { replyEncoding: 'utf8' }));
-          assert.equal(facts[facts.indexOf('used') + 1], used);
-        }
-      }));
-      await onEveryNode();
-    });
-    assert.equal(moved, 0);
-  });
-}
-
-test('a wait continues on the node that its slot has moved to', async () => {
-  await ioredis({}, async (redis) => {
-    const limit = { algorithm: 'FIXED', limit: 1, period: 3600 };
-    const key = 'user:moves';
-    await waitInLine(redis, limit, { key, wait: 30 });
-    const waiter = waitInLine(redis, limit, { key, wait: 7200 });
-    const slot = await redis.cluster('KEYSLOT', key);
-    const from = cluster.nodes.findIndex(({ port }) => redis.slots[slot][0].endsWith(`:${port}`));
-    const to = (from + 1) % cluster.nodes.length;
-    const info = (node) => node.info('clients');
-    await eventually(async () => /blocked_clients:1/.test(await info(cluster.each[from])));
-    const ids = await Promise.all(cluster.each.map((node) => node.cluster('MYID')));
-    await cluster.each[to].cluster('SETSLOT', slot, 'IMPORTING', ids[from]);
-    await cluster.each[from].cluster('SETSLOT', slot, 'MIGRATING', ids[to]);
-    await cluster.each[from].migrate('127.0.0.1', cluster.nodes[to].port, key, 0, 5000);
-    for (const node of [to, from, 3 - to - from]) await cluster.each[node].cluster('SETSLOT', slot, 'NODE', ids[to]);
-    await eventually(async () => /blocked_clients:1/.test(await info(cluster.each[to])));
-    await redis.del(key);
-    assert.equal((await waiter).granted, 1);
-  });
-});
-
 test('the programs of docs/clients.md', async () => {
   const page = await readFile(join(RECIPES, '../../docs/clients.md'), 'utf8');
   const programs = [...page.matchAll(/```js\n(.*?)```/gs)].map(([, program]) => program);
@@ -166,7 +45,7 @@ test('the programs of docs/clients.md', async () => {
   const folder = await mkdtemp(join(RECIPES, 'node_modules/.clients-'));
   try {
     for (const [index, program] of programs.entries()) {
-      const there = program.replaceAll('6379', cluster.nodes[0].port).replace("'redis'", "'@redis/client'");
+      const there = program.replaceAll('6379', cluster.nodes[0].port);
       const file = join(folder, `${index}.mjs`);
       await writeFile(file, `${there}\nexport { redis, reply };\n`);
       const { redis, reply } = await import(pathToFileURL(file));
@@ -179,7 +58,6 @@ test('the programs of docs/clients.md', async () => {
   }
 });
 
-// What the recipes avoid, and why.
 test('two nodes of three redirect a command in which ioredis finds no key', async () => {
   const call = (redis) => Promise.allSettled(KEYS.map((key) => redis.call('RL.GCRA', key, 10, 60)));
   const moved = await ioredis({}, async (redis) => {

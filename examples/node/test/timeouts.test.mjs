@@ -2,10 +2,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { createClient } from '@redis/client';
+import { createClient } from 'redis';
 import { Redis } from 'ioredis';
-import { waitInLine } from '../wait.mjs';
-import { eventually, startServer } from './server.mjs';
+import { eventually, startServer } from '../../../clients/node/test/server.mjs';
 
 let server;
 let admin;
@@ -186,98 +185,5 @@ describe('clients that wait', { concurrency: true }, () => {
       } finally {
         own.destroy();
       }
-    }));
-});
-
-describe('wait.mjs', { concurrency: true }, () => {
-  // Too short for a wait.
-  const hurried = { commandTimeout: HURRY_MS, autoResendUnfulfilledCommands: false };
-  const limit = { algorithm: 'FIXED', limit: 10, period: 3600 };
-  const wait = 7200;
-  const exhaustBy = (redis, key) => waitInLine(redis, limit, { key, cost: 10, wait });
-
-  test('waits on a separate connection, and is charged once', () =>
-    ioredis('own', hurried, async (redis) => {
-      const free = await exhaustBy(redis, 'own');
-      assert.deepEqual([free.granted, free.limit, free.remaining, free.waitMs], [10, 10, 0, 0]);
-      const waiter = waitInLine(redis, limit, { key: 'own', wait });
-      await has('own', 1);
-      assert.equal(await redis.ping(), 'PONG', 'the shared connection answers meanwhile');
-      await sleep(1.5 * HURRY_MS);
-      await letIn('own');
-      assert.equal((await waiter).granted, 1);
-      assert.equal(await used('own'), 1);
-      // The connection is closed afterwards.
-      await eventually(async () => (await admin.client('LIST')).split(' name=own ').length === 2);
-    }));
-
-  test('is denied when the time is over, or at once if it could not be granted in time', () =>
-    ioredis('denied', hurried, async (redis) => {
-      await exhaustBy(redis, 'denied');
-      const denied = await waitInLine(redis, limit, { key: 'denied', wait: 30 });
-      assert.equal(denied.granted, 0);
-      assert.ok(denied.waitMs > 3_000_000);
-      assert.equal((await waitInLine(redis, limit, { key: 'denied', cost: 11, wait })).waitMs, -1);
-      // The reply is the same as when the time is over.
-      const waiter = waitInLine(redis, limit, { key: 'denied', wait });
-      await has('denied', 1);
-      await admin.client('UNBLOCK', (await inLine('denied'))[0]);
-      assert.equal((await waiter).granted, 0);
-    }));
-
-  test('an aborted call leaves the queue, and the next one moves up', () =>
-    ioredis('abort', hurried, async (redis) => {
-      await exhaustBy(redis, 'abort');
-      const leaver = new AbortController();
-      const leaves = waitInLine(redis, limit, { key: 'abort', cost: 10, wait, signal: leaver.signal });
-      const left = assert.rejects(leaves, { message: 'no longer needed' });
-      await has('abort', 1);
-      const waiter = waitInLine(redis, limit, { key: 'abort', wait });
-      await has('abort', 2);
-      leaver.abort(new Error('no longer needed'));
-      await left;
-      await has('abort', 1);
-      await letIn('abort');
-      assert.equal((await waiter).granted, 1);
-      assert.equal(await used('abort'), 1);
-    }));
-
-  test('a wait that a failover ends is called again', () =>
-    ioredis('failover', hurried, async (redis) => {
-      await exhaustBy(redis, 'failover');
-      const waiter = waitInLine(redis, limit, { key: 'failover', wait });
-      await has('failover', 1);
-      const [id] = await inLine('failover');
-      // The reply is the same as on a failover.
-      await admin.client('UNBLOCK', id, 'ERROR');
-      await eventually(async () => ![undefined, id].includes((await inLine('failover'))[0]));
-      await letIn('failover');
-      assert.equal((await waiter).granted, 1);
-      assert.equal(await used('failover'), 1);
-    }));
-
-  test('when the server stops, the wait ends with an error', async () => {
-    const other = await startServer();
-    const redis = new Redis({ path: other.path, ...hurried });
-    redis.on('error', () => {});
-    try {
-      await exhaustBy(redis, 'key');
-      const lost = assert.rejects(waitInLine(redis, limit, { key: 'key', wait }), /closed|ended/i);
-      await eventually(async () => /^blocked_clients:1/m.test(await redis.info('clients')));
-      await other.kill();
-      await lost;
-    } finally {
-      redis.disconnect();
-      await other.stop();
-    }
-  });
-
-  test('a wrong argument is an error', () =>
-    ioredis('wrong', hurried, async (redis) => {
-      await exhaustBy(redis, 'wrong');
-      for (const wait of [undefined, 0, NaN, 86_401]) {
-        await assert.rejects(waitInLine(redis, limit, { key: 'wrong', wait }), RangeError);
-      }
-      await assert.rejects(waitInLine(redis, { ...limit, period: 'soon' }, { key: 'wrong', wait: 1 }), /period/);
     }));
 });

@@ -1,3 +1,5 @@
+import { NoReply } from '../errors.js';
+
 /** @typedef {import('../policies.js').Word} Word */
 
 /**
@@ -20,9 +22,17 @@
  * @property {(call: Call, waitMs: number, patienceMs: number, joined: () => void, signal?: AbortSignal) => Promise<unknown>}
  *     wait on a connection of its own to the node of the key, for a reply that may take `waitMs`. `joined` is called when the
  *     call is sent. When it ends, the connection is closed.
- * @property {(call: Call) => string} nodeName the node that has the key, as far as the client knows
- * @property {(call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>} track opens two connections to
- *     this node: one for calls whose keys are tracked, and one on which the server says that such a key has changed
+ * @property {NodeName} nodeName the node that has the key, as far as the client knows
+ * @property {Track} [track] opens two connections to this node: one for calls whose keys are tracked, and one on which the
+ *     server says that such a key has changed; missing if the client does not report this
+ */
+
+/**
+ * @typedef {(call: Call) => string} NodeName
+ */
+
+/**
+ * @typedef {(call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>} Track
  */
 
 /**
@@ -54,6 +64,35 @@ export function later(ms, action) {
 }
 
 /**
+ * Ends an action after this time, or when the signal is aborted.
+ *
+ * @template T
+ * @param {number} ms
+ * @param {AbortSignal | undefined} signal
+ * @param {() => Promise<T>} action
+ * @returns {Promise<T>}
+ */
+export async function limited(ms, signal, action) {
+  signal?.throwIfAborted();
+  let end = () => {};
+  /** @type {Promise<never>} */
+  const ended = new Promise((_, reject) => {
+    const cancel = later(ms, () => reject(new NoReply(`no reply within ${Math.ceil(ms)} ms`)));
+    const abort = () => reject(signal?.reason);
+    signal?.addEventListener('abort', abort);
+    end = () => {
+      cancel();
+      signal?.removeEventListener('abort', abort);
+    };
+  });
+  try {
+    return await Promise.race([action(), ended]);
+  } finally {
+    end();
+  }
+}
+
+/**
  * The hash slot of a key: CRC16 of its hash tag, or of the whole key.
  *
  * @param {Word} key
@@ -69,6 +108,23 @@ export function slotOf(key) {
     for (let bit = 0; bit < 8; bit++) crc = crc & 0x8000 ? ((crc << 1) ^ 0x1021) & 0xffff : (crc << 1) & 0xffff;
   }
   return crc % 16384;
+}
+
+/** @type {Map<number, string>} */
+const texts = new Map();
+
+/**
+ * A text that hashes to this slot.
+ *
+ * @param {number} slot
+ */
+export function textIn(slot) {
+  let text = texts.get(slot);
+  if (text === undefined) {
+    for (let n = 0; slotOf((text = String(n))) !== slot; n++);
+    texts.set(slot, text);
+  }
+  return text;
 }
 
 /**

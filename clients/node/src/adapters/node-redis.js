@@ -1,5 +1,7 @@
+import { performance } from 'node:perf_hooks';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { NoReply } from '../errors.js';
-import { later, MARGIN_MS, runId, slotOf } from './adapter.js';
+import { limited, MARGIN_MS, runId, slotOf } from './adapter.js';
 
 /** @typedef {import('./adapter.js').Adapter} Adapter */
 /** @typedef {import('./adapter.js').Call} Call */
@@ -15,7 +17,8 @@ export function nodeRedisAdapter(client) {
   const send = typeof client.nodeClient === 'function' ? clusterSend : isSentinel(client) ? sentinelSend : clientSend;
   return {
     async send(call, patienceMs, signal) {
-      return sent(patienceMs, signal, call, (words) => send(client, call, words));
+      const deadline = performance.now() + patienceMs;
+      return sent(patienceMs, signal, call, (words) => send(client, call, words, deadline));
     },
 
     async wait(call, waitMs, patienceMs, joined, signal) {
@@ -78,35 +81,6 @@ function isSentinel(client) {
 }
 
 /**
- * Ends an action after this time, or when the signal is aborted.
- *
- * @template T
- * @param {number} ms
- * @param {AbortSignal | undefined} signal
- * @param {() => Promise<T>} action
- * @returns {Promise<T>}
- */
-async function limited(ms, signal, action) {
-  signal?.throwIfAborted();
-  let end = () => {};
-  /** @type {Promise<never>} */
-  const ended = new Promise((_, reject) => {
-    const cancel = later(ms, () => reject(new NoReply(`no reply within ${Math.ceil(ms)} ms`)));
-    const abort = () => reject(signal?.reason);
-    signal?.addEventListener('abort', abort);
-    end = () => {
-      cancel();
-      signal?.removeEventListener('abort', abort);
-    };
-  });
-  try {
-    return await Promise.race([action(), ended]);
-  } finally {
-    end();
-  }
-}
-
-/**
  * Sends words, and gives them up after this time: a command that the client has queued and not sent yet must not be sent
  * later, for nobody. The client reads the words when it sends them, so they are replaced by a `PING`.
  *
@@ -146,9 +120,33 @@ function clientSend(client, call, words) {
  * @param {any} cluster
  * @param {Call} call
  * @param {Word[]} words
+ * @param {number} deadline
  */
-function clusterSend(cluster, call, words) {
+async function clusterSend(cluster, call, words, deadline) {
+  await reachable(cluster, call, deadline);
   return cluster.sendCommand(call.keys[0], call.replica ?? false, words, { ...PLAIN });
+}
+
+/**
+ * Waits until the primary that has the key is connected. A cluster client looks for a new primary only when some node redirects
+ * a command. If the node is lost that has the key, none does; so it is told to look. Version 4 offers no way to tell it.
+ *
+ * @param {any} cluster
+ * @param {Call} call
+ * @param {number} deadline
+ */
+async function reachable(cluster, call, deadline) {
+  const slot = slotOf(call.keys[0]);
+  const lost = () => {
+    const client = cluster.slots[slot]?.master?.client;
+    return client?.isReady === false ? client : undefined;
+  };
+  while (typeof cluster._slots?.rediscover === 'function' && lost() && performance.now() < deadline) {
+    const clients = cluster.masters.map((/** @type {any} */ { client }) => client);
+    const other = clients.find((/** @type {any} */ client) => client?.isReady) ?? lost();
+    await cluster._slots.rediscover(other).catch(() => {});
+    if (lost()) await sleep(Math.min(100, Math.max(0, deadline - performance.now())));
+  }
 }
 
 /**
@@ -181,7 +179,7 @@ async function sentinelSend(sentinel, call, words) {
  * @param {object} [options]
  */
 async function alone(client, call, patienceMs, options) {
-  const node = await nodeOf(client, call);
+  const node = await nodeOf(client, call, performance.now() + patienceMs);
   const { socket } = node.options ?? {};
   return node.duplicate({
     clientSideCache: undefined,
@@ -203,9 +201,11 @@ async function alone(client, call, patienceMs, options) {
 /**
  * @param {any} client
  * @param {Call} call
+ * @param {number} deadline
  */
-async function nodeOf(client, call) {
+async function nodeOf(client, call, deadline) {
   if (typeof client.nodeClient === 'function') {
+    await reachable(client, call, deadline);
     const { master } = client.slots[slotOf(call.keys[0])] ?? {};
     if (!master) throw new NoReply('the cluster knows no node for this key');
     return client.nodeClient(master);

@@ -6,11 +6,27 @@
  */
 export function later(ms: number, action: () => void): () => void;
 /**
+ * Ends an action after this time, or when the signal is aborted.
+ *
+ * @template T
+ * @param {number} ms
+ * @param {AbortSignal | undefined} signal
+ * @param {() => Promise<T>} action
+ * @returns {Promise<T>}
+ */
+export function limited<T>(ms: number, signal: AbortSignal | undefined, action: () => Promise<T>): Promise<T>;
+/**
  * The hash slot of a key: CRC16 of its hash tag, or of the whole key.
  *
  * @param {Word} key
  */
 export function slotOf(key: Word): number;
+/**
+ * A text that hashes to this slot.
+ *
+ * @param {number} slot
+ */
+export function textIn(slot: number): string;
 /**
  * The id of a server's run, in its INFO.
  *
@@ -37,9 +53,15 @@ export function runId(info: string): string | undefined;
  * @property {(call: Call, waitMs: number, patienceMs: number, joined: () => void, signal?: AbortSignal) => Promise<unknown>}
  *     wait on a connection of its own to the node of the key, for a reply that may take `waitMs`. `joined` is called when the
  *     call is sent. When it ends, the connection is closed.
- * @property {(call: Call) => string} nodeName the node that has the key, as far as the client knows
- * @property {(call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>} track opens two connections to
- *     this node: one for calls whose keys are tracked, and one on which the server says that such a key has changed
+ * @property {NodeName} nodeName the node that has the key, as far as the client knows
+ * @property {Track} [track] opens two connections to this node: one for calls whose keys are tracked, and one on which the
+ *     server says that such a key has changed; missing if the client does not report this
+ */
+/**
+ * @typedef {(call: Call) => string} NodeName
+ */
+/**
+ * @typedef {(call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>} Track
  */
 /**
  * @typedef {object} Invalidations
@@ -87,13 +109,15 @@ export type Adapter = {
     /**
      * the node that has the key, as far as the client knows
      */
-    nodeName: (call: Call) => string;
+    nodeName: NodeName;
     /**
-     * opens two connections to
-     * this node: one for calls whose keys are tracked, and one on which the server says that such a key has changed
+     * opens two connections to this node: one for calls whose keys are tracked, and one on which the
+     * server says that such a key has changed; missing if the client does not report this
      */
-    track: (call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>;
+    track?: Track | undefined;
 };
+export type NodeName = (call: Call) => string;
+export type Track = (call: Call, patienceMs: number, listener: Invalidations) => Promise<Tracker>;
 export type Invalidations = {
     /**
      * the key has changed; null: all keys may have

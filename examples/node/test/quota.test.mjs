@@ -2,8 +2,9 @@
 import assert from 'node:assert/strict';
 import { after, before, beforeEach, test } from 'node:test';
 import { Redis } from 'ioredis';
-import { endOf, PERIODS, takeOfCalendar } from '../calendar-limit.mjs';
-import { inspect, startProxy, startServer } from './server.mjs';
+import { Limits } from 'redis-rl';
+import { inspect, startProxy, startServer } from '../../../clients/node/test/server.mjs';
+import { endOf, PERIODS, Quota } from '../quota.mjs';
 
 const DAY_MS = 86_400_000;
 const BERLIN = 'Europe/Berlin';
@@ -13,7 +14,7 @@ let redis;
 
 before(async () => {
   server = await startServer();
-  redis = new Redis({ path: server.path, commandTimeout: 5000 });
+  redis = new Redis({ path: server.path });
 });
 after(async () => {
   redis?.disconnect();
@@ -21,6 +22,8 @@ after(async () => {
 });
 beforeEach(() => redis.flushall());
 
+/** A quota of ten units, and a patience that is long enough on a busy machine. */
+const quotaOf = (client, unit) => new Quota(new Limits(client, { patience: 20 }), unit, 10, BERLIN);
 const utc = (text) => Date.parse(`${text}Z`);
 
 for (const [unit, zone, now, end] of [
@@ -59,33 +62,34 @@ for (const unit of ['day', 'week', 'month']) {
   });
 
   test(`all callers of a ${unit} share a window`, async () => {
-    const quota = { unit, limit: 10, zone: BERLIN };
+    const quota = quotaOf(redis, unit);
+    const key = `quota:${unit}:ada`;
     const [seconds] = await redis.time();
     const now = seconds * 1000;
-    const row = await takeOfCalendar(redis, 'quota', quota, 4, now);
-    assert.deepEqual([row.granted, row.remaining], [4, 6]);
-    const end = (await inspect(redis, 'quota')).window_end_ms;
+    const first = await quota.take('ada', 4, now);
+    assert.deepEqual([first.granted, first.remaining], [4, 6]);
+    const end = (await inspect(redis, key)).window_end_ms;
     assert.equal(end, endOf(unit, BERLIN, now) * 1000);
     // Another caller's clock is fast or slow.
-    assert.equal((await takeOfCalendar(redis, 'quota', quota, 1, now + DAY_MS)).remaining, 5);
-    assert.equal((await takeOfCalendar(redis, 'quota', quota, 1, now - 32 * DAY_MS)).remaining, 4);
-    assert.equal((await inspect(redis, 'quota')).window_end_ms, end);
-    assert.equal((await takeOfCalendar(redis, 'quota', quota, 5)).granted, 0);
+    assert.equal((await quota.take('ada', 1, now + DAY_MS)).remaining, 5);
+    assert.equal((await quota.take('ada', 1, now - 32 * DAY_MS)).remaining, 4);
+    assert.equal((await inspect(redis, key)).window_end_ms, end);
+    assert.equal((await quota.take('ada', 5)).granted, 0);
   });
 }
 
 test('a call whose replies are lost is charged once', async () => {
   const proxy = await startProxy(server);
-  const lossy = new Redis({ path: proxy.path, commandTimeout: 20_000 });
+  const lossy = new Redis({ path: proxy.path });
   lossy.on('error', () => {});
   try {
     const losses = [1, 2].map(() => ['reply', 'RL.FIXED']);
     for (const loss of losses) proxy.lose(...loss);
-    const quota = { unit: 'month', limit: 10, zone: BERLIN };
-    assert.equal((await takeOfCalendar(lossy, 'quota', quota, 3)).remaining, 7);
+    const quota = quotaOf(lossy, 'month');
+    assert.equal((await quota.take('ada', 3)).remaining, 7);
     assert.deepEqual(proxy.lost, losses);
-    assert.equal((await inspect(redis, 'quota')).used, 3);
-    assert.equal((await takeOfCalendar(lossy, 'quota', quota, 3)).remaining, 4);
+    assert.equal((await inspect(redis, 'quota:month:ada')).used, 3);
+    assert.equal((await quota.take('ada', 3)).remaining, 4);
   } finally {
     lossy.disconnect();
     await proxy.stop();

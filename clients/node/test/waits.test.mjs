@@ -1,0 +1,58 @@
+// Tests that a wait of more than a minute keeps its place in line, with the default settings of the client and of this package. All
+// clients wait at the same time.
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import { Redis } from 'ioredis';
+import { Fixed, Limits } from '../src/index.js';
+import { CLIENTS } from './clients.mjs';
+import { eventually, info, inspect, startServer, used } from './server.mjs';
+
+/** A denial lasts longer than a minute, and than the default time-outs of clients. */
+const POLICY = new Fixed('2/64s');
+const LEAST_S = 60;
+// The time-out of valkey-glide, 250 ms, is too short for its other calls on a busy machine.
+const DEFAULTS = Object.entries(CLIENTS).filter(([name]) => !name.startsWith('valkey-glide'));
+
+let server, admin;
+before(async () => {
+  server = await startServer();
+  admin = new Redis({ path: server.path });
+});
+after(async () => {
+  admin?.disconnect();
+  await server?.stop();
+});
+
+const now = async () => Number((await admin.time())[0]);
+
+describe('a wait of more than a minute', { concurrency: DEFAULTS.length }, () => {
+  for (const [name, { single }] of DEFAULTS) {
+    test(name, async () => {
+      const clients = [await single(server.path), await single(server.path)];
+      try {
+        const [first, second] = clients.map(({ client }) => new Limits(client).limit(name, POLICY));
+        const key = first.keyOf('key');
+        const words = POLICY.command(key);
+        assert.equal((await admin.call(...words, 'COST', 2))[0], 2);
+        const began = await now();
+        const inLine = async () => (await inspect(admin, key)).waiting;
+        const one = first.wait('key', 120);
+        await eventually(async () => (await inLine()) === 1);
+        const other = second.wait('key', 120);
+        await eventually(async () => (await inLine()) === 2);
+        const granted = await Promise.all([one, other]);
+        assert.ok((await now()) - began >= LEAST_S);
+        // The first in line got the first unit of the new window.
+        assert.deepEqual(granted.map(({ granted, remaining }) => [granted, remaining]), [[1, 1], [1, 0]]);
+        assert.equal(await used(admin, key), 2);
+      } finally {
+        for (const { close } of clients) await close();
+      }
+    });
+  }
+});
+
+test('nobody left the line before', async () => {
+  assert.equal(await info(admin, 'rl_waits_abandoned'), 0);
+  assert.equal(await info(admin, 'rl_waits'), 2 * DEFAULTS.length);
+});

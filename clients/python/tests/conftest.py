@@ -94,29 +94,34 @@ def running_server(*options, module=MODULE):
 
 
 class Cluster:
-    def __init__(self, ports, processes):
+    def __init__(self, ports, processes, login):
         self.ports = ports
         self.processes = processes
+        self.login = login
 
     def node(self, port):
-        return redis.Redis(port=port, decode_responses=True, retry=ONCE)
+        return redis.Redis(port=port, decode_responses=True, retry=ONCE, **self.login)
 
 
 SHARES = [(0, 5460), (5461, 10922), (10923, 16383)]
 
 
 @contextlib.contextmanager
-def running_cluster(replicas=0):
-    """Three primaries on loopback, each with this many replicas. `ports` lists the primaries first."""
+def running_cluster(replicas=0, options=(), login=None, ports=None):
+    """Three primaries on loopback, each with this many replicas. `ports` lists the primaries first. `login` is what clients
+    need besides the port, and `options` are more options of each server."""
     with folder() as home, contextlib.ExitStack() as stack:
         count = 3 * (1 + replicas)
-        ports = free_ports(2 * count)
+        ports = ports or free_ports(2 * count)
         processes = {}
+        more = list(map(str, options))
+        named = "--tls-port" if "--tls-cert-file" in more else "--port"
         for port, bus in zip(ports[:count], ports[count:]):
-            options = ["--port", port, "--bind", "127.0.0.1", "--cluster-enabled", "yes", "--cluster-port", bus]
-            options += ["--cluster-node-timeout", 2000, "--repl-diskless-sync-delay", 0]
-            processes[port] = stack.enter_context(running(home / str(port), *options, up={"port": port}))
-        cluster = Cluster(ports[:count], processes)
+            options = [named, port, "--bind", "127.0.0.1", "--cluster-enabled", "yes", "--cluster-port", bus]
+            options += ["--cluster-node-timeout", 2000, "--repl-diskless-sync-delay", 0, *more]
+            up = {"port": port, **(login or {})}
+            processes[port] = stack.enter_context(running(home / str(port), *options, up=up))
+        cluster = Cluster(ports[:count], processes, login or {})
         nodes = [stack.enter_context(cluster.node(port)) for port in cluster.ports]
         for node, share in zip(nodes, SHARES):
             node.execute_command("CLUSTER ADDSLOTSRANGE", *share)
@@ -161,25 +166,28 @@ class Watched:
 
 
 @contextlib.contextmanager
-def running_sentinel():
-    """A primary, a replica, and one Sentinel that watches them."""
+def running_sentinel(name="limits", password=None, ports=None):
+    """A primary, a replica, and one Sentinel that watches them under this name. All three have this password."""
+    login = {"password": password} if password else {}
     with folder() as home, contextlib.ExitStack() as stack:
-        ports = free_ports(3)
+        ports = ports or free_ports(3)
         options = ["--bind", "127.0.0.1", "--repl-diskless-sync-delay", 0]
+        options += ["--requirepass", password, "--masterauth", password] if password else []
         stack.enter_context(running(home / "a", "--port", ports[0], *options, up={"port": ports[0]}))
         more = ["--replicaof", f"127.0.0.1 {ports[0]}"]
         stack.enter_context(running(home / "b", "--port", ports[1], *options, *more, up={"port": ports[1]}))
         text = (
-            f"port {ports[2]}\nbind 127.0.0.1\ndir {home}/s\nsentinel monitor limits 127.0.0.1 {ports[0]} 1\n"
-            "sentinel down-after-milliseconds limits 60000\nsentinel failover-timeout limits 60000\n"
+            f"port {ports[2]}\nbind 127.0.0.1\ndir {home}/s\nsentinel monitor {name} 127.0.0.1 {ports[0]} 1\n"
+            f"sentinel down-after-milliseconds {name} 60000\nsentinel failover-timeout {name} 60000\n"
         )
-        with redis.Redis(port=ports[1], decode_responses=True) as replica:
+        text += f"requirepass {password}\nsentinel auth-pass {name} {password}\n" if password else ""
+        with redis.Redis(port=ports[1], decode_responses=True, **login) as replica:
             eventually(lambda: replica.info("replication").get("master_link_status") == "up")
         stack.enter_context(running(home / "s", sentinel=text, up={"port": ports[2]}))
-        with redis.Redis(port=ports[2], decode_responses=True) as sentinel:
+        with redis.Redis(port=ports[2], decode_responses=True, **login) as sentinel:
 
             def knows_replica():
-                rows = sentinel.execute_command("SENTINEL REPLICAS", "limits")
+                rows = sentinel.execute_command("SENTINEL REPLICAS", name)
                 return len(rows) == 1 and "slave" in str(rows) and "disconnected" not in str(rows)
 
             eventually(knows_replica)
@@ -233,6 +241,20 @@ class Forwarder(socketserver.BaseRequestHandler):
                         server.sendall(data)
                     except ConnectionError:
                         return
+
+
+def certificate(home):
+    """Makes the files `cert` and `key` for servers on loopback, and returns what clients need to connect to them."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", f"{home}/key", "-out", f"{home}/cert"]
+    subprocess.run(command, check=True, capture_output=True)
+    return {"ssl": True, "ssl_ca_certs": f"{home}/cert", "ssl_certfile": f"{home}/cert", "ssl_keyfile": f"{home}/key"}
+
+
+def tls_options(home):
+    """The options of a server with the files of `certificate`."""
+    options = ["--tls-cert-file", f"{home}/cert", "--tls-key-file", f"{home}/key", "--tls-ca-cert-file", f"{home}/cert"]
+    return [*options, "--port", "0"]
 
 
 def inspect(client, key):

@@ -13,7 +13,7 @@ from conftest import PATIENCE, eventually, inspect
 from redis_rl import Bucket, Down, Fixed, Gcra, InvalidCost, InvalidLimit, Lease, Limits, Slide
 from redis_rl._decision import decision_of
 from redis_rl._local import Denials
-from test_faults import CLUSTERS, KINDS, Both, used, value
+from helpers import CLUSTERS, KINDS, Both, used, value
 
 
 def calls(client, command):

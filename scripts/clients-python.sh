@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Tests the Python client package, clients/python, on servers, clusters and behind Sentinel: Python 3.11 or newer. Checks its types,
-# and that it installs into an empty virtual environment.
+# and that it installs into an empty virtual environment. SERVERS names the servers, as for `make matrix`: names of the table in
+# scripts/servers.sh, or `installed`, which is the default. Arguments are those of pytest.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+read -r -a names <<<"${SERVERS:-installed}"
 need_all venv openssl
+servers=$(for name in "${names[@]}"; do
+  if [ "$name" = installed ]; then printf '%s\n' "$server"; else scripts/servers.sh "$name" | cut -f 2; fi
+done)
 build
-export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
+export REDIS_RL_MODULE=$module REDIS_RL_SERVER
 
 # Of the programs in a virtual environment, only its Python works in a path with a space.
 home=$root/target/clients/python
@@ -13,9 +18,15 @@ python=$home/bin/python
 "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$home"
 "$python" -m pip install --quiet --disable-pip-version-check -r clients/python/tests/requirements.txt
 
+# The tests mostly wait, so more run at the same time than there are cores. Each of the processes has servers of its own.
+while IFS= read -r -u 3 REDIS_RL_SERVER; do
+  say "The Python client package on $(version_of "$REDIS_RL_SERVER")"
+  "$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal clients/python/tests "$@"
+done 3<<<"$servers"
+REDIS_RL_SERVER=$server
+
 export MYPYPATH=$root/clients/python/src
 (cd clients/python && "$python" -m mypy --cache-dir "$root/target/clients/mypy" src tests/usage.py)
-"$python" -B -m pytest -q -p no:cacheprovider clients/python/tests "$@"
 
 # Runs the line of the README in a copy, because pip writes into the folder that it installs from.
 empty=$root/target/clients/empty

@@ -27,7 +27,7 @@ from conftest import (
     running_server,
     tls_options,
 )
-from helpers import CLUSTERS, HOUR, KINDS, Both, block, used, value, waiting
+from helpers import CLUSTERS, HOUR, KINDS, Both, block, held, used, value, waiting
 from redis_rl import (
     Down,
     Fixed,
@@ -450,6 +450,87 @@ def test_a_task_that_is_cancelled_while_it_holds_a_lease(socket, client):
         await other.aclose()
 
     asyncio.run(main())
+
+
+@KINDS
+def test_a_holder_that_begins_again_takes_its_own_lease_and_charge(kind, socket, client):
+    """As a process that restarts does, with an id that it still knows."""
+    client.execute_command("RL.LEASE", "jobs:a", 1, 60, "ID", "job:7")
+    client.execute_command("RL.FIXED", "tokens:a", 1000, "1h", "COST", 100, "ID", "job:7")
+
+    async def test(limits):
+        jobs, tokens = limits.limit("jobs", Lease(1, 60)), limits.limit("tokens", HOUR)
+        with pytest.raises(RateLimited):
+            async with block(jobs.hold("a")):
+                pytest.fail("ran without a lease")
+        async with block(jobs.hold("a", id="job:7")), block(tokens.charge("a", 300, id="job:7")) as charge:
+            assert held(client, "jobs:a") == 1 and used(client, "tokens:a") == charge.decision.granted == 100
+            charge.used = 250
+        assert held(client, "jobs:a") == 0 and used(client, "tokens:a") == 250
+
+    Both(kind, unix_socket_path=socket).run(test)
+
+
+@KINDS
+def test_a_waiter_whose_connection_breaks_waits_again(kind, socket, client):
+    def breaks():
+        for _ in range(2):
+            eventually(lambda: waiting(client) == 1)
+            [blocked] = [each["id"] for each in client.client_list() if "b" in each["flags"]]
+            client.client_kill_filter(_id=blocked)
+            eventually(lambda: blocked not in [each["id"] for each in client.client_list()])
+        eventually(lambda: waiting(client) == 1)
+        client.execute_command("RL.RELEASE", "jobs:a", "other")
+
+    async def test(limits):
+        client.execute_command("RL.LEASE", "jobs:a", 1, 600, "ID", "other")
+        thread = threading.Thread(target=breaks)
+        thread.start()
+        async with block(limits.limit("jobs", Lease(1, 600)).hold("a", wait=600)):
+            assert held(client, "jobs:a") == 1
+        thread.join()
+
+    Both(kind, unix_socket_path=socket).run(test)
+    assert held(client, "jobs:a") == 0
+
+
+@KINDS
+def test_a_block_does_not_begin_if_its_lease_has_ended_already(kind, socket, client, monkeypatch):
+    """A lease that had to wait is renewed before the block, because nobody knows when it was granted."""
+    from redis_rl._flow import LimitFlows
+
+    renew = LimitFlows.renew_lease
+
+    def late(self, lease):
+        client.delete(lease.full_key)
+        return renew(self, lease)
+
+    monkeypatch.setattr(LimitFlows, "renew_lease", late)
+
+    async def test(limits):
+        jobs, tokens = limits.limit("{a}jobs", Lease(1, 0.3)), limits.limit("{a}tokens", HOUR)
+        for begins in (lambda: jobs.hold("a", wait=60), lambda: limits.admit([(jobs, "a"), (tokens, "a")], 100, wait=60)):
+            client.execute_command("RL.LEASE", "{a}jobs:a", 1, 0.3, "ID", "other")
+            with pytest.raises(LeaseLost):
+                async with block(begins()):
+                    pytest.fail("ran without a lease")
+            assert used(client, "{a}tokens:a") == 0 and held(client, "{a}jobs:a") == 0
+
+    Both(kind, unix_socket_path=socket).run(test)
+
+
+def test_a_block_that_stops_its_event_loop_is_cancelled_late(socket, client):
+    async def test(limits):
+        after = []
+        with pytest.raises(LeaseLost):
+            async with limits.limit("jobs", Lease(1, 0.6)).hold("a"):
+                time.sleep(1.2)
+                after.append(held(client, "jobs:a"))
+                await asyncio.sleep(60)
+                after.append("the block was not cancelled")
+        assert after == [0]
+
+    Both(redis.asyncio.Redis, unix_socket_path=socket).run(test)
 
 
 # Servers that give no decision

@@ -21,7 +21,7 @@ python=$home/bin/python
 # The tests mostly wait, so more run at the same time than there are cores. Each of the processes has servers of its own.
 while IFS= read -r -u 3 REDIS_RL_SERVER; do
   say "The Python client package on $(version_of "$REDIS_RL_SERVER")"
-  "$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal clients/python/tests "$@"
+  "$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal --timeout 300 clients/python/tests "$@"
 done 3<<<"$servers"
 REDIS_RL_SERVER=$server
 

@@ -617,14 +617,17 @@ def test_a_waiting_call_that_a_failover_ends_calls_again(kind, socket, client):
     refused = lambda: int(client.info("errorstats").get("errorstat_READONLY", {"count": 0})["count"])
     before = refused()
 
+    def blocked(*seen):
+        return [each["id"] for each in client.client_list() if "b" in each["flags"] and each["id"] not in seen]
+
     async def test(limits):
         def change():
-            eventually(lambda: waiting(client) == 1)
+            seen = []
             for _ in range(3):
-                [first] = [each["id"] for each in client.client_list() if "b" in each["flags"]]
+                seen += eventually(lambda: blocked(*seen))
                 # The reply is the same as on a failover.
-                client.client_unblock(first, error=True)
-                eventually(lambda: [each["id"] for each in client.client_list() if "b" in each["flags"]] not in ([], [first]))
+                client.client_unblock(seen[-1], error=True)
+            eventually(lambda: blocked(*seen))
             client.replicaof("127.0.0.1", 1)
             eventually(lambda: refused() >= before + 2)
             client.replicaof("NO", "ONE")

@@ -14,8 +14,9 @@ schemes.
 |----------------------------|-------------------------------------------------------------------------------------------|
 | redis-rl://host:port/db    | one server; rediss-rl with TLS, redis-rl+unix:///path for a socket                        |
 | redis-rl+cluster://a:1,b:2 | a cluster, of which some nodes are named; rediss-rl+cluster with TLS                      |
-| redis-rl+sentinel://a:1,b:2/name | the primary that these Sentinels name; they have its password, unless the option `sentinel_kwargs` has another |
+| redis-rl+sentinel://a:1,b:2/name | the primary that these Sentinels name                                               |
 
+The Sentinels get the password of the server, unless the option `sentinel_kwargs` has another.
 With the prefix async+ they are for `limits.aio`. A hit is sent once, and never counted twice. The options `key_prefix`,
 `patience` (seconds until a server that does not answer counts as down) and `wrap_exceptions` are for the storage, all
 others for redis-py. When Redis is down, flask-limiter and slowapi answer 500 (closed), or count in each process with

@@ -1,16 +1,36 @@
 #!/usr/bin/env bash
 # Tests the Python client package, clients/python, on servers, clusters and behind Sentinel: Python 3.11 or newer. Checks its types,
-# and that it installs into an empty virtual environment.
+# and that it installs into an empty virtual environment. SERVERS names the servers, as for `make matrix`: names of the table in
+# scripts/servers.sh, or `installed`, which is the default. Arguments are those of pytest.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+read -r -a names <<<"${SERVERS:-installed}"
 need_all venv openssl
+servers=$(for name in "${names[@]}"; do
+  if [ "$name" = installed ]; then printf '%s\n' "$server"; else scripts/servers.sh "$name" | cut -f 2; fi
+done)
 build
-export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
+export REDIS_RL_MODULE=$module REDIS_RL_SERVER
 
 clients_python
+
+# Whether a server was built without TLS, as some of the table are. It ends at once, because it gets no certificate.
+has_no_tls() { timeout 20 "$1" --port 0 --tls-port 1 --save '' 2>&1 | grep -qE 'Failed finding TLS support|Bad directive'; }
+
+# The tests mostly wait, so more run at the same time than there are cores. Each of the processes has servers of its own.
+while IFS= read -r -u 3 REDIS_RL_SERVER; do
+  say "The Python client package on $(version_of "$REDIS_RL_SERVER")"
+  but=()
+  if [ "$REDIS_RL_SERVER" != "$server" ] && has_no_tls "$REDIS_RL_SERVER"; then
+    say "This server was built without TLS: the tests of TLS do not run on it."
+    but=(-k "not tls")
+  fi
+  "$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal --timeout 300 "${but[@]}" clients/python/tests "$@"
+done 3<<<"$servers"
+REDIS_RL_SERVER=$server
+
 export MYPYPATH=$root/clients/python/src
 (cd clients/python && "$python" -m mypy --cache-dir "$root/target/clients/mypy" src tests/usage.py)
-"$python" -B -m pytest -q -p no:cacheprovider clients/python/tests "$@"
 
 # Runs the line of the README in a copy, because pip writes into the folder that it installs from.
 empty=$root/target/clients/empty

@@ -8,6 +8,7 @@ build
 export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
 
 recipes_python
-"$python" -B -m pytest -q -p no:cacheprovider examples/python
+# The tests mostly wait, so more run at the same time than there are cores. Each of the processes has servers of its own.
+"$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal --timeout 300 examples/python
 recipes_node
 (cd examples/node && npm test)

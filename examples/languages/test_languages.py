@@ -157,7 +157,7 @@ class Program:
 def server():
     """A server on a port."""
     [port] = free_ports(1)
-    with running_server(port=port) as (_, socket), redis.Redis(unix_socket_path=socket, decode_responses=True) as admin:
+    with running_server("--port", port, "--bind", "127.0.0.1") as (_, socket), redis.Redis(unix_socket_path=socket, decode_responses=True) as admin:
         yield admin, port
 
 

@@ -1,6 +1,5 @@
 // Quotas per day, week or month of a time zone's calendar: full again at midnight in Berlin, on Monday morning, or on the first of the
 // month, also when the clocks change.
-import { randomUUID } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 import { Fixed, Limits } from 'redis-rl';
@@ -53,9 +52,9 @@ export class Quota {
     this.end = (ms) => endOf(unit, zone, ms);
   }
 
-  /** Takes units until the window ends. With an id, a call whose reply is lost is repeated, and charged once. */
+  /** Takes units until the window ends. */
   take(key, cost = 1, ms = Date.now()) {
-    return this.limit.until(key, this.end(ms), cost, { id: randomUUID() });
+    return this.limit.until(key, this.end(ms), cost);
   }
 }
 

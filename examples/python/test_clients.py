@@ -117,8 +117,8 @@ def test_redis_py_waits_five_seconds_and_then_goes_to_the_end_of_the_queue(line)
 
 @pytest.fixture(scope="module")
 def cluster():
-    with running_cluster() as ports, contextlib.ExitStack() as stack:
-        yield [stack.enter_context(redis.Redis(port=port, decode_responses=True)) for port in ports]
+    with running_cluster() as cluster, contextlib.ExitStack() as stack:
+        yield [stack.enter_context(redis.Redis(port=port, decode_responses=True)) for port in cluster.ports]
 
 
 def port(node):

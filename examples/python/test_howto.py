@@ -1,7 +1,5 @@
 """Runs the programs in docs/howto.md, and the failover of docs/operations.md. Only the addresses of the servers are replaced."""
 
-import asyncio
-import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -11,25 +9,24 @@ import subprocess
 import sys
 import threading
 
-import httpx
 import pytest
 import redis
 from fastapi.testclient import TestClient
 from redis.sentinel import Sentinel
 
-from conftest import MODULE, eventually, free_ports, inspect, is_up
+from conftest import MODULE, PATIENCE, eventually, free_ports, inspect, is_up
+from redis_rl import WrongType
 from test_readme import ROOT, programs, run
 
-FLASK, FASTAPI, PARTNER, SENTINEL = programs("docs/howto.md")
+FLASK, FASTAPI, PARTNER, ALL, SENTINEL = programs("docs/howto.md")
 [FAILOVER] = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
 
 
-def started(folder, program, socket):
-    """Runs a program of a web application with the server at this socket. On a busy machine a reply may take longer."""
-    connections = "redis.asyncio" if "asyncio" in program else "redis"
-    there = f"BlockingConnectionPool(connection_class={connections}.UnixDomainSocketConnection, path={socket!r}, "
-    program = program.replace("timeout=2, socket_timeout=0.2", "timeout=60, socket_timeout=20")
-    return run(folder, program, "BlockingConnectionPool(", there)
+def started(folder, program, socket, patience=PATIENCE):
+    """Runs a program with the server at this socket. On a busy machine a reply may take longer."""
+    [connect] = re.findall(r"Limits\((redis(?:\.asyncio)?\.Redis)\(\)", program)
+    here = f"Limits({connect}()"
+    return run(folder, program, here, f"Limits(patience={patience}, client={connect}(unix_socket_path={socket!r})")
 
 
 def check_headers(get):
@@ -37,8 +34,8 @@ def check_headers(get):
     for made in range(1, 11):
         response = get()
         assert response.status_code == 200
-        assert response.headers["RateLimit-Policy"] == '"default";q=10;w=60'
-        remaining, seconds = map(int, re.fullmatch(r'"default";r=(\d+);t=(\d+)', response.headers["RateLimit"]).groups())
+        assert response.headers["RateLimit-Policy"] == '"api";q=10;w=60'
+        remaining, seconds = map(int, re.fullmatch(r'"api";r=(\d+);t=(\d+)', response.headers["RateLimit"]).groups())
         # On a slow machine, units come back in between.
         assert remaining >= 10 - made and 0 < seconds <= 6 * made
         assert "Retry-After" not in response.headers
@@ -49,60 +46,26 @@ def check_headers(get):
     assert response.status_code == 429
     seconds = int(response.headers["Retry-After"])
     assert 0 < seconds <= 6
-    assert response.headers["RateLimit"] == f'"default";r=0;t={seconds}'
+    assert response.headers["RateLimit"] == f'"api";r=0;t={seconds}'
 
 
 def test_flask(tmp_path, socket):
     names = started(tmp_path, FLASK, socket)
     check_headers(lambda: names["app"].test_client().get("/"))
-    assert inspect(names["client"], "limit:127.0.0.1")["limit"] == 10
-    names["client"].close()
+    assert inspect(redis.Redis(unix_socket_path=socket), "api:127.0.0.1")["limit"] == 10
 
 
 def test_fastapi(tmp_path, socket):
     names = started(tmp_path, FASTAPI, socket)
     with TestClient(names["app"]) as client:
         check_headers(lambda: client.get("/"))
-        client.portal.call(names["client"].aclose)
-    assert inspect(redis.Redis(unix_socket_path=socket), "limit:testclient")["limit"] == 10
-
-
-# More requests at the same time than an ordinary pool of redis-py has connections.
-FLOOD = 300
-
-
-def test_a_flood_of_requests_to_flask(tmp_path, socket):
-    names = started(tmp_path, FLASK, socket)
-    with concurrent.futures.ThreadPoolExecutor(FLOOD) as threads:
-        statuses = list(threads.map(lambda _: names["app"].test_client().get("/").status_code, range(FLOOD)))
-    check_flood(names["client"], statuses)
-    names["client"].close()
-
-
-def test_a_flood_of_requests_to_fastapi(tmp_path, socket):
-    names = started(tmp_path, FASTAPI, socket)
-
-    async def flood():
-        transport = httpx.ASGITransport(names["app"])
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
-            responses = await asyncio.gather(*(client.get("/") for _ in range(FLOOD)))
-        await names["client"].aclose()
-        return [response.status_code for response in responses]
-
-    check_flood(redis.Redis(unix_socket_path=socket), asyncio.run(flood()))
-
-
-def check_flood(client, statuses):
-    """As many were let through as the limit allows."""
-    assert len(client.keys("limit:*")) == 1
-    assert sorted(set(statuses)) == [200, 429]
-    # 10 at once, and one more in each 6 seconds that a slow machine takes.
-    assert 10 <= statuses.count(200) < 20
+        client.portal.call(names["limits"].aclose)
+    assert inspect(redis.Redis(unix_socket_path=socket), "api:testclient")["limit"] == 10
 
 
 @pytest.mark.parametrize("program", [FLASK, FASTAPI])
 def test_the_request_passes_if_redis_is_down(tmp_path, dead_socket, program):
-    names = started(tmp_path, program, dead_socket)
+    names = started(tmp_path, program, dead_socket, 0.3)
     client = names["app"].test_client() if program is FLASK else TestClient(names["app"])
     response = client.get("/")
     assert response.status_code == 200 and "RateLimit" not in response.headers
@@ -110,17 +73,16 @@ def test_the_request_passes_if_redis_is_down(tmp_path, dead_socket, program):
 
 def test_four_processes(tmp_path, socket):
     client = redis.Redis(unix_socket_path=socket)
-    before = client.info("rl")
+    before = client.info("rl")["rl_slide_granted"]
     program = tmp_path / "program.py"
-    program.write_text(PARTNER.replace("redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}, "))
+    program.write_text(PARTNER.replace("redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}"))
     start = client.time()
     command = [sys.executable, "-B", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as processes:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    ) as processes:
         try:
-            # The connection of a process that waits breaks, as in a restart of the server. It stands in line again.
-            waiting = lambda: [each["id"] for each in client.client_list() if "b" in each["flags"]]
-            eventually(waiting, 60)
-            client.client_kill_filter(_id=waiting()[0])
             output = processes.communicate(timeout=120)[0]
         finally:
             # All four, which would otherwise try again for ever.
@@ -128,13 +90,20 @@ def test_four_processes(tmp_path, socket):
                 os.killpg(processes.pid, signal.SIGKILL)
     end = client.time()
     assert processes.returncode == 0
-    assert sorted(int(line.split()[2]) for line in output.splitlines()) == list(range(24))
-    after = client.info("rl")
-    assert after["rl_slide_granted"] - before["rl_slide_granted"] == 24
-    assert after["rl_waits_abandoned"] - before["rl_waits_abandoned"] <= 1
-    assert after["rl_waits"] > before["rl_waits"] and after["rl_wait_timeouts"] == before["rl_wait_timeouts"]
+    assert sorted(map(int, re.findall(r"job (\d+) calls", output))) == list(range(24))
+    assert client.info("rl")["rl_slide_granted"] - before == 24
     # 24 grants of at most 5 in any second take at least 4 seconds by the server's clock.
     assert end[0] + end[1] / 1e6 - start[0] - start[1] / 1e6 > 4
+
+
+def test_a_user_and_an_organisation(tmp_path, socket, capsys):
+    client = redis.Redis(unix_socket_path=socket)
+    started(tmp_path, ALL, socket)
+    assert capsys.readouterr().out.startswith("go on {'RateLimit-Policy': '\"{acme}:user\";q=10;w=60, ")
+    client.execute_command("RL.SLIDE", "{acme}:org:all", 100, 60, "COST", 99)
+    started(tmp_path, ALL, socket)
+    assert re.match(r"retry in \d+\.\d+ seconds \{", capsys.readouterr().out)
+    assert (inspect(client, "{acme}:org:all")["used"], inspect(client, "{acme}:user:42")["used"]) == (100, 1)
 
 
 @pytest.fixture
@@ -175,25 +144,27 @@ def sentinel_port(tmp_path):
 def test_behind_sentinel(tmp_path, sentinel_port):
     sentinel, process, primary, replica = sentinel_port
     names = run(tmp_path, SENTINEL, "26379", str(sentinel))
-    assert [names["take"]("key")[2] for _ in range(8)] == [9, 8, 7, 6, 5, 4, 3, 2]
+    # On a busy machine a call may take longer than the patience, and then gets no decision.
+    decision = lambda: eventually(lambda: names["take"]("key"))
+    assert 2 <= [decision().remaining for _ in range(8)][-1] < 8
     old, new = (redis.Redis(port=port) for port in (primary, replica))
     # A primary with too few replicas refuses to grant. Errors of another kind are those of the program.
     old.config_set("min-replicas-to-write", 2)
     with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
-        names["client"].execute_command("RL.GCRA", "key", 10, 60)
+        old.execute_command("RL.GCRA", "key", 10, 60)
     assert names["take"]("key") is None
     old.config_set("min-replicas-to-write", 0)
-    old.lpush("list", "element")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+    old.lpush("api:list", "element")
+    with pytest.raises(WrongType):
         names["take"]("list")
-    eventually(lambda: inspect(new, "key") and old.dump("key") == new.dump("key"))
+    eventually(lambda: inspect(new, "api:key") and old.dump("api:key") == new.dump("api:key"))
     process.kill()
     process.wait()
     assert names["take"]("key") is None
     # The new primary has the eight units in use, less those that have come back meanwhile.
-    eventually(lambda: (reply := names["take"]("key")) is not None and reply[1] == 10 and reply[2] < 9, 60)
+    after = eventually(lambda: names["take"]("key"), 120)
+    assert after.limit == 10 and after.remaining < 9
     assert new.role()[0] == b"master"
-    names["client"].close()
 
 
 LIMIT = 10_000_000

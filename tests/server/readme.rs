@@ -317,7 +317,7 @@ fn every_command_that_is_named_exists() {
 #[test]
 fn links_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let documents = documents_in(&["", "docs", "examples"]);
+    let documents = documents_in(&["", "docs", "examples", "clients/node", "clients/python", "clients/rust"]);
     // The anchor of a heading: in lower case, with hyphens for spaces, and without anything but letters, digits, hyphens and
     // underscores.
     let slug = |line: &str| -> String {

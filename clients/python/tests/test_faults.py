@@ -1,6 +1,7 @@
 """Lost replies, time-outs, cancelled tasks, servers that are down or refuse: what is charged is read on the server."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import multiprocessing
@@ -14,7 +15,19 @@ import pytest
 import redis
 import redis.asyncio
 
-from conftest import PATIENCE, eventually, folder, free_ports, inspect, running, running_cluster, running_server
+from conftest import (
+    PATIENCE,
+    certificate,
+    eventually,
+    folder,
+    free_ports,
+    inspect,
+    running,
+    running_cluster,
+    running_server,
+    tls_options,
+)
+from helpers import CLUSTERS, HOUR, KINDS, Both, block, held, used, value, waiting
 from redis_rl import (
     Down,
     Fixed,
@@ -27,54 +40,6 @@ from redis_rl import (
     UnexpectedReply,
     WrongType,
 )
-
-KINDS = pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis], ids=["threads", "asyncio"])
-HOUR = Fixed("1000/h")
-
-
-class Both:
-    """Runs the same test with limits of threads and of asyncio."""
-
-    def __init__(self, kind, **options):
-        self.is_async = kind in (redis.asyncio.Redis, redis.asyncio.RedisCluster)
-        self.kind = kind
-        self.options = options
-
-    def run(self, test, **options):
-        async def main():
-            client = self.kind(**self.options)
-            limits = Limits(client, **{"patience": PATIENCE, **options})
-            try:
-                await test(limits)
-            finally:
-                if self.is_async:
-                    await limits.aclose()
-                    await client.aclose()
-                else:
-                    limits.close()
-                    client.close()
-
-        asyncio.run(main())
-
-
-async def value(result):
-    return await result if hasattr(result, "__await__") else result
-
-
-@contextlib.asynccontextmanager
-async def block(manager):
-    if hasattr(manager, "__aenter__"):
-        async with manager as result:
-            yield result
-    else:
-        with manager as result:
-            yield result
-
-
-def used(client, key):
-    facts = inspect(client, key)
-    return facts["used"] if facts else 0
-
 
 # Lost replies
 
@@ -326,10 +291,6 @@ def test_a_server_that_answers_something_else(kind, answer, on_down):
 # Cancelling
 
 
-def waiting(client):
-    return client.info("rl")["rl_waiting_clients"]
-
-
 def test_a_cancelled_task_leaves_the_line(socket, client):
     async def main():
         other = redis.asyncio.Redis(unix_socket_path=socket)
@@ -489,6 +450,90 @@ def test_a_task_that_is_cancelled_while_it_holds_a_lease(socket, client):
         await other.aclose()
 
     asyncio.run(main())
+
+
+@KINDS
+def test_a_holder_that_begins_again_takes_its_own_lease_and_charge(kind, socket, client):
+    """As a process that restarts does, with an id that it still knows."""
+    client.execute_command("RL.LEASE", "jobs:a", 1, 60, "ID", "job:7")
+    client.execute_command("RL.FIXED", "tokens:a", 1000, "1h", "COST", 100, "ID", "job:7")
+
+    async def test(limits):
+        jobs, tokens = limits.limit("jobs", Lease(1, 60)), limits.limit("tokens", HOUR)
+        with pytest.raises(RateLimited):
+            async with block(jobs.hold("a")):
+                pytest.fail("ran without a lease")
+        async with block(jobs.hold("a", id="job:7")), block(tokens.charge("a", 300, id="job:7")) as charge:
+            assert held(client, "jobs:a") == 1 and used(client, "tokens:a") == charge.decision.granted == 100
+            charge.used = 250
+        assert held(client, "jobs:a") == 0 and used(client, "tokens:a") == 250
+
+    Both(kind, unix_socket_path=socket).run(test)
+
+
+@KINDS
+def test_a_waiter_whose_connection_breaks_waits_again(kind, socket, client):
+    # The server may count a client that was killed for a moment longer. So the test looks at the connections.
+    def blocked(*seen):
+        return [each["id"] for each in client.client_list() if "b" in each["flags"] and each["id"] not in seen]
+
+    def breaks():
+        seen = []
+        for _ in range(2):
+            seen += eventually(lambda: blocked(*seen))
+            client.client_kill_filter(_id=seen[-1])
+        eventually(lambda: blocked(*seen))
+        client.execute_command("RL.RELEASE", "jobs:a", "other")
+
+    async def test(limits):
+        client.execute_command("RL.LEASE", "jobs:a", 1, 600, "ID", "other")
+        thread = threading.Thread(target=breaks)
+        thread.start()
+        async with block(limits.limit("jobs", Lease(1, 600)).hold("a", wait=120)):
+            assert held(client, "jobs:a") == 1
+        thread.join()
+
+    Both(kind, unix_socket_path=socket).run(test)
+    assert held(client, "jobs:a") == 0
+
+
+@KINDS
+def test_a_block_does_not_begin_if_its_lease_has_ended_already(kind, socket, client, monkeypatch):
+    """A lease that had to wait is renewed before the block, because nobody knows when it was granted."""
+    from redis_rl._flow import LimitFlows
+
+    renew = LimitFlows.renew_lease
+
+    def late(self, lease):
+        client.delete(lease.full_key)
+        return renew(self, lease)
+
+    monkeypatch.setattr(LimitFlows, "renew_lease", late)
+
+    async def test(limits):
+        jobs, tokens = limits.limit("{a}jobs", Lease(1, 0.3)), limits.limit("{a}tokens", HOUR)
+        for begins in (lambda: jobs.hold("a", wait=60), lambda: limits.admit([(jobs, "a"), (tokens, "a")], 100, wait=60)):
+            client.execute_command("RL.LEASE", "{a}jobs:a", 1, 0.3, "ID", "other")
+            with pytest.raises(LeaseLost):
+                async with block(begins()):
+                    pytest.fail("ran without a lease")
+            assert used(client, "{a}tokens:a") == 0 and held(client, "{a}jobs:a") == 0
+
+    Both(kind, unix_socket_path=socket).run(test)
+
+
+def test_a_block_that_stops_its_event_loop_is_cancelled_late(socket, client):
+    async def test(limits):
+        after = []
+        with pytest.raises(LeaseLost):
+            async with limits.limit("jobs", Lease(1, 0.6)).hold("a"):
+                time.sleep(1.2)
+                after.append(held(client, "jobs:a"))
+                await asyncio.sleep(60)
+                after.append("the block was not cancelled")
+        assert after == [0]
+
+    Both(redis.asyncio.Redis, unix_socket_path=socket).run(test)
 
 
 # Servers that give no decision
@@ -684,31 +729,51 @@ def test_a_killed_process_loses_its_lease(socket, client):
 # A cluster
 
 
-CLUSTERS = pytest.mark.parametrize("kind", [redis.RedisCluster, redis.asyncio.RedisCluster], ids=["threads", "asyncio"])
-
-
-@CLUSTERS
-def test_a_cluster_whose_primary_fails(kind):
-    """Calls with an id go on at the replica that takes over. Calls without one fail, and later ones find the new primary."""
+def test_a_cluster_whose_primary_fails():
+    """Calls with an id go on at the replica that takes over, and blocks that began before settle there, once. Calls without
+    an id fail, and later ones find the new primary."""
     with running_cluster(replicas=1) as cluster:
+        dead = cluster.ports[0]
+        begun, failed = threading.Barrier(3, timeout=120), threading.Event()
 
         async def test(limits):
-            limit = limits.limit("api", Slide("1000/h"))
-            assert all([await value(limit.take(str(number))) for number in range(50)])
-            dead = cluster.ports[0]
-            with cluster.node(dead) as node:
-                node.execute_command("WAIT", 1, 10_000)
-            cluster.processes[dead].kill()
-            cluster.processes[dead].wait()
-            for number in range(50):
-                async with block(limit.charge(str(number), 10, wait=5)) as charge:
-                    charge.used = 4
-            for number in range(50):
-                decision = await value(limit.peek(str(number)))
-                assert decision.remaining == 1000 - 1 - 4
-                assert await value(limit.take(str(number)))
+            limit, runs = limits.limit("api", Slide("1000/h")), limits.limit("runs", Lease(5, 300))
+            tags = [f"{{{number}}}" for number in range(50)]
+            assert all([await value(limit.take(tag)) for tag in tags])
+            async with contextlib.AsyncExitStack() as stack:
+                for tag in tags[:20]:
+                    call = await stack.enter_async_context(block(limits.admit([(runs, tag), (limit, tag)], 100)))
+                    call.used = 2
+                await asyncio.to_thread(begun.wait)
+                assert await asyncio.to_thread(failed.wait, 60)
+                for tag in tags:
+                    async with block(limit.charge(tag, 10, wait=5)) as charge:
+                        charge.used = 4
+                for tag in tags:
+                    async with block(limits.admit([(runs, tag), (limit, tag)], 10, wait=5)) as call:
+                        call.used = 3
+            for number, tag in enumerate(tags):
+                assert (await value(limit.peek(tag))).remaining == 1000 - 1 - 4 - 3 - (2 if number < 20 else 0)
+                assert (await value(runs.peek(tag))).remaining == 5
+                assert await value(limit.take(tag))
 
-        Both(kind, host="127.0.0.1", port=cluster.ports[1]).run(test, patience=60)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            kinds = (redis.RedisCluster, redis.asyncio.RedisCluster)
+            runs = [
+                pool.submit(Both(kind, host="127.0.0.1", port=cluster.ports[1]).run, test, patience=60, prefix=f"{number}:")
+                for number, kind in enumerate(kinds)
+            ]
+            try:
+                begun.wait()
+                with cluster.node(dead) as node:
+                    node.execute_command("WAIT", 1, 10_000)
+                cluster.processes[dead].kill()
+                cluster.processes[dead].wait()
+            finally:
+                failed.set()
+                begun.abort()
+            for run in runs:
+                run.result()
 
 
 class Move:
@@ -852,11 +917,9 @@ test_default.__test__ = False
 @KINDS
 def test_tls(kind):
     with folder() as home, contextlib.ExitStack() as stack:
-        certificate(home)
+        tls = certificate(home)
         port = free_ports(1)[0]
-        tls = {"ssl": True, "ssl_ca_certs": f"{home}/cert", "ssl_certfile": f"{home}/cert", "ssl_keyfile": f"{home}/key"}
-        options = ["--port", 0, "--bind", "127.0.0.1", "--tls-port", port, "--tls-cert-file", f"{home}/cert"]
-        options += ["--tls-key-file", f"{home}/key", "--tls-ca-cert-file", f"{home}/cert"]
+        options = ["--bind", "127.0.0.1", "--tls-port", port, *tls_options(home)]
         stack.enter_context(running(home / "s", *options, up={"port": port, **tls}))
 
         async def test(limits):
@@ -872,12 +935,28 @@ def test_tls(kind):
         Both(kind, host="127.0.0.1", port=port, **tls).run(test)
 
 
-def certificate(home):
-    import subprocess
+def test_a_cluster_with_tls():
+    """Each call goes to the node of its key, over TLS; a client that does not trust the certificate gets no decision."""
+    with folder() as home:
+        tls = certificate(home)
+        options = [*tls_options(home), "--tls-cluster", "yes", "--tls-replication", "yes"]
+        with running_cluster(options=options, login=tls) as cluster:
 
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", f"{home}/key", "-out", f"{home}/cert"]
-    subprocess.run(command, check=True, capture_output=True)
+            async def test(limits):
+                limit = limits.limit("api", HOUR)
+                for number in range(20):
+                    assert (await value(limit.take(str(number)))).granted == 1
+                    async with block(limit.charge(str(number), 10, wait=5)) as charge:
+                        charge.used = 4
+                    assert (await value(limit.peek(str(number)))).remaining == 995
+
+            for kind in (redis.RedisCluster, redis.asyncio.RedisCluster):
+                Both(kind, host="127.0.0.1", port=cluster.ports[0], **tls).run(test)
+                for port in cluster.ports:
+                    with cluster.node(port) as node:
+                        assert node.info("commandstats")["cmdstat_rl.fixed"]["calls"] > 0
+                        assert "errorstat_MOVED" not in node.info("errorstats")
+                        node.flushall()
 
 
 # Decorators

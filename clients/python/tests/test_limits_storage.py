@@ -7,6 +7,7 @@ import time
 
 import limits
 import limits.aio.strategies
+import limits.errors
 import limits.storage
 import limits.strategies
 import pytest
@@ -79,7 +80,7 @@ def test_sentinel(prefix):
         uri = f"{prefix}redis-rl+sentinel://127.0.0.1:{watched.sentinel_port}/limits"
         for name in STRATEGIES:
             asyncio.run(strategy_works(uri, name))
-        with pytest.raises(ValueError, match="service"):
+        with pytest.raises(limits.errors.ConfigurationError, match="service"):
             limits.storage.storage_from_string(uri.removesuffix("/limits"))
 
 

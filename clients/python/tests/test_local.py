@@ -13,7 +13,7 @@ from conftest import PATIENCE, eventually, inspect
 from redis_rl import Bucket, Down, Fixed, Gcra, InvalidCost, InvalidLimit, Lease, Limits, Slide
 from redis_rl._decision import decision_of
 from redis_rl._local import Denials
-from test_faults import CLUSTERS, KINDS, Both, used, value
+from helpers import CLUSTERS, KINDS, Both, used, value
 
 
 def calls(client, command):
@@ -377,7 +377,8 @@ def test_tasks_never_spend_more_than_the_server_has_charged(socket, client):
         async with Limits(other, patience=PATIENCE) as limits:
             limit = limits.limit("api", Fixed("5000/h"))
             asked = calls(client, "rl.fixed")
-            async with limits.wallet(limit, batch=70, idle=0.05) as one, limits.wallet(limit, batch=70, idle=0.05) as two:
+            # On a busy machine, a shorter idle time would give units back between two calls, and the other wallet was denied.
+            async with limits.wallet(limit, batch=70, idle=600) as one, limits.wallet(limit, batch=70, idle=600) as two:
                 decisions = await asyncio.gather(*(wallet.take("a") for wallet in (one, two) for _ in range(4000)))
                 # One fetch at a time for each wallet, for all calls that wait.
                 assert sum(decision.granted for decision in decisions) == 5000

@@ -70,7 +70,7 @@ print(*(answer.status_code for answer in answers), answers[0].headers["X-RateLim
 
 
 def test_what_the_programs_do(socket, tmp_path):
-    take, _, protect, charge, hold, several, local, fastapi, flask, storage = [each.values[0] for each in programs()]
+    take, _, protect, charge, hold, several, admit, local, fastapi, flask, storage = [each.values[0] for each in programs()]
     client = redis.Redis(unix_socket_path=socket)
     output = run(take, socket, tmp_path)
     assert output.startswith("go on, 4 are left\n{'RateLimit-Policy': '\"api\";q=10;w=60'") and inspect(client, "api:user:42")
@@ -83,6 +83,7 @@ def test_what_the_programs_do(socket, tmp_path):
     run(hold, socket, tmp_path)
     assert client.info("rl")["rl_lease_granted"] == before + 1 and inspect(client, "jobs:reports") is None
     assert run(several, socket, tmp_path).startswith("True [4, 9999] {")
+    assert run(admit, socket, tmp_path) == "59 19550\n" and inspect(client, "{llm}:running:acme") is None
     assert run(local, socket, tmp_path) == f"{[1] * 10 + [0, 0]} True\n250\n"
     assert inspect(client, "events:site")["used"] == 250
     fastapi_app = run(fastapi + ASK_FASTAPI, socket, tmp_path)

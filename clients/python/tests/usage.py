@@ -22,6 +22,9 @@ def threads(client: redis.Redis) -> int:
     with api.charge("a", 5) as charge, jobs.hold("a") as lease:
         charge.used = 4
         lease.check()
+    with limits.admit([(jobs, "a"), (api, "a", 1), (api, b"b")], estimate=5, wait="2s") as call:
+        call.used = 4
+        call.check()
     return decision.granted + len(text) + len(both.decisions) + (0 if wait is None else 1)
 
 
@@ -38,6 +41,8 @@ async def tasks(client: redis.asyncio.Redis) -> int:
     async with api.charge("a", 5) as charge, jobs.hold("a", wait=5) as lease:
         charge.used = 4
         await lease.renew()
+    async with limits.admit([(jobs, "a"), (api, "a", 1), (api, "b")], estimate=5, wait=2, id="job:7") as call:
+        call.used = 4
     async with api.protect("a") as decision:
         return decision.granted + len(text)
 

@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 
 from ._aio import (
+    AsyncAdmission,
     AsyncCachedLimit,
     AsyncCharge,
     AsyncGuard,
@@ -41,7 +42,7 @@ from ._errors import (
     WrongType,
 )
 from ._policy import Bucket, Fixed, Gcra, Lease, Policy, RatePolicy, Slide
-from ._sync import CachedLimit, Charge, Guard, HeldLease, LeaseLimit, Limit, LimitWallet, SyncLimits
+from ._sync import Admission, CachedLimit, Charge, Guard, HeldLease, LeaseLimit, Limit, LimitWallet, SyncLimits
 
 __version__ = "0.1.0"
 
@@ -91,7 +92,9 @@ def Limits(
 
 
 __all__ = [
+    "Admission",
     "AllDecision",
+    "AsyncAdmission",
     "AsyncCachedLimit",
     "AsyncCharge",
     "AsyncGuard",

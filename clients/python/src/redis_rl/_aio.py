@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 import redis
 import redis.asyncio
@@ -22,6 +22,7 @@ from ._decision import AllDecision, Decision, uncounted
 from ._errors import Down, InvalidLimit, LeaseLost, RateLimitError
 from ._flow import (
     MARGIN_S,
+    AdmissionState,
     ChargeState,
     Core,
     Finish,
@@ -33,6 +34,7 @@ from ._flow import (
     is_reply,
     keeps_connection,
     log,
+    rules_of,
 )
 from ._local import CHANNEL, PING_S, Denials, Wallet, peek_words, worth_watching
 from ._policy import Duration, Key, Lease, Policy, RatePolicy, checked_cost, checked_key, checked_wait
@@ -41,6 +43,8 @@ from ._topology import Address, key_slot
 
 T = TypeVar("T")
 P = ParamSpec("P")
+# A rule of `admit`.
+Rule: TypeAlias = "tuple[AsyncLimit | AsyncLeaseLimit, Key] | tuple[AsyncLimit | AsyncLeaseLimit, Key, int]"
 
 
 class _Node:
@@ -79,7 +83,8 @@ class _Node:
             if connection is None:
                 connection = self._connect()
                 self._own = connection.socket_timeout
-                await asyncio.wait_for(connection.connect(), self._left(operation))
+                left = self._left(operation)
+                await asyncio.wait_for(connection.connect(), left)
             # Not an argument of read_response, which then returns None when the time is over.
             connection.socket_timeout = self._left(operation)
             sent = True
@@ -318,40 +323,33 @@ class AsyncCharge(ChargeState):
         await self._io.run(self.flows.close_charge(self, kind is not None))
 
 
-class AsyncHeldLease(LeaseState):
-    """What the block of `hold` gets. A task renews the lease at each third of its ttl. When the lease is lost, the block is
-    cancelled at its next `await`, and LeaseLost is raised."""
+class _Heartbeats:
+    """Renew leases while a block runs. When one is lost, they cancel the block."""
 
-    def __init__(self, limit: AsyncLeaseLimit, key: Key, wait: Duration | None, cost: int, id: Key | None) -> None:
-        super().__init__(limit._flows, key, cost, id)
-        self._wait_us = checked_wait(wait)
-        self._io = limit._io
-        self._heartbeat: asyncio.Task[None] | None = None
+    def __init__(self, io: AsyncIO) -> None:
+        self._io = io
+        self._tasks: list[asyncio.Task[None]] = []
         self._body: asyncio.Task[Any] | None = None
-        # Whether the heartbeat has cancelled the block.
+        # Whether a heartbeat has cancelled the block.
         self._cancelled = False
 
-    async def renew(self) -> None:
-        """Renews the lease now. Raises LeaseLost if it is lost."""
-        await self._io.run(self.flows.renew_lease(self))
+    def start(self, leases: Iterable[LeaseState]) -> None:
+        self._body = asyncio.current_task()
+        for lease in leases:
+            task = asyncio.ensure_future(self._io.run(lease.flows.heartbeat(lease)))
+            task.add_done_callback(functools.partial(self._ended, lease))
+            self._tasks.append(task)
 
-    async def __aenter__(self) -> AsyncHeldLease:
-        await self._io.run(self.flows.open_lease(self, self._wait_us))
-        if self.decision.counted:
-            self._body = asyncio.current_task()
-            self._heartbeat = asyncio.ensure_future(self._io.run(self.flows.heartbeat(self)))
-            self._heartbeat.add_done_callback(self._ended)
-        return self
-
-    def _ended(self, heartbeat: asyncio.Task[None]) -> None:
-        if self._body is not None and not heartbeat.cancelled() and self.lost:
+    def _ended(self, lease: LeaseState, heartbeat: asyncio.Task[None]) -> None:
+        if self._body is not None and not heartbeat.cancelled() and lease.lost and not self._cancelled:
             self._cancelled = True
             self._body.cancel()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    async def stop(self, kind: type[BaseException] | None) -> bool:
+        """Returns whether the block ends normally, or only because a heartbeat has cancelled it."""
         body, self._body = self._body, None
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
+        for task in self._tasks:
+            task.cancel()
         others = False
         if self._cancelled and body is not None:
             if sys.version_info >= (3, 11):
@@ -360,9 +358,62 @@ class AsyncHeldLease(LeaseState):
                 # The block has ended before its cancellation has reached it.
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)
-        await self._io.run(self.flows.close_lease(self))
         ours = self._cancelled and not others and kind is not None and issubclass(kind, asyncio.CancelledError)
-        if ours or kind is None:
+        return ours or kind is None
+
+
+class AsyncHeldLease(LeaseState):
+    """What the block of `hold` gets. A task renews the lease at each third of its ttl. When the lease is lost, the block is
+    cancelled at its next `await`, and LeaseLost is raised."""
+
+    def __init__(self, limit: AsyncLeaseLimit, key: Key, wait: Duration | None, cost: int, id: Key | None) -> None:
+        super().__init__(limit._flows, key, cost, id)
+        self._wait_us = checked_wait(wait)
+        self._io = limit._io
+        self._heartbeats = _Heartbeats(limit._io)
+
+    async def renew(self) -> None:
+        """Renews the lease now. Raises LeaseLost if it is lost."""
+        await self._io.run(self.flows.renew_lease(self))
+
+    async def __aenter__(self) -> AsyncHeldLease:
+        await self._io.run(self.flows.open_lease(self, self._wait_us))
+        if self.decision.counted:
+            self._heartbeats.start([self])
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        ours = await self._heartbeats.stop(kind)
+        await self._io.run(self.flows.close_lease(self))
+        if ours:
+            try:
+                self.check()
+            except LeaseLost as lost:
+                raise lost from None
+
+
+class AsyncAdmission(AdmissionState):
+    """What the block of `admit` gets. Set `used`, or leave the estimate as it is. Tasks renew its leases at each third of
+    their ttl. When one is lost, the block is cancelled at its next `await`, and LeaseLost is raised."""
+
+    def __init__(
+        self, limits: AsyncLimits, rules: Iterable[Rule], estimate: int | None, wait: Duration | None, id: Key | None
+    ) -> None:
+        super().__init__(limits._core, rules_of(rules), estimate, id)
+        self._wait_us = checked_wait(wait)
+        self._io = limits._io
+        self._heartbeats = _Heartbeats(limits._io)
+
+    async def __aenter__(self) -> AsyncAdmission:
+        await self._io.run(self.core.open_admission(self, self._wait_us))
+        if self.decision.counted:
+            self._heartbeats.start(self.leases)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        ours = await self._heartbeats.stop(kind)
+        await self._io.run(self.core.close_admission(self, kind is not None))
+        if ours:
             try:
                 self.check()
             except LeaseLost as lost:
@@ -676,6 +727,18 @@ class AsyncLimits:
         id names the charge on each key, to settle or to release it there."""
         listed = [(limit._flows, key, cost) for limit, key, cost in rules]
         return await self._io.run(self._core.all(listed, wait, id))
+
+    def admit(
+        self,
+        rules: Iterable[Rule],
+        estimate: int | None = None,
+        wait: Duration | None = None,
+        id: Key | None = None,
+    ) -> AsyncAdmission:
+        """A context manager that charges several limits, all or none, and settles them at the end of its block. A rule is a
+        limit, a key, and perhaps a cost. One without a cost is charged the estimate, and settled to what was used. Leases are
+        renewed while the block runs, and released at its end."""
+        return AsyncAdmission(self, rules, estimate, wait, id)
 
     def cached(self, limit: AsyncLimit) -> AsyncCachedLimit:
         """The same limit, which remembers denials: see AsyncCachedLimit."""

@@ -51,6 +51,14 @@ class Decision:
     def title(self) -> str:
         return self.name
 
+    @property
+    def worst(self) -> Decision:
+        return self
+
+    @property
+    def listed(self) -> Sequence[Decision]:
+        return [self]
+
     def raise_if_denied(self) -> Decision:
         if not self.allowed:
             raise RateLimited(self)
@@ -89,6 +97,15 @@ class AllDecision:
     def title(self) -> str:
         return ", ".join(decision.name for decision in self.decisions if not decision.allowed)
 
+    @property
+    def worst(self) -> Decision:
+        """The denial with the longest wait; if nothing was denied, the limit with the least remaining."""
+        return _shown(self.decisions)
+
+    @property
+    def listed(self) -> Sequence[Decision]:
+        return self.decisions
+
     def raise_if_denied(self) -> AllDecision:
         if not self.granted:
             raise RateLimited(self)
@@ -105,11 +122,7 @@ def headers(decisions: Iterable[Decision]) -> dict[str, str]:
     counted = [decision for decision in decisions if decision.counted]
     if not counted:
         return {}
-    denied = [decision for decision in counted if not decision.allowed]
-    if denied:
-        shown = max(denied, key=lambda decision: float("inf") if decision.wait_ms is None else decision.wait_ms)
-    else:
-        shown = min(counted, key=lambda decision: decision.remaining)
+    shown = _shown(counted)
     fields = {
         "RateLimit-Policy": ", ".join(map(_policy_field, counted)),
         "RateLimit": ", ".join(map(_limit_field, counted)),
@@ -117,9 +130,16 @@ def headers(decisions: Iterable[Decision]) -> dict[str, str]:
         "X-RateLimit-Remaining": str(shown.remaining),
         "X-RateLimit-Reset": str(_seconds(shown.reset_ms)),
     }
-    if denied and shown.wait_ms is not None:
+    if not shown.allowed and shown.wait_ms is not None:
         fields["Retry-After"] = str(_seconds(shown.wait_ms))
     return fields
+
+
+def _shown(decisions: Sequence[Decision]) -> Decision:
+    denied = [decision for decision in decisions if not decision.allowed]
+    if denied:
+        return max(denied, key=lambda decision: float("inf") if decision.wait_ms is None else decision.wait_ms)
+    return min(decisions, key=lambda decision: decision.remaining)
 
 
 def _quoted(name: str) -> str:

@@ -37,16 +37,20 @@ class InvalidId(InvalidArgument):
 
 
 class RateLimited(RateLimitError):
-    """The call was denied. `retry_after` is in seconds; None means that a retry is never granted."""
+    """The call was denied. `retry_after` is in seconds; None means that a retry is never granted. If several limits decided
+    together, `decision` is the denial with the longest wait, and `decisions` are those of all."""
 
     def __init__(self, decision: Decision | AllDecision) -> None:
-        self.decision = decision
+        self.decision = decision.worst
+        self.decisions = decision.listed
         self.retry_after = decision.wait
+        self._all = decision
         when = "never" if self.retry_after is None else f"in {self.retry_after:g} s"
         super().__init__(f"{decision.title}: the limit is reached; retry {when}")
 
     def headers(self) -> dict[str, str]:
-        return self.decision.headers()
+        """The headers of an answer, from the decisions of all limits."""
+        return self._all.headers()
 
 
 class LeaseLost(RateLimitError):

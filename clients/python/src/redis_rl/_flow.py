@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
@@ -16,6 +16,7 @@ import redis
 from ._decision import AllDecision, Decision, decision_of, uncounted
 from ._errors import (
     Down,
+    InvalidCost,
     InvalidKey,
     InvalidLimit,
     LeaseLost,
@@ -269,9 +270,12 @@ class Core:
     def all(
         self, rules: Sequence[tuple[LimitFlows, object, object]], wait: Duration | None, id: Key | None
     ) -> Flow[AllDecision]:
-        wait_us = checked_wait(wait)
+        return (yield from self.together(self.checked_rules(rules, id), checked_wait(wait)))
+
+    def checked_rules(self, rules: Sequence[tuple[LimitFlows, object, object]], id: Key | None) -> Together:
         if not 1 <= len(rules) <= MAX_KEYS:
             raise InvalidKey(f"there are 1 to {MAX_KEYS} limits in one call, not {len(rules)}")
+        limits = [limit for limit, _, _ in rules]
         keys = [limit.full_key(key) for limit, key, _ in rules]
         costs = [checked_cost(cost) for _, _, cost in rules]
         if len(set(keys)) < len(keys):
@@ -280,40 +284,99 @@ class Core:
             raise InvalidKey("in a cluster, all keys of the call need one hash tag")
         if id is not None:
             checked_id(id)
-        elif any(isinstance(limit.policy, Lease) for limit, _, _ in rules):
+        elif any(isinstance(limit.policy, Lease) for limit in limits):
             id = new_id()
+        return Together(limits, keys, costs, id)
+
+    def together(self, call: Together, wait_us: int) -> Flow[AllDecision]:
+        """Charges several limits, all or none."""
+        limits, keys, costs, id = call.limits, call.keys, call.costs, call.id
         words: list[Word | int] = ["RL.ALL", len(keys), *keys]
-        for (limit, _, _), cost in zip(rules, costs):
+        for limit, cost in zip(limits, costs):
             words += [*limit.policy.rule(), "COST", cost]
         if id is not None:
             words += ["ID", id]
 
-        def released() -> Flow[None]:
-            for (limit, _, _), key in zip(rules, keys):
-                yield from limit.released_quietly(key, id, repeat=False)
+        def released(repeat: bool) -> Flow[None]:
+            # One deadline for all keys, so that a server that is down does not take the patience of each.
+            deadline = time.monotonic() + self.patience
+            for limit, key in zip(limits, keys):
+                yield from limit.released_quietly(key, id, repeat=repeat, deadline=deadline)
 
         try:
             reply, repeated = yield from self.call(words, keys[0], repeat=id is not None, wait_us=wait_us)
         except Down as down:
             if id is not None and down.sent:
-                yield Finish(released())
-            self.let_pass(down, ", ".join(limit.name for limit, _, _ in rules))
-            rows = [uncounted(cost, limit.policy, limit.name) for (limit, _, _), cost in zip(rules, costs)]
+                yield Finish(released(False))
+            self.let_pass(down, ", ".join(limit.name for limit in limits))
+            rows = [uncounted(cost, limit.policy, limit.name) for limit, cost in zip(limits, costs)]
             return AllDecision(True, 0, rows, id)
         except (Exception, GeneratorExit):
             raise
         except BaseException:
+            # No reply came, but the server may have granted the call.
             if id is not None:
-                yield Finish(released())
+                yield Finish(released(True))
             raise
         shape = isinstance(reply, (list, tuple)) and len(reply) == 3 and isinstance(reply[2], (list, tuple))
-        if not shape or type(reply[0]) is not int or type(reply[1]) is not int or len(reply[2]) != len(rules):
+        if not shape or type(reply[0]) is not int or type(reply[1]) is not int or len(reply[2]) != len(limits):
             raise UnexpectedReply(f"RL.ALL: the reply has another shape: {reply!r:.200}")
-        rows = [decision_of(row, limit.policy, limit.name) for (limit, _, _), row in zip(rules, reply[2])]
+        rows = [decision_of(row, limit.policy, limit.name) for limit, row in zip(limits, reply[2])]
         if not reply[0] and repeated:
             # The first call may have been charged, and a lease may have ended since then.
-            yield Finish(released())
+            yield Finish(released(True))
         return AllDecision(reply[0] == 1, None if reply[1] < 0 else reply[1], rows, id)
+
+    # Several limits around a block
+
+    def open_admission(self, admission: AdmissionState, wait_us: int) -> Flow[None]:
+        begin = time.monotonic()
+        admission.decision = yield from self.together(admission.call, wait_us)
+        if not admission.decision:
+            raise RateLimited(admission.decision)
+        if not admission.decision.counted:
+            return
+        try:
+            for lease in admission.leases:
+                yield from lease.flows.begin_lease(lease, begin)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # The block does not run.
+            yield from self.close_admission(admission, True)
+            raise
+
+    def close_admission(self, admission: AdmissionState, failed: bool) -> Flow[None]:
+        """Ends an admission. The charges of rules without a cost become what was used. If that is unknown, all charges stay;
+        after an exception, all become nothing."""
+        if admission.decision.counted:
+            # What the server may have charged without a decision was released when the admission was opened.
+            yield Finish(self._admission_ended(admission, failed))
+
+    def _admission_ended(self, admission: AdmissionState, failed: bool) -> Flow[None]:
+        call, used = admission.call, admission.used
+        deadline = time.monotonic() + self.patience
+        rows = zip(call.limits, call.keys, admission.decision.decisions, admission.estimated)
+        for limit, key, decision, estimated in reversed(list(rows)):
+            if isinstance(limit.policy, Lease):
+                yield from limit.released_quietly(key, call.id, repeat=True, deadline=deadline)
+                continue
+            final = decision.granted
+            if used is None and failed:
+                final = 0
+            elif used is not None and estimated:
+                final = used
+            yield from limit.settled_quietly(key, call.id or b"", decision.granted, final, deadline=deadline)
+
+
+@dataclass
+class Together:
+    """What one RL.ALL charges."""
+
+    limits: list[LimitFlows]
+    keys: list[bytes]
+    costs: list[int]
+    id: Key | None
 
 
 class LimitFlows:
@@ -394,9 +457,11 @@ class LimitFlows:
             return None
         return None if reply is None else self.decision(reply)
 
-    def released_quietly(self, key: bytes, id: Key | None, *, repeat: bool) -> Flow[None]:
+    def released_quietly(
+        self, key: bytes, id: Key | None, *, repeat: bool, deadline: float | None = None
+    ) -> Flow[None]:
         try:
-            yield from self.core.call(("RL.RELEASE", key, id or b""), key, repeat=repeat)
+            yield from self.core.call(("RL.RELEASE", key, id or b""), key, repeat=repeat, patience=_left(deadline))
         except RateLimitError as error:
             log.warning("%s: %s was not released: %s", self.name, _shown(id), error)
 
@@ -435,17 +500,21 @@ class LimitFlows:
             return
         charged = charge.decision.granted
         used = charge.used if charge.used is not None else 0 if failed else charged
-        yield Finish(self._settled_quietly(charge.full_key, charge.id, charged, used))
+        yield Finish(self.settled_quietly(charge.full_key, charge.id, charged, used))
 
-    def _settled_quietly(self, key: bytes, id: Key, charged: int, used: int) -> Flow[None]:
+    def settled_quietly(
+        self, key: bytes, id: Key, charged: int, used: int, *, deadline: float | None = None
+    ) -> Flow[None]:
         """Raises no error of the server: the work is done, and its result counts more than its accounting."""
         try:
-            reply, repeated = yield from self.core.call(("RL.SETTLE", key, id, used), key, repeat=True)
+            words = ("RL.SETTLE", key, id, used)
+            reply, repeated = yield from self.core.call(words, key, repeat=True, patience=_left(deadline))
             # The key has forgotten the id, because the charge is past. After a repetition, nil means that the first one
             # settled.
             if reply is None and used > charged and not repeated:
                 # Sent once: it has no id, so it would be charged twice.
-                yield from self.core.call(self.policy.command(key, "FORCE", str(used - charged)), key, repeat=False)
+                force = self.policy.command(key, "FORCE", str(used - charged))
+                yield from self.core.call(force, key, repeat=False, patience=_left(deadline))
         except RateLimitError as error:
             log.warning("%s: a charge of %d was not settled to %d: %s", self.name, charged, used, error)
 
@@ -455,14 +524,24 @@ class LimitFlows:
         begin = time.monotonic()
         words = self.policy.command(lease.full_key, "ID", lease.id, "COST", str(lease.estimate))
         yield from self._open(lease, words, wait_us)
+        if not lease.decision.counted:
+            return
+        try:
+            yield from self.begin_lease(lease, begin)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # The block does not run.
+            yield Finish(self.released_quietly(lease.full_key, lease.id, repeat=True))
+            raise
+
+    def begin_lease(self, lease: LeaseState, begin: float) -> Flow[None]:
+        """A lease was granted to a call that began at `begin`. When the server has granted it is unknown: so one that had to
+        wait is renewed, and lasts a ttl from now."""
         lease.ends = begin + lease.ttl
-        if lease.decision.counted and time.monotonic() > begin + lease.ttl / 3:
-            # When the server has granted the lease is unknown; one that is renewed now lasts a ttl from now.
+        if time.monotonic() > begin + lease.ttl / 3:
             try:
                 yield from self.renew_lease(lease)
-            except LeaseLost:
-                yield Finish(self.released_quietly(lease.full_key, lease.id, repeat=False))
-                raise
             except Down as down:
                 log.warning("%s: the lease %s was not renewed: %s", self.name, _shown(lease.id), down)
 
@@ -494,8 +573,8 @@ class LimitFlows:
                 yield from self.renew_lease(lease)
             except LeaseLost:
                 return
-            except RateLimitError as error:
-                # The next renewal may succeed. If none does, the lease is lost when it ends.
+            except Exception as error:
+                # Whatever it is, the next renewal may succeed. If none does, the lease is lost when it ends.
                 log.warning("%s: the lease %s was not renewed: %s", self.name, _shown(lease.id), error)
 
     def close_lease(self, lease: LeaseState) -> Flow[None]:
@@ -549,6 +628,58 @@ class LeaseState:
         """Raises LeaseLost if the lease is known to be lost. Asks no server."""
         if self.lost:
             raise LeaseLost(f"{self.flows.name}: the lease {_shown(self.id)} is lost")
+
+
+class AdmissionState:
+    """The state of an admission, without its connection."""
+
+    def __init__(
+        self, core: Core, rules: Iterable[tuple[LimitFlows, object, object]], estimate: object, id: Key | None
+    ) -> None:
+        """The cost of a rule is None if it is not known yet."""
+        listed = list(rules)
+        self.core = core
+        self.id: Key = new_id() if id is None else id
+        # For each rule, whether it is charged the estimate.
+        self.estimated = [cost is None and not isinstance(limit.policy, Lease) for limit, _, cost in listed]
+        if any(self.estimated) and estimate is None:
+            raise InvalidCost("a rule without a cost needs an estimate")
+        costs = [estimate if estimated else cost for (_, _, cost), estimated in zip(listed, self.estimated)]
+        costed = [(limit, key, 1 if cost is None else cost) for (limit, key, _), cost in zip(listed, costs)]
+        self.call = core.checked_rules(costed, self.id)
+        self.leases = [
+            LeaseState(limit, key, cost, self.id) for limit, key, cost in costed if isinstance(limit.policy, Lease)
+        ]
+        self.decision: AllDecision
+        self._used: int | None = None
+
+    @property
+    def used(self) -> int | None:
+        """What the work has used: a whole number from 0, or None as long as it is unknown."""
+        return self._used
+
+    @used.setter
+    def used(self, units: int | None) -> None:
+        self._used = None if units is None else checked_cost(units, 0)
+
+    def check(self) -> None:
+        """Raises LeaseLost if a lease is known to be lost. Asks no server."""
+        for lease in self.leases:
+            lease.check()
+
+
+def rules_of(rules: Iterable[Any]) -> list[tuple[LimitFlows, object, object]]:
+    """The rules of `admit`: a limit, a key, and perhaps a cost."""
+    listed = []
+    for rule in rules:
+        if not 2 <= len(rule) <= 3:
+            raise InvalidCost(f"a rule is a limit, a key, and perhaps a cost, not {rule!r}")
+        listed.append((rule[0]._flows, rule[1], rule[2] if len(rule) == 3 else None))
+    return listed
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else deadline - time.monotonic()
 
 
 def _cost(units: int) -> tuple[Word | int, ...]:

@@ -254,7 +254,7 @@ class Wallet:
 
     def give_back(self, batches: list[tuple[bytes, _Batch]]) -> Flow[None]:
         for key, batch in batches:
-            yield from self.limit._settled_quietly(key, batch.id, batch.granted, batch.granted - batch.left)
+            yield from self.limit.settled_quietly(key, batch.id, batch.granted, batch.granted - batch.left)
 
     def forget(self) -> None:
         """Drops all units without giving them back: they belong to the process that has forked this one."""

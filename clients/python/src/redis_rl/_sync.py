@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 import redis
 from redis.backoff import NoBackoff
@@ -23,6 +23,7 @@ from ._decision import AllDecision, Decision, uncounted
 from ._errors import Down, InvalidLimit, RateLimitError
 from ._flow import (
     MARGIN_S,
+    AdmissionState,
     ChargeState,
     Core,
     Finish,
@@ -34,6 +35,7 @@ from ._flow import (
     is_reply,
     keeps_connection,
     log,
+    rules_of,
 )
 from ._local import CHANNEL, PING_S, Denials, Wallet, peek_words, worth_watching
 from ._policy import Duration, Key, Lease, Policy, RatePolicy, checked_cost, checked_key, checked_wait
@@ -41,6 +43,8 @@ from ._topology import Address, key_slot
 
 T = TypeVar("T")
 P = ParamSpec("P")
+# A rule of `admit`.
+Rule: TypeAlias = "tuple[Limit | LeaseLimit, Key] | tuple[Limit | LeaseLimit, Key, int]"
 
 
 class _Node:
@@ -172,6 +176,11 @@ class SyncIO:
         except StopIteration as end:
             value: T = end.value
             return value
+
+    def keep(self, lease: LeaseState, stop: threading.Event) -> None:
+        """Starts a thread that renews a lease until `stop` is set."""
+        arguments = (lease.flows.heartbeat(lease), stop)
+        threading.Thread(target=self.run, args=arguments, daemon=True, name="redis-rl-lease").start()
 
     def _node(self, address: Address | None) -> _Node:
         node = self._nodes.get(address)
@@ -330,13 +339,38 @@ class HeldLease(LeaseState):
     def __enter__(self) -> HeldLease:
         self._io.run(self.flows.open_lease(self, self._wait_us))
         if self.decision.counted:
-            arguments = (self.flows.heartbeat(self), self._stop)
-            threading.Thread(target=self._io.run, args=arguments, daemon=True, name="redis-rl-lease").start()
+            self._io.keep(self, self._stop)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
         self._io.run(self.flows.close_lease(self))
+        if kind is None:
+            self.check()
+
+
+class Admission(AdmissionState):
+    """What the block of `admit` gets. Set `used`, or leave the estimate as it is. Threads renew its leases at each third of
+    their ttl. A block that takes long should call `check` now and then, because nothing can stop it from outside."""
+
+    def __init__(
+        self, limits: SyncLimits, rules: Iterable[Rule], estimate: int | None, wait: Duration | None, id: Key | None
+    ) -> None:
+        super().__init__(limits._core, rules_of(rules), estimate, id)
+        self._wait_us = checked_wait(wait)
+        self._io = limits._io
+        self._stop = threading.Event()
+
+    def __enter__(self) -> Admission:
+        self._io.run(self.core.open_admission(self, self._wait_us))
+        if self.decision.counted:
+            for lease in self.leases:
+                self._io.keep(lease, self._stop)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stop.set()
+        self._io.run(self.core.close_admission(self, kind is not None))
         if kind is None:
             self.check()
 
@@ -665,6 +699,18 @@ class SyncLimits:
         id names the charge on each key, to settle or to release it there."""
         listed = [(limit._flows, key, cost) for limit, key, cost in rules]
         return self._io.run(self._core.all(listed, wait, id))  # type: ignore[return-value]
+
+    def admit(
+        self,
+        rules: Iterable[Rule],
+        estimate: int | None = None,
+        wait: Duration | None = None,
+        id: Key | None = None,
+    ) -> Admission:
+        """A context manager that charges several limits, all or none, and settles them at the end of its block. A rule is a
+        limit, a key, and perhaps a cost. One without a cost is charged the estimate, and settled to what was used. Leases are
+        renewed while the block runs, and released at its end."""
+        return Admission(self, rules, estimate, wait, id)
 
     def cached(self, limit: Limit) -> CachedLimit:
         """The same limit, which remembers denials: see CachedLimit."""

@@ -16,6 +16,7 @@ schemes.
 | redis-rl+cluster://a:1,b:2 | a cluster, of which some nodes are named; rediss-rl+cluster with TLS                      |
 | redis-rl+sentinel://a:1,b:2/name | the primary that these Sentinels name                                               |
 
+The Sentinels get the password of the server, unless the option `sentinel_kwargs` has another.
 With the prefix async+ they are for `limits.aio`. A hit is sent once, and never counted twice. The options `key_prefix`,
 `patience` (seconds until a server that does not answer counts as down) and `wrap_exceptions` are for the storage, all
 others for redis-py. When Redis is down, flask-limiter and slowapi answer 500 (closed), or count in each process with
@@ -30,6 +31,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import limits.aio.storage
+import limits.errors
 import limits.storage
 import redis
 import redis.asyncio
@@ -56,6 +58,7 @@ SCHEMES = [
 
 def _client(uri: str, options: dict[str, Any], library: Any, sentinel: Any) -> Any:
     """The client that a URI names, of redis or of redis.asyncio."""
+    options = dict(options)
     scheme, rest = uri.removeprefix("async+").split("://", 1)
     kind = scheme.partition("+")[2]
     if scheme.startswith("rediss"):
@@ -72,15 +75,20 @@ def _client(uri: str, options: dict[str, Any], library: Any, sentinel: Any) -> A
             **options,
         }
     nodes = []
-    for host in hosts.split(","):
+    for host in filter(None, hosts.split(",")):
         address, _, port = host.rpartition(":")
         nodes.append((address.strip("[]"), int(port)))
     if kind == "sentinel":
-        if not path:
-            raise ValueError(f"{uri}: the name of the service is missing")
-        return sentinel.Sentinel(nodes, sentinel_kwargs=options.pop("sentinel_kwargs", None)).master_for(path, **options)
+        service = path or options.pop("service_name", None)
+        if not service:
+            raise limits.errors.ConfigurationError(f"{uri}: the name of the service is missing")
+        # The same as in the storage of `limits`: without other settings, the Sentinels have the password of the server.
+        login = {name: options[name] for name in ("username", "password") if options.get(name) is not None}
+        sentinels = sentinel.Sentinel(nodes, sentinel_kwargs=options.pop("sentinel_kwargs", login))
+        return sentinels.master_for(service, **options)
     module = redis.asyncio.cluster if library is redis.asyncio else redis.cluster
-    return library.RedisCluster(startup_nodes=[module.ClusterNode(*node) for node in nodes], **options)
+    startup = options.pop("startup_nodes", []) + [module.ClusterNode(*node) for node in nodes]
+    return library.RedisCluster(startup_nodes=startup, **options)
 
 
 def _used(reply: Any) -> int:

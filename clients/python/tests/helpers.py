@@ -1,0 +1,68 @@
+"""What the tests of both kinds of clients share: threads and asyncio."""
+
+import asyncio
+import contextlib
+
+import pytest
+import redis
+import redis.asyncio
+
+from conftest import PATIENCE, inspect
+from redis_rl import Fixed, Limits
+
+KINDS = pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis], ids=["threads", "asyncio"])
+CLUSTERS = pytest.mark.parametrize("kind", [redis.RedisCluster, redis.asyncio.RedisCluster], ids=["threads", "asyncio"])
+HOUR = Fixed("1000/h")
+
+
+class Both:
+    """Runs the same test with limits of threads and of asyncio."""
+
+    def __init__(self, kind, **options):
+        self.is_async = kind in (redis.asyncio.Redis, redis.asyncio.RedisCluster)
+        self.kind = kind
+        self.options = options
+
+    def run(self, test, **options):
+        async def main():
+            client = self.kind(**self.options)
+            limits = Limits(client, **{"patience": PATIENCE, **options})
+            try:
+                await test(limits)
+            finally:
+                if self.is_async:
+                    await limits.aclose()
+                    await client.aclose()
+                else:
+                    limits.close()
+                    client.close()
+
+        asyncio.run(main())
+
+
+async def value(result):
+    return await result if hasattr(result, "__await__") else result
+
+
+@contextlib.asynccontextmanager
+async def block(manager):
+    if hasattr(manager, "__aenter__"):
+        async with manager as result:
+            yield result
+    else:
+        with manager as result:
+            yield result
+
+
+def used(client, key):
+    facts = inspect(client, key)
+    return facts["used"] if facts else 0
+
+
+def held(client, key):
+    facts = inspect(client, key)
+    return facts["held"] if facts else 0
+
+
+def waiting(client):
+    return client.info("rl")["rl_waiting_clients"]

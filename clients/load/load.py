@@ -29,7 +29,7 @@ import redis
 
 CLIENTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CLIENTS / "python/tests")]
-from conftest import eventually, running_server  # noqa: E402
+from servers import eventually, running_server  # noqa: E402
 
 PYTHON = [sys.executable, "-B", CLIENTS / "load/spender.py"]
 NODE = ["node", CLIENTS / "load/spender.mjs"]

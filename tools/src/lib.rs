@@ -2,3 +2,12 @@
 
 pub mod chart;
 pub mod ids;
+pub mod json;
+/// The pure core of the module: the same source file, for simulations. The tools do not depend on the module's package, because
+/// building them would then also build the module.
+#[path = "../../src/limiter/mod.rs"]
+pub mod limiter;
+pub mod load;
+pub mod machine;
+pub mod probe;
+pub mod statistics;

@@ -5,15 +5,10 @@
 
 mod cases;
 mod ids;
-mod json;
-mod load;
-mod machine;
 mod memory;
 mod peers;
-mod probe;
 mod scale;
 mod speed;
-mod statistics;
 
 use std::fs;
 use std::path::PathBuf;
@@ -23,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use support::root;
 use tools::chart::{describe, fill, write};
+use tools::{json, load, machine, probe, statistics};
 
 /// Measures what calls cost, and writes docs/benchmarks.json, docs/benchmarks.md and the charts
 #[derive(Parser)]
@@ -151,4 +147,21 @@ fn main() {
 /// The absolute path of a program. A server runs in a folder of its own, so that a relative path would not be found.
 fn program(path: &str) -> std::io::Result<String> {
     Ok(fs::canonicalize(path)?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{json::text, Results};
+
+    #[test]
+    fn the_file_is_read_and_written_back_without_a_change() {
+        let file = std::fs::read_to_string(support::root().join("docs/benchmarks.json")).expect("the file");
+        let results: Results = serde_json::from_str(&file).expect("results");
+        let written = text(&results);
+        // Not `assert_eq!`, which would print the whole file.
+        assert!(written == file);
+        let scenes = results.speed.scenes.iter().chain(results.ids.iter().flat_map(|section| &section.scenes));
+        let cases: usize = scenes.map(|scene| scene.cases.len()).sum();
+        assert_eq!(written.lines().filter(|line| line.contains("\"rounds\": [{")).count(), cases);
+    }
 }

@@ -299,7 +299,8 @@ pub fn measure(size: &Size, seed: u64) -> Section {
             before: all.iter().map(|(_, before)| *before).collect(),
         }
     });
-    let cut_off = [1, 5].map(|max_lag| {
+    let max_lags: &[u64] = if size.quick { &[1] } else { &[1, 5] };
+    let cut_off = max_lags.iter().map(|&max_lag| {
         let all: Vec<_> = (0..repeats.min(3)).map(|_| cut_off(max_lag)).collect();
         CutOff {
             max_lag,
@@ -307,7 +308,7 @@ pub fn measure(size: &Size, seed: u64) -> Section {
             granted: all.iter().map(|(_, granted)| *granted).collect(),
         }
     });
-    Section { kills, bursts: bursts.into(), cut_off: cut_off.into() }
+    Section { kills, bursts: bursts.into(), cut_off: cut_off.collect() }
 }
 
 #[cfg(test)]

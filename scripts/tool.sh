@@ -10,7 +10,8 @@ things=()
 # The tools whose own speed matters have a profile of their own. The others are built as the tests are, whose libraries they share.
 profile="test"
 case $name in
-  speed | scale) things=(redis-benchmark pip) profile=tools ;;
+  speed) things=(redis-benchmark pip node npm) profile=tools ;;
+  scale) things=(redis-benchmark pip) profile=tools ;;
   waiters) profile=tools ;;
   instructions) things=(valgrind) ;;
 esac

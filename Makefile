@@ -96,7 +96,7 @@ bench-report: ## Write docs/benchmarks.md and its charts again from docs/benchma
 	@scripts/tool.sh speed --report
 
 scale: ## Measure and simulate one server, a cluster and several regions, by SEED, into docs/scale.* (PART=shards: only this part)
-	@scripts/tool.sh scale --seed "$(SEED)" $(addprefix --part ,$(PART))
+	@scripts/tool.sh scale $(if $(filter file,$(origin SEED)),,--seed "$(SEED)") $(addprefix --part ,$(PART))
 
 scale-report: ## Write the tables of docs/scale.md and its charts again from docs/scale.json
 	@scripts/tool.sh scale --report

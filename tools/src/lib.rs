@@ -1,6 +1,7 @@
 //! What the tools share. Each tool is a program in `src/bin`; `scripts/tool.sh` builds and runs them.
 
 pub mod chart;
+pub mod clients;
 pub mod ids;
 pub mod json;
 /// The pure core of the module: the same source file, for simulations. The tools do not depend on the module's package, because

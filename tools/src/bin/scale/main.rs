@@ -101,7 +101,11 @@ fn main() {
     };
     if !options.report {
         let before = (!options.part.is_empty()).then(read);
-        let seed = options.seed.or(before.as_ref().map(|before| before.seed)).unwrap_or_else(now);
+        let known = before.as_ref().map(|before| before.seed);
+        // The page names one seed for all parts.
+        let differs = options.seed.zip(known).is_some_and(|(seed, known)| seed != known);
+        assert!(!differs, "the other parts have the seed {known:?}: give that one, or measure all parts");
+        let seed = options.seed.or(known).unwrap_or_else(now);
         let size = if options.quick { Size::QUICK } else { Size::FULL };
         let servers: Vec<String> = std::iter::once(server_program()).chain(options.server.iter().cloned()).collect();
         write(&file, &json::text(&measure(before, &options.part, &size, seed, &servers)));
@@ -128,7 +132,7 @@ fn measure(before: Option<Results>, parts: &[Part], size: &Size, seed: u64, serv
         seed,
         hot: run.part(Part::Hot, hot, || hot::measure(size)),
         shards: run.part(Part::Shards, shards, || shards::measure(size.seconds, seed)),
-        wallets: run.part(Part::Wallets, wallets, || wallets::measure(size.seconds, seed)),
+        wallets: run.part(Part::Wallets, wallets, || wallets::measure(size.seconds, seed, !size.quick)),
         failover: run.part(Part::Failover, failover, || failover::measure(size, seed)),
         memory: run.part(Part::Memory, memory, || memory::measure(size, servers)),
         cluster: run.part(Part::Cluster, cluster, || cluster::measure(size)),
@@ -195,7 +199,7 @@ mod tests {
         // The same seed gives the same figures, whatever the machine does meanwhile.
         let again = serde_json::to_string(&shards::measure(1, 1)).expect("JSON");
         assert_eq!(serde_json::to_string(&results.shards).expect("JSON"), again);
-        let again = serde_json::to_string(&wallets::measure(1, 1)).expect("JSON");
+        let again = serde_json::to_string(&wallets::measure(1, 1, false)).expect("JSON");
         assert_eq!(serde_json::to_string(&results.wallets).expect("JSON"), again);
     }
 }

@@ -285,7 +285,25 @@ fn wallets(section: &wallets::Section) -> String {
         "p99.9",
         "most spent in any second",
     ];
-    table(&head, rows)
+    let mut text = table(&head, rows);
+    if let Some(real) = &section.real {
+        write!(
+            text,
+            "\nMeasured to check the simulation: {} wallets of the client package for Rust with batches of {}, each with a connection of its \
+             own, and as many calls as the limit of {} a second, for {} seconds. They used {} of the limit, with {:.0} fetches for 1000 \
+             decisions; simulated: {}, with {:.0}.\n",
+            real.plan.processes,
+            real.plan.batch,
+            grouped(real.plan.limit as f64),
+            real.seconds,
+            percent(real.used),
+            real.fetches,
+            percent(real.simulated_used),
+            real.simulated_fetches
+        )
+        .expect("a string");
+    }
+    text
 }
 
 fn wallets_title(section: &wallets::Section) -> String {

@@ -3,8 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::process::Command;
 
 use serde::{Deserialize, Serialize};
+use support::{call, Server};
+use tools::clients::{run, rust_program};
 use tools::limiter::{Kind, Policy};
 
 use crate::key::{gap, most_in_any, policy, wait_us, Key, SECOND};
@@ -52,6 +55,27 @@ pub struct Row {
 #[derive(Serialize, Deserialize)]
 pub struct Section {
     pub rows: Vec<Row>,
+    /// A quick run has none.
+    pub real: Option<Real>,
+}
+
+/// A run with the client package for Rust and a server, and the same simulated.
+#[derive(Serialize, Deserialize)]
+pub struct Real {
+    pub plan: Plan,
+    pub seconds: u64,
+    /// Grants, relative to the limit, and calls to the server that fetch, for a thousand decisions.
+    pub used: f64,
+    pub fetches: f64,
+    pub simulated_used: f64,
+    pub simulated_fetches: f64,
+}
+
+/// What the program prints.
+#[derive(Deserialize)]
+struct Counts {
+    made: u64,
+    granted: u64,
 }
 
 /// A round trip, in microseconds: half a millisecond, a tenth more on average, and in one of a thousand five milliseconds more. It
@@ -323,13 +347,37 @@ pub fn plans() -> Vec<Plan> {
     plans
 }
 
-pub fn measure(seconds: u64, seed: u64) -> Section {
+/// Runs wallets of the client package for Rust in one process, each with a connection of its own, on a server.
+fn real(seed: u64) -> Real {
+    const SECONDS: u64 = 10;
+    let plan = Plan { processes: 20, batch: 100, limit: 2_000, load: 1.0 };
+    let (program, server) = (rust_program(), Server::on_port(&[]));
+    let numbers = [SECONDS, plan.processes as u64, plan.batch, plan.limit].map(|number| number.to_string());
+    let text = run(Command::new(program).arg(format!("redis://127.0.0.1:{}/", server.port)).args(numbers));
+    let Counts { made, granted } = serde_json::from_str(&text).expect("counts");
+    let stats: String = call(&mut server.client(), "INFO commandstats");
+    let calls =
+        stats.lines().find_map(|line| line.strip_prefix("cmdstat_rl.slide:calls=")?.split(',').next()?.parse::<f64>().ok());
+    let simulated = simulate(plan, SECONDS, seed);
+    let share = |granted: u64| granted as f64 / (plan.limit * SECONDS) as f64;
+    Real {
+        plan,
+        seconds: SECONDS,
+        used: share(granted),
+        // The calls of the first second are part of the sum, and its decisions are as many as those of another.
+        fetches: calls.expect("calls") / (made as f64 * (SECONDS + 1) as f64 / SECONDS as f64) * 1_000.0,
+        simulated_used: share(simulated.granted),
+        simulated_fetches: simulated.fetches,
+    }
+}
+
+pub fn measure(seconds: u64, seed: u64, with_real: bool) -> Section {
     let rows = plans().into_iter().map(|plan| {
         let without = simulate(Plan { batch: 0, ..plan }, seconds, seed);
         let outcome = simulate(plan, seconds, seed);
         Row { plan, outcome: Outcome { used: outcome.granted as f64 / without.granted as f64, ..outcome } }
     });
-    Section { rows: rows.collect() }
+    Section { rows: rows.collect(), real: with_real.then(|| real(seed)) }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::machine::Machine;
 use crate::statistics::{median, Quartiles};
 use crate::Options;
 use tools::chart::grouped;
+use tools::clients::{run, rust_program};
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
@@ -49,13 +50,6 @@ struct Program {
     environment: Vec<(&'static str, String)>,
 }
 
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {text}{errors}");
-    text.into_owned()
-}
-
 /// Installs what the programs need, in the folder `target` and beside the package for Node.js.
 fn programs() -> Vec<Program> {
     let (clients, target) = (root().join("clients"), root().join("target/clients"));
@@ -75,16 +69,6 @@ fn programs() -> Vec<Program> {
             .args(["ci", "--no-audit", "--no-fund", "--loglevel=error"])
             .current_dir(clients.join("node")));
     }
-    // Rust: in the folder that the package's tests use.
-    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-    let built = run(Command::new(cargo)
-        .args(["bench", "--quiet", "--locked", "--bench", "decisions", "--no-run", "--message-format", "json"])
-        .env("CARGO_TARGET_DIR", target.join("rust"))
-        .current_dir(clients.join("rust")));
-    let program = built.lines().rev().find_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        (message["target"]["name"] == "decisions").then(|| message["executable"].as_str().map(PathBuf::from))?
-    });
     vec![
         Program {
             client: "Python",
@@ -98,7 +82,7 @@ fn programs() -> Vec<Program> {
             arguments: vec![text(clients.join("node/benchmark.mjs"))],
             environment: Vec::new(),
         },
-        Program { client: "Rust", command: program.expect("a program"), arguments: Vec::new(), environment: Vec::new() },
+        Program { client: "Rust", command: rust_program(), arguments: Vec::new(), environment: Vec::new() },
     ]
 }
 

@@ -113,11 +113,11 @@ pub fn measure(size: &Size) -> Section {
             gcra.extend(of_nodes);
         }
     }
-    let row = |((name, _), (set, gcra, spread)): (&(&str, Option<usize>), (Vec<f64>, Vec<f64>, Vec<f64>))| Row {
+    let rows = cases.iter().zip(costs).map(|((name, _), (set, gcra, spread))| Row {
         name: (*name).into(),
         set_us: median(set),
         gcra_us: median(gcra),
         spread: median(spread),
-    };
-    Section { rounds: size.rounds, rows: cases.iter().zip(costs).map(row).collect() }
+    });
+    Section { rounds: size.rounds, rows: rows.collect() }
 }

@@ -7,7 +7,6 @@ use std::path::Path;
 use tools::chart::{self, describe, fill, grouped, short, Axis, Picture, Side, LINE, WIDTH};
 use tools::statistics::median;
 
-use crate::hot::SET;
 use crate::memory::TYPICAL;
 use crate::regions::{Sharing, LEAST, ROUND_TRIP_MS, SHARES, SWING};
 use crate::shards::{Algorithm, Choice};
@@ -422,10 +421,10 @@ impl memory::Section {
         self.kinds.iter().find(|of| of.name == name && of.server == server).expect("a kind")
     }
 
-    /// The most bytes that a key of a kind takes on any server, from the system's point of view.
-    fn most(&self, name: &str) -> f64 {
+    /// The most bytes that a key of a kind takes on any server: of what `maxmemory` bounds, and of the system's memory.
+    fn most(&self, name: &str) -> (f64, f64) {
         let all = self.kinds.iter().filter(|of| of.name == name);
-        all.map(|of| of.used.max(of.resident)).fold(0.0, f64::max)
+        all.fold((0.0, 0.0), |(used, resident), of| (of.used.max(used), of.resident.max(resident)))
     }
 }
 
@@ -457,18 +456,22 @@ fn nodes(section: &memory::Section) -> String {
     let sizes = [4.0, 8.0, 16.0, 32.0];
     let kinds = [TYPICAL, "`RL.LEASE`, one holder"];
     let rows = kinds.map(|name| {
-        let bytes = section.most(name);
+        let (bytes, resident) = section.most(name);
         let all = bytes * MANY;
         let nodes = |gb: f64| (all / (gb * 1e9 * FULL)).ceil();
-        let mut row = vec![name.to_string(), format!("{bytes:.0}"), format!("{:.1} GB", all / 1e9)];
+        let mut row = vec![
+            name.to_string(),
+            format!("{bytes:.0} / {resident:.0}"),
+            format!("{:.1} / {:.1} GB", all / 1e9, resident * MANY / 1e9),
+        ];
         row.extend(sizes.map(|gb| format!("{:.0}", nodes(gb))));
         row
     });
-    let bytes = section.most(TYPICAL);
+    let (bytes, _) = section.most(TYPICAL);
     let example = (bytes * MANY / (8.0 * 1e9 * FULL)).ceil();
     let head = [
         "100 million limiters",
-        "bytes a key, the most above",
+        "bytes a key, the most above: `used_memory` / resident",
         "all",
         "primaries with `maxmemory` 4 GB",
         "8 GB",
@@ -574,7 +577,6 @@ fn regions(results: &Results) -> String {
 fn start(results: &Results) -> String {
     let gcra = results.hot.row("`RL.GCRA`, granted", true, 16);
     let single = results.hot.row("`RL.GCRA`, granted", true, 1);
-    let set = results.hot.row(SET, true, 16);
     let lost = results.failover.kills.iter().filter(|kills| !kills.waits && kills.lag_ms == 10);
     let lost = median(lost.flat_map(|kills| kills.lost.iter().map(|&lost| lost as f64)));
     let random = results.shards.of(Choice::Random, 8, 1.0);
@@ -592,7 +594,7 @@ fn start(results: &Results) -> String {
         ),
         (
             format!("up to about {} on one key", short((gcra.per_second / 10_000.0).floor() * 10_000.0)),
-            format!("[pipeline the calls](#1-one-hot-key): {:.2} times as many as `SET`", gcra.per_second / set.per_second),
+            format!("[pipeline the calls](#1-one-hot-key): {:.2} times as many as `SET`", gcra.of_set.median),
             "calls of a pipeline come back together".into(),
         ),
         (
@@ -617,7 +619,7 @@ fn start(results: &Results) -> String {
         (
             "many limiters".into(),
             "[more nodes](#5-memory-and-nodes)".into(),
-            format!("{:.0} bytes of memory a key", results.memory.most(TYPICAL)),
+            format!("up to {:.0} bytes of `maxmemory` a key of `RL.GCRA`", results.memory.most(TYPICAL).0),
         ),
         (
             "a limit that a failover must not break".into(),

@@ -54,10 +54,13 @@ pub fn pictures(results: &Results) -> Vec<(String, String)> {
     ]
 }
 
+/// The space between groups of digits and before a percent sign, at which no line ends.
+const NARROW: char = '\u{a0}';
+
 fn percent(share: f64) -> String {
     match share * 100.0 {
-        whole if whole >= 99.95 => format!("{whole:.0} %"),
-        part => format!("{part:.1} %"),
+        whole if whole >= 99.95 => format!("{whole:.0}{NARROW}%"),
+        part => format!("{part:.1}{NARROW}%"),
     }
 }
 
@@ -216,9 +219,9 @@ fn algorithms(section: &shards::Section) -> String {
 fn keys_title(section: &shards::Section) -> String {
     let used = |choice| percent(section.of(choice, 32, 1.0).used);
     format!(
-        "Split over 32 keys, a limit grants {} of what one key would, and {} with a second try",
+        "Split over 32 keys chosen at random, a limit grants {} of what one key would; by a hash of the client, {}",
         used(Choice::Random),
-        used(Choice::Two)
+        used(Choice::Client)
     )
 }
 
@@ -234,7 +237,7 @@ fn keys_chart(section: &shards::Section) -> String {
     });
     draw(
         &keys_title(section),
-        "Grants beside those of one key; as many calls as the limit of 10 000 a second.",
+        "Grants beside those of one key; as many calls as the limit of 10\u{a0}000 a second.",
         "keys",
         &lines,
     )
@@ -249,7 +252,7 @@ impl wallets::Section {
     }
 }
 
-const BATCHES: [u64; 3] = [10, 100, 1_000];
+const BATCHES: [u64; 5] = [10, 30, 100, 300, 1_000];
 
 fn wallets(section: &wallets::Section) -> String {
     let mut rows = Vec::new();
@@ -308,7 +311,7 @@ fn wallets(section: &wallets::Section) -> String {
 fn wallets_title(section: &wallets::Section) -> String {
     let used = |batch| percent(section.of(100, batch, 1.0).used);
     format!(
-        "100 processes use {} of a limit of 10 000 with batches of 10, {} with 100, and {} with 1000",
+        "100 processes use {} of a limit of 10{NARROW}000 with batches of 10, {} with 100, and {} with 1000",
         used(10),
         used(100),
         used(1_000)
@@ -346,7 +349,7 @@ fn draw(title: &str, subtitle: &str, across: &str, lines: &[Graph]) -> String {
     let x = Axis { from: numbers[0].log2(), to: numbers[numbers.len() - 1].log2(), start: 52.0, end: WIDTH - 20.0 };
     let y = Axis { from: 0.0, to: 1.0, start: bottom, end: top };
     let ticks: Vec<_> = numbers.iter().map(|&at| (at.log2(), short(at))).collect();
-    let up = [0.0, 0.25, 0.5, 0.75, 1.0].map(|share: f64| (share, format!("{:.0} %", share * 100.0)));
+    let up = [0.0, 0.25, 0.5, 0.75, 1.0].map(|share: f64| (share, format!("{:.0}{NARROW}%", share * 100.0)));
     picture.axes(x, y, &ticks, &up);
     picture.text(across, ((x.start + x.end) / 2.0, bottom + 34.0), Side::Middle, "muted");
     let mut left = x.start;
@@ -479,7 +482,7 @@ fn nodes(section: &memory::Section) -> String {
         "32 GB",
     ];
     format!(
-        "{}\nThe arithmetic: 100 000 000 × {bytes:.0} bytes = {:.1} GB; a primary with `maxmemory 8gb` that is to be {:.0} % full holds \
+        "{}\nThe arithmetic: 100 000 000 × {bytes:.0} bytes = {:.1} GB; a primary with `maxmemory 8gb` that is to be {:.0}{NARROW}% full holds \
          {:.1} GB; {:.1} / {:.1}, rounded up, is {example:.0}.\n",
         table(&head, rows),
         bytes * MANY / 1e9,
@@ -498,7 +501,7 @@ fn snapshots(section: &memory::Section) -> String {
             format!("{:.1}", of.fork_ms / millions),
             format!("{:.2}", of.seconds / millions),
             format!("{:.0}", of.bytes),
-            format!("{:.0} ({:.0} %)", of.copied, of.calls * 100.0),
+            format!("{:.0} ({:.0}{NARROW}%)", of.copied, of.calls * 100.0),
             format!("{:.2}", of.load_seconds / millions),
             format!("{:.2} / {:.2}", expiry.hundredth / millions, expiry.none / millions),
             format!("{:.1}", expiry.ping_ms),
@@ -556,7 +559,7 @@ fn regions(results: &Results) -> String {
     });
     let head = ["", "granted, load 0.9", "load 1.2", "most in any second", "round trip, mean ms", "p99"];
     let plan = results.regions.rows[0].plan;
-    let whole = |share: f64| format!("{:.0} %", share * 100.0);
+    let whole = |share: f64| format!("{:.0}{NARROW}%", share * 100.0);
     format!(
         "{}\n`RL.SLIDE` with {} units a second in all. Three regions make {} of the calls, and each swings by {} around its mean in the {} \
          minutes that are simulated. No part is below {} of the limit. Round trips of {} ms to the home region are assumed, and {} ms within \

@@ -602,7 +602,7 @@ fn start(results: &Results) -> String {
         ),
         (
             "most calls are denied".into(),
-            "a [cache of denials](../clients/rust/README.md#decisions-in-the-process) in the process".into(),
+            "a [cache of denials](../clients/rust/README.md) in the process".into(),
             "a connection for invalidations; no unit".into(),
         ),
         (

@@ -123,7 +123,7 @@ pub fn report(section: &Section) -> String {
     let mut text = format!(
         "## Client packages\n\nMeasured on {} with redis-rl {}. How many decisions a second one thread makes, one after the other: by \
          calls to a server on the same machine, over TCP; from a [denial that the process \
-         remembers](../clients/rust/README.md#decisions-in-the-process); and from a wallet with enough units. Medians of {rounds} rounds; \
+         remembers](../clients/rust/README.md); and from a wallet with enough units. Medians of {rounds} rounds; \
          a round runs each package once, in a new process. The ratios, with quartiles, are to the calls of the same process.\n\n\
          | package | decides by | decisions a second | ratio to calls |\n|---|---|---:|---:|\n",
         machine.date(),

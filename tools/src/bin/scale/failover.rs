@@ -99,16 +99,21 @@ impl Line {
     fn cut(&self) {
         self.state.dead.store(true, SeqCst);
     }
-}
 
-impl Drop for Line {
-    fn drop(&mut self) {
+    /// Ends the connections.
+    fn close(&self) {
         self.cut();
         for stream in self.state.streams.lock().expect("no panic").iter() {
             let _ = stream.shutdown(Shutdown::Both);
         }
         // Wakes the thread that waits for connections.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -155,6 +160,9 @@ impl Pair {
         });
         let mut client = primary.client();
         wait_for("the primary to know it", || call::<String>(&mut client, "INFO replication").contains("state=online"));
+        // A replica that has just connected gets nothing before its first acknowledgement, up to a second later.
+        call::<String>(&mut client, "SET ready 1");
+        wait_for("the stream to begin", || call::<i64>(&mut replica.client(), "EXISTS ready") == 1);
         Self { primary, replica, line }
     }
 
@@ -163,7 +171,12 @@ impl Pair {
         // What the primary sends from here on is lost. A grant whose reply arrives after this moment is lost for sure.
         self.line.cut();
         self.primary.crash();
+        self.line.close();
         let mut client = self.replica.client();
+        // Then it has read all that the line had delivered. On a busy machine it reads later than it could.
+        wait_for("the replica to miss its primary", || {
+            call::<String>(&mut client, "INFO replication").contains("master_link_status:down")
+        });
         call::<String>(&mut client, "REPLICAOF NO ONE");
     }
 }

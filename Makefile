@@ -9,7 +9,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes clients languages monitoring matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report demo demo-picture plots build deps install uninstall dist deb packages lint fmt clean
+.PHONY: help run test busy bare recipes clients languages monitoring matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report scale scale-report demo demo-picture plots build deps install uninstall dist deb packages lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -84,13 +84,20 @@ waiters: ## Measure what 10 000 waiting clients cost: memory, wake-ups per secon
 
 ROUNDS ?= 5
 LOAD ?= 0.8
-# speed, memory, scale or ids: measure only this part, and keep the other figures of docs/benchmarks.json.
+# Measure only this part, and keep the other figures: speed, memory, scale, ids or clients of `make bench`; hot, shards, wallets,
+# failover, memory, cluster or regions of `make scale`.
 PART ?=
 bench: ## Measure calls, built-ins and other rate limiters in ROUNDS=5 of LOAD=0.8 seconds a case, into docs/benchmarks.*
 	@scripts/tool.sh speed --rounds "$(ROUNDS)" --seconds "$(LOAD)" $(addprefix --part ,$(PART))
 
 bench-report: ## Write docs/benchmarks.md and its charts again from docs/benchmarks.json
 	@scripts/tool.sh speed --report
+
+scale: ## Measure and simulate one server, a cluster and several regions, by SEED, into docs/scale.* (PART=shards: only this part)
+	@scripts/tool.sh scale $(if $(filter file,$(origin SEED)),,--seed "$(SEED)") $(addprefix --part ,$(PART))
+
+scale-report: ## Write the tables of docs/scale.md and its charts again from docs/scale.json
+	@scripts/tool.sh scale --report
 
 DEMO ?= 26
 demo: ## Watch the four algorithms side by side under the same traffic, for DEMO=26 seconds

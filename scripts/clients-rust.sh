@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the Rust client package, clients/rust, and the programs of examples/rust: format, lints, documentation, and the tests on
 # servers that it starts. SERVERS names the servers of the tests, as for `make matrix`, such as SERVERS="installed valkey-9.1.2"; the
-# default is the installed one. With BENCH=1 it also measures how many decisions a second a wallet makes.
+# default is the installed one.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 read -r -a names <<<"${SERVERS:-installed}"
@@ -55,4 +55,3 @@ for name in "${names[@]}"; do
     REDIS_RL_SERVER=$("$root/scripts/servers.sh" "$name" | cut -f 2) both "${any[@]}"
   fi
 done
-if [ -n "${BENCH:-}" ]; then cargo bench --locked --all-features; fi

@@ -67,6 +67,15 @@ class Decision:
     def headers(self) -> dict[str, str]:
         return headers([self])
 
+    def changed(self, granted: int, remaining: int, wait_ms: int | None, reset_ms: int) -> Decision:
+        """The same with other numbers. `dataclasses.replace` does this, too, and takes several times as long: too long for
+        decisions that are made in the process."""
+        decision = object.__new__(Decision)
+        fields = decision.__dict__
+        fields.update(self.__dict__)
+        fields["granted"], fields["remaining"], fields["wait_ms"], fields["reset_ms"] = granted, remaining, wait_ms, reset_ms
+        return decision
+
 
 @dataclass(frozen=True)
 class AllDecision:

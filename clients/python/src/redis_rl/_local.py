@@ -59,9 +59,9 @@ class Denials:
                 self._of.move_to_end(key)
         decision = denial.decision
         reset_ms = max(0, decision.reset_ms - int((now - denial.since) * 1000))
-        if decision.wait_ms is None or cost > decision.policy.capacity:
-            return dataclasses.replace(decision, wait_ms=None, reset_ms=reset_ms)
-        return dataclasses.replace(decision, wait_ms=max(1, -int((now - denial.until) * 1000 // 1)), reset_ms=reset_ms)
+        never = decision.wait_ms is None or cost > decision.policy.capacity
+        wait_ms = None if never else max(1, -int((now - denial.until) * 1000 // 1))
+        return decision.changed(decision.granted, decision.remaining, wait_ms, reset_ms)
 
     def begin(self, key: bytes, cost: int) -> _Denial:
         """Announces that the key is about to be watched: an invalidation from now on drops the denial."""
@@ -134,7 +134,12 @@ class Purse:
     wanted: int = 0
 
     def left(self, now: float) -> int:
-        return sum(batch.left for batch in self.batches if now < batch.ends)
+        """The units that may be spent."""
+        left = 0
+        for batch in self.batches:
+            if now < batch.ends:
+                left += batch.left
+        return left
 
     def spend(self, cost: int, now: float) -> bool:
         if self.left(now) < cost:
@@ -177,9 +182,11 @@ class Wallet:
     def granted(self, purse: Purse, cost: int, now: float) -> Decision:
         decision = purse.decision
         assert decision is not None
-        remaining = min(decision.limit, decision.remaining + purse.left(now))
-        reset_ms = max(0, decision.reset_ms - int((now - purse.asked) * 1000))
-        return Decision(cost, decision.limit, remaining, 0, reset_ms, decision.policy, decision.name)
+        remaining = decision.remaining + purse.left(now)
+        reset_ms = decision.reset_ms - int((now - purse.asked) * 1000)
+        return decision.changed(
+            cost, remaining if remaining < decision.limit else decision.limit, 0, reset_ms if reset_ms > 0 else 0
+        )
 
     def denied(self, purse: Purse, decision: Decision, now: float) -> Decision:
         left = purse.left(now)

@@ -4,16 +4,12 @@
 //! (`--report`).
 
 mod cases;
+mod clients;
 mod ids;
-mod json;
-mod load;
-mod machine;
 mod memory;
 mod peers;
-mod probe;
 mod scale;
 mod speed;
-mod statistics;
 
 use std::fs;
 use std::path::PathBuf;
@@ -23,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use support::root;
 use tools::chart::{describe, fill, write};
+use tools::{json, load, machine, probe, statistics};
 
 /// Measures what calls cost, and writes docs/benchmarks.json, docs/benchmarks.md and the charts
 #[derive(Parser)]
@@ -80,6 +77,7 @@ enum Part {
     Memory,
     Scale,
     Ids,
+    Clients,
 }
 
 /// The content of docs/benchmarks.json.
@@ -92,6 +90,9 @@ struct Results {
     /// A file that was written before there were ids has no such part.
     #[serde(default)]
     ids: Option<ids::Section>,
+    /// As `ids`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    clients: Option<clients::Section>,
 }
 
 fn main() {
@@ -102,23 +103,28 @@ fn main() {
         serde_json::from_str::<Results>(&text).expect("benchmarks.json as it was written")
     };
     if !options.report {
-        let peers = peers::install();
+        // The client packages are not compared with other rate limiters.
+        let peers = (options.part != [Part::Clients]).then(peers::install);
+        let peers = || peers.as_ref().expect("the other rate limiters");
         let before = (!options.part.is_empty()).then(read);
         let wanted = |part: Part| options.part.is_empty() || options.part.contains(&part);
-        let (machine, speed, memory, scale, ids) = match before {
-            Some(Results { machine, speed, memory, scale, ids }) => {
-                (Some(machine), Some(speed), Some(memory), Some(scale), ids)
+        let (machine, speed, memory, scale, ids, clients) = match before {
+            Some(Results { machine, speed, memory, scale, ids, clients }) => {
+                (Some(machine), Some(speed), Some(memory), Some(scale), ids, clients)
             }
-            None => (None, None, None, None, None),
+            None => (None, None, None, None, None, None),
         };
-        // This part says by itself what it was measured with.
-        let machine = machine.filter(|_| options.part == [Part::Ids]).unwrap_or_else(machine::Machine::this);
+        // These parts say by themselves what they were measured with.
+        let apart = |part: &Part| [Part::Ids, Part::Clients].contains(part);
+        let machine = machine.filter(|_| options.part.iter().all(apart)).unwrap_or_else(machine::Machine::this);
         // The parts that are short and least sensitive to other work on the machine come first.
-        let memory = memory.filter(|_| !wanted(Part::Memory)).unwrap_or_else(|| memory::measure(&options.scale, &peers));
+        let memory = memory.filter(|_| !wanted(Part::Memory)).unwrap_or_else(|| memory::measure(&options.scale, peers()));
         let scale = scale.filter(|_| !wanted(Part::Scale)).unwrap_or_else(|| scale::measure(&options.scale));
-        let speed = speed.filter(|_| !wanted(Part::Speed)).unwrap_or_else(|| speed::measure(&options, &peers));
-        let ids = ids.filter(|_| !wanted(Part::Ids)).unwrap_or_else(|| ids::measure(&options, &peers));
-        let results = Results { machine, speed, memory, scale, ids: Some(ids) };
+        let speed = speed.filter(|_| !wanted(Part::Speed)).unwrap_or_else(|| speed::measure(&options, peers()));
+        let ids = ids.filter(|_| !wanted(Part::Ids)).unwrap_or_else(|| ids::measure(&options, peers()));
+        let clients =
+            clients.filter(|_| !wanted(Part::Clients)).or_else(|| wanted(Part::Clients).then(|| clients::measure(&options)));
+        let results = Results { machine, speed, memory, scale, ids: Some(ids), clients };
         write(&file, &json::text(&results));
     }
     let results = read();
@@ -138,7 +144,10 @@ fn main() {
         section("Memory", "memory", &memory, memory::report(&results.memory)),
         section("Scale", "scale", &keys, scale::report(&results.scale, &logs)),
         results.ids.as_ref().map(ids::report).unwrap_or_default(),
-        speed::report::bars(&results.speed) + &results.ids.as_ref().map(ids::bars).unwrap_or_default(),
+        results.clients.as_ref().map(clients::report).unwrap_or_default(),
+        speed::report::bars(&results.speed)
+            + &results.ids.as_ref().map(ids::bars).unwrap_or_default()
+            + &results.clients.as_ref().map(clients::bars).unwrap_or_default(),
     ];
     write(&options.out.join("benchmarks.md"), &sections.join("\n"));
     let readme = options.out.join("../README.md");
@@ -151,4 +160,21 @@ fn main() {
 /// The absolute path of a program. A server runs in a folder of its own, so that a relative path would not be found.
 fn program(path: &str) -> std::io::Result<String> {
     Ok(fs::canonicalize(path)?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{json::text, Results};
+
+    #[test]
+    fn the_file_is_read_and_written_back_without_a_change() {
+        let file = std::fs::read_to_string(support::root().join("docs/benchmarks.json")).expect("the file");
+        let results: Results = serde_json::from_str(&file).expect("results");
+        let written = text(&results);
+        // Not `assert_eq!`, which would print the whole file.
+        assert!(written == file);
+        let scenes = results.speed.scenes.iter().chain(results.ids.iter().flat_map(|section| &section.scenes));
+        let cases: usize = scenes.map(|scene| scene.cases.len()).sum();
+        assert_eq!(written.lines().filter(|line| line.contains("\"rounds\": [{")).count(), cases);
+    }
 }

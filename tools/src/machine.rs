@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
+/// See above.
 #[derive(Serialize, Deserialize)]
 pub struct Machine {
     date: String,
@@ -18,6 +19,7 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// This machine, and the module that is checked out.
     pub fn this() -> Self {
         let field = |file: &str, name: &str| {
             let text = fs::read_to_string(file).unwrap_or_default();
@@ -48,6 +50,12 @@ impl Machine {
         &self.module
     }
 
+    /// The processor, the memory and the system, in a few words.
+    pub fn brief(&self) -> String {
+        format!("{}, {} cores, {} GB, {}", self.cpu, self.cores, self.memory_gb, self.system)
+    }
+
+    /// The beginning of docs/benchmarks.md.
     pub fn report(&self) -> String {
         format!(
             "# Benchmarks\n\nMeasured on {} by `make bench`; run it to repeat the measurement. `make bench-report` writes this page \

@@ -2,10 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The quartiles of some values.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Quartiles {
+    /// A quarter of the values is lower.
     pub low: f64,
+    /// See above.
     pub median: f64,
+    /// A quarter of the values is higher.
     pub high: f64,
 }
 
@@ -23,6 +27,7 @@ impl Quartiles {
     }
 }
 
+/// The median of at least one value.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     Quartiles::of(values).median
 }

@@ -19,20 +19,27 @@ pub const ID: &str = "@";
 const MARKS: [char; 2] = ['#', '@'];
 const DIGITS: usize = 12;
 
+/// What a load has measured.
 #[derive(Clone, Copy)]
 pub struct Load {
+    /// Calls a second.
     pub per_second: f64,
+    /// Percentiles of the time of a call, which only redis-benchmark measures.
     pub p50_ms: Option<f64>,
+    /// See `p50_ms`.
     pub p99_ms: Option<f64>,
 }
 
 /// The shape of a load: each call is on a random one of this many keys, with this many calls in a pipeline.
 #[derive(Clone, Copy)]
 pub struct Shape {
+    /// How many keys.
     pub keys: u64,
+    /// How many calls are sent at once on a connection.
     pub pipeline: usize,
 }
 
+/// Makes calls by redis-benchmark.
 pub fn redis_benchmark(socket: &Path, words: &str, shape: Shape, calls: u64) -> Load {
     let key = if shape.keys == 1 { format!("{:0DIGITS$}", 0) } else { "__rand_int__".into() };
     let mut command = Command::new("redis-benchmark");

@@ -1,4 +1,5 @@
-//! How docs/benchmarks.json is laid out: one line for each case, so that `git diff` shows which cases a new run has changed.
+//! How docs/benchmarks.json and docs/scale.json are laid out: one line for each case, so that `git diff` shows which cases a new
+//! run has changed.
 
 use std::io::{Result, Write};
 
@@ -83,23 +84,5 @@ impl Formatter for Lines {
         }
         self.arrays -= 1;
         writer.write_all(b"]")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::text;
-    use crate::Results;
-
-    #[test]
-    fn the_file_is_read_and_written_back_without_a_change() {
-        let file = std::fs::read_to_string(support::root().join("docs/benchmarks.json")).expect("the file");
-        let results: Results = serde_json::from_str(&file).expect("results");
-        let written = text(&results);
-        // Not `assert_eq!`, which would print the whole file.
-        assert!(written == file);
-        let scenes = results.speed.scenes.iter().chain(results.ids.iter().flat_map(|section| &section.scenes));
-        let cases: usize = scenes.map(|scene| scene.cases.len()).sum();
-        assert_eq!(written.lines().filter(|line| line.contains("\"rounds\": [{")).count(), cases);
     }
 }

@@ -22,12 +22,14 @@ pub fn line(words: &str) -> Vec<u8> {
     packed(&words.split(' ').map(str::as_bytes).collect::<Vec<_>>())
 }
 
+/// A connection with the least possible client.
 pub struct Pipe {
     stream: UnixStream,
     buffer: Box<[u8]>,
 }
 
 impl Pipe {
+    /// Connects.
     pub fn to(server: &Server) -> Self {
         let stream = UnixStream::connect(server.dir().join("server.sock")).expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");

@@ -1,0 +1,164 @@
+//! The client packages: decisions by a call to the server, from a denial that is remembered, and from a wallet.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+use support::{root, Server};
+
+use crate::machine::Machine;
+use crate::statistics::{median, Quartiles};
+use crate::Options;
+use tools::chart::grouped;
+use tools::clients::{run, rust_program};
+
+/// The figures of this part.
+#[derive(Serialize, Deserialize)]
+pub struct Section {
+    machine: Machine,
+    rounds: usize,
+    rows: Vec<Row>,
+}
+
+/// One way in which a client package decides.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    client: String,
+    way: String,
+    /// Decisions a second of one thread, in each round.
+    per_second: Vec<f64>,
+    /// Relative to the calls to the server of the same process.
+    of_round_trip: Quartiles,
+}
+
+const ROUND_TRIP: &str = "round_trip";
+/// The names in what the programs print, and on the page.
+const WAYS: [(&str, &str); 4] = [
+    (ROUND_TRIP, "a call to the server"),
+    ("denied", "a denial that is remembered"),
+    ("wallet", "a wallet"),
+    ("pocket", "a wallet, one key of it (`Pocket`)"),
+];
+
+/// A program that prints the figures of one round, and its arguments.
+struct Program {
+    client: &'static str,
+    command: PathBuf,
+    arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+}
+
+/// Installs what the programs need, in the folder `target` and beside the package for Node.js.
+fn programs() -> Vec<Program> {
+    let (clients, target) = (root().join("clients"), root().join("target/clients"));
+    let text = |path: PathBuf| path.display().to_string();
+    // Python: the version of redis-py that the tests use.
+    let needs = std::fs::read_to_string(clients.join("python/tests/requirements.txt")).expect("a list of packages");
+    let redis = needs.lines().find(|line| line.starts_with("redis==")).expect("redis-py");
+    let packages = target.join("bench-python").join(redis);
+    if !packages.exists() {
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"];
+        run(Command::new("python3").args(pip).arg(&packages).arg(redis));
+    }
+    let path = std::env::join_paths([clients.join("python/src"), packages]).expect("paths").into_string().expect("text");
+    // Node.js: the packages of the lock file.
+    if !clients.join("node/node_modules/.package-lock.json").exists() {
+        run(Command::new("npm")
+            .args(["ci", "--no-audit", "--no-fund", "--loglevel=error"])
+            .current_dir(clients.join("node")));
+    }
+    vec![
+        Program {
+            client: "Python",
+            command: "python3".into(),
+            arguments: vec!["-B".into(), text(clients.join("python/benchmark.py"))],
+            environment: vec![("PYTHONPATH", path)],
+        },
+        Program {
+            client: "Node.js",
+            command: "node".into(),
+            arguments: vec![text(clients.join("node/benchmark.mjs"))],
+            environment: Vec::new(),
+        },
+        Program { client: "Rust", command: rust_program(), arguments: Vec::new(), environment: Vec::new() },
+    ]
+}
+
+/// Measures all of the part.
+pub fn measure(options: &Options) -> Section {
+    let programs = programs();
+    let server = Server::on_port(&[]);
+    let url = format!("redis://127.0.0.1:{}/", server.port);
+    let mut rounds: Vec<Vec<BTreeMap<String, f64>>> = programs.iter().map(|_| Vec::new()).collect();
+    for round in 0..options.rounds {
+        // The order rotates.
+        for nth in 0..programs.len() {
+            let at = (nth + round) % programs.len();
+            let Program { command, arguments, environment, .. } = &programs[at];
+            let mut command = Command::new(command);
+            command.args(arguments).arg(&url).arg((options.seconds / 2.0).to_string()).envs(environment.iter().cloned());
+            let text = run(command.current_dir(Path::new("/")));
+            rounds[at].push(serde_json::from_str(text.trim()).expect("the figures of a round"));
+        }
+    }
+    let mut rows = Vec::new();
+    for (program, rounds) in programs.iter().zip(rounds) {
+        for (way, _) in WAYS {
+            let per_second: Vec<f64> = rounds.iter().filter_map(|round| round.get(way).copied()).collect();
+            if per_second.is_empty() {
+                continue;
+            }
+            let of_round_trip = Quartiles::of(rounds.iter().map(|round| round[way] / round[ROUND_TRIP]));
+            rows.push(Row { client: program.client.into(), way: way.into(), per_second, of_round_trip });
+        }
+    }
+    Section { machine: Machine::this(), rounds: options.rounds, rows }
+}
+
+/// The part as Markdown.
+pub fn report(section: &Section) -> String {
+    let Section { machine, rounds, rows } = section;
+    let mut text = format!(
+        "## Client packages\n\nMeasured on {} with redis-rl {}. How many decisions a second one thread makes, one after the other: by \
+         calls to a server on the same machine, over TCP; from a [denial that the process \
+         remembers](../clients/rust/README.md); and from a wallet with enough units. Medians of {rounds} rounds; \
+         a round runs each package once, in a new process. The ratios, with quartiles, are to the calls of the same process.\n\n\
+         | package | decides by | decisions a second | ratio to calls |\n|---|---|---:|---:|\n",
+        machine.date(),
+        machine.module(),
+    );
+    for Row { client, way, per_second, of_round_trip: Quartiles { low, median: ratio, high } } in rows {
+        let (_, way) = WAYS.iter().find(|(name, _)| name == way).expect("a known way");
+        let rate = grouped(median(per_second.iter().copied()));
+        writeln!(text, "| {client} | {way} | {rate} | {ratio:.1} ({low:.1}–{high:.1}) |").expect("a string");
+    }
+    text.push_str(
+        "\nA wallet uses less of a limit, because units that one process holds can't be spent by another: [scale](scale.md#3-wallets) \
+         shows how much less, by the number of processes and the size of a batch.\n",
+    );
+    text
+}
+
+/// The rows of the table of bars.
+pub fn bars(section: &Section) -> String {
+    let mut text = String::new();
+    let mut add = |what: String, bar: &str, measured: String, met: bool| {
+        let verdict = if met { "yes" } else { "**no**" };
+        writeln!(text, "| client packages | {what} | {bar} | {measured} | {verdict} |").expect("a string");
+    };
+    for Row { client, way, per_second, of_round_trip } in
+        section.rows.iter().filter(|row| row.way == "wallet" || row.way == "pocket")
+    {
+        if way == "pocket" {
+            let rate = median(per_second.iter().copied());
+            add(format!("{client}, decisions a second of a `Pocket`"), "≥ 10 000 000", grouped(rate), rate >= 1e7);
+        } else {
+            let Quartiles { low, median: ratio, high } = of_round_trip;
+            let measured = format!("{ratio:.1} ({low:.1}–{high:.1})");
+            add(format!("{client}, decisions from a wallet, relative to calls"), "≥ 20", measured, *ratio >= 20.0);
+        }
+    }
+    text
+}

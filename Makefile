@@ -32,7 +32,7 @@ bare: ## Run `make run` and `make test` in a Debian that has only git, make and 
 recipes: ## Test the recipes of examples/, in Python and Node.js, on a server
 	@scripts/recipes.sh
 
-clients: ## Test the client packages in clients/, for Python, Node.js and Rust, on servers, clusters and behind Sentinel
+clients: ## Test the client packages in clients/, in Python, Node.js and Rust, on servers (SERVERS=), clusters and behind Sentinel
 	@scripts/clients.sh
 
 languages: ## Run the programs of docs/languages.md, in Go, Node.js, PHP, Python and Ruby, against a server

@@ -131,12 +131,14 @@ for (const [name, { single, down }] of MAIN) {
       app.addHook('onRequest', hook(limits.limit('api', new Gcra('2/h')), { key: (request) => request.headers['x-user'] ?? '' }));
       app.get('/', async () => 'hello');
       try {
-        const ask = () => app.inject({ url: '/', headers: { 'X-User': 'someone' } });
+        // By a connection: `inject` of Fastify 5 does not run on Node.js 18.
+        const address = await app.listen({ port: 0, host: '127.0.0.1' });
+        const ask = () => fetch(address, { headers: { 'X-User': 'someone', Connection: 'close' } });
         const responses = [await ask(), await ask(), await ask()];
-        assert.deepEqual(responses.map(({ statusCode }) => statusCode), [200, 200, 429]);
-        assert.equal(responses[0].headers.ratelimit, '"api";r=1;t=1800');
-        assert.match(responses[2].headers['retry-after'], /^1[78]\d\d$/);
-        assert.equal((await app.inject('/')).statusCode, 500);
+        assert.deepEqual(statuses(responses), [200, 200, 429]);
+        assert.equal(responses[0].headers.get('RateLimit'), '"api";r=1;t=1800');
+        assert.match(responses[2].headers.get('Retry-After'), /^1[78]\d\d$/);
+        assert.equal((await fetch(address, { headers: { Connection: 'close' } })).status, 500);
       } finally {
         await app.close();
       }

@@ -15,7 +15,7 @@ export REDIS_RL_MODULE=$module REDIS_RL_SERVER
 clients_python
 
 # Whether a server was built without TLS, as some of the table are. It ends at once, because it gets no certificate.
-has_no_tls() { timeout 20 "$1" --port 0 --tls-port 1 --save '' 2>&1 | grep -qE 'Failed finding TLS support|Bad directive'; }
+has_no_tls() { [[ $(timeout 20 "$1" --port 0 --tls-port 1 --save '' 2>&1) =~ 'Failed finding TLS support'|'Bad directive' ]]; }
 
 # The tests mostly wait, so more run at the same time than there are cores. Each of the processes has servers of its own.
 while IFS= read -r -u 3 REDIS_RL_SERVER; do

@@ -13,11 +13,11 @@ python=$root/target/clients/peers/bin/python
 "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear target/clients/peers
 "$python" -m pip install --quiet --disable-pip-version-check -r "$peers/requirements.txt"
 
-# The source packages of the versions that are installed.
+# The source packages of the versions that are installed. What builds them comes as wheels.
 sources=$root/target/clients/peers-src
 rm -rf "$sources"
 mkdir -p "$sources"
 mapfile -t packages < <(grep -E '^(limits|Flask-Limiter)==' "$peers/requirements.txt")
-"$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$sources" "${packages[@]}"
+"$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary limits,Flask-Limiter --dest "$sources" "${packages[@]}"
 for archive in "$sources"/*.tar.gz; do tar -xzf "$archive" -C "$sources"; done
 "$python" -B "$peers/run.py" "$sources"

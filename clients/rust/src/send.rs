@@ -64,7 +64,8 @@ impl Limits {
 
     async fn send_once(&self, request: &Request<'_>, wait: Option<Span>, time: Duration) -> Result<Value, Failure> {
         let command = (request.command)(wait);
-        let call = Call { command: &command, key: request.key, replica: request.replica };
+        let patience = self.own_patience();
+        let call = Call { command: &command, key: request.key, replica: request.replica, patience };
         let answer = match wait {
             Some(_) => self.call_alone(call, time)?,
             None => self.connection().call(call),

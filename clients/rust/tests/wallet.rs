@@ -260,3 +260,19 @@ async fn without_a_server_and_in_a_cluster() {
     }
     assert_eq!(cluster.moved(), before);
 }
+
+/// To give back what is left and to fetch a batch have one patience in common.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_takes_as_long_as_the_patience_when_the_server_is_down() {
+    let mut server = Server::start();
+    let patience = Duration::from_secs(8);
+    let limits = patient(&server).patience(patience);
+    let wallet = limits.wallet(&hourly(&limits, 1000), 10).expect("a batch").idle(Duration::from_secs(3600));
+    assert!(wallet.take("a").await.expect("a decision").allowed());
+    server.crash();
+    // The batch has too few units: they are given back, and another batch is fetched.
+    let began = Instant::now();
+    assert!(wallet.take("a").cost(10).await.expect_err("no decision").is_down());
+    // With a patience for each, it would be twice as long.
+    assert!(began.elapsed() < patience * 3 / 2, "{:?}", began.elapsed());
+}

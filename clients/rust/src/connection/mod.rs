@@ -34,9 +34,6 @@ pub use server::Server;
 /// A future with a result of the crate `redis`.
 pub type Answer<'a, T = Value> = Pin<Box<dyn Future<Output = RedisResult<T>> + Send + 'a>>;
 
-/// How long [`Server`], `Sentinel` and `Cluster` wait for a connection, and for a reply on a shared connection.
-pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
-
 /// A command with its key.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
@@ -46,6 +43,9 @@ pub struct Call<'a> {
     pub key: &'a [u8],
     /// A replica may answer.
     pub replica: bool,
+    /// How long the call may take besides its wait. Whoever sends it gives it up then; a connection that opens others for it gives
+    /// up each of them after this time.
+    pub patience: Duration,
 }
 
 /// Sends calls to a server.
@@ -115,13 +115,14 @@ pub(crate) fn secure() {
 pub(crate) fn secure() {}
 
 /// Opens a connection of its own for a call.
-pub(crate) async fn alone(client: &Client, command: &Cmd, timeout: Duration) -> RedisResult<Value> {
-    let mut connection = open(client, timeout).await?;
-    connection.send_packed_command(command).await?.extract_error()
+pub(crate) async fn alone(client: &Client, call: Call<'_>, timeout: Duration) -> RedisResult<Value> {
+    let mut connection = open(client, call.patience, timeout).await?;
+    connection.send_packed_command(call.command).await?.extract_error()
 }
 
-pub(crate) async fn open(client: &Client, timeout: Duration) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(Some(timeout));
+/// Opens a connection within `patience`, on which a reply may take as long as `timeout`.
+pub(crate) async fn open(client: &Client, patience: Duration, timeout: Duration) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(patience)).set_response_timeout(Some(timeout));
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 

@@ -201,6 +201,34 @@ trait MapDrop: std::future::Future + Sized {
 
 impl<F: std::future::Future> MapDrop for F {}
 
+/// A wait that is on its way when it is dropped: its release, on another connection, arrives first and finds nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_arrives_after_its_release_is_released_again() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server, "BLOCK", Loss::Late).await;
+    let limits = Limits::new(OneServer::new(proxy.url()).expect("an address")).patience(LONG);
+    let calls = hourly(&limits, 100);
+    let jobs = limits.limit("jobs", Lease::new(100, "1h").expect("a policy")).expect("a name");
+    proxy.lose(4);
+    let waits: [tokio::task::JoinHandle<()>; 4] = [
+        tokio::spawn(calls.charge("a", 1).wait("2h").into_future().map_drop()),
+        tokio::spawn(jobs.hold("a").wait("2h").into_future().map_drop()),
+        tokio::spawn(limits.admit([jobs.rule("b"), calls.rule("b")]).estimate(1).wait("2h").into_future().map_drop()),
+        tokio::spawn(limits.all([jobs.rule("c"), calls.rule("c")]).wait("2h").into_future().map_drop()),
+    ];
+    eventually("the calls", async || proxy.left() == 0).await;
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+    // All of them are granted, although no one waits for them, and all of them are released.
+    eventually("the grants", async || (granted(&server, "fixed"), granted(&server, "lease")) == (3, 3)).await;
+    for key in ["a", "b", "c"] {
+        let free = async || {
+            let jobs = jobs.peek(key).await.expect("a decision").remaining;
+            remaining(&server, 100, key).await == 100 && jobs == 100
+        };
+        eventually("the release", free).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_dropped_is_released_in_the_background() {
     let server = Server::start();

@@ -40,7 +40,8 @@ pub enum Error {
     WrongType(String),
     /// The reply has another shape than this crate knows.
     UnexpectedReply(String),
-    /// The server has refused the arguments, for another reason than this crate checks before a call.
+    /// The server has refused the call: its arguments, for another reason than this crate checks before a call; the password; or the
+    /// user, who has no right to the command or to the key.
     Refused(String),
 }
 

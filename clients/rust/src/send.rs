@@ -135,11 +135,13 @@ fn of_redis(error: RedisError) -> Error {
         Some("ERR") if error.detail().is_some_and(|detail| detail.starts_with("max number of clients")) => {
             Error::Down(Cause::new(error))
         }
-        Some("ERR") => Error::Refused(text),
+        // Rights that are missing, and a wrong password: no repetition mends them.
+        Some("ERR" | "NOPERM" | "NOAUTH" | "WRONGPASS") => Error::Refused(text),
         Some("WRONGTYPE") => Error::WrongType(text),
         Some("CROSSSLOT") => Error::InvalidKey(text),
         _ => match error.kind() {
             ErrorKind::UnexpectedReturnType => Error::UnexpectedReply(text),
+            ErrorKind::AuthenticationFailed => Error::Refused(text),
             _ => Error::Down(Cause::new(error)),
         },
     }

@@ -303,6 +303,32 @@ async fn wrong_costs_are_refused_before_a_call() {
     assert_eq!(liar.calls.load(Ordering::SeqCst), 0);
 }
 
+/// A wrong password and missing rights do not pass: they are errors in both modes, and open limits do not hide them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_and_missing_rights_are_refused_in_both_modes() {
+    let server = Server::on_port(&[]);
+    let mut admin = server.client();
+    for rule in [
+        "reader on >secret ~* +@all -rl.fixed -rl.slide -rl.lease -rl.all -rl.peek -rl.settle -rl.release",
+        "narrow on >secret ~other:* +@all",
+        "default on resetpass >secret",
+    ] {
+        call::<()>(&mut admin, &format!("ACL SETUSER {rule}"));
+    }
+    for protocol in ["resp2", "resp3"] {
+        for login in ["reader:secret@", "narrow:secret@", "reader:wrong@", "unknown:secret@", ":wrong@", ""] {
+            let address = format!("redis://{login}127.0.0.1:{}/?protocol={protocol}", server.port);
+            for mode in [OnDown::Closed, OnDown::Open] {
+                let limits = Limits::open(address.as_str()).expect("an address").patience(LONG).on_down(mode);
+                for (name, result) in each_call(&limits).await {
+                    let error = result.expect_err(name);
+                    assert!(matches!(error, Error::Refused(_)), "{protocol} {login} {name}: {error:?}");
+                }
+            }
+        }
+    }
+}
+
 /// Polls a future once, without a runtime.
 fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     let waker = std::task::Waker::noop();

@@ -119,7 +119,8 @@ pub(crate) async fn ask(
     let key = keys.first().map(Vec::as_slice).unwrap_or_default();
     let own_id = id.map(<[u8]>::to_vec);
     let command = |wait: Option<Span>| command(rules, keys, id, wait);
-    let reply = match limits.send(Request { command: &command, key, repeat: id.is_some(), wait, replica: false }).await {
+    let request = Request { command: &command, key, repeat: id.is_some(), wait, replica: false };
+    let reply = match limits.send_unnamed(request).await.map_err(|error| error.with_keys(keys.iter().map(Vec::as_slice))) {
         Ok(reply) => reply,
         Err(error) if limits.lets_through(&error) => {
             let uncounted = |rule: &Rule| Decision::uncounted(rule.units(), rule.limit.policy(), rule.limit.name.clone());

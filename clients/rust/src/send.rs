@@ -32,7 +32,13 @@ pub(crate) struct Request<'a> {
 impl Limits {
     /// Sends a request, and returns the reply to it.
     pub(crate) async fn send(&self, request: Request<'_>) -> Result<Reply, Error> {
-        if Handle::try_current().is_err() {
+        let key = request.key;
+        self.send_unnamed(request).await.map_err(|error| error.with_keys([key]))
+    }
+
+    /// As [`send`](Self::send), but an error does not name the key.
+    pub(crate) async fn send_unnamed(&self, request: Request<'_>) -> Result<Reply, Error> {
+        if !has_runtime() {
             return Err(Error::NoRuntime);
         }
         let began = Instant::now();
@@ -77,6 +83,11 @@ impl Limits {
     }
 }
 
+/// Whether the caller has a tokio runtime with timers. Tokio tells that there are none only by a panic, which is caught.
+fn has_runtime() -> bool {
+    Handle::try_current().is_ok() && std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
+}
+
 pub(crate) enum Failure {
     NoClient,
     Redis(RedisError),
@@ -108,6 +119,15 @@ fn is_passing(failure: &Failure) -> bool {
         | ErrorKind::MasterNameNotFoundBySentinel
         | ErrorKind::NoValidReplicasFoundBySentinel => true,
         _ => false,
+    }
+}
+
+impl Error {
+    /// The error with the keys of the call, if one of them holds something else.
+    pub(crate) fn with_keys<'a>(self, keys: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let Self::WrongType(text) = self else { return self };
+        let keys: Vec<_> = keys.into_iter().map(String::from_utf8_lossy).collect();
+        Self::WrongType(format!("{}: {text}", keys.join(", ")))
     }
 }
 

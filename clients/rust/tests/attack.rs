@@ -244,10 +244,13 @@ async fn a_key_that_holds_something_else_and_a_server_without_the_module() {
         for (name, result) in each_call(&patient(&server).on_down(mode)).await {
             let error = result.expect_err(name);
             assert!(matches!(error, Error::WrongType(_)), "{name}: {error:?}");
+            let text = error.to_string();
+            assert!(["hourly:a", "jobs:a", "slide:a"].iter().any(|key| text.contains(key)), "{name}: {text}");
         }
         for (name, result) in each_call(&patient(&without).on_down(mode)).await {
             let error = result.expect_err(name);
             assert!(matches!(error, Error::NoModule(_)), "{name}: {error:?}");
+            assert!(error.to_string().contains("no module redis-rl"), "{name}: {error}");
         }
     }
     // A key of another algorithm.
@@ -357,6 +360,33 @@ fn a_call_outside_of_a_runtime_is_an_error() {
     result("wallet", poll_once(async { wallet.take("a").await.map(drop) }));
     result("cached", poll_once(async { cached.take("a", 1).await.map(drop) }));
     drop(wallet);
+}
+
+#[test]
+fn a_runtime_without_timers_is_an_error() {
+    let limits = Limits::open("redis://127.0.0.1:1/").expect("an address");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+    for (name, result) in runtime.block_on(each_call(&limits)) {
+        assert!(matches!(result, Err(Error::NoRuntime)), "{name}: {result:?}");
+    }
+}
+
+/// As with limits that are a static and tests that have a runtime each.
+#[test]
+fn limits_go_on_with_a_second_runtime() {
+    let (server, cluster) = (Server::start(), common::Cluster::start());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let nodes = redis_rl_client::connection::Cluster::new(cluster.urls()).expect("addresses");
+    for protocol in ["resp2", "resp3"] {
+        let one = Limits::open(common::speaking(&url(&server), protocol)).expect("an address").patience(LONG);
+        for _ in 0..3 {
+            runtime().block_on(async { hourly(&one).take("a").await }).expect("a decision");
+        }
+    }
+    let nodes = Limits::new(nodes).patience(LONG);
+    for _ in 0..3 {
+        runtime().block_on(async { hourly(&nodes).take("a").await }).expect("a decision");
+    }
 }
 
 /// The guards of a charge, of a lease and of an admission, which takes 5 units and has used 2; and the other two used 1 of 3.

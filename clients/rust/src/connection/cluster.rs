@@ -10,7 +10,7 @@ use redis::{
 };
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::{open, secure, slot, Answer, Call, Connection};
+use super::{open, secure, slot, Answer, Call, Connection, Home};
 
 /// How often a call follows a redirection: while a slot moves, nodes may name each other for a moment.
 const REDIRECTIONS: u32 = 16;
@@ -27,7 +27,7 @@ pub struct Cluster {
     /// The first node, whose settings (TLS, user, password, protocol) all nodes share.
     node: ConnectionInfo,
     /// The connection of all calls, and how long it waits for a reply of a node.
-    shared: AsyncMutex<Option<(Duration, ClusterConnection)>>,
+    shared: AsyncMutex<Option<(Duration, ClusterConnection, Home)>>,
     /// The slots as they were at that moment.
     slots: Mutex<Option<(Instant, Arc<Vec<Range>>)>>,
 }
@@ -79,12 +79,12 @@ impl Cluster {
     async fn shared(&self, patience: Duration) -> RedisResult<ClusterConnection> {
         let mut shared = self.shared.lock().await;
         match &*shared {
-            Some((timeout, connection)) if *timeout >= patience => Ok(connection.clone()),
+            Some((timeout, connection, home)) if *timeout >= patience && !home.is_gone() => Ok(connection.clone()),
             _ => {
                 let timeout = patience.max(TIMEOUT);
                 let config = ClusterConfig::new().set_response_timeout(timeout);
                 let connection = self.client.get_async_connection_with_config(config).await?;
-                *shared = Some((timeout, connection.clone()));
+                *shared = Some((timeout, connection.clone(), Home::new()));
                 Ok(connection)
             }
         }

@@ -20,10 +20,12 @@ mod sentinel;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult, Value};
+use tokio::sync::oneshot;
 
 #[cfg(feature = "cluster")]
 pub use cluster::Cluster;
@@ -72,7 +74,7 @@ pub trait Connection: Send + Sync + 'static {
     }
 }
 
-impl<C: Connection + ?Sized> Connection for std::sync::Arc<C> {
+impl<C: Connection + ?Sized> Connection for Arc<C> {
     fn call<'a>(&'a self, call: Call<'a>) -> Answer<'a> {
         (**self).call(call)
     }
@@ -113,6 +115,25 @@ pub(crate) fn secure() {
 
 #[cfg(not(feature = "tls"))]
 pub(crate) fn secure() {}
+
+/// The runtime on which a connection was opened, and which drives it. When it shuts down, the connection is lost.
+#[derive(Clone)]
+pub(crate) struct Home(Arc<oneshot::Sender<()>>);
+
+impl Home {
+    /// The runtime of the caller. A task on it waits until the last copy of this is dropped.
+    pub(crate) fn new() -> Self {
+        let (sender, receiver) = oneshot::channel();
+        tokio::spawn(async move {
+            let _ = receiver.await;
+        });
+        Self(Arc::new(sender))
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.is_closed()
+    }
+}
 
 /// Opens a connection of its own for a call.
 pub(crate) async fn alone(client: &Client, call: Call<'_>, timeout: Duration) -> RedisResult<Value> {

@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::Mutex;
 
-use super::{Answer, Call};
+use super::{Answer, Call, Home};
 
 /// Finds the server to connect to.
 pub(super) trait Find: Send + Sync + 'static {
@@ -25,6 +25,7 @@ struct Live {
     alive: Arc<AtomicBool>,
     /// How many replies have arrived.
     replies: Arc<AtomicU64>,
+    home: Home,
 }
 
 /// A call that stays unanswered for less than this says nothing about its connection: its caller may have given up early.
@@ -69,7 +70,7 @@ impl<F: Find> Redial<F> {
 
     fn live(&self) -> Option<Live> {
         let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
-        live.as_ref().filter(|live| live.alive.load(Ordering::Acquire)).cloned()
+        live.as_ref().filter(|live| live.alive.load(Ordering::Acquire) && !live.home.is_gone()).cloned()
     }
 
     async fn connection(&self, patience: Duration) -> RedisResult<Live> {
@@ -95,7 +96,7 @@ impl<F: Find> Redial<F> {
             });
         }
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        let live = Live { connection, alive, replies: Arc::default() };
+        let live = Live { connection, alive, replies: Arc::default(), home: Home::new() };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
         Ok(live)
     }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::account::in_background;
-use crate::limits::{new_id, Amount};
+use crate::account::{in_background, Account, Entry, Kind};
+use crate::limits::Amount;
 use crate::send::{decision, Request};
 use crate::{Cause, Decision, Error, Limit, Limits, Policy, RatePolicy, Span};
 
@@ -419,7 +419,10 @@ impl Inner {
         if self.closed.load(Ordering::SeqCst) {
             return Ok(Filled::TooLate);
         }
-        let id = new_id();
+        // If there is no reply, what the server may have charged is released.
+        let entry = Entry::new(self.limit.clone(), purse.key.clone(), Kind::Estimate, self.batch);
+        let mut account = Account::new(None, vec![entry]);
+        let id = account.id().to_vec();
         let amount = Amount::UpTo(self.batch);
         let command = |_: Option<Span>| {
             let mut command = self.limit.command(&purse.key);
@@ -435,9 +438,11 @@ impl Inner {
             Ok(fetched) => fetched,
             Err(error) => {
                 slow.failed = Some((Instant::now(), error.clone()));
+                account.failed(&error, false);
                 return Err(error);
             }
         };
+        account.forget();
         slow.failed = None;
         self.sweep();
         purse.capacity.store(fetched.limit, Ordering::Relaxed);
@@ -531,7 +536,7 @@ impl Inner {
         if self.swept.swap(true, Ordering::AcqRel) {
             return;
         }
-        in_background(None, sweep(Arc::downgrade(self), self.pause()));
+        in_background(None, sweep(Sweeper(Arc::downgrade(self)), self.pause()));
     }
 
     /// How often to look for what is idle.
@@ -563,10 +568,21 @@ impl Inner {
     }
 }
 
-async fn sweep(wallet: Weak<Inner>, mut pause: Duration) {
+/// Says that no task gives back what is idle, when that task ends: its runtime may shut down before the wallet is dropped.
+struct Sweeper(Weak<Inner>);
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        if let Some(wallet) = self.0.upgrade() {
+            wallet.swept.store(false, Ordering::Release);
+        }
+    }
+}
+
+async fn sweep(sweeper: Sweeper, mut pause: Duration) {
     loop {
         tokio::time::sleep(pause).await;
-        let Some(wallet) = wallet.upgrade() else { return };
+        let Some(wallet) = sweeper.0.upgrade() else { return };
         wallet.give_back_idle().await;
         pause = wallet.pause();
     }

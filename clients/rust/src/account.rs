@@ -13,6 +13,11 @@ use crate::{Decision, Error, Limit, Policy, Span};
 /// What is logged if a charge can't be settled or released.
 const NOT_ENDED: &str = "a charge or a lease is not ended";
 
+/// When the keys of a call that was given up are released again, counted from the release before, unless a release has found the
+/// id. The call may still be on its way: it and the release have different connections, so the server may read it later, or may see
+/// later that its connection is closed.
+const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(900)];
+
 /// What the caller of a call with an id has named.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -133,6 +138,8 @@ pub(crate) struct Account {
     pub(crate) end: End,
     /// The server has counted the charge.
     pub(crate) counted: bool,
+    /// The server may grant the call later, because no reply has arrived. No one else uses its id.
+    open: bool,
     /// Where the call was made.
     runtime: Option<Handle>,
 }
@@ -140,8 +147,9 @@ pub(crate) struct Account {
 impl Account {
     /// An account of what a call is about to charge under this id, or under a new one.
     pub(crate) fn new(id: Option<Vec<u8>>, entries: Vec<Entry>) -> Self {
+        let open = id.is_none();
         let id = id.unwrap_or_else(new_id);
-        Self { id, entries, end: End::Release, counted: true, runtime: Handle::try_current().ok() }
+        Self { id, entries, end: End::Release, counted: true, open, runtime: Handle::try_current().ok() }
     }
 
     pub(crate) fn id(&self) -> &[u8] {
@@ -171,6 +179,7 @@ impl Account {
             entry.granted = decision.granted;
             self.counted &= decision.counted;
         }
+        self.open &= !self.counted;
     }
 
     /// How it ends if it is dropped.
@@ -217,14 +226,32 @@ impl Account {
         // It owns no account: when a runtime shuts down, it drops the future, and that must not start another one.
         let (id, end, counted) = (mem::take(&mut self.id), self.end, self.counted);
         let mut entries = mem::take(&mut self.entries);
+        let pauses: &[Duration] = if self.open { &AGAIN } else { &[] };
         in_background(self.runtime.as_ref(), async move {
-            while let Some(mut entry) = entries.pop() {
-                if let (Err(error), true) = (entry.end(&id, end).await.0, counted) {
-                    entry.limit.limits.warn(&error, NOT_ENDED);
+            let mut unknown = end_all(&mut entries, &id, end, counted).await;
+            for pause in pauses {
+                if unknown.is_empty() {
+                    return;
                 }
+                tokio::time::sleep(*pause).await;
+                unknown = end_all(&mut unknown, &id, end, counted).await;
             }
         });
     }
+}
+
+/// Ends what is there, the last one first. Returns what the keys have not found, to be ended in the same order.
+async fn end_all(entries: &mut Vec<Entry>, id: &[u8], end: End, counted: bool) -> Vec<Entry> {
+    let mut unknown = Vec::new();
+    while let Some(mut entry) = entries.pop() {
+        match entry.end(id, end).await.0 {
+            Ok(Some(_)) => {}
+            Ok(None) => unknown.insert(0, entry),
+            Err(error) if counted => entry.limit.limits.warn(&error, NOT_ENDED),
+            Err(_) => {}
+        }
+    }
+    unknown
 }
 
 impl Drop for Account {

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use redis::{Cmd, Value};
 
-use crate::account::{call_with_id, Options};
+use crate::account::{call_with_id, Account, Entry, Kind, Options};
 use crate::connection::slot;
-use crate::limits::{new_id, Amount};
+use crate::limits::Amount;
 use crate::send::{decision, Request};
 use crate::{AllDecision, AnyPolicy, Decision, Error, Limit, Limits, Policy, Span};
 
@@ -41,7 +41,7 @@ impl Rule {
 ///
 /// Without an id it is sent once. With an id it is repeated until it has a reply, and is charged once; settle or release the
 /// charge key by key, with [`Limit::settle`] and [`Limit::release`]. If a limit is a lease, and the call has no id, it gets a random
-/// one: [`AllDecision::id`]. In a cluster all keys need the same hash tag. [`Limits::admit`] settles and releases by itself.
+/// one: [`AllDecision::id`]; if there is no decision, or the future is dropped, what it may have taken is released. In a cluster all keys need the same hash tag. [`Limits::admit`] settles and releases by itself.
 #[must_use = "nothing is sent before the call is awaited"]
 #[derive(Clone, Debug)]
 pub struct All {
@@ -65,8 +65,29 @@ impl All {
     async fn send(self) -> Result<AllDecision, Error> {
         let keys = keys(&self.limits, &self.rules)?;
         let (wait, id) = self.options.check()?;
-        let id = id.or_else(|| self.rules.iter().any(Rule::is_lease).then(new_id));
-        Ok(ask(&self.limits, &self.rules, &keys, wait, id.as_deref()).await?.0)
+        if id.is_some() || !self.rules.iter().any(Rule::is_lease) {
+            return Ok(ask(&self.limits, &self.rules, &keys, wait, id.as_deref()).await?.0);
+        }
+        // The caller learns the id from the decision. Without one, what the call may have taken is released.
+        let entry = |(rule, key): (&Rule, &Vec<u8>)| {
+            let kind = if rule.is_lease() { Kind::Lease } else { Kind::Cost };
+            // All calls go where this one goes.
+            let mut limit = rule.limit.clone();
+            limit.limits = self.limits.clone();
+            Entry::new(limit, key.clone(), kind, rule.units())
+        };
+        let mut account = Account::new(None, self.rules.iter().zip(&keys).map(entry).collect());
+        let id = account.id().to_vec();
+        match ask(&self.limits, &self.rules, &keys, wait, Some(&id)).await {
+            Ok((decision, _)) => {
+                account.forget();
+                Ok(decision)
+            }
+            Err(error) => {
+                account.failed(&error, false);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -98,7 +119,8 @@ pub(crate) async fn ask(
     let key = keys.first().map(Vec::as_slice).unwrap_or_default();
     let own_id = id.map(<[u8]>::to_vec);
     let command = |wait: Option<Span>| command(rules, keys, id, wait);
-    let reply = match limits.send(Request { command: &command, key, repeat: id.is_some(), wait, replica: false }).await {
+    let request = Request { command: &command, key, repeat: id.is_some(), wait, replica: false };
+    let reply = match limits.send_unnamed(request).await.map_err(|error| error.with_keys(keys.iter().map(Vec::as_slice))) {
         Ok(reply) => reply,
         Err(error) if limits.lets_through(&error) => {
             let uncounted = |rule: &Rule| Decision::uncounted(rule.units(), rule.limit.policy(), rule.limit.name.clone());

@@ -10,7 +10,6 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, RedisResult, Value};
 
 use crate::account::in_background;
-use crate::connection::TIMEOUT;
 use crate::limits::Amount;
 use crate::send::decision;
 use crate::{AnyPolicy, Cause, Decision, Error, Limit, Limits, RatePolicy};
@@ -168,7 +167,7 @@ impl Denials {
         }
     }
 
-    async fn tracking(self: &Arc<Self>, client: &Client) -> RedisResult<Tracking> {
+    async fn tracking(self: &Arc<Self>, client: &Client, patience: Duration) -> RedisResult<Tracking> {
         let address = client.get_connection_info().addr().to_string();
         let mut connections = self.connections.lock().await;
         connections.retain(|_, tracking| tracking.alive.load(Ordering::Acquire));
@@ -189,8 +188,8 @@ impl Denials {
             }
         };
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(TIMEOUT))
-            .set_response_timeout(Some(2 * TIMEOUT))
+            .set_connection_timeout(Some(patience))
+            .set_response_timeout(Some(patience))
             .set_push_sender(sender);
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let mut command = redis::cmd("CLIENT");
@@ -280,7 +279,7 @@ impl<P: RatePolicy> Cached<P> {
 
     async fn ask(&self, key: &[u8], cost: u64) -> RedisResult<Option<(Instant, Decision)>> {
         let Some(client) = self.limit.limits.client_for(key) else { return Ok(None) };
-        let mut tracking = self.denials.tracking(&client.await?).await?;
+        let mut tracking = self.denials.tracking(&client.await?, self.limit.limits.own_patience()).await?;
         let asked = Instant::now();
         let reply = tracking.connection.send_packed_command(&self.peek(key, cost)).await?.extract_error()?;
         let decision = decision(&reply, self.limit.policy(), &self.limit.name).ok().filter(Decision::denied);

@@ -25,7 +25,7 @@ pub enum Error {
     /// A wait with a connection that cannot open another one: see [`Limits::waits_with`](crate::Limits::waits_with). No call was
     /// made.
     NoClient,
-    /// The call was made outside of a tokio runtime. Nothing was sent.
+    /// The call was made outside of a tokio runtime, or on one without timers. Nothing was sent.
     NoRuntime,
     /// The call was denied. Only `or_denied`, `protect`, `charge`, `hold` and `admit` return this.
     RateLimited(Box<Denial>),
@@ -36,11 +36,12 @@ pub enum Error {
     Down(Cause),
     /// The server does not know the command: it has no module, or one that is too old for this command.
     NoModule(String),
-    /// The key holds something else.
+    /// The key, or one of these keys, holds something else.
     WrongType(String),
     /// The reply has another shape than this crate knows.
     UnexpectedReply(String),
-    /// The server has refused the arguments, for another reason than this crate checks before a call.
+    /// The server has refused the call: its arguments, for another reason than this crate checks before a call; the password; or the
+    /// user, who has no right to the command or to the key.
     Refused(String),
 }
 
@@ -135,7 +136,7 @@ impl fmt::Display for Error {
             Self::NoClient => {
                 f.write_str("a wait needs a client that opens its connection: name one with Limits::waits_with")
             }
-            Self::NoRuntime => f.write_str("a call needs a tokio runtime, and there is none here"),
+            Self::NoRuntime => f.write_str("a call needs a tokio runtime with timers, and there is none here"),
             Self::RateLimited(denial) => {
                 let refused = denial.decisions.iter().filter(|decision| decision.denied());
                 let names = refused.map(|decision| &*decision.name).collect::<Vec<_>>().join(", ");
@@ -147,7 +148,7 @@ impl fmt::Display for Error {
             Self::LeaseLost => f.write_str("the lease has ended while it was held"),
             Self::Down(cause) => write!(f, "the server gave no decision: {cause}"),
             Self::NoModule(text) => write!(f, "the server has no module redis-rl, or one that is too old: {text}"),
-            Self::WrongType(text) => write!(f, "the key holds something else: {text}"),
+            Self::WrongType(text) => write!(f, "a key holds something else: {text}"),
             Self::UnexpectedReply(text) => write!(f, "the reply has another shape: {text}"),
             Self::Refused(text) => write!(f, "the server has refused the call: {text}"),
         }

@@ -49,13 +49,11 @@ impl Hold {
 
     async fn send(self) -> Result<Held, Error> {
         let Self { limit, key, cost, options } = self;
-        let Opened { mut account, decision, since } = open(limit.erase(), key, cost, options).await?;
+        let Opened { account, decision, since } = open(limit.erase(), key, cost, options).await?;
         let mut beat = Beat::new();
         let key = account.entries().first().map(|entry| entry.key.clone()).unwrap_or_default();
         if decision.counted {
             beat.renew(limit.clone(), key.clone(), account.id().to_vec(), since);
-        } else {
-            account.forget();
         }
         Ok(Held { limit, key, account, decision, beat })
     }

@@ -32,7 +32,13 @@ pub(crate) struct Request<'a> {
 impl Limits {
     /// Sends a request, and returns the reply to it.
     pub(crate) async fn send(&self, request: Request<'_>) -> Result<Reply, Error> {
-        if Handle::try_current().is_err() {
+        let key = request.key;
+        self.send_unnamed(request).await.map_err(|error| error.with_keys([key]))
+    }
+
+    /// As [`send`](Self::send), but an error does not name the key.
+    pub(crate) async fn send_unnamed(&self, request: Request<'_>) -> Result<Reply, Error> {
+        if !has_runtime() {
             return Err(Error::NoRuntime);
         }
         let began = Instant::now();
@@ -64,7 +70,8 @@ impl Limits {
 
     async fn send_once(&self, request: &Request<'_>, wait: Option<Span>, time: Duration) -> Result<Value, Failure> {
         let command = (request.command)(wait);
-        let call = Call { command: &command, key: request.key, replica: request.replica };
+        let patience = self.own_patience();
+        let call = Call { command: &command, key: request.key, replica: request.replica, patience };
         let answer = match wait {
             Some(_) => self.call_alone(call, time)?,
             None => self.connection().call(call),
@@ -74,6 +81,11 @@ impl Limits {
             Err(_) => Err(Failure::TimeOut(time)),
         }
     }
+}
+
+/// Whether the caller has a tokio runtime with timers. Tokio tells that there are none only by a panic, which is caught.
+fn has_runtime() -> bool {
+    Handle::try_current().is_ok() && std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
 pub(crate) enum Failure {
@@ -110,6 +122,15 @@ fn is_passing(failure: &Failure) -> bool {
     }
 }
 
+impl Error {
+    /// The error with the keys of the call, if one of them holds something else.
+    pub(crate) fn with_keys<'a>(self, keys: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let Self::WrongType(text) = self else { return self };
+        let keys: Vec<_> = keys.into_iter().map(String::from_utf8_lossy).collect();
+        Self::WrongType(format!("{}: {text}", keys.join(", ")))
+    }
+}
+
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -134,11 +155,13 @@ fn of_redis(error: RedisError) -> Error {
         Some("ERR") if error.detail().is_some_and(|detail| detail.starts_with("max number of clients")) => {
             Error::Down(Cause::new(error))
         }
-        Some("ERR") => Error::Refused(text),
+        // Rights that are missing, and a wrong password: no repetition mends them.
+        Some("ERR" | "NOPERM" | "NOAUTH" | "WRONGPASS") => Error::Refused(text),
         Some("WRONGTYPE") => Error::WrongType(text),
         Some("CROSSSLOT") => Error::InvalidKey(text),
         _ => match error.kind() {
             ErrorKind::UnexpectedReturnType => Error::UnexpectedReply(text),
+            ErrorKind::AuthenticationFailed => Error::Refused(text),
             _ => Error::Down(Cause::new(error)),
         },
     }

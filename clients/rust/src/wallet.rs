@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::account::in_background;
-use crate::limits::{new_id, Amount};
+use crate::account::{in_background, Account, Entry, Kind};
+use crate::limits::Amount;
 use crate::send::{decision, Request};
 use crate::{Cause, Decision, Error, Limit, Limits, Policy, RatePolicy, Span};
 
@@ -266,7 +266,9 @@ impl Wallet {
         self.inner.closed.store(true, Ordering::SeqCst);
         for purse in self.inner.all() {
             let mut slow = purse.slow.clone().lock_owned().await;
-            self.inner.give_back(&purse, &mut slow).await;
+            if let Some(give_back) = self.inner.give_back(&purse, &mut slow) {
+                give_back.await;
+            }
         }
     }
 }
@@ -406,12 +408,21 @@ impl Inner {
 
     /// Fetches a batch.
     async fn fill(self: Arc<Self>, purse: Arc<Purse>, mut slow: OwnedMutexGuard<Slow>, cost: u64) -> Result<Filled, Error> {
-        self.give_back(&purse, &mut slow).await;
+        // All of it takes as long as the patience at most. What is left of the batch before is given back first, so that the new
+        // batch finds it; if the server is silent, that goes on in the background.
+        let start = Instant::now();
+        let patience = self.limit.limits.own_patience();
+        let rest = |limits: &Limits| limits.clone().patience(patience.saturating_sub(start.elapsed()));
+        if let Some(give_back) = self.give_back(&purse, &mut slow) {
+            let _ = tokio::time::timeout(patience / 2, tokio::spawn(give_back)).await;
+        }
         if self.closed.load(Ordering::SeqCst) {
             return Ok(Filled::TooLate);
         }
-        self.sweep();
-        let id = new_id();
+        // If there is no reply, what the server may have charged is released.
+        let entry = Entry::new(self.limit.clone(), purse.key.clone(), Kind::Estimate, self.batch);
+        let mut account = Account::new(None, vec![entry]);
+        let id = account.id().to_vec();
         let amount = Amount::UpTo(self.batch);
         let command = |_: Option<Span>| {
             let mut command = self.limit.command(&purse.key);
@@ -421,16 +432,19 @@ impl Inner {
         };
         let began = self.now();
         let request = Request { command: &command, key: &purse.key, repeat: true, wait: None, replica: false };
-        let reply = self.limit.limits.send(request).await;
+        let reply = rest(&self.limit.limits).send(request).await;
         let fetched = reply.and_then(|reply| decision(&reply.value, self.limit.policy(), &self.limit.name));
         let fetched = match fetched.and_then(|fetched| self.at_most_a_batch(fetched)) {
             Ok(fetched) => fetched,
             Err(error) => {
                 slow.failed = Some((Instant::now(), error.clone()));
+                account.failed(&error, false);
                 return Err(error);
             }
         };
+        account.forget();
         slow.failed = None;
+        self.sweep();
         purse.capacity.store(fetched.limit, Ordering::Relaxed);
         purse.remaining.store(fetched.remaining, Ordering::Relaxed);
         purse.resets.store(began.saturating_add(fetched.reset_ms.saturating_mul(1_000_000)), Ordering::Relaxed);
@@ -455,7 +469,7 @@ impl Inner {
         let missing = cost - fetched.granted;
         let denied = match fetched.granted {
             0 if cost == 1 => fetched,
-            _ => self.peek(&purse, missing).await?,
+            _ => self.peek(&rest(&self.limit.limits), &purse, missing).await?,
         };
         let now = self.now();
         let wait_ms = if denied.allowed() { Some(1) } else { denied.wait_ms };
@@ -475,7 +489,7 @@ impl Inner {
         }
     }
 
-    async fn peek(&self, purse: &Purse, cost: u64) -> Result<Decision, Error> {
+    async fn peek(&self, limits: &Limits, purse: &Purse, cost: u64) -> Result<Decision, Error> {
         let command = |_: Option<Span>| {
             let mut command = redis::cmd("RL.PEEK");
             command.arg(self.limit.policy().algorithm()).arg(&purse.key);
@@ -484,13 +498,13 @@ impl Inner {
             command
         };
         let request = Request { command: &command, key: &purse.key, repeat: true, wait: None, replica: false };
-        decision(&self.limit.limits.send(request).await?.value, self.limit.policy(), &self.limit.name)
+        decision(&limits.send(request).await?.value, self.limit.policy(), &self.limit.name)
     }
 
-    /// Seals the batch: no one takes a unit of it any more. Settles it to what was spent, so that the server has the rest and
-    /// forgets the id.
-    async fn give_back(&self, purse: &Purse, slow: &mut Slow) {
-        let Some((id, granted, left)) = self.seal(purse, slow) else { return };
+    /// Seals the batch: no one takes a unit of it any more. Returns what settles it to what was spent, so that the server has the
+    /// rest and forgets the id. If nothing is left, that runs in the background.
+    fn give_back(&self, purse: &Purse, slow: &mut Slow) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let (id, granted, left) = self.seal(purse, slow)?;
         let (limit, key) = (self.limit.clone(), purse.key.clone());
         let settle = async move {
             if let Err(error) = limit.end(&key, &id, Some(granted - left)).await {
@@ -499,8 +513,11 @@ impl Inner {
         };
         match left {
             // The next batch need not wait.
-            0 => in_background(None, settle),
-            _ => settle.await,
+            0 => {
+                in_background(None, settle);
+                None
+            }
+            _ => Some(settle),
         }
     }
 
@@ -519,7 +536,7 @@ impl Inner {
         if self.swept.swap(true, Ordering::AcqRel) {
             return;
         }
-        in_background(None, sweep(Arc::downgrade(self), self.pause()));
+        in_background(None, sweep(Sweeper(Arc::downgrade(self)), self.pause()));
     }
 
     /// How often to look for what is idle.
@@ -535,7 +552,9 @@ impl Inner {
             }
             // Whoever holds it fetches a batch: the key is not idle.
             if let Ok(mut slow) = purse.slow.clone().try_lock_owned() {
-                self.give_back(&purse, &mut slow).await;
+                if let Some(give_back) = self.give_back(&purse, &mut slow) {
+                    give_back.await;
+                }
             }
         }
         for shard in &self.shards {
@@ -549,10 +568,21 @@ impl Inner {
     }
 }
 
-async fn sweep(wallet: Weak<Inner>, mut pause: Duration) {
+/// Says that no task gives back what is idle, when that task ends: its runtime may shut down before the wallet is dropped.
+struct Sweeper(Weak<Inner>);
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        if let Some(wallet) = self.0.upgrade() {
+            wallet.swept.store(false, Ordering::Release);
+        }
+    }
+}
+
+async fn sweep(sweeper: Sweeper, mut pause: Duration) {
     loop {
         tokio::time::sleep(pause).await;
-        let Some(wallet) = wallet.upgrade() else { return };
+        let Some(wallet) = sweeper.0.upgrade() else { return };
         wallet.give_back_idle().await;
         pause = wallet.pause();
     }

@@ -244,10 +244,13 @@ async fn a_key_that_holds_something_else_and_a_server_without_the_module() {
         for (name, result) in each_call(&patient(&server).on_down(mode)).await {
             let error = result.expect_err(name);
             assert!(matches!(error, Error::WrongType(_)), "{name}: {error:?}");
+            let text = error.to_string();
+            assert!(["hourly:a", "jobs:a", "slide:a"].iter().any(|key| text.contains(key)), "{name}: {text}");
         }
         for (name, result) in each_call(&patient(&without).on_down(mode)).await {
             let error = result.expect_err(name);
             assert!(matches!(error, Error::NoModule(_)), "{name}: {error:?}");
+            assert!(error.to_string().contains("no module redis-rl"), "{name}: {error}");
         }
     }
     // A key of another algorithm.
@@ -303,6 +306,32 @@ async fn wrong_costs_are_refused_before_a_call() {
     assert_eq!(liar.calls.load(Ordering::SeqCst), 0);
 }
 
+/// A wrong password and missing rights do not pass: they are errors in both modes, and open limits do not hide them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_and_missing_rights_are_refused_in_both_modes() {
+    let server = Server::on_port(&[]);
+    let mut admin = server.client();
+    for rule in [
+        "reader on >secret ~* +@all -rl.fixed -rl.slide -rl.lease -rl.all -rl.peek -rl.settle -rl.release",
+        "narrow on >secret ~other:* +@all",
+        "default on resetpass >secret",
+    ] {
+        call::<()>(&mut admin, &format!("ACL SETUSER {rule}"));
+    }
+    for protocol in ["resp2", "resp3"] {
+        for login in ["reader:secret@", "narrow:secret@", "reader:wrong@", "unknown:secret@", ":wrong@", ""] {
+            let address = format!("redis://{login}127.0.0.1:{}/?protocol={protocol}", server.port);
+            for mode in [OnDown::Closed, OnDown::Open] {
+                let limits = Limits::open(address.as_str()).expect("an address").patience(LONG).on_down(mode);
+                for (name, result) in each_call(&limits).await {
+                    let error = result.expect_err(name);
+                    assert!(matches!(error, Error::Refused(_)), "{protocol} {login} {name}: {error:?}");
+                }
+            }
+        }
+    }
+}
+
 /// Polls a future once, without a runtime.
 fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     let waker = std::task::Waker::noop();
@@ -331,6 +360,33 @@ fn a_call_outside_of_a_runtime_is_an_error() {
     result("wallet", poll_once(async { wallet.take("a").await.map(drop) }));
     result("cached", poll_once(async { cached.take("a", 1).await.map(drop) }));
     drop(wallet);
+}
+
+#[test]
+fn a_runtime_without_timers_is_an_error() {
+    let limits = Limits::open("redis://127.0.0.1:1/").expect("an address");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+    for (name, result) in runtime.block_on(each_call(&limits)) {
+        assert!(matches!(result, Err(Error::NoRuntime)), "{name}: {result:?}");
+    }
+}
+
+/// As with limits that are a static and tests that have a runtime each.
+#[test]
+fn limits_go_on_with_a_second_runtime() {
+    let (server, cluster) = (Server::start(), common::Cluster::start());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let nodes = redis_rl_client::connection::Cluster::new(cluster.urls()).expect("addresses");
+    for protocol in ["resp2", "resp3"] {
+        let one = Limits::open(common::speaking(&url(&server), protocol)).expect("an address").patience(LONG);
+        for _ in 0..3 {
+            runtime().block_on(async { hourly(&one).take("a").await }).expect("a decision");
+        }
+    }
+    let nodes = Limits::new(nodes).patience(LONG);
+    for _ in 0..3 {
+        runtime().block_on(async { hourly(&nodes).take("a").await }).expect("a decision");
+    }
 }
 
 /// The guards of a charge, of a lease and of an admission, which takes 5 units and has used 2; and the other two used 1 of 3.

@@ -139,14 +139,16 @@ fn a_service_answers_429_with_headers() {
     let mut command = program("web", &server);
     let _running = Running(command.env("ADDRESS", format!("127.0.0.1:{port}")).spawn().expect("the program runs"));
     wait_for("the service", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-    let ask = |line: &str, user: &str| {
+    let send = |request: String| {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
-        let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nX-User: {user}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("a request");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         answer.to_lowercase()
     };
+    let end = "Connection: close\r\n\r\n";
+    let ask = |line: &str, user: &str| send(format!("{line} HTTP/1.1\r\nHost: localhost\r\nX-User: {user}\r\n{end}"));
+    let unnamed = |line: &str| send(format!("{line} HTTP/1.1\r\nHost: localhost\r\n{end}"));
     let page = ask("GET /", "ada");
     assert!(page.starts_with("http/1.1 200") && page.contains("ratelimit: \"pages\";r=4;t=6\r\n"), "{page}");
     let more: Vec<String> = (0..5).map(|_| ask("GET /", "ada")).collect();
@@ -156,6 +158,11 @@ fn a_service_answers_429_with_headers() {
     assert!(logins[2].starts_with("http/1.1 200") && logins[2].contains("\"login\";q=3;w=3600"), "{logins:?}");
     assert!(logins[3].starts_with("http/1.1 429"), "{logins:?}");
     assert!(ask("GET /", "bob").starts_with("http/1.1 200"));
+    // Without a name of a user, the address of the client is the key: an empty header and none are the same.
+    assert!(ask("POST /login", "").contains("ratelimit: \"login\";r=2;"));
+    assert!(unnamed("POST /login").contains("ratelimit: \"login\";r=1;"));
+    assert!(ask("POST /login", "").starts_with("http/1.1 200"));
+    assert!(unnamed("POST /login").starts_with("http/1.1 429"));
     // Pages are open, and the login is closed.
     server.crash();
     let open = ask("GET /", "ada");

@@ -10,7 +10,7 @@ use redis_rl_client::connection::{Connection, Sentinel, Server as OneServer};
 use redis_rl_client::redis::cluster_read_routing::RandomReplicaStrategy;
 use redis_rl_client::redis::sentinel::{SentinelClient, SentinelServerType};
 use redis_rl_client::{redis, Error, Fixed, Gcra, Lease, Limit, Limits, OnDown, Slide};
-use support::{call, info, Server};
+use support::{call, info, Server, Signal};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -200,6 +200,34 @@ trait MapDrop: std::future::Future + Sized {
 }
 
 impl<F: std::future::Future> MapDrop for F {}
+
+/// A wait that is on its way when it is dropped: its release, on another connection, arrives first and finds nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_arrives_after_its_release_is_released_again() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server, "BLOCK", Loss::Late).await;
+    let limits = Limits::new(OneServer::new(proxy.url()).expect("an address")).patience(LONG);
+    let calls = hourly(&limits, 100);
+    let jobs = limits.limit("jobs", Lease::new(100, "1h").expect("a policy")).expect("a name");
+    proxy.lose(4);
+    let waits: [tokio::task::JoinHandle<()>; 4] = [
+        tokio::spawn(calls.charge("a", 1).wait("2h").into_future().map_drop()),
+        tokio::spawn(jobs.hold("a").wait("2h").into_future().map_drop()),
+        tokio::spawn(limits.admit([jobs.rule("b"), calls.rule("b")]).estimate(1).wait("2h").into_future().map_drop()),
+        tokio::spawn(limits.all([jobs.rule("c"), calls.rule("c")]).wait("2h").into_future().map_drop()),
+    ];
+    eventually("the calls", async || proxy.left() == 0).await;
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+    // All of them are granted, although no one waits for them, and all of them are released.
+    eventually("the grants", async || (granted(&server, "fixed"), granted(&server, "lease")) == (3, 3)).await;
+    for key in ["a", "b", "c"] {
+        let free = async || {
+            let jobs = jobs.peek(key).await.expect("a decision").remaining;
+            remaining(&server, 100, key).await == 100 && jobs == 100
+        };
+        eventually("the release", free).await;
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_dropped_is_released_in_the_background() {
@@ -543,4 +571,41 @@ async fn charges_during_a_failover_of_a_cluster_are_made_once() {
         let used = used(&cluster.nodes[at]);
         assert!(used <= made && used >= made - 20, "{used} charged, {made} granted");
     }
+}
+
+/// A server that hangs for longer than the default time-outs, while the program has more patience than that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_waits_for_its_reply_as_long_as_the_patience() {
+    let (server, cluster) = (Server::on_port(&[]), Cluster::start());
+    let nodes = || redis_rl_client::connection::Cluster::new(cluster.urls()).expect("addresses");
+    let one = || Limits::open(url(&server)).expect("an address");
+    let owner = cluster.owner("hourly:a");
+    for (server, limits, connected) in [(&server, one(), true), (&server, one(), false), (owner, Limits::new(nodes()), true)]
+    {
+        let calls = hourly(&limits.patience(LONG), 100);
+        // Otherwise the connection is opened while the server hangs.
+        if connected {
+            calls.take("a").await.expect("a decision");
+        }
+        server.signal(Signal::STOP);
+        let [take, charge, wait] = [calls.clone(), calls.clone(), calls];
+        let late = [
+            tokio::spawn(async move { take.take("a").await }),
+            tokio::spawn(async move { Ok(charge.charge("a", 1).await?.keep()) }),
+            tokio::spawn(async move { Ok(wait.charge("a", 1).wait("10s").await?.keep()) }),
+        ];
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        server.signal(Signal::CONT);
+        for call in late {
+            assert!(call.await.expect("no panic").expect("a decision").counted);
+        }
+    }
+    // A shorter time-out of the connection holds: the call ends while the server hangs.
+    let brief = OneServer::new(url(&server)).expect("an address").response_timeout(Duration::from_millis(200));
+    let calls = hourly(&Limits::new(brief).patience(Duration::from_secs(600)), 100);
+    calls.peek("a").await.expect("a decision");
+    server.signal(Signal::STOP);
+    let ended = tokio::time::timeout(common::DEADLINE, calls.take("a")).await;
+    server.signal(Signal::CONT);
+    assert!(ended.expect("an end").expect_err("no decision").is_down());
 }

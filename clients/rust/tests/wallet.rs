@@ -260,3 +260,48 @@ async fn without_a_server_and_in_a_cluster() {
     }
     assert_eq!(cluster.moved(), before);
 }
+
+/// To give back what is left and to fetch a batch have one patience in common.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_takes_as_long_as_the_patience_when_the_server_is_down() {
+    let mut server = Server::start();
+    let patience = Duration::from_secs(8);
+    let limits = patient(&server).patience(patience);
+    let wallet = limits.wallet(&hourly(&limits, 1000), 10).expect("a batch").idle(Duration::from_secs(3600));
+    assert!(wallet.take("a").await.expect("a decision").allowed());
+    server.crash();
+    // The batch has too few units: they are given back, and another batch is fetched.
+    let began = Instant::now();
+    assert!(wallet.take("a").cost(10).await.expect_err("no decision").is_down());
+    // With a patience for each, it would be twice as long.
+    assert!(began.elapsed() < patience * 3 / 2, "{:?}", began.elapsed());
+}
+
+/// A batch whose reply is lost until the patience is over has no owner: its units are released.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_was_not_answered_is_released() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server, "UPTO", Loss::Close).await;
+    let limits = Limits::open(proxy.url()).expect("an address").patience(Duration::from_secs(2));
+    let wallet = limits.wallet(&hourly(&limits, 1000), 10).expect("a batch");
+    proxy.lose(1_000_000);
+    assert!(wallet.take("a").await.expect_err("no decision").is_down());
+    assert!(proxy.left() < 1_000_000);
+    eventually("the release", async || used(&server, 1000, "a").await == 0).await;
+}
+
+/// The task that gives back what is idle ends with its runtime; the next batch starts another one.
+#[test]
+fn what_is_idle_is_given_back_on_a_second_runtime() {
+    let server = Server::start();
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let limits = patient(&server);
+    let wallet = limits.wallet(&hourly(&limits, 1000), 10).expect("a batch").idle(Duration::from_millis(50));
+    for key in ["a", "b"] {
+        let runtime = runtime();
+        runtime.block_on(async {
+            assert!(wallet.take(key).await.expect("a decision").allowed());
+            eventually("what is left", async || used(&server, 1000, key).await == 1).await;
+        });
+    }
+}

@@ -1,16 +1,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::cluster::{ClusterClient, ClusterClientBuilder, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::{
     cmd, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind,
     Value,
 };
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex as AsyncMutex;
 
-use super::{open, secure, slot, Answer, Call, Connection, TIMEOUT};
+use super::{open, secure, slot, Answer, Call, Connection, Home};
 
 /// How often a call follows a redirection: while a slot moves, nodes may name each other for a moment.
 const REDIRECTIONS: u32 = 16;
@@ -18,17 +18,25 @@ const REDIRECTIONS: u32 = 16;
 /// How long the slots of the nodes are used for before they are read again.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// A cluster. Calls go to the node that has their key at once, and follow its slot if that has moved.
+/// A cluster. Calls go to the node that has their key at once, and follow its slot if that has moved. A node that takes more than
+/// half a second to accept the shared connection is down; `settings.connection_timeout(..)` changes that.
 ///
 /// The crate `redis` repeats a call whose reply was lost. Here it does not: a call without an id is sent once.
 pub struct Cluster {
     client: ClusterClient,
     /// The first node, whose settings (TLS, user, password, protocol) all nodes share.
     node: ConnectionInfo,
-    shared: OnceCell<ClusterConnection>,
+    /// The connection of all calls, and how long it waits for a reply of a node.
+    shared: AsyncMutex<Option<(Duration, ClusterConnection, Home)>>,
     /// The slots as they were at that moment.
     slots: Mutex<Option<(Instant, Arc<Vec<Range>>)>>,
 }
+
+/// How long a connection to a node may take to open, and the least time that the shared connection waits for a reply.
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Longer than the patience of any call: the time-out of the program bounds a call only if it has set one.
+const NO_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// The slots of one node.
 struct Range {
@@ -61,17 +69,29 @@ impl Cluster {
         secure();
         let none = || RedisError::from((ErrorKind::InvalidClientConfig, "a cluster needs the address of a node"));
         let node = nodes.first().cloned().ok_or_else(none)?;
-        let builder = ClusterClient::builder(nodes).connection_timeout(TIMEOUT).response_timeout(TIMEOUT);
+        let builder = ClusterClient::builder(nodes).connection_timeout(TIMEOUT).response_timeout(NO_TIMEOUT);
         let client = settings(builder).retries(0).build()?;
-        Ok(Self { client, node, shared: OnceCell::new(), slots: Mutex::default() })
+        Ok(Self { client, node, shared: AsyncMutex::default(), slots: Mutex::default() })
     }
 
-    async fn shared(&self) -> RedisResult<ClusterConnection> {
-        self.shared.get_or_try_init(|| self.client.get_async_connection()).await.cloned()
+    /// The shared connection. The crate `redis` also waits for replies by itself, when it reads the slots again, so it needs a
+    /// time-out: the patience of the most patient call so far. A time-out that the program has set holds besides.
+    async fn shared(&self, patience: Duration) -> RedisResult<ClusterConnection> {
+        let mut shared = self.shared.lock().await;
+        match &*shared {
+            Some((timeout, connection, home)) if *timeout >= patience && !home.is_gone() => Ok(connection.clone()),
+            _ => {
+                let timeout = patience.max(TIMEOUT);
+                let config = ClusterConfig::new().set_response_timeout(timeout);
+                let connection = self.client.get_async_connection_with_config(config).await?;
+                *shared = Some((timeout, connection.clone(), Home::new()));
+                Ok(connection)
+            }
+        }
     }
 
     async fn call_shared(&self, call: Call<'_>) -> RedisResult<Value> {
-        let mut shared = self.shared().await?;
+        let mut shared = self.shared(call.patience).await?;
         let mut redirections = 0;
         loop {
             let reply = routed(&mut shared, call).await;
@@ -93,7 +113,7 @@ impl Cluster {
     /// Follows an `ASK`: the slot is on its way to another node, and this key is there already, or does not exist.
     async fn asking(&self, call: Call<'_>, error: &RedisError) -> RedisResult<Value> {
         let Some((host, port)) = self.redirection(error) else { return Err(error.clone()) };
-        let mut connection = open(&self.at(host, port)?, TIMEOUT).await?;
+        let mut connection = open(&self.at(host, port)?, call.patience, call.patience).await?;
         connection.send_packed_command(&cmd("ASKING")).await?.extract_error()?;
         connection.send_packed_command(call.command).await?.extract_error()
     }
@@ -106,13 +126,13 @@ impl Cluster {
             let slots = match (&redirected, &known) {
                 (Some(_), _) => None,
                 (None, Some(slots)) => Some(slots.clone()),
-                (None, None) => Some(self.read_slots().await?),
+                (None, None) => Some(self.read_slots(call.patience).await?),
             };
             let (host, port) = match (redirected.take(), slots) {
                 (Some(node), _) => node,
                 (None, slots) => owner(slots.as_deref(), call.key)?,
             };
-            let opened = open(&self.at(host, port)?, timeout).await;
+            let opened = open(&self.at(host, port)?, call.patience, timeout).await;
             let mut connection = match opened {
                 Ok(connection) => connection,
                 // The node that had the slot may be gone. Nothing was sent.
@@ -170,11 +190,11 @@ impl Cluster {
         *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    async fn read_slots(&self) -> RedisResult<Arc<Vec<Range>>> {
+    async fn read_slots(&self, patience: Duration) -> RedisResult<Arc<Vec<Range>>> {
         let mut command = cmd("CLUSTER");
         command.arg("SLOTS");
         let any = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
-        let reply = self.shared().await?.route_command(command, any).await?.extract_error()?;
+        let reply = self.shared(patience).await?.route_command(command, any).await?.extract_error()?;
         let slots = Arc::new(self.ranges(reply).ok_or_else(|| {
             RedisError::from((ErrorKind::UnexpectedReturnType, "the reply to CLUSTER SLOTS has another shape"))
         })?);
@@ -236,7 +256,7 @@ impl Connection for Cluster {
         Some(Box::pin(async move {
             let slots = match self.known() {
                 Some(slots) => slots,
-                None => self.read_slots().await?,
+                None => self.read_slots(Duration::ZERO).await?,
             };
             let (host, port) = owner(Some(&slots), key)?;
             self.at(host, port)

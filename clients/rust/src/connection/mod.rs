@@ -20,10 +20,12 @@ mod sentinel;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult, Value};
+use tokio::sync::oneshot;
 
 #[cfg(feature = "cluster")]
 pub use cluster::Cluster;
@@ -34,9 +36,6 @@ pub use server::Server;
 /// A future with a result of the crate `redis`.
 pub type Answer<'a, T = Value> = Pin<Box<dyn Future<Output = RedisResult<T>> + Send + 'a>>;
 
-/// How long [`Server`], `Sentinel` and `Cluster` wait for a connection, and for a reply on a shared connection.
-pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
-
 /// A command with its key.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
@@ -46,6 +45,9 @@ pub struct Call<'a> {
     pub key: &'a [u8],
     /// A replica may answer.
     pub replica: bool,
+    /// How long the call may take besides its wait. Whoever sends it gives it up then; a connection that opens others for it gives
+    /// up each of them after this time.
+    pub patience: Duration,
 }
 
 /// Sends calls to a server.
@@ -72,7 +74,7 @@ pub trait Connection: Send + Sync + 'static {
     }
 }
 
-impl<C: Connection + ?Sized> Connection for std::sync::Arc<C> {
+impl<C: Connection + ?Sized> Connection for Arc<C> {
     fn call<'a>(&'a self, call: Call<'a>) -> Answer<'a> {
         (**self).call(call)
     }
@@ -114,14 +116,34 @@ pub(crate) fn secure() {
 #[cfg(not(feature = "tls"))]
 pub(crate) fn secure() {}
 
-/// Opens a connection of its own for a call.
-pub(crate) async fn alone(client: &Client, command: &Cmd, timeout: Duration) -> RedisResult<Value> {
-    let mut connection = open(client, timeout).await?;
-    connection.send_packed_command(command).await?.extract_error()
+/// The runtime on which a connection was opened, and which drives it. When it shuts down, the connection is lost.
+#[derive(Clone)]
+pub(crate) struct Home(Arc<oneshot::Sender<()>>);
+
+impl Home {
+    /// The runtime of the caller. A task on it waits until the last copy of this is dropped.
+    pub(crate) fn new() -> Self {
+        let (sender, receiver) = oneshot::channel();
+        tokio::spawn(async move {
+            let _ = receiver.await;
+        });
+        Self(Arc::new(sender))
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.is_closed()
+    }
 }
 
-pub(crate) async fn open(client: &Client, timeout: Duration) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(Some(timeout));
+/// Opens a connection of its own for a call.
+pub(crate) async fn alone(client: &Client, call: Call<'_>, timeout: Duration) -> RedisResult<Value> {
+    let mut connection = open(client, call.patience, timeout).await?;
+    connection.send_packed_command(call.command).await?.extract_error()
+}
+
+/// Opens a connection within `patience`, on which a reply may take as long as `timeout`.
+pub(crate) async fn open(client: &Client, patience: Duration, timeout: Duration) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(patience)).set_response_timeout(Some(timeout));
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 

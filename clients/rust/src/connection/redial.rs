@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::Mutex;
 
-use super::{Answer, Call, TIMEOUT};
+use super::{Answer, Call, Home};
 
 /// Finds the server to connect to.
 pub(super) trait Find: Send + Sync + 'static {
@@ -25,6 +25,7 @@ struct Live {
     alive: Arc<AtomicBool>,
     /// How many replies have arrived.
     replies: Arc<AtomicU64>,
+    home: Home,
 }
 
 /// A call that stays unanswered for less than this says nothing about its connection: its caller may have given up early.
@@ -55,7 +56,8 @@ impl Drop for Watch<'_> {
 
 pub(super) struct Redial<F> {
     pub(super) find: F,
-    pub(super) response_timeout: Duration,
+    /// How long to wait for a reply, if the program has said that; a call is given up after its patience in any case.
+    pub(super) response_timeout: Option<Duration>,
     live: RwLock<Option<Live>>,
     /// Whoever holds it opens a connection; others wait for it.
     opening: Mutex<()>,
@@ -63,15 +65,15 @@ pub(super) struct Redial<F> {
 
 impl<F: Find> Redial<F> {
     pub(super) fn new(find: F) -> Self {
-        Self { find, response_timeout: TIMEOUT, live: RwLock::default(), opening: Mutex::default() }
+        Self { find, response_timeout: None, live: RwLock::default(), opening: Mutex::default() }
     }
 
     fn live(&self) -> Option<Live> {
         let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
-        live.as_ref().filter(|live| live.alive.load(Ordering::Acquire)).cloned()
+        live.as_ref().filter(|live| live.alive.load(Ordering::Acquire) && !live.home.is_gone()).cloned()
     }
 
-    async fn connection(&self) -> RedisResult<Live> {
+    async fn connection(&self, patience: Duration) -> RedisResult<Live> {
         if let Some(live) = self.live() {
             return Ok(live);
         }
@@ -81,9 +83,8 @@ impl<F: Find> Redial<F> {
         }
         let client = self.find.client().await?;
         let alive = Arc::new(AtomicBool::new(true));
-        let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(TIMEOUT))
-            .set_response_timeout(Some(self.response_timeout));
+        let mut config =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(patience)).set_response_timeout(self.response_timeout);
         // With RESP3 the crate `redis` reports that a connection was lost before a call finds out.
         if client.get_connection_info().redis_settings().protocol().supports_resp3() {
             let alive = alive.clone();
@@ -95,13 +96,13 @@ impl<F: Find> Redial<F> {
             });
         }
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        let live = Live { connection, alive, replies: Arc::default() };
+        let live = Live { connection, alive, replies: Arc::default(), home: Home::new() };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
         Ok(live)
     }
 
     pub(super) async fn call(&self, call: Call<'_>) -> RedisResult<Value> {
-        let live = self.connection().await?;
+        let live = self.connection(call.patience).await?;
         let watch = Watch::new(&live);
         let mut connection = live.connection.clone();
         let reply = connection.send_packed_command(call.command).await.and_then(Value::extract_error);

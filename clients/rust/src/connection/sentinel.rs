@@ -32,9 +32,10 @@ impl Sentinel {
         Self { redial: Redial::new(Names(Mutex::new(client))) }
     }
 
-    /// How long to wait for a reply; half a second by default. Waits have a longer time-out of their own.
+    /// How long to wait for a reply, if that is less than the [`patience`](crate::Limits::patience) of the limits, which bounds
+    /// each call. Waits have a longer time-out of their own.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.redial.response_timeout = timeout;
+        self.redial.response_timeout = Some(timeout);
         self
     }
 }
@@ -45,7 +46,7 @@ impl Connection for Sentinel {
     }
 
     fn call_alone<'a>(&'a self, call: Call<'a>, timeout: Duration) -> Option<Answer<'a>> {
-        Some(Box::pin(async move { alone(&self.redial.find.client().await?, call.command, timeout).await }))
+        Some(Box::pin(async move { alone(&self.redial.find.client().await?, call, timeout).await }))
     }
 
     fn client_for<'a>(&'a self, _: &'a [u8]) -> Option<Answer<'a, Client>> {

@@ -30,9 +30,10 @@ impl Server {
         Ok(Client::open(address)?.into())
     }
 
-    /// How long to wait for a reply; half a second by default. Waits have a longer time-out of their own.
+    /// How long to wait for a reply, if that is less than the [`patience`](crate::Limits::patience) of the limits, which bounds
+    /// each call. Waits have a longer time-out of their own.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.redial.response_timeout = timeout;
+        self.redial.response_timeout = Some(timeout);
         self
     }
 }
@@ -50,7 +51,7 @@ impl Connection for Server {
     }
 
     fn call_alone<'a>(&'a self, call: Call<'a>, timeout: Duration) -> Option<Answer<'a>> {
-        Some(Box::pin(alone(&self.redial.find, call.command, timeout)))
+        Some(Box::pin(alone(&self.redial.find, call, timeout)))
     }
 
     fn client_for<'a>(&'a self, _: &'a [u8]) -> Option<Answer<'a, Client>> {

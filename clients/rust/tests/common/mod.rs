@@ -209,6 +209,8 @@ pub enum Loss {
     Close,
     /// Nothing arrives any more; the connection stays.
     Silence,
+    /// The call arrives at the server after half a second, and its reply is lost if the client is gone by then.
+    Late,
 }
 
 /// Stands between a client and a server, and loses replies.
@@ -266,7 +268,11 @@ async fn carry(mut client: TcpStream, mut server: UnixStream, word: &str, loss: 
                 let Ok(length @ 1..) = length else { return };
                 let has_word = sent[..length].windows(word.len()).any(|window| window == word.as_bytes());
                 let less = |left: usize| left.checked_sub(1);
-                losing |= has_word && lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+                let lost = has_word && lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+                losing |= lost && loss != Loss::Late;
+                if lost && loss == Loss::Late {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
                 if server.write_all(&sent[..length]).await.is_err() { return }
             }
             length = server.read(&mut reply) => {
@@ -274,7 +280,7 @@ async fn carry(mut client: TcpStream, mut server: UnixStream, word: &str, loss: 
                 match (losing, loss) {
                     (true, Loss::Close) => return,
                     (true, Loss::Silence) => {}
-                    (false, _) => if client.write_all(&reply[..length]).await.is_err() { return },
+                    _ => if client.write_all(&reply[..length]).await.is_err() { return },
                 }
             }
         }

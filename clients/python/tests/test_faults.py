@@ -323,6 +323,30 @@ def test_a_cancelled_task_leaves_the_line(socket, client):
     assert used(client, "api:a") == 1 and inspect(client, "jobs:a")["held"] == 1
 
 
+def test_a_task_may_be_cancelled_at_each_of_its_steps(socket, client):
+    """Also at the moment when the command has just been sent."""
+
+    async def main():
+        other = redis.asyncio.Redis(unix_socket_path=socket)
+        async with Limits(other, patience=PATIENCE) as limits:
+            limit, busy = limits.limit("api", Gcra("1/h")), limits.limit("busy", HOUR)
+            assert await limit.take("a")
+            for steps in range(30):
+                # Makes sure that a connection is there: then nothing waits for the server before the reply.
+                assert await busy.take("a")
+                task = asyncio.ensure_future(limit.wait("a", 7200))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                done, _ = await asyncio.wait({task}, timeout=PATIENCE)
+                assert done and task.cancelled(), f"cancelled at step {steps}"
+                await asyncio.to_thread(eventually, lambda: waiting(client) == 0)
+        await other.aclose()
+
+    asyncio.run(main())
+    assert used(client, "api:a") == 1
+
+
 def test_a_cancelled_charge_that_was_granted_is_given_back(proxy, client):
     """The task is cancelled after the server has granted the call, and before the reply arrives."""
 

@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 import redis
@@ -41,10 +41,26 @@ from ._policy import Duration, Key, Lease, Policy, RatePolicy, checked_cost, che
 from ._sync import key_format
 from ._topology import Address, key_slot
 
+if sys.version_info >= (3, 11, 3):
+    from asyncio import timeout
+else:  # redis-py needs this package, too.
+    from async_timeout import timeout  # type: ignore[import-not-found,unused-ignore]
+
 T = TypeVar("T")
 P = ParamSpec("P")
 # A rule of `admit`.
 Rule: TypeAlias = "tuple[AsyncLimit | AsyncLeaseLimit, Key] | tuple[AsyncLimit | AsyncLeaseLimit, Key, int]"
+
+
+@contextlib.asynccontextmanager
+async def _within(seconds: float) -> AsyncIterator[None]:
+    """Ends its block with redis-py's TimeoutError. Not asyncio.wait_for: on Python 3.11 and older, that swallows a
+    cancellation which arrives at the moment when its work is done. A call that was cancelled would go on waiting."""
+    try:
+        async with timeout(seconds):
+            yield
+    except asyncio.TimeoutError:
+        raise redis.exceptions.TimeoutError(f"it took longer than {seconds:.3g} s") from None
 
 
 class _Node:
@@ -64,8 +80,9 @@ class _Node:
         places = self._places
         if places.locked():
             try:
-                await asyncio.wait_for(places.acquire(), max(0.0, operation.deadline - time.monotonic()))
-            except asyncio.TimeoutError:
+                async with _within(max(0.0, operation.deadline - time.monotonic())):
+                    await places.acquire()
+            except redis.exceptions.TimeoutError:
                 error = redis.exceptions.TimeoutError(f"all {self._most} connections are in use")
                 raise Lost(error, False) from None
         else:
@@ -83,19 +100,22 @@ class _Node:
             if connection is None:
                 connection = self._connect()
                 self._own = connection.socket_timeout
-                left = self._left(operation)
-                await asyncio.wait_for(connection.connect(), left)
-            # Not an argument of read_response, which then returns None when the time is over.
-            connection.socket_timeout = self._left(operation)
-            sent = True
-            if operation.prelude is not None:
-                await connection.send_command(operation.prelude, check_health=False)
-            await connection.send_command(*operation.words, check_health=False)
-            if operation.prelude is not None:
-                await connection.read_response()
+                # With a time-out, redis-py sends by asyncio.wait_for: see _within.
+                connection.socket_timeout = None
+                async with _within(self._left(operation)):
+                    await connection.connect()
+            async with _within(self._left(operation)):
+                sent = True
+                if operation.prelude is not None:
+                    await connection.send_command(operation.prelude, check_health=False)
+                await connection.send_command(*operation.words, check_health=False)
+                if operation.prelude is not None:
+                    await connection.read_response()
+                if operation.wait is None:
+                    reply = await connection.read_response()
             if operation.wait is not None:
-                connection.socket_timeout = operation.wait + MARGIN_S
-            reply = await connection.read_response()
+                async with _within(operation.wait + MARGIN_S):
+                    reply = await connection.read_response()
         except BaseException as error:
             reply = isinstance(error, Exception) and is_reply(error)
             if reply and keeps_connection(error):  # type: ignore[arg-type]
@@ -475,7 +495,8 @@ class _Watcher:
         self._busy = True
         try:
             if self._asking is None:
-                await asyncio.wait_for(self._start(), self._patience)
+                async with _within(self._patience):
+                    await self._start()
             denial = self._denials.begin(key, cost)
             decision = None
             try:
@@ -496,13 +517,15 @@ class _Watcher:
 
     async def _new(self) -> Any:
         connection = self._connect()
-        connection.socket_timeout = self._patience
+        # With a time-out, redis-py sends by asyncio.wait_for: see _within.
+        connection.socket_timeout = None
         await connection.connect()
         return connection
 
     async def _ask(self, connection: Any, *words: Any) -> Any:
-        await connection.send_command(*words, check_health=False)
-        return await connection.read_response()
+        async with _within(self._patience):
+            await connection.send_command(*words, check_health=False)
+            return await connection.read_response()
 
     async def _start(self) -> None:
         self._listening = await self._new()
@@ -510,7 +533,6 @@ class _Watcher:
         await self._ask(self._listening, "SUBSCRIBE", CHANNEL)
         self._asking = await self._new()
         await self._ask(self._asking, "CLIENT", "TRACKING", "ON", "REDIRECT", id)
-        self._listening.socket_timeout = None
         self._heard = True
         self._tasks = [
             asyncio.ensure_future(self._listen(self._listening)),

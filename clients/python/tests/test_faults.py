@@ -347,6 +347,26 @@ def test_a_task_may_be_cancelled_at_each_of_its_steps(socket, client):
     assert used(client, "api:a") == 1
 
 
+def test_a_cancelled_wait_closes_only_its_own_connection(socket, client):
+    async def main():
+        other = redis.asyncio.Redis(unix_socket_path=socket)
+        async with Limits(other, patience=PATIENCE) as limits:
+            limit = limits.limit("api", Gcra("1/h"))
+            assert sum([bool(each) for each in await asyncio.gather(*(limit.take("a") for _ in range(5)))]) == 1
+            ids = lambda: {each["id"] for each in client.client_list()}
+            before = ids()
+            # One of the five carries the wait, and is closed.
+            task = asyncio.ensure_future(limit.wait("a", 7200))
+            await asyncio.to_thread(eventually, lambda: waiting(client) == 1)
+            task.cancel()
+            await asyncio.wait({task})
+            await asyncio.to_thread(eventually, lambda: waiting(client) == 0)
+            assert len(before - ids()) == 1
+        await other.aclose()
+
+    asyncio.run(main())
+
+
 def test_a_cancelled_charge_that_was_granted_is_given_back(proxy, client):
     """The task is cancelled after the server has granted the call, and before the reply arrives."""
 

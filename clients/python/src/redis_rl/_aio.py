@@ -123,10 +123,12 @@ class _Node:
                 raise
             if connection is not None:
                 await _disconnect(connection)
-            await self.drop()
+            lost = isinstance(error, (redis.RedisError, OSError)) and not isinstance(error, redis.DataError)
+            if lost:
+                # Not if the task was cancelled: that says nothing about the server.
+                await self.drop()
             # An error reply while connecting (NOAUTH, LOADING) is also an answer of the server.
-            lost = isinstance(error, (redis.RedisError, OSError, asyncio.TimeoutError))
-            if reply or not lost or isinstance(error, redis.DataError):
+            if reply or not lost:
                 raise
             raise Lost(error, sent) from error
         await self._give(connection)

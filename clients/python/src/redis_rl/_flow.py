@@ -297,26 +297,19 @@ class Core:
         if id is not None:
             words += ["ID", id]
 
-        def released(repeat: bool) -> Flow[None]:
-            # One deadline for all keys, so that a server that is down does not take the patience of each.
-            deadline = time.monotonic() + self.patience
-            for limit, key in zip(limits, keys):
-                yield from limit.released_quietly(key, id, repeat=repeat, deadline=deadline)
-
         try:
             reply, repeated = yield from self.call(words, keys[0], repeat=id is not None, wait_us=wait_us)
         except Down as down:
             if id is not None and down.sent:
-                yield Finish(released(False))
+                yield Finish(self._released(call, False))
             self.let_pass(down, ", ".join(limit.name for limit in limits))
             rows = [uncounted(cost, limit.policy, limit.name) for limit, cost in zip(limits, costs)]
             return AllDecision(True, 0, rows, id)
-        except (Exception, GeneratorExit):
+        except (RateLimitError, GeneratorExit):
             raise
         except BaseException:
-            # No reply came, but the server may have granted the call.
-            if id is not None:
-                yield Finish(released(True))
+            # The task was cancelled, or a signal has raised this. No reply came, but the server may have granted the call.
+            yield from self.abandon(call)
             raise
         shape = isinstance(reply, (list, tuple)) and len(reply) == 3 and isinstance(reply[2], (list, tuple))
         if not shape or type(reply[0]) is not int or type(reply[1]) is not int or len(reply[2]) != len(limits):
@@ -324,8 +317,20 @@ class Core:
         rows = [decision_of(row, limit.policy, limit.name) for limit, row in zip(limits, reply[2])]
         if not reply[0] and repeated:
             # The first call may have been charged, and a lease may have ended since then.
-            yield Finish(released(True))
+            yield Finish(self._released(call, True))
         return AllDecision(reply[0] == 1, None if reply[1] < 0 else reply[1], rows, id)
+
+    def _released(self, call: Together, repeat: bool) -> Flow[None]:
+        # One deadline for all keys, so that a server that is down does not take the patience of each.
+        deadline = time.monotonic() + self.patience
+        for limit, key in zip(call.limits, call.keys):
+            yield from limit.released_quietly(key, call.id, repeat=repeat, deadline=deadline)
+
+    def abandon(self, call: Together) -> Flow[None]:
+        """Gives back what the server may have granted, because the block does not run."""
+        if call.id is not None and not call.abandoned:
+            yield Finish(self._released(call, True))
+            call.abandoned = True
 
     # Several limits around a block
 
@@ -343,17 +348,17 @@ class Core:
             raise
         except BaseException:
             # The block does not run.
-            yield from self.close_admission(admission, True)
+            yield from self.abandon(admission.call)
             raise
 
-    def close_admission(self, admission: AdmissionState, failed: bool) -> Flow[None]:
+    def close_admission(self, admission: AdmissionState, failed: bool, again: bool = False) -> Flow[None]:
         """Ends an admission. The charges of rules without a cost become what was used. If that is unknown, all charges stay;
-        after an exception, all become nothing."""
+        after an exception, all become nothing. `again`: a signal has interrupted this before."""
         if admission.decision.counted:
             # What the server may have charged without a decision was released when the admission was opened.
-            yield Finish(self._admission_ended(admission, failed))
+            yield Finish(self._admission_ended(admission, failed, again))
 
-    def _admission_ended(self, admission: AdmissionState, failed: bool) -> Flow[None]:
+    def _admission_ended(self, admission: AdmissionState, failed: bool, again: bool) -> Flow[None]:
         call, used = admission.call, admission.used
         deadline = time.monotonic() + self.patience
         rows = zip(call.limits, call.keys, admission.decision.decisions, admission.estimated)
@@ -366,7 +371,9 @@ class Core:
                 final = 0
             elif used is not None and estimated:
                 final = used
-            yield from limit.settled_quietly(key, call.id or b"", decision.granted, final, deadline=deadline)
+            yield from limit.settled_quietly(
+                key, call.id or b"", decision.granted, final, again=again, deadline=deadline
+            )
 
 
 @dataclass
@@ -377,6 +384,8 @@ class Together:
     keys: list[bytes]
     costs: list[int]
     id: Key | None
+    # What the server may have granted was given back, because the block did not run.
+    abandoned: bool = False
 
 
 class LimitFlows:
@@ -480,19 +489,26 @@ class LimitFlows:
             self.core.let_pass(down, self.name)
             held.decision = uncounted(held.estimate, self.policy, self.name)
             return
-        except (Exception, GeneratorExit):
+        except (RateLimitError, GeneratorExit):
             raise
         except BaseException:
-            # No reply came, but the server may have granted the call.
-            yield Finish(self.released_quietly(held.full_key, held.id, repeat=True))
+            # The task was cancelled, or a signal has raised this. No reply came, but the server may have granted the call.
+            yield from self.abandon(held)
             raise
         held.decision = self.decision(reply)
         if not held.decision:
             raise RateLimited(held.decision)
 
-    def close_charge(self, charge: ChargeState, failed: bool) -> Flow[None]:
-        """Ends a charge: to what was used; else, after an exception, to nothing; else to the estimate."""
-        if charge.settled:
+    def abandon(self, held: ChargeState | LeaseState) -> Flow[None]:
+        """Gives back what the server may have granted, because the block does not run."""
+        if not held.abandoned:
+            yield Finish(self.released_quietly(held.full_key, held.id, repeat=True))
+            held.abandoned = True
+
+    def close_charge(self, charge: ChargeState, failed: bool, again: bool = False) -> Flow[None]:
+        """Ends a charge: to what was used; else, after an exception, to nothing; else to the estimate. `again`: a signal
+        has interrupted this before."""
+        if charge.settled and not again:
             return
         charge.settled = True
         if not charge.decision.counted:
@@ -500,10 +516,10 @@ class LimitFlows:
             return
         charged = charge.decision.granted
         used = charge.used if charge.used is not None else 0 if failed else charged
-        yield Finish(self.settled_quietly(charge.full_key, charge.id, charged, used))
+        yield Finish(self.settled_quietly(charge.full_key, charge.id, charged, used, again=again))
 
     def settled_quietly(
-        self, key: bytes, id: Key, charged: int, used: int, *, deadline: float | None = None
+        self, key: bytes, id: Key, charged: int, used: int, *, again: bool = False, deadline: float | None = None
     ) -> Flow[None]:
         """Raises no error of the server: the work is done, and its result counts more than its accounting."""
         try:
@@ -511,7 +527,7 @@ class LimitFlows:
             reply, repeated = yield from self.core.call(words, key, repeat=True, patience=_left(deadline))
             # The key has forgotten the id, because the charge is past. After a repetition, nil means that the first one
             # settled.
-            if reply is None and used > charged and not repeated:
+            if reply is None and used > charged and not repeated and not again:
                 # Sent once: it has no id, so it would be charged twice.
                 force = self.policy.command(key, "FORCE", str(used - charged))
                 yield from self.core.call(force, key, repeat=False, patience=_left(deadline))
@@ -532,7 +548,7 @@ class LimitFlows:
             raise
         except BaseException:
             # The block does not run.
-            yield Finish(self.released_quietly(lease.full_key, lease.id, repeat=True))
+            yield from self.abandon(lease)
             raise
 
     def begin_lease(self, lease: LeaseState, begin: float) -> Flow[None]:
@@ -594,6 +610,8 @@ class ChargeState:
         self.id: Key = new_id() if id is None else id
         self.decision: Decision
         self.settled = False
+        # What the server may have granted was given back, because the block did not run.
+        self.abandoned = False
         self._used: int | None = None
 
     @property
@@ -623,6 +641,8 @@ class LeaseState:
         self.lost = False
         # The lease lasts at least until then, by time.monotonic().
         self.ends = float("-inf")
+        # What the server may have granted was given back, because the block did not run.
+        self.abandoned = False
 
     def check(self) -> None:
         """Raises LeaseLost if the lease is known to be lost. Asks no server."""

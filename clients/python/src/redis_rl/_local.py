@@ -211,7 +211,7 @@ class Wallet:
             if down.sent:
                 yield Finish(limit.released_quietly(key, id, repeat=False))
             raise
-        except (Exception, GeneratorExit):
+        except (RateLimitError, GeneratorExit):
             raise
         except BaseException:
             yield Finish(limit.released_quietly(key, id, repeat=True))

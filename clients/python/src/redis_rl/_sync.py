@@ -103,9 +103,12 @@ class _Node:
                 raise
             if connection is not None:
                 connection.disconnect()
-            self.drop()
+            lost = isinstance(error, (redis.RedisError, OSError)) and not isinstance(error, redis.DataError)
+            if lost:
+                # Not if a signal has interrupted the call: that says nothing about the server.
+                self.drop()
             # An error reply while connecting (NOAUTH, LOADING) is also an answer of the server.
-            if reply or not isinstance(error, (redis.RedisError, OSError)) or isinstance(error, redis.DataError):
+            if reply or not lost:
                 raise
             raise Lost(error, sent) from error
         self._give(connection)
@@ -176,6 +179,26 @@ class SyncIO:
         except StopIteration as end:
             value: T = end.value
             return value
+
+    def enter(self, opened: Flow[None], begin: Callable[[], None], abandon: Callable[[], Flow[None]]) -> None:
+        """Opens what a block gets. If a signal raises an exception meanwhile, or no thread can be started, what the server
+        may have granted is given back."""
+        try:
+            self.run(opened)
+            begin()
+        except RateLimitError:
+            raise
+        except BaseException:
+            self.run(abandon())
+            raise
+
+    def leave(self, closed: Callable[[bool], Flow[None]]) -> None:
+        """Ends what a block had. If a signal raises an exception meanwhile, this begins again."""
+        try:
+            self.run(closed(False))
+        except BaseException:
+            self.run(closed(True))
+            raise
 
     def keep(self, lease: LeaseState, stop: threading.Event) -> None:
         """Starts a thread that renews a lease until `stop` is set."""
@@ -315,11 +338,12 @@ class Charge(ChargeState):
         self.settle(0)
 
     def __enter__(self) -> Charge:
-        self._io.run(self.flows.open_charge(self, self._wait_us))
+        opened = self.flows.open_charge(self, self._wait_us)
+        self._io.enter(opened, lambda: None, lambda: self.flows.abandon(self))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._io.run(self.flows.close_charge(self, kind is not None))
+        self._io.leave(lambda again: self.flows.close_charge(self, kind is not None, again))
 
 
 class HeldLease(LeaseState):
@@ -337,14 +361,23 @@ class HeldLease(LeaseState):
         self._io.run(self.flows.renew_lease(self))
 
     def __enter__(self) -> HeldLease:
-        self._io.run(self.flows.open_lease(self, self._wait_us))
-        if self.decision.counted:
-            self._io.keep(self, self._stop)
+        self._io.enter(self.flows.open_lease(self, self._wait_us), self._begin, self._abandon)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def _begin(self) -> None:
+        if self.decision.counted:
+            self._io.keep(self, self._stop)
+
+    def _abandon(self) -> Flow[None]:
         self._stop.set()
-        self._io.run(self.flows.close_lease(self))
+        return self.flows.abandon(self)
+
+    def _close(self, again: bool) -> Flow[None]:
+        self._stop.set()
+        return self.flows.close_lease(self)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._io.leave(self._close)
         if kind is None:
             self.check()
 
@@ -362,15 +395,24 @@ class Admission(AdmissionState):
         self._stop = threading.Event()
 
     def __enter__(self) -> Admission:
-        self._io.run(self.core.open_admission(self, self._wait_us))
+        self._io.enter(self.core.open_admission(self, self._wait_us), self._begin, self._abandon)
+        return self
+
+    def _begin(self) -> None:
         if self.decision.counted:
             for lease in self.leases:
                 self._io.keep(lease, self._stop)
-        return self
+
+    def _abandon(self) -> Flow[None]:
+        self._stop.set()
+        return self.core.abandon(self.call)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stop.set()
-        self._io.run(self.core.close_admission(self, kind is not None))
+        def close(again: bool) -> Flow[None]:
+            self._stop.set()
+            return self.core.close_admission(self, kind is not None, again)
+
+        self._io.leave(close)
         if kind is None:
             self.check()
 

@@ -395,6 +395,102 @@ def test_a_cancelled_charge_that_was_granted_is_given_back(proxy, client):
     asyncio.run(main())
 
 
+LATE_CALLS = pytest.mark.parametrize("call", ["charge", "hold", "admit", "all"])
+
+
+def late_call(limits, call, id=None):
+    jobs, tokens = limits.limit("jobs", Lease(1, 60)), limits.limit("tokens", HOUR)
+    if call == "charge":
+        return tokens.charge("a", 100, id=id)
+    if call == "hold":
+        return jobs.hold("a", id=id)
+    rules = [(jobs, "a", 1), (tokens, "a", 100)]
+    return limits.all(rules, id=id) if call == "all" else limits.admit(rules, id=id)
+
+
+async def entered(result):
+    if hasattr(result, "__aenter__") or hasattr(result, "__enter__"):
+        async with block(result):
+            pytest.fail("ran without a decision")
+    return await value(result)
+
+
+def late_use(client):
+    return held(client, "jobs:a"), used(client, "tokens:a")
+
+
+LATE_USES = {"charge": (0, 100), "hold": (1, 0), "admit": (1, 100), "all": (1, 100)}
+
+
+def releases(client):
+    return client.info("commandstats").get("cmdstat_rl.release", {"calls": 0})["calls"]
+
+
+@KINDS
+@LATE_CALLS
+@pytest.mark.parametrize("end", ["later", "close"])
+def test_a_call_that_reaches_the_server_after_its_release(end, call, kind, proxy, client, monkeypatch):
+    monkeypatch.setattr("redis_rl._flow.AGAIN_S", (2, 1) if end == "later" else (600, 600))
+
+    async def test(limits):
+        proxy.delay({"charge": "RL.FIXED", "hold": "RL.LEASE"}.get(call, "RL.ALL"))
+        with pytest.raises(Down) as raised:
+            await entered(late_call(limits, call))
+        assert raised.value.sent and late_use(client) == (0, 0)
+        proxy.go_on.set()
+        eventually(lambda: late_use(client) == LATE_USES[call])
+        if end == "later":
+            await asyncio.to_thread(eventually, lambda: late_use(client) == (0, 0))
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test, patience=0.4)
+    assert late_use(client) == (0, 0)
+
+
+@LATE_CALLS
+def test_a_cancelled_call_that_reaches_the_server_after_its_release(call, proxy, client, monkeypatch):
+    monkeypatch.setattr("redis_rl._flow.AGAIN_S", (600, 600))
+    before = releases(client)
+
+    async def main():
+        other = redis.asyncio.Redis(unix_socket_path=proxy.server_address)
+        async with Limits(other, patience=PATIENCE) as limits:
+            command = {"charge": "RL.FIXED", "hold": "RL.LEASE"}.get(call, "RL.ALL")
+            proxy.delay(command)
+            task = asyncio.ensure_future(entered(late_call(limits, call)))
+            seen = lambda: any(command.encode() in each for each in proxy.seen)
+            await asyncio.to_thread(eventually, seen)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert late_use(client) == (0, 0) and releases(client) > before
+            proxy.go_on.set()
+            await asyncio.to_thread(eventually, lambda: late_use(client) == LATE_USES[call])
+        await other.aclose()
+
+    asyncio.run(main())
+    assert late_use(client) == (0, 0)
+
+
+@KINDS
+@LATE_CALLS
+def test_an_id_of_the_program_is_released_once(call, kind, proxy, client, monkeypatch):
+    """The program may use it again."""
+    monkeypatch.setattr("redis_rl._flow.AGAIN_S", (0.01, 0.01))
+    before = releases(client)
+    keys = 2 if call in ("all", "admit") else 1
+
+    async def test(limits):
+        proxy.delay({"charge": "RL.FIXED", "hold": "RL.LEASE"}.get(call, "RL.ALL"))
+        with pytest.raises(Down):
+            await entered(late_call(limits, call, id="mine"))
+        assert releases(client) == before + keys
+        proxy.go_on.set()
+        eventually(lambda: late_use(client) == LATE_USES[call])
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test, patience=0.4)
+    assert late_use(client) == LATE_USES[call] and releases(client) == before + keys
+
+
 def test_a_cancelled_block_settles(socket, client):
     async def main():
         other = redis.asyncio.Redis(unix_socket_path=socket)

@@ -27,6 +27,7 @@ from ._flow import (
     Core,
     Finish,
     Flow,
+    Later,
     LeaseState,
     LimitFlows,
     Lost,
@@ -178,6 +179,9 @@ class AsyncIO:
         self._nodes: dict[Address | None, _Node] = {}
         # Flows that run to their end although their task was cancelled.
         self.finishing: set[asyncio.Task[Any]] = set()
+        # Flows that run later.
+        self._later: dict[asyncio.TimerHandle, Flow[Any]] = {}
+        self._closing = False
 
     async def run(self, flow: Flow[T]) -> T:
         try:
@@ -189,6 +193,8 @@ class AsyncIO:
                         result = await self._node(operation.address).send(operation)
                     elif isinstance(operation, Finish):
                         result = await self._finish(operation.flow)
+                    elif isinstance(operation, Later):
+                        self._run_later(operation)
                     else:
                         await asyncio.sleep(operation.seconds)
                 except BaseException as error:
@@ -200,10 +206,24 @@ class AsyncIO:
             return value
 
     async def _finish(self, flow: Flow[T]) -> T:
+        return await asyncio.shield(self._started(flow))
+
+    def _started(self, flow: Flow[T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(self.run(flow))
         self.finishing.add(task)
         task.add_done_callback(self.finishing.discard)
-        return await asyncio.shield(task)
+        return task
+
+    def _run_later(self, later: Later) -> None:
+        if self._closing:
+            # It ran for the last time just now.
+            return
+
+        def start() -> None:
+            self._started(self._later.pop(handle))
+
+        handle = asyncio.get_running_loop().call_later(later.seconds, start)
+        self._later[handle] = later.flow
 
     def _node(self, address: Address | None) -> _Node:
         node = self._nodes.get(address)
@@ -226,8 +246,16 @@ class AsyncIO:
         return lambda: connection_class(**kwargs)
 
     async def close(self) -> None:
-        if self.finishing:
-            await asyncio.gather(*self.finishing, return_exceptions=True)
+        self._closing = True
+        try:
+            later, self._later = self._later, {}
+            for handle, flow in later.items():
+                handle.cancel()
+                self._started(flow)
+            while self.finishing:
+                await asyncio.gather(*self.finishing, return_exceptions=True)
+        finally:
+            self._closing = False
         for node in self._nodes.values():
             await node.drop()
 

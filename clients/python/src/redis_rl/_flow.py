@@ -1,5 +1,5 @@
-"""What the calls do, without doing it: the flows are generators that yield what a connection has to do (Send, Sleep, Finish),
-and get the result. _sync.py and _aio.py run them, with threads and with asyncio."""
+"""What the calls do, without doing it: the flows are generators that yield what a connection has to do (Send, Sleep, Finish,
+Later), and get the result. _sync.py and _aio.py run them, with threads and with asyncio."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ log = logging.getLogger("redis_rl")
 MARGIN_S = 5.0
 # The pause before a call is repeated.
 PAUSE_S = 0.05
+# When an id that the server did not know is released again: after so many seconds, and after so many more.
+AGAIN_S = (0.1, 0.9)
 MAX_KEYS = 1024
 
 
@@ -79,8 +81,16 @@ class Finish:
     flow: Flow[Any]
 
 
+@dataclass
+class Later:
+    """Runs a flow after so many seconds, or when the connections are closed, and does not wait for it."""
+
+    seconds: float
+    flow: Flow[Any]
+
+
 T = TypeVar("T")
-Operation = Union[Send, Sleep, Finish]
+Operation = Union[Send, Sleep, Finish, Later]
 Flow = Generator[Operation, Any, T]
 
 
@@ -272,7 +282,10 @@ class Core:
     ) -> Flow[AllDecision]:
         return (yield from self.together(self.checked_rules(rules, id), checked_wait(wait)))
 
-    def checked_rules(self, rules: Sequence[tuple[LimitFlows, object, object]], id: Key | None) -> Together:
+    def checked_rules(
+        self, rules: Sequence[tuple[LimitFlows, object, object]], id: Key | None, with_id: bool = False
+    ) -> Together:
+        """`with_id`: the call needs an id."""
         if not 1 <= len(rules) <= MAX_KEYS:
             raise InvalidKey(f"there are 1 to {MAX_KEYS} limits in one call, not {len(rules)}")
         limits = [limit for limit, _, _ in rules]
@@ -282,11 +295,12 @@ class Core:
             raise InvalidKey("a key is in the call twice")
         if self.topology and len({key_slot(key) for key in keys}) > 1:
             raise InvalidKey("in a cluster, all keys of the call need one hash tag")
+        own_id = id is None
         if id is not None:
             checked_id(id)
-        elif any(isinstance(limit.policy, Lease) for limit in limits):
+        elif with_id or any(isinstance(limit.policy, Lease) for limit in limits):
             id = new_id()
-        return Together(limits, keys, costs, id)
+        return Together(limits, keys, costs, id, own_id)
 
     def together(self, call: Together, wait_us: int) -> Flow[AllDecision]:
         """Charges several limits, all or none."""
@@ -324,7 +338,7 @@ class Core:
         # One deadline for all keys, so that a server that is down does not take the patience of each.
         deadline = time.monotonic() + self.patience
         for limit, key in zip(call.limits, call.keys):
-            yield from limit.released_quietly(key, call.id, repeat=repeat, deadline=deadline)
+            yield from limit.given_back(key, call.id, own=call.own_id, repeat=repeat, deadline=deadline)
 
     def abandon(self, call: Together) -> Flow[None]:
         """Gives back what the server may have granted, because the block does not run."""
@@ -384,6 +398,8 @@ class Together:
     keys: list[bytes]
     costs: list[int]
     id: Key | None
+    # Whether this package has made the id.
+    own_id: bool
     # What the server may have granted was given back, because the block did not run.
     abandoned: bool = False
 
@@ -468,11 +484,31 @@ class LimitFlows:
 
     def released_quietly(
         self, key: bytes, id: Key | None, *, repeat: bool, deadline: float | None = None
-    ) -> Flow[None]:
+    ) -> Flow[bool]:
+        """Returns whether the server has answered that it does not know the id."""
         try:
-            yield from self.core.call(("RL.RELEASE", key, id or b""), key, repeat=repeat, patience=_left(deadline))
+            words = ("RL.RELEASE", key, id or b"")
+            reply, repeated = yield from self.core.call(words, key, repeat=repeat, patience=_left(deadline))
+            return reply is None and not repeated
         except RateLimitError as error:
             log.warning("%s: %s was not released: %s", self.name, _shown(id), error)
+            return False
+
+    def given_back(
+        self, key: bytes, id: Key | None, *, own: bool, repeat: bool, deadline: float | None = None
+    ) -> Flow[None]:
+        """Releases an id whose call got no reply. The release takes another connection than the call. So the server may see
+        it first, and grant the call afterwards, or it may not have seen yet that the connection of a waiting call is closed.
+        Therefore an id that the server does not know is released again, if this package has made it: the program may use
+        its own ones again."""
+        unknown = yield from self.released_quietly(key, id, repeat=repeat, deadline=deadline)
+        if unknown and own:
+            yield Later(AGAIN_S[0], self._given_back_again(key, id, AGAIN_S[1:]))
+
+    def _given_back_again(self, key: bytes, id: Key | None, pauses: Sequence[float]) -> Flow[None]:
+        unknown = yield from self.released_quietly(key, id, repeat=True)
+        if unknown and pauses:
+            yield Later(pauses[0], self._given_back_again(key, id, pauses[1:]))
 
     # A charge
 
@@ -485,7 +521,7 @@ class LimitFlows:
             reply, _ = yield from self.core.call(words, held.full_key, repeat=True, wait_us=wait_us)
         except Down as down:
             if down.sent:
-                yield Finish(self.released_quietly(held.full_key, held.id, repeat=False))
+                yield Finish(self.given_back(held.full_key, held.id, own=held.own_id, repeat=False))
             self.core.let_pass(down, self.name)
             held.decision = uncounted(held.estimate, self.policy, self.name)
             return
@@ -502,7 +538,7 @@ class LimitFlows:
     def abandon(self, held: ChargeState | LeaseState) -> Flow[None]:
         """Gives back what the server may have granted, because the block does not run."""
         if not held.abandoned:
-            yield Finish(self.released_quietly(held.full_key, held.id, repeat=True))
+            yield Finish(self.given_back(held.full_key, held.id, own=held.own_id, repeat=True))
             held.abandoned = True
 
     def close_charge(self, charge: ChargeState, failed: bool, again: bool = False) -> Flow[None]:
@@ -608,6 +644,7 @@ class ChargeState:
         if id is not None:
             checked_id(id)
         self.id: Key = new_id() if id is None else id
+        self.own_id = id is None
         self.decision: Decision
         self.settled = False
         # What the server may have granted was given back, because the block did not run.
@@ -635,6 +672,7 @@ class LeaseState:
         if id is not None:
             checked_id(id)
         self.id: Key = new_id() if id is None else id
+        self.own_id = id is None
         self.ttl = limit.policy.ttl
         self.decision: Decision
         # True when a renewal was denied, or none was answered for a ttl.
@@ -659,14 +697,15 @@ class AdmissionState:
         """The cost of a rule is None if it is not known yet."""
         listed = list(rules)
         self.core = core
-        self.id: Key = new_id() if id is None else id
         # For each rule, whether it is charged the estimate.
         self.estimated = [cost is None and not isinstance(limit.policy, Lease) for limit, _, cost in listed]
         if any(self.estimated) and estimate is None:
             raise InvalidCost("a rule without a cost needs an estimate")
         costs = [estimate if estimated else cost for (_, _, cost), estimated in zip(listed, self.estimated)]
         costed = [(limit, key, 1 if cost is None else cost) for (limit, key, _), cost in zip(listed, costs)]
-        self.call = core.checked_rules(costed, self.id)
+        self.call = core.checked_rules(costed, id, with_id=True)
+        assert self.call.id is not None
+        self.id: Key = self.call.id
         self.leases = [
             LeaseState(limit, key, cost, self.id) for limit, key, cost in costed if isinstance(limit.policy, Lease)
         ]

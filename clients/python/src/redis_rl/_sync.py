@@ -28,6 +28,7 @@ from ._flow import (
     Core,
     Finish,
     Flow,
+    Later,
     LeaseState,
     LimitFlows,
     Lost,
@@ -155,6 +156,7 @@ class SyncIO:
         self._most = most
         self._nodes: dict[Address | None, _Node] = {}
         self._lock = threading.Lock()
+        self._later = _Later(self)
 
     def run(self, flow: Flow[T], stop: threading.Event | None = None) -> T | None:
         """Runs a flow. When `stop` is set, ends it at its next pause, and returns None."""
@@ -167,6 +169,8 @@ class SyncIO:
                         result = self._node(operation.address).send(operation)
                     elif isinstance(operation, Finish):
                         result = self.run(operation.flow)
+                    elif isinstance(operation, Later):
+                        self._later.add(operation)
                     elif stop is None:
                         time.sleep(operation.seconds)
                     elif stop.wait(operation.seconds):
@@ -226,8 +230,75 @@ class SyncIO:
         return lambda: pool.connection_class(**kwargs)
 
     def close(self) -> None:
+        self._later.close()
         for node in list(self._nodes.values()):
             node.drop()
+
+
+class _Later:
+    """Flows that run later. A thread waits for them as long as there are any."""
+
+    def __init__(self, io: SyncIO) -> None:
+        self._io = io
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        # When each is to run, by time.monotonic(), with the first one at the end.
+        self._flows: list[tuple[float, Flow[Any]]] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def add(self, later: Later) -> None:
+        if self._pid != os.getpid():
+            # They are those of the process that has forked this one.
+            self._forget()
+        with self._changed:
+            if self._closing:
+                # It ran for the last time just now.
+                return
+            self._flows.append((time.monotonic() + later.seconds, later.flow))
+            self._flows.sort(key=lambda each: -each[0])
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True, name="redis-rl-later")
+                self._thread.start()
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._flows:
+                    self._thread = None
+                    return
+                left = self._flows[-1][0] - time.monotonic()
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                _, flow = self._flows.pop()
+            try:
+                self._io.run(flow)
+            except Exception as error:
+                log.warning("a release failed: %r", error)
+
+    def close(self) -> None:
+        """Runs all of them now."""
+        if self._pid != os.getpid():
+            return
+        with self._changed:
+            self._closing = True
+            flows, self._flows = self._flows, []
+            thread = self._thread
+            self._changed.notify()
+        try:
+            for _, flow in flows:
+                self._io.run(flow)
+            if thread is not None:
+                # It has at most one call under way.
+                thread.join()
+        finally:
+            with self._changed:
+                self._closing = False
 
 
 class _Limited:
@@ -765,7 +836,8 @@ class SyncLimits:
         return LimitWallet(limit, batch, idle)
 
     def close(self) -> None:
-        """Closes the connections of this object that are not in use. The client stays as it is."""
+        """Gives back what calls without a reply may have been granted, and closes the connections of this object. The client
+        stays as it is."""
         self._io.close()
 
     def __enter__(self) -> SyncLimits:

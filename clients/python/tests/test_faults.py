@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import socket as socket_module
+import sys
 import threading
 import time
 
@@ -554,6 +555,29 @@ def test_a_lost_lease(kind, socket, client):
         assert inspect(client, "jobs:a")["held"] == 1
 
     Both(kind, unix_socket_path=socket).run(test)
+
+
+@pytest.mark.parametrize("call", ["hold", "admit"])
+def test_a_lost_lease_of_a_task_that_was_cancelled_before(call, socket, client):
+    """A cancellation that was caught stays counted, as after a TaskGroup that has failed."""
+
+    async def test(limits):
+        jobs = limits.limit("jobs", Lease(1, 0.6))
+
+        async def work():
+            task = asyncio.current_task()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            assert sys.version_info < (3, 11) or task.cancelling() == 1
+            async with jobs.hold("a") if call == "hold" else limits.admit([(jobs, "a")]):
+                client.delete("jobs:a")
+                await asyncio.sleep(PATIENCE)
+
+        [result] = await asyncio.gather(work(), return_exceptions=True)
+        assert isinstance(result, LeaseLost)
+
+    Both(redis.asyncio.Redis, unix_socket_path=socket).run(test)
 
 
 @KINDS

@@ -382,9 +382,14 @@ class _Heartbeats:
         self._body: asyncio.Task[Any] | None = None
         # Whether a heartbeat has cancelled the block.
         self._cancelled = False
+        # The cancellations of the task when the block began. After a TaskGroup whose error was caught, Python 3.11 and 3.12
+        # leave one.
+        self._before = 0
 
     def start(self, leases: Iterable[LeaseState]) -> None:
         self._body = asyncio.current_task()
+        if sys.version_info >= (3, 11) and self._body is not None:
+            self._before = self._body.cancelling()
         for lease in leases:
             task = asyncio.ensure_future(self._io.run(lease.flows.heartbeat(lease)))
             task.add_done_callback(functools.partial(self._ended, lease))
@@ -403,7 +408,7 @@ class _Heartbeats:
         others = False
         if self._cancelled and body is not None:
             if sys.version_info >= (3, 11):
-                others = body.uncancel() > 0
+                others = body.uncancel() > self._before
             if kind is None or not issubclass(kind, asyncio.CancelledError):
                 # The block has ended before its cancellation has reached it.
                 with contextlib.suppress(asyncio.CancelledError):

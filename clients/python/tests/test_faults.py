@@ -37,6 +37,7 @@ from redis_rl import (
     LeaseLost,
     Limits,
     RateLimited,
+    Refused,
     Slide,
     UnexpectedReply,
     WrongType,
@@ -766,23 +767,29 @@ def test_a_waiting_call_whose_server_becomes_a_replica(kind, socket, client):
 
 @KINDS
 def test_wrong_passwords_and_users(kind):
+    """They never heal by themselves, so they are errors in both modes."""
     with running_server("--requirepass", "secret") as (_, socket):
 
         async def denied(limits):
-            with pytest.raises(Down):
+            with pytest.raises(Refused):
                 await value(limits.limit("api", HOUR).take("a"))
+            with pytest.raises(Refused):
+                async with block(limits.limit("tokens", HOUR).charge("a", 1)):
+                    pytest.fail("ran without a charge")
 
         async def granted(limits):
             assert await value(limits.limit("api", HOUR).take("a"))
             assert await value(limits.limit("api", HOUR).wait("a", 1))
 
-        Both(kind, unix_socket_path=socket).run(denied, patience=1)
-        Both(kind, unix_socket_path=socket, password="wrong").run(denied, patience=1)
+        for on_down in ("open", "closed"):
+            Both(kind, unix_socket_path=socket).run(denied, on_down=on_down)
+            Both(kind, unix_socket_path=socket, password="wrong").run(denied, on_down=on_down)
         Both(kind, unix_socket_path=socket, password="secret").run(granted)
         Both(kind, unix_socket_path=socket, password="secret", protocol=3, db=3).run(granted)
         with redis.Redis(unix_socket_path=socket, password="secret") as client:
             client.execute_command("ACL SETUSER reader on >x ~* +rl.peek")
-        Both(kind, unix_socket_path=socket, username="reader", password="x").run(denied, patience=1)
+        for on_down in ("open", "closed"):
+            Both(kind, unix_socket_path=socket, username="reader", password="x").run(denied, on_down=on_down)
 
 
 @KINDS

@@ -103,8 +103,14 @@ class _Node:
                 self._own = connection.socket_timeout
                 # With a time-out, redis-py sends by asyncio.wait_for: see _within.
                 connection.socket_timeout = None
-                async with _within(self._left(operation)):
-                    await connection.connect()
+                try:
+                    async with _within(self._left(operation)):
+                        await connection.connect()
+                except redis.ConnectionError as error:
+                    # redis-py wraps some replies of the server (NOAUTH).
+                    if isinstance(error.__cause__, redis.RedisError) and is_reply(error.__cause__):
+                        raise error.__cause__ from None
+                    raise
             async with _within(self._left(operation)):
                 sent = True
                 if operation.prelude is not None:

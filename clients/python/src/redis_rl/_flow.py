@@ -109,6 +109,8 @@ _CODES = frozenset(
 )
 # The server has not executed the call, and may do so a moment later, or another server may.
 _AGAIN = frozenset("CLUSTERDOWN LOADING MASTERDOWN READONLY TRYAGAIN UNBLOCKED".split())
+# The settings of the client are wrong. Time does not change that, so it must not turn limits off.
+_RIGHTS = frozenset("NOAUTH NOPERM WRONGPASS".split())
 _CLASSES: dict[type[Exception], str] = {
     # Before its base, which is AskError.
     redis.exceptions.MovedError: "MOVED",
@@ -140,8 +142,9 @@ def keeps_connection(error: Exception) -> bool:
 
 
 def is_reply(error: Exception) -> bool:
-    """Whether the server has sent this error. redis-py's class for LOADING is a ConnectionError."""
-    return isinstance(error, redis.ResponseError) or isinstance(error, redis.exceptions.BusyLoadingError)
+    """Whether the server has sent this error. redis-py's classes for LOADING, NOAUTH and WRONGPASS are ConnectionErrors."""
+    others = (redis.exceptions.BusyLoadingError, redis.exceptions.AuthenticationError)
+    return isinstance(error, redis.ResponseError) or isinstance(error, others)
 
 
 def new_id() -> str:
@@ -244,6 +247,8 @@ class Core:
             return WrongType(message.removeprefix("WRONGTYPE "))
         if code == "ERR":
             return NoModule(message) if message.lower().startswith("unknown command") else Refused(message)
+        if code in _RIGHTS:
+            return Refused(message)
         if code == "CROSSSLOT":
             return InvalidKey(message)
         return Down(f"no decision: {message}")

@@ -33,9 +33,11 @@ from redis_rl import (
     Down,
     Fixed,
     Gcra,
+    InvalidKey,
     Lease,
     LeaseLost,
     Limits,
+    NoModule,
     RateLimited,
     Refused,
     Slide,
@@ -1176,12 +1178,55 @@ def test_decorators_for_asyncio(socket):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("key", ["{nope}", "{}", "{0}", "a{user_id", "{user_id}:{nope.id}"])
+def test_a_decorator_names_an_argument_of_its_function(key, socket):
+    def show(user_id):
+        pytest.fail("was called")
+
+    async def show_async(user_id):
+        pytest.fail("was called")
+
+    for client, function in ((redis.Redis, show), (redis.asyncio.Redis, show_async)):
+        guard = Limits(client(unix_socket_path=socket)).limit("show", HOUR).protect(key)
+        with pytest.raises(InvalidKey, match="format|no argument"):
+            guard(function)
+
+
+@KINDS
+def test_settle_and_release_decide_nothing(kind, dead_socket):
+    """So they are errors in both modes."""
+
+    async def test(limits):
+        limit, jobs = limits.limit("api", HOUR), limits.limit("jobs", Lease(1, 60))
+        calls = (lambda: limit.settle("a", "id", 1), lambda: limit.release("a", "id"), lambda: jobs.renew("a", "id"))
+        for call in calls:
+            with pytest.raises(Down):
+                await value(call())
+        assert not (await value(limit.take("a"))).counted
+
+    Both(kind, unix_socket_path=dead_socket).run(test, on_down="open", patience=0.1)
+
+
+@KINDS
+def test_a_server_without_the_module(kind):
+    with running_server(module=None) as (_, socket):
+
+        async def test(limits):
+            with pytest.raises(NoModule, match="no module redis-rl"):
+                await value(limits.limit("api", HOUR).take("a"))
+
+        Both(kind, unix_socket_path=socket).run(test, on_down="open")
+
+
 @KINDS
 def test_a_key_of_something_else_is_an_error_in_both_modes(kind, socket, client):
     client.rpush("api:list", "x")
 
     async def test(limits):
-        with pytest.raises(WrongType):
-            await value(limits.limit("api", HOUR).take("list"))
+        api = limits.limit("api", HOUR)
+        with pytest.raises(WrongType, match="^'api:list': "):
+            await value(api.take("list"))
+        with pytest.raises(WrongType, match="^'api:other' or 'api:list': "):
+            await value(limits.all([(api, "other", 1), (api, "list", 1)]))
 
     Both(kind, unix_socket_path=socket).run(test, on_down="open")

@@ -230,7 +230,7 @@ class Core:
                     redirect = (target, "ASKING" if code == "ASK" else None)
                     continue
                 if code not in _AGAIN:
-                    raise self._translated(answer, code) from answer
+                    raise self._translated(answer, code, words, key) from answer
                 if topology:
                     topology.stale = True
             now = time.monotonic()
@@ -241,12 +241,16 @@ class Core:
                 raise Down(f"no decision: {error}", sent) from cause
             yield Sleep(PAUSE_S)
 
-    def _translated(self, error: Exception, code: str) -> RateLimitError:
+    def _translated(self, error: Exception, code: str, words: Sequence[Word | int], key: bytes) -> RateLimitError:
         message = str(error)
         if code == "WRONGTYPE":
-            return WrongType(message.removeprefix("WRONGTYPE "))
+            keys = words[2 : 2 + int(words[1])] if words[0] == "RL.ALL" else [key]
+            names = " or ".join(repr(_shown(each)) for each in keys)
+            return WrongType(f"{names}: {message.removeprefix('WRONGTYPE ')}")
         if code == "ERR":
-            return NoModule(message) if message.lower().startswith("unknown command") else Refused(message)
+            if message.lower().startswith("unknown command"):
+                return NoModule(f"the server has no module redis-rl, or one that is too old: {message}")
+            return Refused(message)
         if code in _RIGHTS:
             return Refused(message)
         if code == "CROSSSLOT":
@@ -480,11 +484,7 @@ class LimitFlows:
         return (yield from self._end(full, ("RL.RELEASE", full, checked_id(id))))
 
     def _end(self, key: bytes, words: Sequence[Word | int]) -> Flow[Decision | None]:
-        try:
-            reply, _ = yield from self.core.call(words, key, repeat=True)
-        except Down as down:
-            self.core.let_pass(down, self.name)
-            return None
+        reply, _ = yield from self.core.call(words, key, repeat=True)
         return None if reply is None else self.decision(reply)
 
     def released_quietly(
@@ -750,5 +750,5 @@ def _cost(units: int) -> tuple[Word | int, ...]:
     return () if units == 1 else ("COST", units)
 
 
-def _shown(id: Key | None) -> str:
-    return id.decode(errors="replace") if isinstance(id, bytes) else str(id)
+def _shown(word: Word | int | None) -> str:
+    return word.decode(errors="replace") if isinstance(word, bytes) else str(word)

@@ -6,8 +6,10 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import select
 import socket
+import string
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,7 +22,7 @@ from redis.retry import Retry
 
 from . import _wire
 from ._decision import AllDecision, Decision, uncounted
-from ._errors import Down, InvalidLimit, RateLimitError
+from ._errors import Down, InvalidKey, InvalidLimit, RateLimitError
 from ._flow import (
     MARGIN_S,
     AdmissionState,
@@ -770,6 +772,15 @@ def key_format(key: Key, function: Callable[..., Any]) -> Callable[[Any, Any], K
         return lambda args, kwargs: key
     signature = inspect.signature(function)
     text = key
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
+    except ValueError as error:
+        raise InvalidKey(f"{text!r} is no format string: {error}") from None
+    for field in fields:
+        # Of `user.id` and `user[id]`, `user`.
+        name = re.split(r"[.\[]", field, maxsplit=1)[0]
+        if name not in signature.parameters:
+            raise InvalidKey(f"{text!r}: the function has no argument {name!r}")
 
     def key_of(args: Any, kwargs: Any) -> Key:
         bound = signature.bind(*args, **kwargs)

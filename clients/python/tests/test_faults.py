@@ -399,6 +399,49 @@ def test_a_cancelled_charge_that_was_granted_is_given_back(proxy, client):
     asyncio.run(main())
 
 
+@KINDS
+@pytest.mark.parametrize("on_down", ["open", "closed"])
+def test_closing_ends_the_calls_that_wait(on_down, kind, socket, client):
+    client.execute_command("RL.FIXED", "api:a", 1, 3600)
+    client.execute_command("RL.LEASE", "jobs:a", 1, 3600, "ID", "other")
+
+    async def entered(call):
+        async with block(call):
+            pytest.fail("ran without a decision")
+
+    async def ends(call):
+        with pytest.raises(Down, match="closed"):
+            await value(call())
+
+    async def test(limits):
+        limit, jobs = limits.limit("api", Fixed("1/h")), limits.limit("jobs", Lease(1, 60))
+        calls = (
+            lambda: limit.wait("a", 7200),
+            lambda: entered(limit.charge("a", 1, wait=7200)),
+            lambda: entered(jobs.hold("a", wait=7200)),
+            lambda: entered(limits.admit([(limit, "a", 1)], wait=7200)),
+            lambda: limits.all([(limit, "a", 1)], wait=7200),
+        )
+        if kind is redis.Redis:
+            with concurrent.futures.ThreadPoolExecutor() as threads:
+                results = [threads.submit(asyncio.run, ends(call)) for call in calls]
+                eventually(lambda: waiting(client) == len(calls))
+                limits.close()
+                for each in results:
+                    each.result(PATIENCE)
+        else:
+            tasks = [asyncio.ensure_future(ends(call)) for call in calls]
+            await asyncio.to_thread(eventually, lambda: waiting(client) == len(calls))
+            await limits.aclose()
+            await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+        eventually(lambda: waiting(client) == 0)
+        # They can be used again, because a client that is closed can, too.
+        assert not await value(limit.take("a"))
+
+    Both(kind, unix_socket_path=socket).run(test, on_down=on_down)
+    assert (held(client, "jobs:a"), used(client, "api:a")) == (1, 1)
+
+
 LATE_CALLS = pytest.mark.parametrize("call", ["charge", "hold", "admit", "all"])
 
 

@@ -72,6 +72,9 @@ class _Node:
         self._most = most
         self._idle: list[Any] = []
         self._places = asyncio.Semaphore(most)
+        # Those on which calls wait, and how many times they were ended.
+        self._waiting: set[Any] = set()
+        self._ended = 0
         # The time-out of the client.
         self._own: float | None = None
 
@@ -96,6 +99,7 @@ class _Node:
     async def _send(self, operation: Send) -> Any:
         connection = None
         sent = False
+        ended = self._ended
         try:
             connection = await self._take()
             if connection is None:
@@ -121,6 +125,9 @@ class _Node:
                 if operation.wait is None:
                     reply = await connection.read_response()
             if operation.wait is not None:
+                self._waiting.add(connection)
+                if ended != self._ended:
+                    raise redis.ConnectionError("closed")
                 async with _within(operation.wait + MARGIN_S):
                     reply = await connection.read_response()
         except BaseException as error:
@@ -138,8 +145,17 @@ class _Node:
             if reply or not lost:
                 raise
             raise Lost(error, sent) from error
+        finally:
+            self._waiting.discard(connection)
         await self._give(connection)
         return reply
+
+    def end_waits(self) -> None:
+        self._ended += 1
+        for connection in self._waiting:
+            # The task that waits reads the end of the connection.
+            if connection._writer is not None:
+                connection._writer.close()
 
     def _left(self, operation: Send) -> float:
         left = operation.deadline - time.monotonic()
@@ -187,15 +203,21 @@ class AsyncIO:
         self.finishing: set[asyncio.Task[Any]] = set()
         # Flows that run later.
         self._later: dict[asyncio.TimerHandle, Flow[Any]] = {}
+        # One for each flow that waits, or has waited: done when the flow has ended.
+        self._waits: set[asyncio.Future[None]] = set()
         self._closing = False
 
     async def run(self, flow: Flow[T]) -> T:
+        waits: asyncio.Future[None] | None = None
         try:
             operation = next(flow)
             while True:
                 try:
                     result: Any = None
                     if isinstance(operation, Send):
+                        if operation.wait is not None and waits is None:
+                            waits = asyncio.get_running_loop().create_future()
+                            self._waits.add(waits)
                         result = await self._node(operation.address).send(operation)
                     elif isinstance(operation, Finish):
                         result = await self._finish(operation.flow)
@@ -210,6 +232,11 @@ class AsyncIO:
         except StopIteration as end:
             value: T = end.value
             return value
+        finally:
+            if waits is not None:
+                self._waits.discard(waits)
+                if not waits.done():
+                    waits.set_result(None)
 
     async def _finish(self, flow: Flow[T]) -> T:
         return await asyncio.shield(self._started(flow))
@@ -252,6 +279,10 @@ class AsyncIO:
         return lambda: connection_class(**kwargs)
 
     async def close(self) -> None:
+        for node in self._nodes.values():
+            node.end_waits()
+        if self._waits:
+            await asyncio.wait(self._waits)
         self._closing = True
         try:
             later, self._later = self._later, {}
@@ -814,7 +845,9 @@ class AsyncLimits:
         return AsyncLimitWallet(limit, batch, idle)
 
     async def aclose(self) -> None:
-        """Waits for settlements that are under way, and closes the connections of this object. The client stays as it is."""
+        """Ends the calls that wait, which raise Down, waits for settlements that are under way, gives back what calls without
+        a reply may have been granted, and closes the connections of this object. The client stays as it is."""
+        self._core.closings += 1
         await self._io.close()
 
     async def __aenter__(self) -> AsyncLimits:

@@ -103,6 +103,10 @@ class Lost(Exception):
         self.sent = sent
 
 
+class Closed(Down):
+    """The program has closed the connections while the call waited."""
+
+
 _CODES = frozenset(
     "ASK BUSY CLUSTERDOWN CROSSSLOT EXECABORT LOADING MASTERDOWN MISCONF MOVED NOAUTH NOPERM NOREPLICAS OOM READONLY "
     "TRYAGAIN UNBLOCKED WRONGPASS WRONGTYPE".split()
@@ -166,6 +170,8 @@ class Core:
         self.patience = float(patience)
         self.topology = topology
         self.peek_replica = peek_replica
+        # How many times the connections were closed by the program. That ends the calls that wait.
+        self.closings = 0
         self._log_lock = threading.Lock()
         self._logged = float("-inf")
         self._unlogged = 0
@@ -194,7 +200,10 @@ class Core:
         first = True
         redirect: tuple[Address, str | None] | None = None
         redirects = 0
+        closings = self.closings
         while True:
+            if wait_us and closings != self.closings:
+                raise Closed("closed while it waited", sent)
             address: Address | None = None
             prelude: str | None = None
             if topology:
@@ -233,6 +242,8 @@ class Core:
                     raise self._translated(answer, code, words, key) from answer
                 if topology:
                     topology.stale = True
+            if wait_us and closings != self.closings:
+                raise Closed("closed while it waited", sent) from cause
             now = time.monotonic()
             if wait is not None and (not isinstance(error, Lost) or error.sent):
                 # The time in line does not count for the patience.
@@ -275,8 +286,9 @@ class Core:
     # Deciding
 
     def let_pass(self, down: Down, what: str) -> None:
-        """Raises in the mode "closed". In the mode "open" it logs, once a second at most."""
-        if self.on_down == "closed":
+        """Raises in the mode "closed", or if the program has ended the wait. In the mode "open" it logs, once a second at
+        most."""
+        if self.on_down == "closed" or isinstance(down, Closed):
             raise down
         with self._log_lock:
             now = time.monotonic()

@@ -59,6 +59,9 @@ class _Node:
         self._idle: list[Any] = []
         self._places = threading.BoundedSemaphore(most)
         self._pid = os.getpid()
+        # Those on which calls wait, and how many times they were ended.
+        self._waiting: set[Any] = set()
+        self._ended = 0
         # The time-out of the client.
         self._own: float | None = None
 
@@ -66,6 +69,7 @@ class _Node:
         if self._pid != os.getpid():
             # A process that was forked must not use the connections of its parent.
             self._idle, self._places, self._pid = [], threading.BoundedSemaphore(self._most), os.getpid()
+            self._waiting = set()
         if operation.wait is not None:
             return self._send(operation)
         places = self._places
@@ -79,6 +83,7 @@ class _Node:
     def _send(self, operation: Send) -> Any:
         connection = None
         sent = False
+        ended = self._ended
         try:
             connection = self._take()
             if connection is None:
@@ -98,6 +103,9 @@ class _Node:
                 connection.read_response()
             if operation.wait is not None:
                 connection._sock.settimeout(operation.wait + MARGIN_S)
+                self._waiting.add(connection)
+                if ended != self._ended:
+                    raise redis.ConnectionError("closed")
             reply = connection.read_response()
         except BaseException as error:
             reply = isinstance(error, Exception) and is_reply(error)
@@ -114,8 +122,17 @@ class _Node:
             if reply or not lost:
                 raise
             raise Lost(error, sent) from error
+        finally:
+            self._waiting.discard(connection)
         self._give(connection)
         return reply
+
+    def end_waits(self) -> None:
+        self._ended += 1
+        for connection in list(self._waiting):
+            # The thread that waits reads the end of the connection, and closes it.
+            with contextlib.suppress(OSError, AttributeError):
+                connection._sock.shutdown(socket.SHUT_RDWR)
 
     def _left(self, operation: Send) -> float:
         left = operation.deadline - time.monotonic()
@@ -232,6 +249,8 @@ class SyncIO:
         return lambda: pool.connection_class(**kwargs)
 
     def close(self) -> None:
+        for node in list(self._nodes.values()):
+            node.end_waits()
         self._later.close()
         for node in list(self._nodes.values()):
             node.drop()
@@ -847,8 +866,9 @@ class SyncLimits:
         return LimitWallet(limit, batch, idle)
 
     def close(self) -> None:
-        """Gives back what calls without a reply may have been granted, and closes the connections of this object. The client
-        stays as it is."""
+        """Ends the calls that wait, which raise Down, gives back what calls without a reply may have been granted, and closes
+        the connections of this object. The client stays as it is."""
+        self._core.closings += 1
         self._io.close()
 
     def __enter__(self) -> SyncLimits:

@@ -43,7 +43,7 @@ from ._sync import key_format
 from ._topology import Address, key_slot
 
 if sys.version_info >= (3, 11, 3):
-    from asyncio import timeout
+    from asyncio import timeout  # type: ignore[attr-defined,unused-ignore]
 else:  # redis-py needs this package, too.
     from async_timeout import timeout  # type: ignore[import-not-found,unused-ignore]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._decision import Decision
-from ._errors import Down, InvalidLimit
+from ._errors import Down, InvalidLimit, RateLimitError
 from ._flow import Finish, Flow, LimitFlows, new_id
 from ._policy import MAX_UNITS, checked_cost
 

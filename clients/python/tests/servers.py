@@ -207,6 +207,12 @@ class Proxy(socketserver.ThreadingUnixStreamServer):
         self.to_lose = []
         self.lost = []
         self.seen = []
+        self.delayed = None
+        self.go_on = threading.Event()
+
+    def delay(self, command):
+        """Passes on what contains this command only after `go_on` is set, also if its client has closed the connection."""
+        self.delayed = command.encode()
 
     def lose(self, what, command, times=1):
         """Closes the connection on which this command comes next: before it reaches the server ("request"), or when the
@@ -239,6 +245,9 @@ class Forwarder(socketserver.BaseRequestHandler):
                             if losing[0] == "request":
                                 proxy.lost.append(losing)
                                 return
+                        if proxy.delayed is not None and proxy.delayed in data:
+                            while not proxy.closing and not proxy.go_on.wait(0.02):
+                                pass
                         server.sendall(data)
                     except ConnectionError:
                         return

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import socket as socket_module
+import sys
 import threading
 import time
 
@@ -32,10 +33,13 @@ from redis_rl import (
     Down,
     Fixed,
     Gcra,
+    InvalidKey,
     Lease,
     LeaseLost,
     Limits,
+    NoModule,
     RateLimited,
+    Refused,
     Slide,
     UnexpectedReply,
     WrongType,
@@ -323,6 +327,50 @@ def test_a_cancelled_task_leaves_the_line(socket, client):
     assert used(client, "api:a") == 1 and inspect(client, "jobs:a")["held"] == 1
 
 
+def test_a_task_may_be_cancelled_at_each_of_its_steps(socket, client):
+    """Also at the moment when the command has just been sent."""
+
+    async def main():
+        other = redis.asyncio.Redis(unix_socket_path=socket)
+        async with Limits(other, patience=PATIENCE) as limits:
+            limit, busy = limits.limit("api", Gcra("1/h")), limits.limit("busy", HOUR)
+            assert await limit.take("a")
+            for steps in range(30):
+                # Makes sure that a connection is there: then nothing waits for the server before the reply.
+                assert await busy.take("a")
+                task = asyncio.ensure_future(limit.wait("a", 7200))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                done, _ = await asyncio.wait({task}, timeout=PATIENCE)
+                assert done and task.cancelled(), f"cancelled at step {steps}"
+                await asyncio.to_thread(eventually, lambda: waiting(client) == 0)
+        await other.aclose()
+
+    asyncio.run(main())
+    assert used(client, "api:a") == 1
+
+
+def test_a_cancelled_wait_closes_only_its_own_connection(socket, client):
+    async def main():
+        other = redis.asyncio.Redis(unix_socket_path=socket)
+        async with Limits(other, patience=PATIENCE) as limits:
+            limit = limits.limit("api", Gcra("1/h"))
+            assert sum([bool(each) for each in await asyncio.gather(*(limit.take("a") for _ in range(5)))]) == 1
+            ids = lambda: {each["id"] for each in client.client_list()}
+            before = ids()
+            # One of the five carries the wait, and is closed.
+            task = asyncio.ensure_future(limit.wait("a", 7200))
+            await asyncio.to_thread(eventually, lambda: waiting(client) == 1)
+            task.cancel()
+            await asyncio.wait({task})
+            await asyncio.to_thread(eventually, lambda: waiting(client) == 0)
+            assert len(before - ids()) == 1
+        await other.aclose()
+
+    asyncio.run(main())
+
+
 def test_a_cancelled_charge_that_was_granted_is_given_back(proxy, client):
     """The task is cancelled after the server has granted the call, and before the reply arrives."""
 
@@ -349,6 +397,145 @@ def test_a_cancelled_charge_that_was_granted_is_given_back(proxy, client):
         await other.aclose()
 
     asyncio.run(main())
+
+
+@KINDS
+@pytest.mark.parametrize("on_down", ["open", "closed"])
+def test_closing_ends_the_calls_that_wait(on_down, kind, socket, client):
+    client.execute_command("RL.FIXED", "api:a", 1, 3600)
+    client.execute_command("RL.LEASE", "jobs:a", 1, 3600, "ID", "other")
+
+    async def entered(call):
+        async with block(call):
+            pytest.fail("ran without a decision")
+
+    async def ends(call):
+        with pytest.raises(Down, match="closed"):
+            await value(call())
+
+    async def test(limits):
+        limit, jobs = limits.limit("api", Fixed("1/h")), limits.limit("jobs", Lease(1, 60))
+        calls = (
+            lambda: limit.wait("a", 7200),
+            lambda: entered(limit.charge("a", 1, wait=7200)),
+            lambda: entered(jobs.hold("a", wait=7200)),
+            lambda: entered(limits.admit([(limit, "a", 1)], wait=7200)),
+            lambda: limits.all([(limit, "a", 1)], wait=7200),
+        )
+        if kind is redis.Redis:
+            with concurrent.futures.ThreadPoolExecutor() as threads:
+                results = [threads.submit(asyncio.run, ends(call)) for call in calls]
+                eventually(lambda: waiting(client) == len(calls))
+                limits.close()
+                for each in results:
+                    each.result(PATIENCE)
+        else:
+            tasks = [asyncio.ensure_future(ends(call)) for call in calls]
+            await asyncio.to_thread(eventually, lambda: waiting(client) == len(calls))
+            await limits.aclose()
+            await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+        eventually(lambda: waiting(client) == 0)
+        # They can be used again, because a client that is closed can, too.
+        assert not await value(limit.take("a"))
+
+    Both(kind, unix_socket_path=socket).run(test, on_down=on_down)
+    assert (held(client, "jobs:a"), used(client, "api:a")) == (1, 1)
+
+
+LATE_CALLS = pytest.mark.parametrize("call", ["charge", "hold", "admit", "all"])
+
+
+def late_call(limits, call, id=None):
+    jobs, tokens = limits.limit("jobs", Lease(1, 60)), limits.limit("tokens", HOUR)
+    if call == "charge":
+        return tokens.charge("a", 100, id=id)
+    if call == "hold":
+        return jobs.hold("a", id=id)
+    rules = [(jobs, "a", 1), (tokens, "a", 100)]
+    return limits.all(rules, id=id) if call == "all" else limits.admit(rules, id=id)
+
+
+async def entered(result):
+    if hasattr(result, "__aenter__") or hasattr(result, "__enter__"):
+        async with block(result):
+            pytest.fail("ran without a decision")
+    return await value(result)
+
+
+def late_use(client):
+    return held(client, "jobs:a"), used(client, "tokens:a")
+
+
+LATE_USES = {"charge": (0, 100), "hold": (1, 0), "admit": (1, 100), "all": (1, 100)}
+
+
+def releases(client):
+    return client.info("commandstats").get("cmdstat_rl.release", {"calls": 0})["calls"]
+
+
+@KINDS
+@LATE_CALLS
+@pytest.mark.parametrize("end", ["later", "close"])
+def test_a_call_that_reaches_the_server_after_its_release(end, call, kind, proxy, client, monkeypatch):
+    monkeypatch.setattr("redis_rl._flow.AGAIN_S", (2, 1) if end == "later" else (600, 600))
+
+    async def test(limits):
+        proxy.delay({"charge": "RL.FIXED", "hold": "RL.LEASE"}.get(call, "RL.ALL"))
+        with pytest.raises(Down) as raised:
+            await entered(late_call(limits, call))
+        assert raised.value.sent and late_use(client) == (0, 0)
+        proxy.go_on.set()
+        eventually(lambda: late_use(client) == LATE_USES[call])
+        if end == "later":
+            await asyncio.to_thread(eventually, lambda: late_use(client) == (0, 0))
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test, patience=0.4)
+    assert late_use(client) == (0, 0)
+
+
+@LATE_CALLS
+def test_a_cancelled_call_that_reaches_the_server_after_its_release(call, proxy, client, monkeypatch):
+    monkeypatch.setattr("redis_rl._flow.AGAIN_S", (600, 600))
+    before = releases(client)
+
+    async def main():
+        other = redis.asyncio.Redis(unix_socket_path=proxy.server_address)
+        async with Limits(other, patience=PATIENCE) as limits:
+            command = {"charge": "RL.FIXED", "hold": "RL.LEASE"}.get(call, "RL.ALL")
+            proxy.delay(command)
+            task = asyncio.ensure_future(entered(late_call(limits, call)))
+            seen = lambda: any(command.encode() in each for each in proxy.seen)
+            await asyncio.to_thread(eventually, seen)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert late_use(client) == (0, 0) and releases(client) > before
+            proxy.go_on.set()
+            await asyncio.to_thread(eventually, lambda: late_use(client) == LATE_USES[call])
+        await other.aclose()
+
+    asyncio.run(main())
+    assert late_use(client) == (0, 0)
+
+
+@KINDS
+@LATE_CALLS
+def test_an_id_of_the_program_is_released_once(call, kind, proxy, client, monkeypatch):
+    """The program may use it again."""
+    monkeypatch.setattr("redis_rl._flow.AGAIN_S", (0.01, 0.01))
+    before = releases(client)
+    keys = 2 if call in ("all", "admit") else 1
+
+    async def test(limits):
+        proxy.delay({"charge": "RL.FIXED", "hold": "RL.LEASE"}.get(call, "RL.ALL"))
+        with pytest.raises(Down):
+            await entered(late_call(limits, call, id="mine"))
+        assert releases(client) == before + keys
+        proxy.go_on.set()
+        eventually(lambda: late_use(client) == LATE_USES[call])
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test, patience=0.4)
+    assert late_use(client) == LATE_USES[call] and releases(client) == before + keys
 
 
 def test_a_cancelled_block_settles(socket, client):
@@ -414,6 +601,29 @@ def test_a_lost_lease(kind, socket, client):
         assert inspect(client, "jobs:a")["held"] == 1
 
     Both(kind, unix_socket_path=socket).run(test)
+
+
+@pytest.mark.parametrize("call", ["hold", "admit"])
+def test_a_lost_lease_of_a_task_that_was_cancelled_before(call, socket, client):
+    """A cancellation that was caught stays counted, as after a TaskGroup that has failed."""
+
+    async def test(limits):
+        jobs = limits.limit("jobs", Lease(1, 0.6))
+
+        async def work():
+            task = asyncio.current_task()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            assert sys.version_info < (3, 11) or task.cancelling() == 1
+            async with jobs.hold("a") if call == "hold" else limits.admit([(jobs, "a")]):
+                client.delete("jobs:a")
+                await asyncio.sleep(PATIENCE)
+
+        [result] = await asyncio.gather(work(), return_exceptions=True)
+        assert isinstance(result, LeaseLost)
+
+    Both(redis.asyncio.Redis, unix_socket_path=socket).run(test)
 
 
 @KINDS
@@ -602,23 +812,29 @@ def test_a_waiting_call_whose_server_becomes_a_replica(kind, socket, client):
 
 @KINDS
 def test_wrong_passwords_and_users(kind):
+    """They never heal by themselves, so they are errors in both modes."""
     with running_server("--requirepass", "secret") as (_, socket):
 
         async def denied(limits):
-            with pytest.raises(Down):
+            with pytest.raises(Refused):
                 await value(limits.limit("api", HOUR).take("a"))
+            with pytest.raises(Refused):
+                async with block(limits.limit("tokens", HOUR).charge("a", 1)):
+                    pytest.fail("ran without a charge")
 
         async def granted(limits):
             assert await value(limits.limit("api", HOUR).take("a"))
             assert await value(limits.limit("api", HOUR).wait("a", 1))
 
-        Both(kind, unix_socket_path=socket).run(denied, patience=1)
-        Both(kind, unix_socket_path=socket, password="wrong").run(denied, patience=1)
+        for on_down in ("open", "closed"):
+            Both(kind, unix_socket_path=socket).run(denied, on_down=on_down)
+            Both(kind, unix_socket_path=socket, password="wrong").run(denied, on_down=on_down)
         Both(kind, unix_socket_path=socket, password="secret").run(granted)
         Both(kind, unix_socket_path=socket, password="secret", protocol=3, db=3).run(granted)
         with redis.Redis(unix_socket_path=socket, password="secret") as client:
             client.execute_command("ACL SETUSER reader on >x ~* +rl.peek")
-        Both(kind, unix_socket_path=socket, username="reader", password="x").run(denied, patience=1)
+        for on_down in ("open", "closed"):
+            Both(kind, unix_socket_path=socket, username="reader", password="x").run(denied, on_down=on_down)
 
 
 @KINDS
@@ -1005,12 +1221,55 @@ def test_decorators_for_asyncio(socket):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("key", ["{nope}", "{}", "{0}", "a{user_id", "{user_id}:{nope.id}"])
+def test_a_decorator_names_an_argument_of_its_function(key, socket):
+    def show(user_id):
+        pytest.fail("was called")
+
+    async def show_async(user_id):
+        pytest.fail("was called")
+
+    for client, function in ((redis.Redis, show), (redis.asyncio.Redis, show_async)):
+        guard = Limits(client(unix_socket_path=socket)).limit("show", HOUR).protect(key)
+        with pytest.raises(InvalidKey, match="format|no argument"):
+            guard(function)
+
+
+@KINDS
+def test_settle_and_release_decide_nothing(kind, dead_socket):
+    """So they are errors in both modes."""
+
+    async def test(limits):
+        limit, jobs = limits.limit("api", HOUR), limits.limit("jobs", Lease(1, 60))
+        calls = (lambda: limit.settle("a", "id", 1), lambda: limit.release("a", "id"), lambda: jobs.renew("a", "id"))
+        for call in calls:
+            with pytest.raises(Down):
+                await value(call())
+        assert not (await value(limit.take("a"))).counted
+
+    Both(kind, unix_socket_path=dead_socket).run(test, on_down="open", patience=0.1)
+
+
+@KINDS
+def test_a_server_without_the_module(kind):
+    with running_server(module=None) as (_, socket):
+
+        async def test(limits):
+            with pytest.raises(NoModule, match="no module redis-rl"):
+                await value(limits.limit("api", HOUR).take("a"))
+
+        Both(kind, unix_socket_path=socket).run(test, on_down="open")
+
+
 @KINDS
 def test_a_key_of_something_else_is_an_error_in_both_modes(kind, socket, client):
     client.rpush("api:list", "x")
 
     async def test(limits):
-        with pytest.raises(WrongType):
-            await value(limits.limit("api", HOUR).take("list"))
+        api = limits.limit("api", HOUR)
+        with pytest.raises(WrongType, match="^'api:list': "):
+            await value(api.take("list"))
+        with pytest.raises(WrongType, match="^'api:other' or 'api:list': "):
+            await value(limits.all([(api, "other", 1), (api, "list", 1)]))
 
     Both(kind, unix_socket_path=socket).run(test, on_down="open")

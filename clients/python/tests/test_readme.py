@@ -55,6 +55,8 @@ import httpx
 async def main():
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as web:
         answers = [await web.get("/export", headers={"x-user": "ada"}) for _ in range(3)]
+        # Without the header, the address is the key.
+        answers += [await web.get("/export", headers=each) for each in ({}, {"x-user": ""}, {})]
     first = answers[0].headers["X-RateLimit-Limit"], (await limits.limit("api", Gcra("100/m", burst=20)).peek("x")).limit
     print(*(answer.status_code for answer in answers), *first)
     await limits.aclose()
@@ -65,6 +67,7 @@ asyncio.run(main())
 ASK_FLASK = """
 web = app.test_client()
 answers = [web.get("/export", headers={"x-user": "eve"}) for _ in range(3)]
+answers += [web.get("/export", headers=each) for each in ({}, {"x-user": ""}, {})]
 print(*(answer.status_code for answer in answers), answers[0].headers["X-RateLimit-Limit"])
 """
 
@@ -87,8 +90,9 @@ def test_what_the_programs_do(socket, tmp_path):
     assert run(local, socket, tmp_path) == f"{[1] * 10 + [0, 0]} True\n250\n"
     assert inspect(client, "events:site")["used"] == 250
     fastapi_app = run(fastapi + ASK_FASTAPI, socket, tmp_path)
-    assert fastapi_app == "200 200 429 2 20\n"
-    assert run(flask + ASK_FLASK, socket, tmp_path) == "200 200 429 2\n"
+    assert fastapi_app == "200 200 429 200 200 429 2 20\n"
+    client.delete("export:127.0.0.1")
+    assert run(flask + ASK_FLASK, socket, tmp_path) == "200 200 429 200 200 429 2\n"
     assert run(storage, socket, tmp_path) == "True\n"
     client.close()
 

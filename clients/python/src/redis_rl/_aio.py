@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 import redis
@@ -27,6 +27,7 @@ from ._flow import (
     Core,
     Finish,
     Flow,
+    Later,
     LeaseState,
     LimitFlows,
     Lost,
@@ -41,10 +42,26 @@ from ._policy import Duration, Key, Lease, Policy, RatePolicy, checked_cost, che
 from ._sync import key_format
 from ._topology import Address, key_slot
 
+if sys.version_info >= (3, 11, 3):
+    from asyncio import timeout  # type: ignore[attr-defined,unused-ignore]
+else:  # redis-py needs this package, too.
+    from async_timeout import timeout  # type: ignore[import-not-found,unused-ignore]
+
 T = TypeVar("T")
 P = ParamSpec("P")
 # A rule of `admit`.
 Rule: TypeAlias = "tuple[AsyncLimit | AsyncLeaseLimit, Key] | tuple[AsyncLimit | AsyncLeaseLimit, Key, int]"
+
+
+@contextlib.asynccontextmanager
+async def _within(seconds: float) -> AsyncIterator[None]:
+    """Ends its block with redis-py's TimeoutError. Not asyncio.wait_for: on Python 3.11 and older, that swallows a
+    cancellation which arrives at the moment when its work is done. A call that was cancelled would go on waiting."""
+    try:
+        async with timeout(seconds):
+            yield
+    except asyncio.TimeoutError:
+        raise redis.exceptions.TimeoutError(f"it took longer than {seconds:.3g} s") from None
 
 
 class _Node:
@@ -55,6 +72,9 @@ class _Node:
         self._most = most
         self._idle: list[Any] = []
         self._places = asyncio.Semaphore(most)
+        # Those on which calls wait, and how many times they were ended.
+        self._waiting: set[Any] = set()
+        self._ended = 0
         # The time-out of the client.
         self._own: float | None = None
 
@@ -64,8 +84,9 @@ class _Node:
         places = self._places
         if places.locked():
             try:
-                await asyncio.wait_for(places.acquire(), max(0.0, operation.deadline - time.monotonic()))
-            except asyncio.TimeoutError:
+                async with _within(max(0.0, operation.deadline - time.monotonic())):
+                    await places.acquire()
+            except redis.exceptions.TimeoutError:
                 error = redis.exceptions.TimeoutError(f"all {self._most} connections are in use")
                 raise Lost(error, False) from None
         else:
@@ -78,24 +99,37 @@ class _Node:
     async def _send(self, operation: Send) -> Any:
         connection = None
         sent = False
+        ended = self._ended
         try:
             connection = await self._take()
             if connection is None:
                 connection = self._connect()
                 self._own = connection.socket_timeout
-                left = self._left(operation)
-                await asyncio.wait_for(connection.connect(), left)
-            # Not an argument of read_response, which then returns None when the time is over.
-            connection.socket_timeout = self._left(operation)
-            sent = True
-            if operation.prelude is not None:
-                await connection.send_command(operation.prelude, check_health=False)
-            await connection.send_command(*operation.words, check_health=False)
-            if operation.prelude is not None:
-                await connection.read_response()
+                # With a time-out, redis-py sends by asyncio.wait_for: see _within.
+                connection.socket_timeout = None
+                try:
+                    async with _within(self._left(operation)):
+                        await connection.connect()
+                except redis.ConnectionError as error:
+                    # redis-py wraps some replies of the server (NOAUTH).
+                    if isinstance(error.__cause__, redis.RedisError) and is_reply(error.__cause__):
+                        raise error.__cause__ from None
+                    raise
+            async with _within(self._left(operation)):
+                sent = True
+                if operation.prelude is not None:
+                    await connection.send_command(operation.prelude, check_health=False)
+                await connection.send_command(*operation.words, check_health=False)
+                if operation.prelude is not None:
+                    await connection.read_response()
+                if operation.wait is None:
+                    reply = await connection.read_response()
             if operation.wait is not None:
-                connection.socket_timeout = operation.wait + MARGIN_S
-            reply = await connection.read_response()
+                self._waiting.add(connection)
+                if ended != self._ended:
+                    raise redis.ConnectionError("closed")
+                async with _within(operation.wait + MARGIN_S):
+                    reply = await connection.read_response()
         except BaseException as error:
             reply = isinstance(error, Exception) and is_reply(error)
             if reply and keeps_connection(error):  # type: ignore[arg-type]
@@ -103,14 +137,25 @@ class _Node:
                 raise
             if connection is not None:
                 await _disconnect(connection)
-            await self.drop()
+            lost = isinstance(error, (redis.RedisError, OSError)) and not isinstance(error, redis.DataError)
+            if lost:
+                # Not if the task was cancelled: that says nothing about the server.
+                await self.drop()
             # An error reply while connecting (NOAUTH, LOADING) is also an answer of the server.
-            lost = isinstance(error, (redis.RedisError, OSError, asyncio.TimeoutError))
-            if reply or not lost or isinstance(error, redis.DataError):
+            if reply or not lost:
                 raise
             raise Lost(error, sent) from error
+        finally:
+            self._waiting.discard(connection)
         await self._give(connection)
         return reply
+
+    def end_waits(self) -> None:
+        self._ended += 1
+        for connection in self._waiting:
+            # The task that waits reads the end of the connection.
+            if connection._writer is not None:
+                connection._writer.close()
 
     def _left(self, operation: Send) -> float:
         left = operation.deadline - time.monotonic()
@@ -156,17 +201,28 @@ class AsyncIO:
         self._nodes: dict[Address | None, _Node] = {}
         # Flows that run to their end although their task was cancelled.
         self.finishing: set[asyncio.Task[Any]] = set()
+        # Flows that run later.
+        self._later: dict[asyncio.TimerHandle, Flow[Any]] = {}
+        # One for each flow that waits, or has waited: done when the flow has ended.
+        self._waits: set[asyncio.Future[None]] = set()
+        self._closing = False
 
     async def run(self, flow: Flow[T]) -> T:
+        waits: asyncio.Future[None] | None = None
         try:
             operation = next(flow)
             while True:
                 try:
                     result: Any = None
                     if isinstance(operation, Send):
+                        if operation.wait is not None and waits is None:
+                            waits = asyncio.get_running_loop().create_future()
+                            self._waits.add(waits)
                         result = await self._node(operation.address).send(operation)
                     elif isinstance(operation, Finish):
                         result = await self._finish(operation.flow)
+                    elif isinstance(operation, Later):
+                        self._run_later(operation)
                     else:
                         await asyncio.sleep(operation.seconds)
                 except BaseException as error:
@@ -176,12 +232,31 @@ class AsyncIO:
         except StopIteration as end:
             value: T = end.value
             return value
+        finally:
+            if waits is not None:
+                self._waits.discard(waits)
+                if not waits.done():
+                    waits.set_result(None)
 
     async def _finish(self, flow: Flow[T]) -> T:
+        return await asyncio.shield(self._started(flow))
+
+    def _started(self, flow: Flow[T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(self.run(flow))
         self.finishing.add(task)
         task.add_done_callback(self.finishing.discard)
-        return await asyncio.shield(task)
+        return task
+
+    def _run_later(self, later: Later) -> None:
+        if self._closing:
+            # It ran for the last time just now.
+            return
+
+        def start() -> None:
+            self._started(self._later.pop(handle))
+
+        handle = asyncio.get_running_loop().call_later(later.seconds, start)
+        self._later[handle] = later.flow
 
     def _node(self, address: Address | None) -> _Node:
         node = self._nodes.get(address)
@@ -204,8 +279,20 @@ class AsyncIO:
         return lambda: connection_class(**kwargs)
 
     async def close(self) -> None:
-        if self.finishing:
-            await asyncio.gather(*self.finishing, return_exceptions=True)
+        for node in self._nodes.values():
+            node.end_waits()
+        if self._waits:
+            await asyncio.wait(self._waits)
+        self._closing = True
+        try:
+            later, self._later = self._later, {}
+            for handle, flow in later.items():
+                handle.cancel()
+                self._started(flow)
+            while self.finishing:
+                await asyncio.gather(*self.finishing, return_exceptions=True)
+        finally:
+            self._closing = False
         for node in self._nodes.values():
             await node.drop()
 
@@ -332,9 +419,14 @@ class _Heartbeats:
         self._body: asyncio.Task[Any] | None = None
         # Whether a heartbeat has cancelled the block.
         self._cancelled = False
+        # The cancellations of the task when the block began. After a TaskGroup whose error was caught, Python 3.11 and 3.12
+        # leave one.
+        self._before = 0
 
     def start(self, leases: Iterable[LeaseState]) -> None:
         self._body = asyncio.current_task()
+        if sys.version_info >= (3, 11) and self._body is not None:
+            self._before = self._body.cancelling()
         for lease in leases:
             task = asyncio.ensure_future(self._io.run(lease.flows.heartbeat(lease)))
             task.add_done_callback(functools.partial(self._ended, lease))
@@ -353,7 +445,7 @@ class _Heartbeats:
         others = False
         if self._cancelled and body is not None:
             if sys.version_info >= (3, 11):
-                others = body.uncancel() > 0
+                others = body.uncancel() > self._before
             if kind is None or not issubclass(kind, asyncio.CancelledError):
                 # The block has ended before its cancellation has reached it.
                 with contextlib.suppress(asyncio.CancelledError):
@@ -475,7 +567,8 @@ class _Watcher:
         self._busy = True
         try:
             if self._asking is None:
-                await asyncio.wait_for(self._start(), self._patience)
+                async with _within(self._patience):
+                    await self._start()
             denial = self._denials.begin(key, cost)
             decision = None
             try:
@@ -496,13 +589,15 @@ class _Watcher:
 
     async def _new(self) -> Any:
         connection = self._connect()
-        connection.socket_timeout = self._patience
+        # With a time-out, redis-py sends by asyncio.wait_for: see _within.
+        connection.socket_timeout = None
         await connection.connect()
         return connection
 
     async def _ask(self, connection: Any, *words: Any) -> Any:
-        await connection.send_command(*words, check_health=False)
-        return await connection.read_response()
+        async with _within(self._patience):
+            await connection.send_command(*words, check_health=False)
+            return await connection.read_response()
 
     async def _start(self) -> None:
         self._listening = await self._new()
@@ -510,7 +605,6 @@ class _Watcher:
         await self._ask(self._listening, "SUBSCRIBE", CHANNEL)
         self._asking = await self._new()
         await self._ask(self._asking, "CLIENT", "TRACKING", "ON", "REDIRECT", id)
-        self._listening.socket_timeout = None
         self._heard = True
         self._tasks = [
             asyncio.ensure_future(self._listen(self._listening)),
@@ -751,7 +845,9 @@ class AsyncLimits:
         return AsyncLimitWallet(limit, batch, idle)
 
     async def aclose(self) -> None:
-        """Waits for settlements that are under way, and closes the connections of this object. The client stays as it is."""
+        """Ends the calls that wait, which raise Down, waits for settlements that are under way, gives back what calls without
+        a reply may have been granted, and closes the connections of this object. The client stays as it is."""
+        self._core.closings += 1
         await self._io.close()
 
     async def __aenter__(self) -> AsyncLimits:

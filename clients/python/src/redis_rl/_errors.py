@@ -76,7 +76,8 @@ class WrongType(RateLimitError):
 
 
 class Refused(RateLimitError):
-    """The server refused the arguments of the call."""
+    """The server refused the arguments of the call, or the client: its password is wrong or missing, or its user may not
+    use the command or the key."""
 
 
 class UnexpectedReply(RateLimitError):

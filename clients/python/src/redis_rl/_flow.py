@@ -1,5 +1,5 @@
-"""What the calls do, without doing it: the flows are generators that yield what a connection has to do (Send, Sleep, Finish),
-and get the result. _sync.py and _aio.py run them, with threads and with asyncio."""
+"""What the calls do, without doing it: the flows are generators that yield what a connection has to do (Send, Sleep, Finish,
+Later), and get the result. _sync.py and _aio.py run them, with threads and with asyncio."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ log = logging.getLogger("redis_rl")
 MARGIN_S = 5.0
 # The pause before a call is repeated.
 PAUSE_S = 0.05
+# When an id that the server did not know is released again: after so many seconds, and after so many more.
+AGAIN_S = (0.1, 0.9)
 MAX_KEYS = 1024
 
 
@@ -79,8 +81,16 @@ class Finish:
     flow: Flow[Any]
 
 
+@dataclass
+class Later:
+    """Runs a flow after so many seconds, or when the connections are closed, and does not wait for it."""
+
+    seconds: float
+    flow: Flow[Any]
+
+
 T = TypeVar("T")
-Operation = Union[Send, Sleep, Finish]
+Operation = Union[Send, Sleep, Finish, Later]
 Flow = Generator[Operation, Any, T]
 
 
@@ -93,12 +103,18 @@ class Lost(Exception):
         self.sent = sent
 
 
+class Closed(Down):
+    """The program has closed the connections while the call waited."""
+
+
 _CODES = frozenset(
     "ASK BUSY CLUSTERDOWN CROSSSLOT EXECABORT LOADING MASTERDOWN MISCONF MOVED NOAUTH NOPERM NOREPLICAS OOM READONLY "
     "TRYAGAIN UNBLOCKED WRONGPASS WRONGTYPE".split()
 )
 # The server has not executed the call, and may do so a moment later, or another server may.
 _AGAIN = frozenset("CLUSTERDOWN LOADING MASTERDOWN READONLY TRYAGAIN UNBLOCKED".split())
+# The settings of the client are wrong. Time does not change that, so it must not turn limits off.
+_RIGHTS = frozenset("NOAUTH NOPERM WRONGPASS".split())
 _CLASSES: dict[type[Exception], str] = {
     # Before its base, which is AskError.
     redis.exceptions.MovedError: "MOVED",
@@ -130,8 +146,9 @@ def keeps_connection(error: Exception) -> bool:
 
 
 def is_reply(error: Exception) -> bool:
-    """Whether the server has sent this error. redis-py's class for LOADING is a ConnectionError."""
-    return isinstance(error, redis.ResponseError) or isinstance(error, redis.exceptions.BusyLoadingError)
+    """Whether the server has sent this error. redis-py's classes for LOADING, NOAUTH and WRONGPASS are ConnectionErrors."""
+    others = (redis.exceptions.BusyLoadingError, redis.exceptions.AuthenticationError)
+    return isinstance(error, redis.ResponseError) or isinstance(error, others)
 
 
 def new_id() -> str:
@@ -153,6 +170,8 @@ class Core:
         self.patience = float(patience)
         self.topology = topology
         self.peek_replica = peek_replica
+        # How many times the connections were closed by the program. That ends the calls that wait.
+        self.closings = 0
         self._log_lock = threading.Lock()
         self._logged = float("-inf")
         self._unlogged = 0
@@ -181,7 +200,10 @@ class Core:
         first = True
         redirect: tuple[Address, str | None] | None = None
         redirects = 0
+        closings = self.closings
         while True:
+            if wait_us and closings != self.closings:
+                raise Closed("closed while it waited", sent)
             address: Address | None = None
             prelude: str | None = None
             if topology:
@@ -217,9 +239,11 @@ class Core:
                     redirect = (target, "ASKING" if code == "ASK" else None)
                     continue
                 if code not in _AGAIN:
-                    raise self._translated(answer, code) from answer
+                    raise self._translated(answer, code, words, key) from answer
                 if topology:
                     topology.stale = True
+            if wait_us and closings != self.closings:
+                raise Closed("closed while it waited", sent) from cause
             now = time.monotonic()
             if wait is not None and (not isinstance(error, Lost) or error.sent):
                 # The time in line does not count for the patience.
@@ -228,12 +252,18 @@ class Core:
                 raise Down(f"no decision: {error}", sent) from cause
             yield Sleep(PAUSE_S)
 
-    def _translated(self, error: Exception, code: str) -> RateLimitError:
+    def _translated(self, error: Exception, code: str, words: Sequence[Word | int], key: bytes) -> RateLimitError:
         message = str(error)
         if code == "WRONGTYPE":
-            return WrongType(message.removeprefix("WRONGTYPE "))
+            keys = words[2 : 2 + int(words[1])] if words[0] == "RL.ALL" else [key]
+            names = " or ".join(repr(_shown(each)) for each in keys)
+            return WrongType(f"{names}: {message.removeprefix('WRONGTYPE ')}")
         if code == "ERR":
-            return NoModule(message) if message.lower().startswith("unknown command") else Refused(message)
+            if message.lower().startswith("unknown command"):
+                return NoModule(f"the server has no module redis-rl, or one that is too old: {message}")
+            return Refused(message)
+        if code in _RIGHTS:
+            return Refused(message)
         if code == "CROSSSLOT":
             return InvalidKey(message)
         return Down(f"no decision: {message}")
@@ -256,8 +286,9 @@ class Core:
     # Deciding
 
     def let_pass(self, down: Down, what: str) -> None:
-        """Raises in the mode "closed". In the mode "open" it logs, once a second at most."""
-        if self.on_down == "closed":
+        """Raises in the mode "closed", or if the program has ended the wait. In the mode "open" it logs, once a second at
+        most."""
+        if self.on_down == "closed" or isinstance(down, Closed):
             raise down
         with self._log_lock:
             now = time.monotonic()
@@ -272,7 +303,10 @@ class Core:
     ) -> Flow[AllDecision]:
         return (yield from self.together(self.checked_rules(rules, id), checked_wait(wait)))
 
-    def checked_rules(self, rules: Sequence[tuple[LimitFlows, object, object]], id: Key | None) -> Together:
+    def checked_rules(
+        self, rules: Sequence[tuple[LimitFlows, object, object]], id: Key | None, with_id: bool = False
+    ) -> Together:
+        """`with_id`: the call needs an id."""
         if not 1 <= len(rules) <= MAX_KEYS:
             raise InvalidKey(f"there are 1 to {MAX_KEYS} limits in one call, not {len(rules)}")
         limits = [limit for limit, _, _ in rules]
@@ -282,11 +316,12 @@ class Core:
             raise InvalidKey("a key is in the call twice")
         if self.topology and len({key_slot(key) for key in keys}) > 1:
             raise InvalidKey("in a cluster, all keys of the call need one hash tag")
+        own_id = id is None
         if id is not None:
             checked_id(id)
-        elif any(isinstance(limit.policy, Lease) for limit in limits):
+        elif with_id or any(isinstance(limit.policy, Lease) for limit in limits):
             id = new_id()
-        return Together(limits, keys, costs, id)
+        return Together(limits, keys, costs, id, own_id)
 
     def together(self, call: Together, wait_us: int) -> Flow[AllDecision]:
         """Charges several limits, all or none."""
@@ -297,26 +332,19 @@ class Core:
         if id is not None:
             words += ["ID", id]
 
-        def released(repeat: bool) -> Flow[None]:
-            # One deadline for all keys, so that a server that is down does not take the patience of each.
-            deadline = time.monotonic() + self.patience
-            for limit, key in zip(limits, keys):
-                yield from limit.released_quietly(key, id, repeat=repeat, deadline=deadline)
-
         try:
             reply, repeated = yield from self.call(words, keys[0], repeat=id is not None, wait_us=wait_us)
         except Down as down:
             if id is not None and down.sent:
-                yield Finish(released(False))
+                yield Finish(self._released(call, False))
             self.let_pass(down, ", ".join(limit.name for limit in limits))
             rows = [uncounted(cost, limit.policy, limit.name) for limit, cost in zip(limits, costs)]
             return AllDecision(True, 0, rows, id)
-        except (Exception, GeneratorExit):
+        except (RateLimitError, GeneratorExit):
             raise
         except BaseException:
-            # No reply came, but the server may have granted the call.
-            if id is not None:
-                yield Finish(released(True))
+            # The task was cancelled, or a signal has raised this. No reply came, but the server may have granted the call.
+            yield from self.abandon(call)
             raise
         shape = isinstance(reply, (list, tuple)) and len(reply) == 3 and isinstance(reply[2], (list, tuple))
         if not shape or type(reply[0]) is not int or type(reply[1]) is not int or len(reply[2]) != len(limits):
@@ -324,8 +352,20 @@ class Core:
         rows = [decision_of(row, limit.policy, limit.name) for limit, row in zip(limits, reply[2])]
         if not reply[0] and repeated:
             # The first call may have been charged, and a lease may have ended since then.
-            yield Finish(released(True))
+            yield Finish(self._released(call, True))
         return AllDecision(reply[0] == 1, None if reply[1] < 0 else reply[1], rows, id)
+
+    def _released(self, call: Together, repeat: bool) -> Flow[None]:
+        # One deadline for all keys, so that a server that is down does not take the patience of each.
+        deadline = time.monotonic() + self.patience
+        for limit, key in zip(call.limits, call.keys):
+            yield from limit.given_back(key, call.id, own=call.own_id, repeat=repeat, deadline=deadline)
+
+    def abandon(self, call: Together) -> Flow[None]:
+        """Gives back what the server may have granted, because the block does not run."""
+        if call.id is not None and not call.abandoned:
+            yield Finish(self._released(call, True))
+            call.abandoned = True
 
     # Several limits around a block
 
@@ -343,17 +383,17 @@ class Core:
             raise
         except BaseException:
             # The block does not run.
-            yield from self.close_admission(admission, True)
+            yield from self.abandon(admission.call)
             raise
 
-    def close_admission(self, admission: AdmissionState, failed: bool) -> Flow[None]:
+    def close_admission(self, admission: AdmissionState, failed: bool, again: bool = False) -> Flow[None]:
         """Ends an admission. The charges of rules without a cost become what was used. If that is unknown, all charges stay;
-        after an exception, all become nothing."""
+        after an exception, all become nothing. `again`: a signal has interrupted this before."""
         if admission.decision.counted:
             # What the server may have charged without a decision was released when the admission was opened.
-            yield Finish(self._admission_ended(admission, failed))
+            yield Finish(self._admission_ended(admission, failed, again))
 
-    def _admission_ended(self, admission: AdmissionState, failed: bool) -> Flow[None]:
+    def _admission_ended(self, admission: AdmissionState, failed: bool, again: bool) -> Flow[None]:
         call, used = admission.call, admission.used
         deadline = time.monotonic() + self.patience
         rows = zip(call.limits, call.keys, admission.decision.decisions, admission.estimated)
@@ -366,7 +406,9 @@ class Core:
                 final = 0
             elif used is not None and estimated:
                 final = used
-            yield from limit.settled_quietly(key, call.id or b"", decision.granted, final, deadline=deadline)
+            yield from limit.settled_quietly(
+                key, call.id or b"", decision.granted, final, again=again, deadline=deadline
+            )
 
 
 @dataclass
@@ -377,6 +419,10 @@ class Together:
     keys: list[bytes]
     costs: list[int]
     id: Key | None
+    # Whether this package has made the id.
+    own_id: bool
+    # What the server may have granted was given back, because the block did not run.
+    abandoned: bool = False
 
 
 class LimitFlows:
@@ -450,20 +496,36 @@ class LimitFlows:
         return (yield from self._end(full, ("RL.RELEASE", full, checked_id(id))))
 
     def _end(self, key: bytes, words: Sequence[Word | int]) -> Flow[Decision | None]:
-        try:
-            reply, _ = yield from self.core.call(words, key, repeat=True)
-        except Down as down:
-            self.core.let_pass(down, self.name)
-            return None
+        reply, _ = yield from self.core.call(words, key, repeat=True)
         return None if reply is None else self.decision(reply)
 
     def released_quietly(
         self, key: bytes, id: Key | None, *, repeat: bool, deadline: float | None = None
-    ) -> Flow[None]:
+    ) -> Flow[bool]:
+        """Returns whether the server has answered that it does not know the id."""
         try:
-            yield from self.core.call(("RL.RELEASE", key, id or b""), key, repeat=repeat, patience=_left(deadline))
+            words = ("RL.RELEASE", key, id or b"")
+            reply, repeated = yield from self.core.call(words, key, repeat=repeat, patience=_left(deadline))
+            return reply is None and not repeated
         except RateLimitError as error:
             log.warning("%s: %s was not released: %s", self.name, _shown(id), error)
+            return False
+
+    def given_back(
+        self, key: bytes, id: Key | None, *, own: bool, repeat: bool, deadline: float | None = None
+    ) -> Flow[None]:
+        """Releases an id whose call got no reply. The release takes another connection than the call. So the server may see
+        it first, and grant the call afterwards, or it may not have seen yet that the connection of a waiting call is closed.
+        Therefore an id that the server does not know is released again, if this package has made it: the program may use
+        its own ones again."""
+        unknown = yield from self.released_quietly(key, id, repeat=repeat, deadline=deadline)
+        if unknown and own:
+            yield Later(AGAIN_S[0], self._given_back_again(key, id, AGAIN_S[1:]))
+
+    def _given_back_again(self, key: bytes, id: Key | None, pauses: Sequence[float]) -> Flow[None]:
+        unknown = yield from self.released_quietly(key, id, repeat=True)
+        if unknown and pauses:
+            yield Later(pauses[0], self._given_back_again(key, id, pauses[1:]))
 
     # A charge
 
@@ -476,23 +538,30 @@ class LimitFlows:
             reply, _ = yield from self.core.call(words, held.full_key, repeat=True, wait_us=wait_us)
         except Down as down:
             if down.sent:
-                yield Finish(self.released_quietly(held.full_key, held.id, repeat=False))
+                yield Finish(self.given_back(held.full_key, held.id, own=held.own_id, repeat=False))
             self.core.let_pass(down, self.name)
             held.decision = uncounted(held.estimate, self.policy, self.name)
             return
-        except (Exception, GeneratorExit):
+        except (RateLimitError, GeneratorExit):
             raise
         except BaseException:
-            # No reply came, but the server may have granted the call.
-            yield Finish(self.released_quietly(held.full_key, held.id, repeat=True))
+            # The task was cancelled, or a signal has raised this. No reply came, but the server may have granted the call.
+            yield from self.abandon(held)
             raise
         held.decision = self.decision(reply)
         if not held.decision:
             raise RateLimited(held.decision)
 
-    def close_charge(self, charge: ChargeState, failed: bool) -> Flow[None]:
-        """Ends a charge: to what was used; else, after an exception, to nothing; else to the estimate."""
-        if charge.settled:
+    def abandon(self, held: ChargeState | LeaseState) -> Flow[None]:
+        """Gives back what the server may have granted, because the block does not run."""
+        if not held.abandoned:
+            yield Finish(self.given_back(held.full_key, held.id, own=held.own_id, repeat=True))
+            held.abandoned = True
+
+    def close_charge(self, charge: ChargeState, failed: bool, again: bool = False) -> Flow[None]:
+        """Ends a charge: to what was used; else, after an exception, to nothing; else to the estimate. `again`: a signal
+        has interrupted this before."""
+        if charge.settled and not again:
             return
         charge.settled = True
         if not charge.decision.counted:
@@ -500,10 +569,10 @@ class LimitFlows:
             return
         charged = charge.decision.granted
         used = charge.used if charge.used is not None else 0 if failed else charged
-        yield Finish(self.settled_quietly(charge.full_key, charge.id, charged, used))
+        yield Finish(self.settled_quietly(charge.full_key, charge.id, charged, used, again=again))
 
     def settled_quietly(
-        self, key: bytes, id: Key, charged: int, used: int, *, deadline: float | None = None
+        self, key: bytes, id: Key, charged: int, used: int, *, again: bool = False, deadline: float | None = None
     ) -> Flow[None]:
         """Raises no error of the server: the work is done, and its result counts more than its accounting."""
         try:
@@ -511,7 +580,7 @@ class LimitFlows:
             reply, repeated = yield from self.core.call(words, key, repeat=True, patience=_left(deadline))
             # The key has forgotten the id, because the charge is past. After a repetition, nil means that the first one
             # settled.
-            if reply is None and used > charged and not repeated:
+            if reply is None and used > charged and not repeated and not again:
                 # Sent once: it has no id, so it would be charged twice.
                 force = self.policy.command(key, "FORCE", str(used - charged))
                 yield from self.core.call(force, key, repeat=False, patience=_left(deadline))
@@ -532,7 +601,7 @@ class LimitFlows:
             raise
         except BaseException:
             # The block does not run.
-            yield Finish(self.released_quietly(lease.full_key, lease.id, repeat=True))
+            yield from self.abandon(lease)
             raise
 
     def begin_lease(self, lease: LeaseState, begin: float) -> Flow[None]:
@@ -592,8 +661,11 @@ class ChargeState:
         if id is not None:
             checked_id(id)
         self.id: Key = new_id() if id is None else id
+        self.own_id = id is None
         self.decision: Decision
         self.settled = False
+        # What the server may have granted was given back, because the block did not run.
+        self.abandoned = False
         self._used: int | None = None
 
     @property
@@ -617,12 +689,15 @@ class LeaseState:
         if id is not None:
             checked_id(id)
         self.id: Key = new_id() if id is None else id
+        self.own_id = id is None
         self.ttl = limit.policy.ttl
         self.decision: Decision
         # True when a renewal was denied, or none was answered for a ttl.
         self.lost = False
         # The lease lasts at least until then, by time.monotonic().
         self.ends = float("-inf")
+        # What the server may have granted was given back, because the block did not run.
+        self.abandoned = False
 
     def check(self) -> None:
         """Raises LeaseLost if the lease is known to be lost. Asks no server."""
@@ -639,14 +714,15 @@ class AdmissionState:
         """The cost of a rule is None if it is not known yet."""
         listed = list(rules)
         self.core = core
-        self.id: Key = new_id() if id is None else id
         # For each rule, whether it is charged the estimate.
         self.estimated = [cost is None and not isinstance(limit.policy, Lease) for limit, _, cost in listed]
         if any(self.estimated) and estimate is None:
             raise InvalidCost("a rule without a cost needs an estimate")
         costs = [estimate if estimated else cost for (_, _, cost), estimated in zip(listed, self.estimated)]
         costed = [(limit, key, 1 if cost is None else cost) for (limit, key, _), cost in zip(listed, costs)]
-        self.call = core.checked_rules(costed, self.id)
+        self.call = core.checked_rules(costed, id, with_id=True)
+        assert self.call.id is not None
+        self.id: Key = self.call.id
         self.leases = [
             LeaseState(limit, key, cost, self.id) for limit, key, cost in costed if isinstance(limit.policy, Lease)
         ]
@@ -686,5 +762,5 @@ def _cost(units: int) -> tuple[Word | int, ...]:
     return () if units == 1 else ("COST", units)
 
 
-def _shown(id: Key | None) -> str:
-    return id.decode(errors="replace") if isinstance(id, bytes) else str(id)
+def _shown(word: Word | int | None) -> str:
+    return word.decode(errors="replace") if isinstance(word, bytes) else str(word)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._decision import Decision
-from ._errors import Down, InvalidLimit
+from ._errors import Down, InvalidLimit, RateLimitError
 from ._flow import Finish, Flow, LimitFlows, new_id
 from ._policy import MAX_UNITS, checked_cost
 
@@ -209,12 +209,12 @@ class Wallet:
             reply, _ = yield from limit.core.call(words, key, repeat=True)
         except Down as down:
             if down.sent:
-                yield Finish(limit.released_quietly(key, id, repeat=False))
+                yield Finish(limit.given_back(key, id, own=True, repeat=False))
             raise
-        except (Exception, GeneratorExit):
+        except (RateLimitError, GeneratorExit):
             raise
         except BaseException:
-            yield Finish(limit.released_quietly(key, id, repeat=True))
+            yield Finish(limit.given_back(key, id, own=True, repeat=True))
             raise
         decision = limit.decision(reply)
         # The units count from the call on at the server, and are not spent longer than for a period.

@@ -6,8 +6,10 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import select
 import socket
+import string
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,7 +22,7 @@ from redis.retry import Retry
 
 from . import _wire
 from ._decision import AllDecision, Decision, uncounted
-from ._errors import Down, InvalidLimit, RateLimitError
+from ._errors import Down, InvalidKey, InvalidLimit, RateLimitError
 from ._flow import (
     MARGIN_S,
     AdmissionState,
@@ -28,6 +30,7 @@ from ._flow import (
     Core,
     Finish,
     Flow,
+    Later,
     LeaseState,
     LimitFlows,
     Lost,
@@ -56,6 +59,9 @@ class _Node:
         self._idle: list[Any] = []
         self._places = threading.BoundedSemaphore(most)
         self._pid = os.getpid()
+        # Those on which calls wait, and how many times they were ended.
+        self._waiting: set[Any] = set()
+        self._ended = 0
         # The time-out of the client.
         self._own: float | None = None
 
@@ -63,6 +69,7 @@ class _Node:
         if self._pid != os.getpid():
             # A process that was forked must not use the connections of its parent.
             self._idle, self._places, self._pid = [], threading.BoundedSemaphore(self._most), os.getpid()
+            self._waiting = set()
         if operation.wait is not None:
             return self._send(operation)
         places = self._places
@@ -76,6 +83,7 @@ class _Node:
     def _send(self, operation: Send) -> Any:
         connection = None
         sent = False
+        ended = self._ended
         try:
             connection = self._take()
             if connection is None:
@@ -95,6 +103,9 @@ class _Node:
                 connection.read_response()
             if operation.wait is not None:
                 connection._sock.settimeout(operation.wait + MARGIN_S)
+                self._waiting.add(connection)
+                if ended != self._ended:
+                    raise redis.ConnectionError("closed")
             reply = connection.read_response()
         except BaseException as error:
             reply = isinstance(error, Exception) and is_reply(error)
@@ -103,13 +114,25 @@ class _Node:
                 raise
             if connection is not None:
                 connection.disconnect()
-            self.drop()
+            lost = isinstance(error, (redis.RedisError, OSError)) and not isinstance(error, redis.DataError)
+            if lost:
+                # Not if a signal has interrupted the call: that says nothing about the server.
+                self.drop()
             # An error reply while connecting (NOAUTH, LOADING) is also an answer of the server.
-            if reply or not isinstance(error, (redis.RedisError, OSError)) or isinstance(error, redis.DataError):
+            if reply or not lost:
                 raise
             raise Lost(error, sent) from error
+        finally:
+            self._waiting.discard(connection)
         self._give(connection)
         return reply
+
+    def end_waits(self) -> None:
+        self._ended += 1
+        for connection in list(self._waiting):
+            # The thread that waits reads the end of the connection, and closes it.
+            with contextlib.suppress(OSError, AttributeError):
+                connection._sock.shutdown(socket.SHUT_RDWR)
 
     def _left(self, operation: Send) -> float:
         left = operation.deadline - time.monotonic()
@@ -152,6 +175,7 @@ class SyncIO:
         self._most = most
         self._nodes: dict[Address | None, _Node] = {}
         self._lock = threading.Lock()
+        self._later = _Later(self)
 
     def run(self, flow: Flow[T], stop: threading.Event | None = None) -> T | None:
         """Runs a flow. When `stop` is set, ends it at its next pause, and returns None."""
@@ -164,6 +188,8 @@ class SyncIO:
                         result = self._node(operation.address).send(operation)
                     elif isinstance(operation, Finish):
                         result = self.run(operation.flow)
+                    elif isinstance(operation, Later):
+                        self._later.add(operation)
                     elif stop is None:
                         time.sleep(operation.seconds)
                     elif stop.wait(operation.seconds):
@@ -176,6 +202,26 @@ class SyncIO:
         except StopIteration as end:
             value: T = end.value
             return value
+
+    def enter(self, opened: Flow[None], begin: Callable[[], None], abandon: Callable[[], Flow[None]]) -> None:
+        """Opens what a block gets. If a signal raises an exception meanwhile, or no thread can be started, what the server
+        may have granted is given back."""
+        try:
+            self.run(opened)
+            begin()
+        except RateLimitError:
+            raise
+        except BaseException:
+            self.run(abandon())
+            raise
+
+    def leave(self, closed: Callable[[bool], Flow[None]]) -> None:
+        """Ends what a block had. If a signal raises an exception meanwhile, this begins again."""
+        try:
+            self.run(closed(False))
+        except BaseException:
+            self.run(closed(True))
+            raise
 
     def keep(self, lease: LeaseState, stop: threading.Event) -> None:
         """Starts a thread that renews a lease until `stop` is set."""
@@ -204,7 +250,76 @@ class SyncIO:
 
     def close(self) -> None:
         for node in list(self._nodes.values()):
+            node.end_waits()
+        self._later.close()
+        for node in list(self._nodes.values()):
             node.drop()
+
+
+class _Later:
+    """Flows that run later. A thread waits for them as long as there are any."""
+
+    def __init__(self, io: SyncIO) -> None:
+        self._io = io
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        # When each is to run, by time.monotonic(), with the first one at the end.
+        self._flows: list[tuple[float, Flow[Any]]] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def add(self, later: Later) -> None:
+        if self._pid != os.getpid():
+            # They are those of the process that has forked this one.
+            self._forget()
+        with self._changed:
+            if self._closing:
+                # It ran for the last time just now.
+                return
+            self._flows.append((time.monotonic() + later.seconds, later.flow))
+            self._flows.sort(key=lambda each: -each[0])
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True, name="redis-rl-later")
+                self._thread.start()
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._flows:
+                    self._thread = None
+                    return
+                left = self._flows[-1][0] - time.monotonic()
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                _, flow = self._flows.pop()
+            try:
+                self._io.run(flow)
+            except Exception as error:
+                log.warning("a release failed: %r", error)
+
+    def close(self) -> None:
+        """Runs all of them now."""
+        if self._pid != os.getpid():
+            return
+        with self._changed:
+            self._closing = True
+            flows, self._flows = self._flows, []
+            thread = self._thread
+            self._changed.notify()
+        try:
+            for _, flow in flows:
+                self._io.run(flow)
+            if thread is not None:
+                # It has at most one call under way.
+                thread.join()
+        finally:
+            with self._changed:
+                self._closing = False
 
 
 class _Limited:
@@ -315,11 +430,12 @@ class Charge(ChargeState):
         self.settle(0)
 
     def __enter__(self) -> Charge:
-        self._io.run(self.flows.open_charge(self, self._wait_us))
+        opened = self.flows.open_charge(self, self._wait_us)
+        self._io.enter(opened, lambda: None, lambda: self.flows.abandon(self))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._io.run(self.flows.close_charge(self, kind is not None))
+        self._io.leave(lambda again: self.flows.close_charge(self, kind is not None, again))
 
 
 class HeldLease(LeaseState):
@@ -337,14 +453,23 @@ class HeldLease(LeaseState):
         self._io.run(self.flows.renew_lease(self))
 
     def __enter__(self) -> HeldLease:
-        self._io.run(self.flows.open_lease(self, self._wait_us))
-        if self.decision.counted:
-            self._io.keep(self, self._stop)
+        self._io.enter(self.flows.open_lease(self, self._wait_us), self._begin, self._abandon)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def _begin(self) -> None:
+        if self.decision.counted:
+            self._io.keep(self, self._stop)
+
+    def _abandon(self) -> Flow[None]:
         self._stop.set()
-        self._io.run(self.flows.close_lease(self))
+        return self.flows.abandon(self)
+
+    def _close(self, again: bool) -> Flow[None]:
+        self._stop.set()
+        return self.flows.close_lease(self)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._io.leave(self._close)
         if kind is None:
             self.check()
 
@@ -362,15 +487,24 @@ class Admission(AdmissionState):
         self._stop = threading.Event()
 
     def __enter__(self) -> Admission:
-        self._io.run(self.core.open_admission(self, self._wait_us))
+        self._io.enter(self.core.open_admission(self, self._wait_us), self._begin, self._abandon)
+        return self
+
+    def _begin(self) -> None:
         if self.decision.counted:
             for lease in self.leases:
                 self._io.keep(lease, self._stop)
-        return self
+
+    def _abandon(self) -> Flow[None]:
+        self._stop.set()
+        return self.core.abandon(self.call)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stop.set()
-        self._io.run(self.core.close_admission(self, kind is not None))
+        def close(again: bool) -> Flow[None]:
+            self._stop.set()
+            return self.core.close_admission(self, kind is not None, again)
+
+        self._io.leave(close)
         if kind is None:
             self.check()
 
@@ -657,6 +791,15 @@ def key_format(key: Key, function: Callable[..., Any]) -> Callable[[Any, Any], K
         return lambda args, kwargs: key
     signature = inspect.signature(function)
     text = key
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
+    except ValueError as error:
+        raise InvalidKey(f"{text!r} is no format string: {error}") from None
+    for field in fields:
+        # Of `user.id` and `user[id]`, `user`.
+        name = re.split(r"[.\[]", field, maxsplit=1)[0]
+        if name not in signature.parameters:
+            raise InvalidKey(f"{text!r}: the function has no argument {name!r}")
 
     def key_of(args: Any, kwargs: Any) -> Key:
         bound = signature.bind(*args, **kwargs)
@@ -723,7 +866,9 @@ class SyncLimits:
         return LimitWallet(limit, batch, idle)
 
     def close(self) -> None:
-        """Closes the connections of this object that are not in use. The client stays as it is."""
+        """Ends the calls that wait, which raise Down, gives back what calls without a reply may have been granted, and closes
+        the connections of this object. The client stays as it is."""
+        self._core.closings += 1
         self._io.close()
 
     def __enter__(self) -> SyncLimits:

@@ -3,7 +3,7 @@
     limited = FlaskLimits(app)
 
     @app.get("/export")
-    @limited(exports, key=lambda: request.headers["x-user"])
+    @limited(exports, key=lambda: request.headers.get("x-user") or request.remote_addr)
     def export(): ...
 
 A denied request gets the status 429, and one that can't be decided 503. Every answer has the headers of its decisions."""

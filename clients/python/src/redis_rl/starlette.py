@@ -1,6 +1,7 @@
 """A limit for each request of Starlette and FastAPI: a middleware for all of them, a dependency for some.
 
-    app = FastAPI(middleware=[Middleware(RateLimitMiddleware, limit=api, key=lambda request: request.headers["x-user"])])
+    user_of = lambda request: request.headers.get("x-user") or request.client.host
+    app = FastAPI(middleware=[Middleware(RateLimitMiddleware, limit=api, key=user_of)])
 
     @app.get("/export", dependencies=[Depends(RateLimit(exports, key=user_of))])
 

@@ -65,7 +65,7 @@ async function throughProxyTo(server, connect, options, use) {
 }
 
 // Several at a time, each on a server of its own: they mostly wait.
-describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEach(([name, { single, down, sendsLate }]) => {
+describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEach(([name, { single, down, sendsLate, tracks }]) => {
   describe(name, { concurrency: 1 }, () => {
     let server, admin;
     before(async () => {
@@ -217,6 +217,41 @@ describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEac
           await eventually(async () => (await info(admin, 'connected_clients')) === clients);
           await assert.rejects(limit.wait('key', 5, 1, { signal: AbortSignal.abort(new Error('before')) }), { message: 'before' });
           assert.equal(await used(admin, limit.keyOf('key')), 1);
+        } finally {
+          await close();
+        }
+      });
+
+      // valkey-glide has no `duplicate`: its other clients are made by the package.
+      if (tracks !== false) test('an abort while its connection is being made leaves no connection', async () => {
+        const { client, close } = await single(server.path);
+        try {
+          const limits = new Limits(client, { prefix: `${name}:early:`, patience: PATIENCE });
+          const limit = await exhausted(limits, 'key');
+          const clients = await info(admin, 'connected_clients');
+          let leaver;
+          const duplicate = client.duplicate.bind(client);
+          client.duplicate = (options) => {
+            const own = duplicate(options);
+            const open = own.connect.bind(own);
+            own.connect = () => {
+              // Before the loop of events hears that the socket is connected.
+              process.nextTick(() => leaver.abort(new Error('too early')));
+              return open();
+            };
+            return own;
+          };
+          const accepted = () => info(admin, 'total_connections_received');
+          const before = await accepted();
+          for (let n = 0; n < 5; n++) {
+            leaver = new AbortController();
+            await assert.rejects(limit.wait('key', '2h', 1, { signal: leaver.signal }), { message: 'too early' });
+          }
+          await limits.close();
+          // A connection that the client still makes arrives, and is closed.
+          await sleep(100);
+          assert.ok((await accepted()) <= before + 5);
+          await eventually(async () => (await info(admin, 'connected_clients')) === clients);
         } finally {
           await close();
         }

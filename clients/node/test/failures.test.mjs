@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
-import { Down, Fixed, Gcra, Lease, LeaseLost, Limits, RateLimited } from '../src/index.js';
+import { Down, Fixed, Gcra, Lease, LeaseLost, Limits, RateLimited, Refused } from '../src/index.js';
 import { CLIENTS } from './clients.mjs';
 import { eventually, info, inspect, startCluster, startProxy, startSentinel, startServer, stats, used } from './server.mjs';
 
@@ -161,6 +161,21 @@ describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEac
         await close();
         await late?.stop();
         await rm(folder, { recursive: true });
+      }
+    });
+
+    test(`a client without the rights is refused, also when calls go on uncounted: ${name}`, async () => {
+      const { client, close } = await single(server.path);
+      try {
+        const limits = new Limits(client, { prefix: `${name}:rights:`, patience: PATIENCE, onDown: 'open', log() {} });
+        const limit = limits.limit('api', HOURLY);
+        assert.equal((await limit.take('key')).granted, 1);
+        await admin.acl('SETUSER', 'default', '-rl.fixed');
+        await assert.rejects(limit.take('key'), (error) => error instanceof Refused && /NOPERM/.test(error.message));
+        await assert.rejects(limit.wait('key', 1), Refused);
+      } finally {
+        await admin.acl('SETUSER', 'default', '+@all');
+        await close();
       }
     });
 
@@ -466,6 +481,23 @@ test('when calls go on uncounted, it is logged once a second at most', async () 
 });
 
 describe('a server that is loading, without memory, or misused', () => {
+  test('a password that is missing or wrong is Refused, also when calls go on uncounted', async () => {
+    const own = await startServer();
+    const owner = new Redis({ path: own.path });
+    await owner.ping();
+    await owner.config('SET', 'requirepass', 'right');
+    const clients = [undefined, 'wrong'].map((password) => new Redis({ path: own.path, password }).on('error', () => {}));
+    try {
+      for (const client of clients) {
+        const limit = new Limits(client, { onDown: 'open', patience: PATIENCE, log() {} }).limit('api', HOURLY);
+        await assert.rejects(limit.take('key'), Refused);
+      }
+    } finally {
+      for (const client of [owner, ...clients]) client.disconnect();
+      await own.stop();
+    }
+  });
+
   test('an error of the server without a decision is Down', async () => {
     const { client, close } = await CLIENTS['ioredis 5'].single(server.path);
     try {

@@ -6,6 +6,9 @@ import { Fixed } from './policies.js';
 /** The highest limit. The server only counts, because express-rate-limit compares the count with the limit itself. */
 const UNLIMITED = 1_000_000_000_000;
 
+/** @type {WeakMap<Limits, Map<string, number>>} how many stores have a name */
+const names = new WeakMap();
+
 /**
  * A store for express-rate-limit: a fixed window, one call for each request. The key on the server is the prefix of the
  * `Limits`, the name, a colon and the key of express-rate-limit. The default name is `store:` and the window in milliseconds;
@@ -41,6 +44,11 @@ export class RedisRlStore {
     const name = this.#name ?? `store:${windowMs}`;
     this.#limit = this.#limits.limit(name, new Fixed(`${UNLIMITED}/${windowMs}ms`));
     this.prefix = `${name}:`;
+    const stores = names.get(this.#limits) ?? new Map();
+    names.set(this.#limits, stores);
+    const others = stores.get(name) ?? 0;
+    stores.set(name, others + 1);
+    if (others === 1) this.#limits.warn(`two stores have the name ${name}, so they count together: give each a name of its own`);
     this.#windowMs = windowMs;
   }
 

@@ -10,7 +10,7 @@ import { checkedCost, checkedId, checkedUsed } from './checks.js';
 import { AllDecision, Decision, inShort, integer, integers } from './decision.js';
 import { CachedLimit, Denials } from './denials.js';
 import { shown, waitMs } from './durations.js';
-import { Down, InvalidKey, InvalidLimit, RateLimited, UnexpectedReply } from './errors.js';
+import { Down, InvalidCost, InvalidKey, InvalidLimit, InvalidWait, RateLimited, UnexpectedReply } from './errors.js';
 import { Fixed, Lease, Policy } from './policies.js';
 import { Wallet } from './wallet.js';
 
@@ -227,7 +227,8 @@ function rateOf(limit) {
  * @param {unknown} error
  */
 function warn(message, error) {
-  console.warn(`${message}: ${error instanceof Error ? error.message : error}`);
+  if (error === undefined) console.warn(message);
+  else console.warn(`${message}: ${error instanceof Error ? error.message : error}`);
 }
 
 /** Limits on one server, one cluster or behind one Sentinel. */
@@ -361,11 +362,12 @@ export class Limits {
    * @returns {Promise<T>}
    */
   async withAdmission(rules, { estimate, wait, id, signal }, body) {
+    if (typeof body !== 'function') throw new TypeError('the options, which may be {}, and then a function are needed');
     const ownId = id === undefined;
     const name = ownId ? randomUUID() : checkedId(id);
     /** @type {[Limit, Key, number][]} */
     const priced = rules.map(([limit, key, cost]) => {
-      return [limit, key, cost ?? (limit instanceof LeaseLimit ? 1 : checkedCost(estimate))];
+      return [limit, key, cost ?? (limit instanceof LeaseLimit ? 1 : checkedEstimate(estimate))];
     });
     signal?.throwIfAborted();
     const sentAt = ownId && !waitMs(wait) ? performance.now() : undefined;
@@ -421,6 +423,14 @@ export class Limits {
     const wallet = new Wallet(rateOf(limit), this.#shared, checkedCost(batch), waitMs(idle));
     this.#wallets.push(wallet);
     return wallet;
+  }
+
+  /**
+   * @param {string} message
+   * @internal
+   */
+  warn(message) {
+    this.#shared.log(`redis-rl: ${message}`, undefined);
   }
 
   /**
@@ -766,6 +776,7 @@ export class RateLimit extends Limit {
   async wait(key, seconds, cost = 1, { id, signal } = {}) {
     const word = this.keyOf(key);
     const amount = costWords(cost);
+    if (seconds === undefined) throw new InvalidWait('a number of seconds, or text such as 30s, is needed');
     const milliseconds = waitMs(seconds);
     if (id !== undefined) checkedId(id);
     signal?.throwIfAborted();
@@ -786,6 +797,7 @@ export class RateLimit extends Limit {
   async reserve(key, seconds, cost = 1, { id, signal } = {}) {
     const word = this.keyOf(key);
     const amount = costWords(cost);
+    if (seconds === undefined) throw new InvalidWait('a number of seconds, or text such as 30s, is needed');
     const milliseconds = waitMs(seconds);
     if (id !== undefined) checkedId(id);
     signal?.throwIfAborted();
@@ -860,6 +872,7 @@ export class RateLimit extends Limit {
    * @returns {Promise<T>}
    */
   async withCharge(key, estimate, { wait = 0, id, signal }, body) {
+    if (typeof body !== 'function') throw new TypeError('the options, which may be {}, and then a function are needed');
     const word = this.keyOf(key);
     const amount = costWords(estimate);
     const milliseconds = waitMs(wait);
@@ -916,6 +929,7 @@ export class LeaseLimit extends Limit {
    * @returns {Promise<T>}
    */
   async withLease(key, { wait = 0, cost = 1, id, signal }, body) {
+    if (typeof body !== 'function') throw new TypeError('the options, which may be {}, and then a function are needed');
     const word = this.keyOf(key);
     const amount = costWords(cost);
     const milliseconds = waitMs(wait);
@@ -986,6 +1000,12 @@ async function sleepAtLeast(ms, signal) {
   for (let left = ms; left > 0; left = end - performance.now()) {
     await sleep(Math.min(2 ** 31 - 1, Math.ceil(left)), undefined, { signal });
   }
+}
+
+/** @param {number | undefined} estimate */
+function checkedEstimate(estimate) {
+  if (estimate === undefined) throw new InvalidCost('a rule without a cost needs an estimate');
+  return checkedCost(estimate);
 }
 
 /** @param {number} cost */

@@ -283,6 +283,14 @@ for (const [name, { single, down }] of EACH) {
       }
     });
 
+    test('two stores of one name are reported once', () => {
+      const log = [];
+      const own = new Limits(client, { log: (message) => log.push(message) });
+      for (const windowMs of [HOUR, 1000, HOUR, HOUR]) new RedisRlStore(own).init({ windowMs });
+      assert.equal(log.length, 1);
+      assert.match(log[0], /two stores have the name store:3600000,/);
+    });
+
     test('a store that express-rate-limit has not initialised says so', () =>
       assert.rejects(new RedisRlStore(limits).increment('key'), /has not initialised/));
   });

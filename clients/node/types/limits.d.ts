@@ -144,6 +144,11 @@ export class Limits {
         idle?: Time;
     }): Wallet;
     /**
+     * @param {string} message
+     * @internal
+     */
+    warn(message: string): void;
+    /**
      * Ends the calls that wait, with `Down`. Gives back what is left in wallets, closes the connections of cached limits, and
      * waits for what is still under way in the background. It does not close the client.
      */

@@ -49,7 +49,7 @@ export class Caller {
         const refused = isRefusedForNow(error);
         if (!refused && !isReply(error)) before = true;
         const mayRepeat = repeat && (refused || isLost(error));
-        if (!mayRepeat || performance.now() + pause >= deadline) throw withOutcome(error, before);
+        if (!mayRepeat || performance.now() + pause >= deadline) throw withOutcome(error, before, call);
         await sleep(pause);
       }
     }
@@ -93,7 +93,7 @@ export class Caller {
         const refused = isRefusedForNow(error);
         if (!refused && !isReply(error)) before = true;
         const mayRepeat = refused || (repeat && isLost(error));
-        if (!mayRepeat || performance.now() + pause >= deadline) throw withOutcome(error, before);
+        if (!mayRepeat || performance.now() + pause >= deadline) throw withOutcome(error, before, makeCall([]));
         // On the shared connection, a client follows a slot that has moved, and finds a new primary.
         asked = false;
         await sleep(pause, undefined, { signal }).catch(() => {});
@@ -115,11 +115,12 @@ function isLost(error) {
 /**
  * @param {unknown} error
  * @param {boolean} mayHaveRun
+ * @param {Call} call
  */
-function withOutcome(error, mayHaveRun) {
+function withOutcome(error, mayHaveRun, { keys }) {
   // A mistake of the program or of this package must not look like a server that is down.
   if (error instanceof TypeError || error instanceof RangeError) return error;
-  const result = translated(error);
+  const result = translated(error, keys.join(', '));
   if (mayHaveRun) unknown.add(result);
   return result;
 }

@@ -54,6 +54,12 @@ export class Decision {
     return headers(all);
   }
 
+  toString() {
+    if (!this.counted) return `${this.name}: let through, not counted`;
+    const wait = this.wait === null ? 'for ever' : `for ${this.wait} s`;
+    return `${this.name}: ${this.allowed ? `${this.granted} granted` : `denied ${wait}`}, ${this.remaining} of ${this.limit} left`;
+  }
+
   /** Throws `RateLimited` if the call was denied. */
   throwIfDenied() {
     if (!this.allowed) throw new RateLimited(this);
@@ -98,6 +104,10 @@ export class AllDecision {
 
   headers() {
     return headers(this.decisions);
+  }
+
+  toString() {
+    return this.decisions.join('; ');
   }
 
   /** Throws `RateLimited` if the call was denied. */

@@ -28,6 +28,15 @@ export class Duration {
     return Number(this.us) / 1000;
   }
 
+  toString() {
+    return this.text;
+  }
+
+  /** As text, because JSON has no `bigint`. */
+  toJSON() {
+    return this.text;
+  }
+
   /** Whole seconds, rounded up, at least 1. */
   get wholeSeconds() {
     return Math.max(1, Number((this.us + 999_999n) / 1_000_000n));

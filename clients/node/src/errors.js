@@ -31,7 +31,7 @@ export class InvalidWait extends InvalidArgument {}
 /** An id has 1 to 64 bytes. */
 export class InvalidId extends InvalidArgument {}
 
-/** The server has refused the arguments of a call, which is the fault of the caller. */
+/** The server has refused the arguments of a call, or the client's password or rights. */
 export class Refused extends RateLimitError {}
 
 /** The call was denied. */
@@ -134,14 +134,17 @@ export function isRefusedForNow(error) {
  * The error of this package for an error of a client library.
  *
  * @param {unknown} error
+ * @param {string} keys the keys of the call
  * @returns {RateLimitError}
  */
-export function translated(error) {
+export function translated(error, keys) {
   if (error instanceof RateLimitError) return error;
   const message = error instanceof Error ? error.message : String(error);
   const options = { cause: error };
   if (!isReply(error)) return new Down(`the server did not answer: ${message}`, options);
-  if (/^WRONGTYPE /.test(message)) return new WrongType(message, options);
+  if (/^WRONGTYPE /.test(message)) return new WrongType(`${message}: ${keys}`, options);
+  // These do not heal by themselves: with `onDown: 'open'`, nothing would be limited any more.
+  if (/^(NOPERM|NOAUTH|WRONGPASS)\b/.test(message)) return new Refused(message, options);
   if (/^CROSSSLOT /.test(message)) return new Refused(`${message}: in a cluster, give the keys one hash tag`, options);
   if (/^ERR unknown (command|option|algorithm|subcommand)/i.test(message)) {
     return new NoModule(`${message}: the server needs the module redis-rl, at least in the version of this package`, options);

@@ -1,6 +1,7 @@
 import { InvalidArgument } from './errors.js';
 
 /** @typedef {import('./limits.js').Key} Key */
+/** @typedef {Key | null | undefined} MaybeKey null or undefined: the request is not limited */
 /** @typedef {import('./decision.js').Decision} Decision */
 
 /**
@@ -12,14 +13,14 @@ import { InvalidArgument } from './errors.js';
 
 /**
  * Express middleware: takes units for each request, sets the header fields of the decision, and answers 429 if it is denied.
- * An error, such as `Down`, is passed on to `next`; it has a `status`.
+ * An error, such as `Down`, is passed on to `next`; it has a `status`. A request whose key is null or undefined is not limited.
  *
  * Several limits of a route each add their item to `RateLimit-Policy` and `RateLimit`; the other fields are those of the last
  * one.
  *
  * @template {Request} R
  * @param {{ take(key: Key, cost?: number): Promise<Decision> }} limit a limit of a rate, a wallet or a cached limit
- * @param {{ key: (request: R) => Key | Promise<Key>, cost?: (request: R) => number | Promise<number> }} options
+ * @param {{ key: (request: R) => MaybeKey | Promise<MaybeKey>, cost?: (request: R) => number | Promise<number> }} options
  */
 export function rateLimit(limit, { key, cost = () => 1 }) {
   if (typeof key !== 'function' || typeof cost !== 'function') throw new TypeError('key and cost are functions of the request');
@@ -32,7 +33,9 @@ export function rateLimit(limit, { key, cost = () => 1 }) {
     /** @type {Decision} */
     let decision;
     try {
-      decision = await limit.take(await key(request), await cost(request));
+      const name = await key(request);
+      if (name === undefined || name === null) return next();
+      decision = await limit.take(name, await cost(request));
     } catch (error) {
       // A wrong key or cost is a mistake of the program, and not of the client: it has no status.
       return next(error instanceof InvalidArgument ? Object.assign(error, { status: 500 }) : error);

@@ -1,12 +1,14 @@
 /** @typedef {import('./limits.js').Key} Key */
+/** @typedef {Key | null | undefined} MaybeKey null or undefined: the request is not limited */
 /** @typedef {import('./decision.js').Decision} Decision */
 
 /**
  * A hook for Fastify (`onRequest` or `preHandler`): takes units for each request, sets the header fields of the decision, and
- * answers 429 if it is denied. An error, such as `Down`, is thrown; it has a `statusCode`.
+ * answers 429 if it is denied. An error, such as `Down`, is thrown; it has a `statusCode`. A request whose key is null or
+ * undefined is not limited.
  *
  * @param {{ take(key: Key, cost?: number): Promise<Decision> }} limit a limit of a rate, a wallet or a cached limit
- * @param {{ key: (request: any) => Key | Promise<Key>, cost?: (request: any) => number | Promise<number> }} options
+ * @param {{ key: (request: any) => MaybeKey | Promise<MaybeKey>, cost?: (request: any) => number | Promise<number> }} options
  */
 export function rateLimit(limit, { key, cost = () => 1 }) {
   if (typeof key !== 'function' || typeof cost !== 'function') throw new TypeError('key and cost are functions of the request');
@@ -17,7 +19,9 @@ export function rateLimit(limit, { key, cost = () => 1 }) {
   return async function limited(request, reply) {
     let decision;
     try {
-      decision = await limit.take(await key(request), await cost(request));
+      const name = await key(request);
+      if (name === undefined || name === null) return undefined;
+      decision = await limit.take(name, await cost(request));
     } catch (error) {
       const { status } = /** @type {{ status?: number }} */ (error);
       throw status === undefined ? error : Object.assign(/** @type {object} */ (error), { statusCode: status });

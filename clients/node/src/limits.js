@@ -2,7 +2,7 @@ import { Buffer } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
 import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { slotOf, textIn } from './adapters/adapter.js';
+import { later, slotOf, textIn } from './adapters/adapter.js';
 import { adapterOf } from './adapters/index.js';
 import { Caller, mayHaveRun } from './caller.js';
 import { Admission, Charge, Held } from './charges.js';
@@ -10,7 +10,7 @@ import { checkedCost, checkedId, checkedUsed } from './checks.js';
 import { AllDecision, Decision, inShort, integer, integers } from './decision.js';
 import { CachedLimit, Denials } from './denials.js';
 import { shown, waitMs } from './durations.js';
-import { Down, InvalidKey, InvalidLimit, RateLimited, UnexpectedReply } from './errors.js';
+import { Down, InvalidCost, InvalidKey, InvalidLimit, InvalidWait, RateLimited, UnexpectedReply } from './errors.js';
 import { Fixed, Lease, Policy } from './policies.js';
 import { Wallet } from './wallet.js';
 
@@ -40,6 +40,9 @@ import { Wallet } from './wallet.js';
 
 const LOG_PAUSE_MS = 1000;
 
+/** The pauses before what an id may hold is given back once more. */
+const GIVE_BACK_PAUSES_MS = [100, 900];
+
 /** Takes a unit in a window that begins now, and that keeps what is counted in the present one. */
 const NEW_WINDOW = `
 local now = redis.call('RL.PEEK', 'FIXED', KEYS[1], unpack(ARGV))
@@ -66,6 +69,11 @@ export class Shared {
     this.log = log;
     /** @type {Set<Promise<void>>} */
     this.background = new Set();
+    /** @type {Set<() => void>} ends the pauses in the background */
+    this.pauses = new Set();
+    this.hurrying = 0;
+    /** @type {Set<{ leaver: AbortController, ended: Promise<unknown> }>} the calls that may wait */
+    this.waits = new Set();
     this.loggedAt = -Infinity;
   }
 
@@ -81,7 +89,7 @@ export class Shared {
     try {
       return await decision;
     } catch (error) {
-      if (!this.open || !(error instanceof Down)) throw error;
+      if (!this.open || !(error instanceof Down) || error instanceof Closed) throw error;
       if (performance.now() - this.loggedAt >= LOG_PAUSE_MS) {
         this.loggedAt = performance.now();
         this.log('redis-rl: calls go on uncounted, because the server gives no decision', error);
@@ -108,23 +116,100 @@ export class Shared {
     void task.finally(() => this.background.delete(task));
   }
 
-  /** Waits until nothing is under way in the background. */
+  /** Waits until nothing is under way in the background. What is there pauses no more. */
   async idle() {
-    while (this.background.size) await Promise.all(this.background);
+    this.hurrying++;
+    for (const end of this.pauses) end();
+    try {
+      while (this.background.size) await Promise.all(this.background);
+    } finally {
+      this.hurrying--;
+    }
   }
 
   /**
-   * Gives back what an id holds on these keys.
+   * Pauses in the background. The timer keeps the process until then.
+   *
+   * @param {number} ms
+   */
+  async pause(ms) {
+    if (this.hurrying) return;
+    await new Promise((resolve) => {
+      const end = () => {
+        cancel();
+        this.pauses.delete(end);
+        resolve(undefined);
+      };
+      const cancel = later(ms, end);
+      this.pauses.add(end);
+    });
+  }
+
+  /**
+   * Gives back what an id holds on these keys. If the server does not know the id, the call itself may still be on its way to
+   * the server, on a connection of its own: then it is given back again a little later, and once more. Not so with an id of
+   * the program, because the program may use it again.
    *
    * @param {Word[]} keys
    * @param {string} id
+   * @param {boolean} ownId whether this package has made the id
    */
-  giveBack(keys, id) {
+  giveBack(keys, id, ownId) {
     for (const key of keys) {
-      this.later(`what ${id} has charged was not given back`, () => {
-        return this.caller.send({ name: 'RL.RELEASE', args: [key, id], keys: [key] }, { repeat: true });
+      const call = { name: 'RL.RELEASE', args: [key, id], keys: [key] };
+      this.later(`what ${id} has charged was not given back`, async () => {
+        const { reply } = await this.caller.send(call, { repeat: true });
+        if (reply !== null || !ownId) return;
+        for (const ms of GIVE_BACK_PAUSES_MS) {
+          await this.pause(ms);
+          try {
+            if ((await this.caller.send(call)).reply !== null) return;
+          } catch {
+            // Most likely, nothing was charged, and the program has closed the client meanwhile.
+          }
+        }
       });
     }
+  }
+
+  /**
+   * Runs a call that may wait. The caller's signal ends it, and so does `endWaits`.
+   *
+   * @template T
+   * @param {AbortSignal | undefined} signal
+   * @param {(signal: AbortSignal) => Promise<T>} action
+   * @returns {Promise<T>}
+   */
+  async waiting(signal, action) {
+    const leaver = new AbortController();
+    const abort = () => leaver.abort(signal?.reason);
+    if (signal?.aborted) abort();
+    signal?.addEventListener('abort', abort);
+    const ended = action(leaver.signal);
+    const wait = { leaver, ended };
+    this.waits.add(wait);
+    try {
+      return await ended;
+    } finally {
+      this.waits.delete(wait);
+      signal?.removeEventListener('abort', abort);
+    }
+  }
+
+  /** Ends the calls that wait. */
+  async endWaits() {
+    const waits = [...this.waits];
+    for (const { leaver } of waits) leaver.abort(new Closed('the Limits was closed'));
+    await Promise.allSettled(waits.map(({ ended }) => ended));
+  }
+}
+
+/** A wait has ended because its `Limits` was closed. The server is not down, so such a call is never let through. */
+class Closed extends Down {
+  /** @param {string} message */
+  constructor(message) {
+    super(message);
+    this.name = 'Down';
   }
 }
 
@@ -142,7 +227,8 @@ function rateOf(limit) {
  * @param {unknown} error
  */
 function warn(message, error) {
-  console.warn(`${message}: ${error instanceof Error ? error.message : error}`);
+  if (error === undefined) console.warn(message);
+  else console.warn(`${message}: ${error instanceof Error ? error.message : error}`);
 }
 
 /** Limits on one server, one cluster or behind one Sentinel. */
@@ -219,23 +305,23 @@ export class Limits {
       return granted > 0 || wait < 0;
     };
 
-    const decide = async () => {
+    const decide = async (/** @type {AbortSignal | undefined} */ leave) => {
       /** @type {Answer} */
       let answer;
       try {
         const repeat = id !== undefined;
-        answer = await this.#shared.caller.inLine(makeCall, isFinal, { waitMs: milliseconds, repeat, signal });
+        answer = await this.#shared.caller.inLine(makeCall, isFinal, { waitMs: milliseconds, repeat, signal: leave });
       } catch (error) {
-        if (id !== undefined && (signal?.aborted || (ownId && mayHaveRun(error)))) this.#shared.giveBack(keys, id);
+        if (id !== undefined && (leave?.aborted || (ownId && mayHaveRun(error)))) this.#shared.giveBack(keys, id, ownId);
         throw error;
       }
       const [granted, wait, rows] = integersOfAll(answer.reply, keys.length);
       const decisions = parts.map(({ limit }, at) => new Decision(limit.name, limit.policy, rows[at]));
       // What the first call was charged on some of the keys would stay.
-      if (!granted && answer.before && id !== undefined) this.#shared.giveBack(keys, id);
-      return this.#granted(new AllDecision(granted > 0, wait, decisions, id), keys, signal);
+      if (!granted && answer.before && id !== undefined) this.#shared.giveBack(keys, id, ownId);
+      return this.#granted(new AllDecision(granted > 0, wait, decisions, id), keys, ownId, signal);
     };
-    return this.#shared.orOpen(decide(), () => {
+    return this.#shared.orOpen(milliseconds > 0 ? this.#shared.waiting(signal, decide) : decide(signal), () => {
       return new AllDecision(true, 0, parts.map(({ limit, cost }) => limit.uncounted(cost)), id, false);
     });
   }
@@ -243,11 +329,12 @@ export class Limits {
   /**
    * @param {AllDecision} decision
    * @param {Word[]} keys
+   * @param {boolean} ownId
    * @param {AbortSignal} [signal]
    */
-  #granted(decision, keys, signal) {
+  #granted(decision, keys, ownId, signal) {
     if (signal?.aborted) {
-      if (decision.granted && decision.id !== undefined) this.#shared.giveBack(keys, decision.id);
+      if (decision.granted && decision.id !== undefined) this.#shared.giveBack(keys, decision.id, ownId);
       throw signal.reason;
     }
     return decision;
@@ -275,11 +362,12 @@ export class Limits {
    * @returns {Promise<T>}
    */
   async withAdmission(rules, { estimate, wait, id, signal }, body) {
+    if (typeof body !== 'function') throw new TypeError('the options, which may be {}, and then a function are needed');
     const ownId = id === undefined;
     const name = ownId ? randomUUID() : checkedId(id);
     /** @type {[Limit, Key, number][]} */
     const priced = rules.map(([limit, key, cost]) => {
-      return [limit, key, cost ?? (limit instanceof LeaseLimit ? 1 : checkedCost(estimate))];
+      return [limit, key, cost ?? (limit instanceof LeaseLimit ? 1 : checkedEstimate(estimate))];
     });
     signal?.throwIfAborted();
     const sentAt = ownId && !waitMs(wait) ? performance.now() : undefined;
@@ -338,10 +426,19 @@ export class Limits {
   }
 
   /**
-   * Gives back what is left in wallets, closes the connections of cached limits, and waits for what is still under way in the
-   * background. It does not close the client.
+   * @param {string} message
+   * @internal
+   */
+  warn(message) {
+    this.#shared.log(`redis-rl: ${message}`, undefined);
+  }
+
+  /**
+   * Ends the calls that wait, with `Down`. Gives back what is left in wallets, closes the connections of cached limits, and
+   * waits for what is still under way in the background. It does not close the client.
    */
   async close() {
+    await this.#shared.endWaits();
     await Promise.all(this.#wallets.map((wallet) => wallet.close()));
     await this.#denials?.close();
     await this.#shared.idle();
@@ -493,22 +590,23 @@ export class Limit {
       const [granted, , , wait] = integers(reply);
       return granted > 0 || wait < 0;
     };
-    const decide = async () => {
+    const decide = async (/** @type {AbortSignal | undefined} */ leave) => {
       let decision;
       try {
-        const answer = await this.#shared.caller.inLine(makeCall, isFinal, { waitMs, repeat: id !== undefined, signal });
+        const answer = await this.#shared.caller.inLine(makeCall, isFinal, { waitMs, repeat: id !== undefined, signal: leave });
         decision = new Decision(this.name, this.policy, integers(answer.reply));
       } catch (error) {
-        if (id !== undefined && (signal?.aborted || (ownId && mayHaveRun(error)))) this.#shared.giveBack([key], id);
+        if (id !== undefined && (leave?.aborted || (ownId && mayHaveRun(error)))) this.#shared.giveBack([key], id, ownId);
         throw error;
       }
       if (signal?.aborted) {
-        if (decision.granted && id !== undefined) this.#shared.giveBack([key], id);
+        if (decision.granted && id !== undefined) this.#shared.giveBack([key], id, ownId);
         throw signal.reason;
       }
       return decision;
     };
-    return this.#shared.orOpen(decide(), () => this.uncounted(cost));
+    const decided = waitMs > 0 ? this.#shared.waiting(signal, decide) : decide(signal);
+    return this.#shared.orOpen(decided, () => this.uncounted(cost));
   }
 }
 
@@ -678,6 +776,7 @@ export class RateLimit extends Limit {
   async wait(key, seconds, cost = 1, { id, signal } = {}) {
     const word = this.keyOf(key);
     const amount = costWords(cost);
+    if (seconds === undefined) throw new InvalidWait('a number of seconds, or text such as 30s, is needed');
     const milliseconds = waitMs(seconds);
     if (id !== undefined) checkedId(id);
     signal?.throwIfAborted();
@@ -698,6 +797,7 @@ export class RateLimit extends Limit {
   async reserve(key, seconds, cost = 1, { id, signal } = {}) {
     const word = this.keyOf(key);
     const amount = costWords(cost);
+    if (seconds === undefined) throw new InvalidWait('a number of seconds, or text such as 30s, is needed');
     const milliseconds = waitMs(seconds);
     if (id !== undefined) checkedId(id);
     signal?.throwIfAborted();
@@ -706,18 +806,18 @@ export class RateLimit extends Limit {
     if (charge !== undefined) amount.push('ID', charge);
     const call = { name: `RL.${this.policy.algorithm}`, args: [word, ...this.policy.words(), ...amount], keys: [word] };
     const sent = this.shared.caller.send(call, { repeat: charge !== undefined }).catch((error) => {
-      if (charge !== undefined && id === undefined && mayHaveRun(error)) this.shared.giveBack([word], charge);
+      if (charge !== undefined && id === undefined && mayHaveRun(error)) this.shared.giveBack([word], charge, true);
       throw error;
     });
     const decision = await this.shared.orOpen(this.decide(sent), () => this.uncounted(cost));
-    if (decision.granted && decision.waitMs) {
-      await sleepAtLeast(decision.waitMs, signal).catch(() => {});
-    }
-    if (signal?.aborted) {
-      if (decision.granted && decision.counted && charge !== undefined) this.shared.giveBack([word], charge);
-      throw signal.reason;
-    }
-    return decision;
+    return this.shared.waiting(signal, async (leave) => {
+      if (decision.granted && decision.waitMs) await sleepAtLeast(decision.waitMs, leave).catch(() => {});
+      if (leave.aborted) {
+        if (decision.granted && decision.counted && charge !== undefined) this.shared.giveBack([word], charge, id === undefined);
+        throw leave.reason;
+      }
+      return decision;
+    });
   }
 
   /**
@@ -772,6 +872,7 @@ export class RateLimit extends Limit {
    * @returns {Promise<T>}
    */
   async withCharge(key, estimate, { wait = 0, id, signal }, body) {
+    if (typeof body !== 'function') throw new TypeError('the options, which may be {}, and then a function are needed');
     const word = this.keyOf(key);
     const amount = costWords(estimate);
     const milliseconds = waitMs(wait);
@@ -828,6 +929,7 @@ export class LeaseLimit extends Limit {
    * @returns {Promise<T>}
    */
   async withLease(key, { wait = 0, cost = 1, id, signal }, body) {
+    if (typeof body !== 'function') throw new TypeError('the options, which may be {}, and then a function are needed');
     const word = this.keyOf(key);
     const amount = costWords(cost);
     const milliseconds = waitMs(wait);
@@ -898,6 +1000,12 @@ async function sleepAtLeast(ms, signal) {
   for (let left = ms; left > 0; left = end - performance.now()) {
     await sleep(Math.min(2 ** 31 - 1, Math.ceil(left)), undefined, { signal });
   }
+}
+
+/** @param {number | undefined} estimate */
+function checkedEstimate(estimate) {
+  if (estimate === undefined) throw new InvalidCost('a rule without a cost needs an estimate');
+  return checkedCost(estimate);
 }
 
 /** @param {number} cost */

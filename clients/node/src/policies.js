@@ -82,6 +82,20 @@ export class Policy {
   toString() {
     return [this.algorithm, this.rate, ...this.options].join(' ');
   }
+
+  toJSON() {
+    return { algorithm: this.algorithm, limit: this.limit, period: this.period.text, options: this.options };
+  }
+}
+
+/**
+ * Throws if there is an option that the policy does not have.
+ *
+ * @param {object} others
+ */
+function none(others) {
+  const names = Object.keys(others);
+  if (names.length) throw new InvalidLimit(`the policy has no option ${names.join(', ')}`);
 }
 
 /**
@@ -103,7 +117,8 @@ export class Fixed extends Policy {
    * @param {{ align?: string | number }} [options] `align`: windows begin at each multiple of the period since 1970 (UTC),
    *     shifted by this duration, which may have a sign: `-8h`
    */
-  constructor(perPeriod, { align } = {}) {
+  constructor(perPeriod, { align, ...others } = {}) {
+    none(others);
     const [limit, time] = rate(perPeriod);
     super('FIXED', limit, time, align === undefined ? [] : ['ALIGN', offset(align, time)]);
   }
@@ -115,7 +130,8 @@ export class Slide extends Policy {
    * @param {string} perPeriod such as `100/m`
    * @param {{ segments?: number }} [options] `segments`: the number of ticks in a period; fewer make the log smaller
    */
-  constructor(perPeriod, { segments } = {}) {
+  constructor(perPeriod, { segments, ...others } = {}) {
+    none(others);
     const [limit, time] = rate(perPeriod, MOST_SLIDE);
     const ticks = segments === undefined ? [] : ['SEGMENTS', String(whole(segments, 'segments', 1, MOST_SEGMENTS))];
     super('SLIDE', limit, time, ticks);
@@ -130,7 +146,8 @@ export class Gcra extends Policy {
    * @param {string} perPeriod such as `10/m`
    * @param {{ burst?: number }} [options] `burst`: the units that may be taken at once; the default is the limit
    */
-  constructor(perPeriod, { burst } = {}) {
+  constructor(perPeriod, { burst, ...others } = {}) {
+    none(others);
     const [limit, time] = rate(perPeriod);
     super('GCRA', limit, time, burst === undefined ? [] : ['BURST', String(whole(burst, 'burst', 1, MOST))]);
     this.#capacity = limit && (burst ?? limit);
@@ -150,7 +167,8 @@ export class Bucket extends Policy {
    * @param {{ capacity?: number, step?: boolean }} [options] `capacity`: the tokens that the bucket holds; the default is the
    *     limit. `step`: all tokens of a period arrive at its end
    */
-  constructor(perPeriod, { capacity, step = false } = {}) {
+  constructor(perPeriod, { capacity, step = false, ...others } = {}) {
+    none(others);
     const [limit, time] = rate(perPeriod);
     const size = capacity === undefined ? [] : ['CAPACITY', String(whole(capacity, 'capacity', 1, MOST))];
     super('BUCKET', limit, time, step ? [...size, 'STEP'] : size);

@@ -198,7 +198,7 @@ export class Wallet {
       const call = { name: `RL.${policy.algorithm}`, args, keys: [purse.key] };
       reply = integers((await this.#shared.caller.send(call, { repeat: true })).reply);
     } catch (error) {
-      if (mayHaveRun(error)) this.#shared.giveBack([purse.key], id);
+      if (mayHaveRun(error)) this.#shared.giveBack([purse.key], id, true);
       throw error;
     }
     const [granted, limit, remaining, , resetMs] = reply;

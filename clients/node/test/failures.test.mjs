@@ -6,9 +6,9 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
-import { Down, Fixed, Gcra, Lease, LeaseLost, Limits, RateLimited } from '../src/index.js';
+import { Down, Fixed, Gcra, Lease, LeaseLost, Limits, RateLimited, Refused } from '../src/index.js';
 import { CLIENTS } from './clients.mjs';
-import { eventually, info, inspect, startCluster, startProxy, startSentinel, startServer, used } from './server.mjs';
+import { eventually, info, inspect, startCluster, startProxy, startSentinel, startServer, stats, used } from './server.mjs';
 
 const HOURLY = new Fixed('10/h');
 /** Seconds: longer than any command takes on a busy machine. */
@@ -65,7 +65,7 @@ async function throughProxyTo(server, connect, options, use) {
 }
 
 // Several at a time, each on a server of its own: they mostly wait.
-describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEach(([name, { single, down, sendsLate }]) => {
+describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEach(([name, { single, down, sendsLate, tracks }]) => {
   describe(name, { concurrency: 1 }, () => {
     let server, admin;
     before(async () => {
@@ -164,6 +164,21 @@ describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEac
       }
     });
 
+    test(`a client without the rights is refused, also when calls go on uncounted: ${name}`, async () => {
+      const { client, close } = await single(server.path);
+      try {
+        const limits = new Limits(client, { prefix: `${name}:rights:`, patience: PATIENCE, onDown: 'open', log() {} });
+        const limit = limits.limit('api', HOURLY);
+        assert.equal((await limit.take('key')).granted, 1);
+        await admin.acl('SETUSER', 'default', '-rl.fixed');
+        await assert.rejects(limit.take('key'), (error) => error instanceof Refused && /NOPERM/.test(error.message));
+        await assert.rejects(limit.wait('key', 1), Refused);
+      } finally {
+        await admin.acl('SETUSER', 'default', '+@all');
+        await close();
+      }
+    });
+
     describe(`a wait: ${name}`, () => {
       /** Takes all units of a key for an hour. */
       async function exhausted(limits, key) {
@@ -217,6 +232,124 @@ describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEac
           await eventually(async () => (await info(admin, 'connected_clients')) === clients);
           await assert.rejects(limit.wait('key', 5, 1, { signal: AbortSignal.abort(new Error('before')) }), { message: 'before' });
           assert.equal(await used(admin, limit.keyOf('key')), 1);
+        } finally {
+          await close();
+        }
+      });
+
+      // valkey-glide has no `duplicate`: its other clients are made by the package.
+      if (tracks !== false) test('an abort while its connection is being made leaves no connection', async () => {
+        const { client, close } = await single(server.path);
+        try {
+          const limits = new Limits(client, { prefix: `${name}:early:`, patience: PATIENCE });
+          const limit = await exhausted(limits, 'key');
+          const clients = await info(admin, 'connected_clients');
+          let leaver;
+          const duplicate = client.duplicate.bind(client);
+          client.duplicate = (options) => {
+            const own = duplicate(options);
+            const open = own.connect.bind(own);
+            own.connect = () => {
+              // Before the loop of events hears that the socket is connected.
+              process.nextTick(() => leaver.abort(new Error('too early')));
+              return open();
+            };
+            return own;
+          };
+          const accepted = () => info(admin, 'total_connections_received');
+          const before = await accepted();
+          for (let n = 0; n < 5; n++) {
+            leaver = new AbortController();
+            await assert.rejects(limit.wait('key', '2h', 1, { signal: leaver.signal }), { message: 'too early' });
+          }
+          await limits.close();
+          // A connection that the client still makes arrives, and is closed.
+          await sleep(100);
+          assert.ok((await accepted()) <= before + 5);
+          await eventually(async () => (await info(admin, 'connected_clients')) === clients);
+        } finally {
+          await close();
+        }
+      });
+
+      // The call reaches the server after the call that gives it back, because each has a connection of its own.
+      const late = {
+        withCharge: (limits, limit, signal) => limit.withCharge('key', 4, { wait: '2h', signal }, () => assert.fail('it was aborted')),
+        withAdmission: (limits, limit, signal) => {
+          return limits.withAdmission([[limit, 'key']], { estimate: 4, wait: '2h', signal }, () => assert.fail('it was aborted'));
+        },
+        all: (limits, limit, signal) => limits.all([[limit, 'key', 4]], { wait: '2h', signal }),
+        wait: (limits, limit, signal) => limit.wait('key', '2h', 4, { signal }),
+      };
+      for (const [method, begin] of Object.entries(late)) {
+        // For valkey-glide, the server closes the connection by CLIENT KILL. So the call is not executed.
+        if (tracks !== false) test(`${method}: what is granted only after an abort is given back`, () =>
+          throughProxyTo(server, single, { patience: PATIENCE }, async (limits, proxy) => {
+            const limit = await exhausted(limits, 'key');
+            const word = limit.keyOf('key');
+            const { held, pass } = proxy.hold('BLOCK');
+            const leaver = new AbortController();
+            const left = assert.rejects(begin(limits, limit, leaver.signal), { message: 'too late' });
+            await eventually(held);
+            const releases = await stats(admin, 'rl.release');
+            leaver.abort(new Error('too late'));
+            await left;
+            await eventually(async () => (await stats(admin, 'rl.release')) > releases);
+            await admin.del(word);
+            const calls = async () => (await stats(admin, 'rl.fixed')) + (await stats(admin, 'rl.all'));
+            const before = await calls();
+            pass();
+            await eventually(async () => (await calls()) > before);
+            await eventually(async () => (await used(admin, word)) === 0);
+          }));
+      }
+
+      test('with an id of the program, it is given back once', () =>
+        throughProxyTo(server, single, { patience: PATIENCE }, async (limits) => {
+          const limit = await exhausted(limits, 'key');
+          const leaver = new AbortController();
+          const left = assert.rejects(limit.wait('key', '2h', 1, { id: 'mine', signal: leaver.signal }), { message: 'too late' });
+          await waiting(1);
+          const releases = await stats(admin, 'rl.release');
+          leaver.abort(new Error('too late'));
+          await left;
+          await sleep(300);
+          await limits.close();
+          assert.equal(await stats(admin, 'rl.release'), releases + 1);
+        }));
+
+      test('close ends it with Down, also if calls are let through when the server is down', async () => {
+        const { client, close } = await single(server.path);
+        try {
+          for (const onDown of ['closed', 'open']) {
+            const limits = new Limits(client, { prefix: `${name}:close:${onDown}:`, patience: PATIENCE, onDown });
+            const limit = await exhausted(limits, 'key');
+            const lease = limits.limit('jobs', new Lease(1, 30));
+            await lease.withLease('key', {}, async () => {
+              const ended = [
+                limit.wait('key', '2h'),
+                limit.withCharge('key', 2, { wait: '2h' }, () => assert.fail('it was not charged')),
+                limits.all([[limit, 'key'], [limits.limit('other', HOURLY), 'key']], { wait: '2h' }),
+                lease.withLease('key', { wait: '2h' }, () => assert.fail('two hold it')),
+              ].map((call) => assert.rejects(call, (error) => error instanceof Down && /closed/.test(error.message)));
+              await waiting(4);
+              await limits.close();
+              await Promise.all(ended);
+              await waiting(0);
+            });
+            assert.equal(await used(admin, limit.keyOf('key')), 10);
+            assert.equal((await lease.peek('key')).remaining, 1);
+            const booked = new Limits(client, { prefix: `${name}:booked:${onDown}:`, patience: PATIENCE, onDown });
+            const slow = booked.limit('slow', new Gcra('1/h'));
+            await slow.take('key');
+            const reserved = assert.rejects(slow.reserve('key', '2h', 1, { id: 'later' }), Down);
+            await eventually(async () => (await inspect(admin, slow.keyOf('key'))).ids === 1);
+            // The reply has come, and the call sleeps.
+            await slow.peek('key');
+            await booked.close();
+            await reserved;
+            assert.equal(await slow.release('key', 'later'), null);
+          }
         } finally {
           await close();
         }
@@ -348,6 +481,23 @@ test('when calls go on uncounted, it is logged once a second at most', async () 
 });
 
 describe('a server that is loading, without memory, or misused', () => {
+  test('a password that is missing or wrong is Refused, also when calls go on uncounted', async () => {
+    const own = await startServer();
+    const owner = new Redis({ path: own.path });
+    await owner.ping();
+    await owner.config('SET', 'requirepass', 'right');
+    const clients = [undefined, 'wrong'].map((password) => new Redis({ path: own.path, password }).on('error', () => {}));
+    try {
+      for (const client of clients) {
+        const limit = new Limits(client, { onDown: 'open', patience: PATIENCE, log() {} }).limit('api', HOURLY);
+        await assert.rejects(limit.take('key'), Refused);
+      }
+    } finally {
+      for (const client of [owner, ...clients]) client.disconnect();
+      await own.stop();
+    }
+  });
+
   test('an error of the server without a decision is Down', async () => {
     const { client, close } = await CLIENTS['ioredis 5'].single(server.path);
     try {

@@ -87,6 +87,29 @@ for (const [name, { single, down }] of MAIN) {
       }
     });
 
+    test('Express: a request without a key is not limited', async () => {
+      const api = limits.limit('api', new Fixed('1/h'));
+      for (const none of [undefined, null]) {
+        const responses = await serve(rateLimit(api, { key: () => none }), 3);
+        assert.deepEqual(statuses(responses), [200, 200, 200]);
+        assert.equal(responses[0].headers.get('RateLimit'), null);
+      }
+      assert.equal(await admin.dbsize(), 0);
+    });
+
+    test('Fastify: a request without a key is not limited', async () => {
+      const app = fastify();
+      app.addHook('onRequest', hook(limits.limit('api', new Fixed('1/h')), { key: (request) => request.headers['x-user'] }));
+      app.get('/', async () => 'hello');
+      try {
+        const address = await app.listen({ port: 0, host: '127.0.0.1' });
+        for (let n = 0; n < 3; n++) assert.equal((await fetch(address, { headers: { Connection: 'close' } })).status, 200);
+        assert.equal(await admin.dbsize(), 0);
+      } finally {
+        await app.close();
+      }
+    });
+
     test('Express: an error that key or cost throws goes to the error handler, also when calls go on uncounted', async () => {
       const log = [];
       const open = new Limits(client, { onDown: 'open', patience: 20, log: (message) => log.push(message) });

@@ -259,21 +259,32 @@ async function freePorts(count) {
  * Starts a proxy to a server, which loses what a test says. `lose(what, command)` closes the connection on which this command
  * comes next: before it reaches the server ('request'), or when the server has answered it, without passing on the answer
  * ('reply'). With 'silence', the answer is dropped, and the connection stays open. `seen` counts the commands that came.
+ * `hold(command)` keeps back what comes next with this command, also when its client has closed the connection; it returns a
+ * function that passes it on.
  */
 export async function startProxy(server) {
   const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));
   const path = join(folder, 'proxy.sock');
   const sockets = new Set();
   const toLose = [];
+  const toHold = [];
   const lost = [];
   let received = '';
   const listener = createServer((client) => {
     const upstream = connect(server.path);
     const close = () => [client, upstream].forEach((socket) => socket.destroy());
     let losing;
-    for (const socket of [client, upstream]) sockets.add(socket.on('close', close).on('error', close));
+    let holding = false;
+    for (const socket of [client, upstream]) sockets.add(socket.on('close', () => holding || close()).on('error', () => holding || close()));
     client.on('data', (data) => {
       received += data.toString('latin1');
+      const held = toHold.find(({ command }) => data.includes(command));
+      if (held) {
+        toHold.splice(toHold.indexOf(held), 1);
+        holding = true;
+        held.pass = () => upstream.write(data);
+        return;
+      }
       losing ??= toLose.find(([, command]) => data.includes(command));
       if (toLose.includes(losing)) toLose.splice(toLose.indexOf(losing), 1);
       if (losing?.[0] !== 'request') return upstream.write(data);
@@ -291,6 +302,11 @@ export async function startProxy(server) {
     path,
     lost,
     lose: (...loss) => toLose.push(loss),
+    hold(command) {
+      const held = { command, pass: undefined };
+      toHold.push(held);
+      return { held: () => held.pass !== undefined, pass: () => held.pass() };
+    },
     seen: (command) => received.split(command).length - 1,
     async stop() {
       for (const socket of sockets) socket.destroy();
@@ -323,4 +339,10 @@ export async function eventually(condition) {
 /** A number in INFO. */
 export async function info(client, name) {
   return Number((await client.info('everything')).match(new RegExp(`^${name}:(\\d+)`, 'm'))[1]);
+}
+
+/** How often the server has executed a command. */
+export async function stats(client, command) {
+  const [, calls] = new RegExp(`^cmdstat_${command.replace('.', '\\.')}:calls=(\\d+)`, 'mi').exec(await client.info('commandstats')) ?? [];
+  return Number(calls ?? 0);
 }

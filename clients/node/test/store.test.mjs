@@ -265,6 +265,32 @@ for (const [name, { single, down }] of EACH) {
       }
     });
 
+    test("without a server, and with onDown: 'open': each request goes on", async () => {
+      const broken = await down('/nonexistent/redis.sock');
+      const errors = [];
+      const logger = { error: (error) => errors.push(error), warn: (error) => errors.push(error) };
+      try {
+        const open = new Limits(broken.client, { patience: 0.2, onDown: 'open', log() {} });
+        const store = new RedisRlStore(open);
+        const limiter = rateLimit({ windowMs: HOUR, limit: 1, keyGenerator: byUser, logger, standardHeaders: 'draft-8', store });
+        await serving([limiter], async (get) => {
+          for (let n = 0; n < 3; n++) assert.equal((await get('ada')).status, 200);
+        });
+        assert.equal(await limiter.getKey('ada'), undefined);
+        assert.deepEqual(errors, []);
+      } finally {
+        await broken.close();
+      }
+    });
+
+    test('two stores of one name are reported once', () => {
+      const log = [];
+      const own = new Limits(client, { log: (message) => log.push(message) });
+      for (const windowMs of [HOUR, 1000, HOUR, HOUR]) new RedisRlStore(own).init({ windowMs });
+      assert.equal(log.length, 1);
+      assert.match(log[0], /two stores have the name store:3600000,/);
+    });
+
     test('a store that express-rate-limit has not initialised says so', () =>
       assert.rejects(new RedisRlStore(limits).increment('key'), /has not initialised/));
   });

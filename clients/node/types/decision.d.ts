@@ -60,6 +60,7 @@ export class Decision {
      * @returns {Record<string, string>}
      */
     headers(all?: readonly Decision[]): Record<string, string>;
+    toString(): string;
     /** Throws `RateLimited` if the call was denied. */
     throwIfDenied(): this;
 }
@@ -87,6 +88,7 @@ export class AllDecision {
     /** The names of the limits that refused; of all, if none did. */
     get name(): string;
     headers(): Record<string, string>;
+    toString(): string;
     /** Throws `RateLimited` if the call was denied. */
     throwIfDenied(): this;
 }

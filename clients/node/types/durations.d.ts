@@ -32,6 +32,9 @@ export class Duration {
     us: bigint;
     text: string;
     get ms(): number;
+    toString(): string;
+    /** As text, because JSON has no `bigint`. */
+    toJSON(): string;
     /** Whole seconds, rounded up, at least 1. */
     get wholeSeconds(): number;
 }

@@ -15,9 +15,10 @@ export function isRefusedForNow(error: unknown): boolean;
  * The error of this package for an error of a client library.
  *
  * @param {unknown} error
+ * @param {string} keys the keys of the call
  * @returns {RateLimitError}
  */
-export function translated(error: unknown): RateLimitError;
+export function translated(error: unknown, keys: string): RateLimitError;
 /** @typedef {import('./decision.js').Decision} Decision */
 /** @typedef {import('./decision.js').AllDecision} AllDecision */
 /** Any error of this package. */
@@ -46,7 +47,7 @@ export class InvalidWait extends InvalidArgument {
 /** An id has 1 to 64 bytes. */
 export class InvalidId extends InvalidArgument {
 }
-/** The server has refused the arguments of a call, which is the fault of the caller. */
+/** The server has refused the arguments of a call, or the client's password or rights. */
 export class Refused extends RateLimitError {
 }
 /** The call was denied. */

@@ -3,7 +3,8 @@
  * `Limits`, the name, a colon and the key of express-rate-limit. The default name is `store:` and the window in milliseconds;
  * two limits with the same window need two names. With `resetExpiryOnChange`, each request begins the window anew. If the
  * server gives no decision, express-rate-limit passes the error to `next`, or lets the request through with
- * `passOnStoreError: true`; use `Limits` with `onDown: 'closed'`, the default.
+ * `passOnStoreError: true`. With `onDown: 'open'` of the `Limits`, the request counts as the first of its window, and is let
+ * through.
  */
 export class RedisRlStore {
     /**
@@ -33,7 +34,7 @@ export class RedisRlStore {
     get(key: string): Promise<{
         totalHits: number;
         resetTime: Date;
-    }>;
+    } | undefined>;
     /** @param {string} key */
     resetKey(key: string): Promise<void>;
     /** Deletes the counts of all keys of this store, on all nodes. It searches all keys of the server by `SCAN`. */

@@ -14,6 +14,14 @@ export class Shared {
     log: (message: string, error: unknown) => void;
     /** @type {Set<Promise<void>>} */
     background: Set<Promise<void>>;
+    /** @type {Set<() => void>} ends the pauses in the background */
+    pauses: Set<() => void>;
+    hurrying: number;
+    /** @type {Set<{ leaver: AbortController, ended: Promise<unknown> }>} the calls that may wait */
+    waits: Set<{
+        leaver: AbortController;
+        ended: Promise<unknown>;
+    }>;
     loggedAt: number;
     /**
      * What a call returns, or, if the server gave no decision and the calls are let through then, what `uncounted` returns.
@@ -31,15 +39,35 @@ export class Shared {
      * @param {() => Promise<unknown>} action
      */
     later(what: string, action: () => Promise<unknown>): void;
-    /** Waits until nothing is under way in the background. */
+    /** Waits until nothing is under way in the background. What is there pauses no more. */
     idle(): Promise<void>;
     /**
-     * Gives back what an id holds on these keys.
+     * Pauses in the background. The timer keeps the process until then.
+     *
+     * @param {number} ms
+     */
+    pause(ms: number): Promise<void>;
+    /**
+     * Gives back what an id holds on these keys. If the server does not know the id, the call itself may still be on its way to
+     * the server, on a connection of its own: then it is given back again a little later, and once more. Not so with an id of
+     * the program, because the program may use it again.
      *
      * @param {Word[]} keys
      * @param {string} id
+     * @param {boolean} ownId whether this package has made the id
      */
-    giveBack(keys: Word[], id: string): void;
+    giveBack(keys: Word[], id: string, ownId: boolean): void;
+    /**
+     * Runs a call that may wait. The caller's signal ends it, and so does `endWaits`.
+     *
+     * @template T
+     * @param {AbortSignal | undefined} signal
+     * @param {(signal: AbortSignal) => Promise<T>} action
+     * @returns {Promise<T>}
+     */
+    waiting<T>(signal: AbortSignal | undefined, action: (signal: AbortSignal) => Promise<T>): Promise<T>;
+    /** Ends the calls that wait. */
+    endWaits(): Promise<void>;
 }
 /** Limits on one server, one cluster or behind one Sentinel. */
 export class Limits {
@@ -116,8 +144,13 @@ export class Limits {
         idle?: Time;
     }): Wallet;
     /**
-     * Gives back what is left in wallets, closes the connections of cached limits, and waits for what is still under way in the
-     * background. It does not close the client.
+     * @param {string} message
+     * @internal
+     */
+    warn(message: string): void;
+    /**
+     * Ends the calls that wait, with `Down`. Gives back what is left in wallets, closes the connections of cached limits, and
+     * waits for what is still under way in the background. It does not close the client.
      */
     close(): Promise<void>;
     #private;

@@ -35,6 +35,12 @@ export class Policy {
     /** The limit and the period: `10/m`, `100/15m`. */
     get rate(): string;
     toString(): string;
+    toJSON(): {
+        algorithm: string;
+        limit: number;
+        period: string;
+        options: readonly string[];
+    };
     #private;
 }
 /** A fixed window: `limit` units in each period, which begins with the first grant, or is aligned to the clock. */
@@ -44,7 +50,7 @@ export class Fixed extends Policy {
      * @param {{ align?: string | number }} [options] `align`: windows begin at each multiple of the period since 1970 (UTC),
      *     shifted by this duration, which may have a sign: `-8h`
      */
-    constructor(perPeriod: string, { align }?: {
+    constructor(perPeriod: string, { align, ...others }?: {
         align?: string | number;
     });
 }
@@ -54,7 +60,7 @@ export class Slide extends Policy {
      * @param {string} perPeriod such as `100/m`
      * @param {{ segments?: number }} [options] `segments`: the number of ticks in a period; fewer make the log smaller
      */
-    constructor(perPeriod: string, { segments }?: {
+    constructor(perPeriod: string, { segments, ...others }?: {
         segments?: number;
     });
 }
@@ -64,7 +70,7 @@ export class Gcra extends Policy {
      * @param {string} perPeriod such as `10/m`
      * @param {{ burst?: number }} [options] `burst`: the units that may be taken at once; the default is the limit
      */
-    constructor(perPeriod: string, { burst }?: {
+    constructor(perPeriod: string, { burst, ...others }?: {
         burst?: number;
     });
     #private;
@@ -76,7 +82,7 @@ export class Bucket extends Policy {
      * @param {{ capacity?: number, step?: boolean }} [options] `capacity`: the tokens that the bucket holds; the default is the
      *     limit. `step`: all tokens of a period arrive at its end
      */
-    constructor(perPeriod: string, { capacity, step }?: {
+    constructor(perPeriod: string, { capacity, step, ...others }?: {
         capacity?: number;
         step?: boolean;
     });

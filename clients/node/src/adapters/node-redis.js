@@ -23,14 +23,13 @@ export function nodeRedisAdapter(client) {
 
     async wait(call, waitMs, patienceMs, joined, signal) {
       const own = await limited(patienceMs, signal, () => alone(client, call, patienceMs));
-      // The call itself fails with the error, too.
-      own.on('error', () => {});
+      const close = closer(own);
       try {
         await limited(patienceMs, signal, () => own.connect());
         joined();
         return await sent(waitMs + MARGIN_MS, signal, call, (words) => clientSend(own, call, words));
       } finally {
-        close(own);
+        close();
       }
     },
 
@@ -41,8 +40,8 @@ export function nodeRedisAdapter(client) {
     async track(call, patienceMs, { changed, lost }) {
       const both = [await alone(client, call, patienceMs, RESP2), await alone(client, call, patienceMs, RESP2)];
       const [reader, listener] = both;
-      const closeBoth = () => both.forEach(close);
-      for (const one of both) one.on('error', () => {});
+      const closers = both.map(closer);
+      const closeBoth = () => closers.forEach((close) => close());
       try {
         await limited(patienceMs, undefined, async () => {
           await Promise.all(both.map((one) => one.connect()));
@@ -214,9 +213,28 @@ async function nodeOf(client, call, deadline) {
   return client._execute(false, async (/** @type {any} */ node) => node);
 }
 
-/** @param {any} client */
-function close(client) {
-  // Version 4 has `disconnect`, which returns a promise.
-  if (typeof client.destroy !== 'function') client.disconnect().catch(() => {});
-  else if (client.isOpen) client.destroy();
+/**
+ * Returns a function that closes a client of this adapter's own, which is not opened yet. While the socket of a client is being
+ * made, the client can't close it: it would forget the socket, which would stay open for ever. So it is closed as soon as it is
+ * made.
+ *
+ * @param {any} client
+ */
+function closer(client) {
+  let [made, closed] = [false, false];
+  // Version 4 has `disconnect`, which returns a promise, and throws on its own if that is called before the client is ready.
+  const old = typeof client.destroy !== 'function';
+  const close = () => {
+    closed = true;
+    if (!made) return;
+    if (old) client.disconnect().catch(() => {});
+    else if (client.isOpen) client.destroy();
+  };
+  client.on(old ? 'ready' : 'connect', () => {
+    made = true;
+    if (closed) close();
+  });
+  // The call itself fails with the error, too.
+  client.on('error', () => {});
+  return close;
 }

@@ -13,7 +13,7 @@ node_packages clients/node
 cd clients/node
 
 # The tests mostly wait, so more files run at the same time than there are cores: each has servers of its own. The longest come first.
-files=(waits failures topology package local behaviour admission store frameworks)
+files=(waits failures topology package local behaviour admission store frameworks values)
 [ ${#files[@]} = "$(find test -name '*.test.mjs' | wc -l)" ] || die "scripts/clients-node.sh does not name each file of tests."
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT

@@ -72,7 +72,8 @@ for (const [name, { single, down }] of EACH) {
       await storeOf(HOUR, { name: 'test' }).increment('store');
       assert.equal(await used(admin, 'test:store'), 1);
       const expiry = await pttl('test:store');
-      assert.ok(expiry > HOUR - 60_000 && expiry <= HOUR, String(expiry));
+      // The server rounds the key's deadline up to a millisecond, and the present time down.
+      assert.ok(expiry > HOUR - 60_000 && expiry <= HOUR + 1, String(expiry));
       const other = new RedisRlStore(new Limits(client, { patience: PATIENCE, prefix: 'shop:' }));
       other.init({ windowMs: HOUR });
       await other.increment('store');

@@ -134,11 +134,32 @@ pub fn report(section: &Section) -> String {
         let rate = grouped(median(per_second.iter().copied()));
         writeln!(text, "| {client} | {way} | {rate} | {ratio:.1} ({low:.1}–{high:.1}) |").expect("a string");
     }
-    text.push_str(
-        "\nA wallet uses less of a limit, because units that one process holds can't be spent by another: [scale](scale.md#3-wallets) \
-         shows how much less, by the number of processes and the size of a batch.\n",
-    );
+    text.push_str("\nA wallet uses less of a limit, because units that one process holds can't be spent by another. ");
+    text.push_str(&under_use());
+    text.push_str("[Scale](scale.md#3-wallets) has more cases.\n");
     text
+}
+
+/// How much of a limit wallets use, as `make scale` has simulated it.
+fn under_use() -> String {
+    let text = std::fs::read_to_string(root().join("docs/scale.json")).expect("docs/scale.json");
+    let scale: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let all = scale["wallets"]["rows"].as_array().expect("rows");
+    let used = |processes: u64, batch: u64| {
+        let row = all.iter().find(|row| {
+            let plan = &row["plan"];
+            (plan["processes"].as_u64(), plan["batch"].as_u64(), plan["load"].as_f64())
+                == (Some(processes), Some(batch), Some(1.0))
+        });
+        100.0 * row.expect("a simulated case")["outcome"]["used"].as_f64().expect("a number")
+    };
+    format!(
+        "Simulated with as many calls as the limit of 10 000 a second: 10 processes with batches of 100 use {:.1} % of it, 100 \
+         processes {:.1} %, and 100 with batches of 1000 {:.1} %. ",
+        used(10, 100),
+        used(100, 100),
+        used(100, 1_000)
+    )
 }
 
 /// The rows of the table of bars.

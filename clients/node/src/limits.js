@@ -774,12 +774,7 @@ export class RateLimit extends Limit {
    * @param {{ id?: string, signal?: AbortSignal }} [options]
    */
   async wait(key, seconds, cost = 1, { id, signal } = {}) {
-    const word = this.keyOf(key);
-    const amount = costWords(cost);
-    if (seconds === undefined) throw new InvalidWait('a number of seconds, or text such as 30s, is needed');
-    const milliseconds = waitMs(seconds);
-    if (id !== undefined) checkedId(id);
-    signal?.throwIfAborted();
+    const { word, amount, milliseconds } = checkedTimed(this, key, seconds, cost, id, signal);
     // With an id, an abort in the same moment as the grant gives the units back.
     const own = id === undefined && signal !== undefined && milliseconds > 0;
     return this.queue(word, amount, { cost, waitMs: milliseconds, id: own ? randomUUID() : id, ownId: own, signal });
@@ -795,12 +790,7 @@ export class RateLimit extends Limit {
    * @param {{ id?: string, signal?: AbortSignal }} [options]
    */
   async reserve(key, seconds, cost = 1, { id, signal } = {}) {
-    const word = this.keyOf(key);
-    const amount = costWords(cost);
-    if (seconds === undefined) throw new InvalidWait('a number of seconds, or text such as 30s, is needed');
-    const milliseconds = waitMs(seconds);
-    if (id !== undefined) checkedId(id);
-    signal?.throwIfAborted();
+    const { word, amount, milliseconds } = checkedTimed(this, key, seconds, cost, id, signal);
     const charge = id ?? (signal ? randomUUID() : undefined);
     if (milliseconds > 0) amount.push('RESERVE', `${Math.round(milliseconds * 1000)}us`);
     if (charge !== undefined) amount.push('ID', charge);
@@ -1006,6 +996,26 @@ async function sleepAtLeast(ms, signal) {
 function checkedEstimate(estimate) {
   if (estimate === undefined) throw new InvalidCost('a rule without a cost needs an estimate');
   return checkedCost(estimate);
+}
+
+/**
+ * Checks what a wait or a booking is called with.
+ *
+ * @param {{ keyOf(key: Key): Word }} limit
+ * @param {Key} key
+ * @param {Time} seconds
+ * @param {number} cost
+ * @param {string} [id]
+ * @param {AbortSignal} [signal]
+ */
+function checkedTimed(limit, key, seconds, cost, id, signal) {
+  const word = limit.keyOf(key);
+  const amount = costWords(cost);
+  if (seconds === undefined) throw new InvalidWait('a number of seconds, or text such as 30s, is needed');
+  const milliseconds = waitMs(seconds);
+  if (id !== undefined) checkedId(id);
+  signal?.throwIfAborted();
+  return { word, amount, milliseconds };
 }
 
 /** @param {number} cost */

@@ -1,12 +1,12 @@
 // Tests calls that several limits admit: what is charged while the body runs and after it, when replies are lost, when a lease is
 // lost, and when the server does not answer.
 import assert from 'node:assert/strict';
-import { after, before, beforeEach, describe, test } from 'node:test';
+import { beforeEach, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
 import { Fixed, InvalidCost, InvalidWait, Lease, LeaseLost, Limits, RateLimited } from '../src/index.js';
 import { EACH } from './clients.mjs';
-import { eventually, info, inspect, startCluster, startProxy, startServer } from './server.mjs';
+import { eventually, info, inspect, onServer, startCluster, startProxy, startServer } from './server.mjs';
 
 const PATIENCE = 20;
 // Longer than the period: a shorter wait is denied at once.
@@ -50,14 +50,7 @@ async function withLimits(single, path, use, options = {}) {
 describe('on one server', { concurrency: EACH.length }, () => EACH.forEach(([name, { single }]) => {
   describe(name, { concurrency: 1 }, () => {
     let server, admin;
-    before(async () => {
-      server = await startServer();
-      admin = new Redis({ path: server.path });
-    });
-    after(async () => {
-      admin?.disconnect();
-      await server?.stop();
-    });
+    onServer((...started) => ([server, admin] = started));
     beforeEach(() => admin.flushall());
     const charged = (tenant) => chargedOn(admin, tenant);
     const waiting = () => waitingOn(admin);

@@ -2,10 +2,9 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, before, describe, test } from 'node:test';
-import { Redis } from 'ioredis';
 import * as rl from '../src/index.js';
 import { CLIENTS } from './clients.mjs';
-import { startCluster, startSentinel, startServer } from './server.mjs';
+import { onServer, startCluster, startSentinel, startServer } from './server.mjs';
 
 const table = JSON.parse(await readFile(new URL('../../behaviour.json', import.meta.url), 'utf8'));
 
@@ -190,14 +189,7 @@ function cases(name, prefix, connect, server) {
 
 describe('on one server', () => {
   let server, admin;
-  before(async () => {
-    server = await startServer();
-    admin = new Redis({ path: server.path });
-  });
-  after(async () => {
-    admin?.disconnect();
-    await server?.stop();
-  });
+  onServer((...started) => ([server, admin] = started));
   for (const [name, client] of Object.entries(CLIENTS)) {
     cases(name, `${name}:`, () => client.single(server.path), (words) => admin.call(...words));
   }

@@ -8,21 +8,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
 import { Down, Fixed, Gcra, Lease, LeaseLost, Limits, RateLimited, Refused } from '../src/index.js';
 import { CLIENTS } from './clients.mjs';
-import { eventually, info, inspect, startCluster, startProxy, startSentinel, startServer, stats, used } from './server.mjs';
+import { eventually, info, inspect, onServer, startCluster, startProxy, startSentinel, startServer, stats, used } from './server.mjs';
 
 const HOURLY = new Fixed('10/h');
 /** Seconds: longer than any command takes on a busy machine. */
 const PATIENCE = 20;
 
 let server, admin;
-before(async () => {
-  server = await startServer();
-  admin = new Redis({ path: server.path });
-});
-after(async () => {
-  admin?.disconnect();
-  await server?.stop();
-});
+onServer((...started) => ([server, admin] = started));
 
 /** The ids of the clients that are blocked. */
 const blocked = async (node) => [...(await node.client('LIST')).matchAll(/^id=(\d+) .* flags=\w*b/gm)].map(([, id]) => id);
@@ -68,14 +61,7 @@ async function throughProxyTo(server, connect, options, use) {
 describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEach(([name, { single, down, sendsLate, tracks }]) => {
   describe(name, { concurrency: 1 }, () => {
     let server, admin;
-    before(async () => {
-      server = await startServer();
-      admin = new Redis({ path: server.path });
-    });
-    after(async () => {
-      admin?.disconnect();
-      await server?.stop();
-    });
+    onServer((...started) => ([server, admin] = started));
     const throughProxy = (...args) => throughProxyTo(server, ...args);
     const waiting = (count) => eventually(async () => (await info(admin, 'rl_waiting_clients')) === count);
 

@@ -5,22 +5,14 @@ import { after, afterEach, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import express from 'express';
 import fastify from 'fastify';
-import { Redis } from 'ioredis';
 import { Fixed, Gcra, Limits } from '../src/index.js';
 import { rateLimit } from '../src/express.js';
 import { rateLimit as hook } from '../src/fastify.js';
 import { MAIN } from './clients.mjs';
-import { startServer, used } from './server.mjs';
+import { onServer, used } from './server.mjs';
 
 let server, admin;
-before(async () => {
-  server = await startServer();
-  admin = new Redis({ path: server.path });
-});
-after(async () => {
-  admin?.disconnect();
-  await server?.stop();
-});
+onServer((...started) => ([server, admin] = started));
 afterEach(() => admin.flushall());
 
 /** Serves an Express app with this middleware, and returns the responses to `times` requests, one after the other or at once. */

@@ -2,24 +2,17 @@
 import assert from 'node:assert/strict';
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
-import { after, afterEach, before, describe, test } from 'node:test';
+import { afterEach, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 import { Bucket, Down, Fixed, Gcra, InvalidCost, InvalidKey, Lease, Limits, RateLimited, Slide } from '../src/index.js';
 import { CLIENTS, EACH, MAIN } from './clients.mjs';
-import { eventually, info, startCluster, startProxy, startServer, used } from './server.mjs';
+import { eventually, info, onServer, startCluster, startProxy, startServer, used } from './server.mjs';
 
 const PATIENCE = 20;
 let server, admin;
-before(async () => {
-  server = await startServer();
-  admin = new Redis({ path: server.path });
-});
-after(async () => {
-  admin?.disconnect();
-  await server?.stop();
-});
+onServer((...started) => ([server, admin] = started));
 afterEach(() => admin.flushall());
 
 /** Runs `use` with limits of a client. */

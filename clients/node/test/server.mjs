@@ -6,6 +6,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
+import { after, before } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
@@ -82,6 +83,23 @@ async function start(options, address, { module = true, config } = {}) {
 export function startServer({ module = true, at } = {}) {
   const path = (folder) => at ?? join(folder, 'server.sock');
   return start((folder) => ['--port', '0', '--unixsocket', path(folder)], (folder) => ({ path: path(folder) }), { module });
+}
+
+/**
+ * Starts a server before the tests of a file or of a `describe`, and stops it after them. `assign` gets the server and a connection to
+ * it.
+ */
+export function onServer(assign) {
+  let server, admin;
+  before(async () => {
+    server = await startServer();
+    admin = new Redis({ path: server.path });
+    assign(server, admin);
+  });
+  after(async () => {
+    admin?.disconnect();
+    await server?.stop();
+  });
 }
 
 /** Starts a server on a `port`. `empty` deletes all its keys. */

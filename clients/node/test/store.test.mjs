@@ -13,23 +13,15 @@ import { after, afterEach, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import express from 'express';
 import { rateLimit } from 'express-rate-limit';
-import { Redis } from 'ioredis';
 import { RedisRlStore } from '../src/express-rate-limit.js';
 import { Limits } from '../src/index.js';
 import { CLIENTS, EACH } from './clients.mjs';
-import { eventually, startCluster, startServer, used } from './server.mjs';
+import { eventually, onServer, startCluster, used } from './server.mjs';
 
 const PATIENCE = 20;
 const HOUR = 3_600_000;
 let server, admin;
-before(async () => {
-  server = await startServer();
-  admin = new Redis({ path: server.path });
-});
-after(async () => {
-  admin?.disconnect();
-  await server?.stop();
-});
+onServer((...started) => ([server, admin] = started));
 afterEach(() => admin.flushall());
 
 /** Serves an Express app with this middleware, and runs `use`, which gets a function that makes a request for a user. */

@@ -1,11 +1,10 @@
 // Tests that a wait of more than a minute keeps its place in line, with the default settings of the client and of this package. All
 // clients wait at the same time.
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
-import { Redis } from 'ioredis';
+import { describe, test } from 'node:test';
 import { Fixed, Limits } from '../src/index.js';
 import { CLIENTS } from './clients.mjs';
-import { eventually, info, inspect, startServer, used } from './server.mjs';
+import { eventually, info, inspect, onServer, used } from './server.mjs';
 
 /** A denial lasts longer than a minute, and than the default time-outs of clients. */
 const POLICY = new Fixed('2/64s');
@@ -14,14 +13,7 @@ const LEAST_S = 60;
 const DEFAULTS = Object.entries(CLIENTS).filter(([name]) => !name.startsWith('valkey-glide'));
 
 let server, admin;
-before(async () => {
-  server = await startServer();
-  admin = new Redis({ path: server.path });
-});
-after(async () => {
-  admin?.disconnect();
-  await server?.stop();
-});
+onServer((...started) => ([server, admin] = started));
 
 const now = async () => Number((await admin.time())[0]);
 

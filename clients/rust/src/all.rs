@@ -41,7 +41,8 @@ impl Rule {
 ///
 /// Without an id it is sent once. With an id it is repeated until it has a reply, and is charged once; settle or release the
 /// charge key by key, with [`Limit::settle`] and [`Limit::release`]. If a limit is a lease, and the call has no id, it gets a random
-/// one: [`AllDecision::id`]; if there is no decision, or the future is dropped, what it may have taken is released. In a cluster all keys need the same hash tag. [`Limits::admit`] settles and releases by itself.
+/// one: [`AllDecision::id`]. If there is no decision, or the future is dropped, what the call may have taken is released. In a
+/// cluster all keys need the same hash tag. [`Limits::admit`] settles and releases by itself.
 #[must_use = "nothing is sent before the call is awaited"]
 #[derive(Clone, Debug)]
 pub struct All {

@@ -37,8 +37,8 @@ impl Limits {
 ///   connection nothing is remembered, and each call goes to the server.
 /// * It remembers 10 000 keys; those that were not used for longest are forgotten first.
 ///
-/// The connection speaks RESP3, whatever the others do. It needs a [`Limits::open`], a `Sentinel`, a `Cluster`, or a connection named by
-/// [`Limits::waits_with`]. Cheap to clone.
+/// The connection speaks RESP3, whatever the others do. It needs a [`Limits::open`], a `Sentinel`, a `Cluster`, or a connection
+/// named by [`Limits::waits_with`]. Cheap to clone.
 ///
 /// ```no_run
 /// # async fn example(limits: redis_rl_client::Limits) -> Result<(), redis_rl_client::Error> {

@@ -152,13 +152,14 @@ async function perform(step, limits, server, all, got) {
   }
 }
 
-/** Runs all cases with a client. `server` sends a command of the test. */
-function cases(name, prefix, connect, server) {
+/** Runs all cases with a client. `server` sends a command of the test. `between` runs in the middle. */
+function cases(name, prefix, connect, server, between = async () => {}) {
   test(name, async (t) => {
     const { client, close } = await connect();
     try {
-      const shared = new rl.Limits(client, { prefix, patience: 20 });
+      const shared = new rl.Limits(client, { prefix, patience: 30 });
       for (const [at, { name, limits, steps }] of table.cases.entries()) {
+        if (at === Math.floor(table.cases.length / 2)) await between(shared);
         await t.test(name, async () => {
           const tagged = (text) => (typeof text === 'string' ? text.replace('{c}', `{${prefix}${at}}`) : text);
           const made = new Map(Object.entries(limits).map(([name, policy]) => {
@@ -214,12 +215,36 @@ describe('in a cluster', () => {
   }
 });
 
-describe('behind a sentinel', () => {
-  let set;
-  before(async () => (set = await startSentinel()));
-  after(() => set?.stop());
+describe('behind a sentinel, with a failover in the middle', { concurrency: 3 }, () => {
   for (const [name, client] of Object.entries(CLIENTS)) {
-    if (client.sentinel) cases(name, `${name}:`, () => client.sentinel(set), (words) => set.clients[0].call(...words));
+    if (!client.sentinel) continue;
+    let set, primary;
+    const connect = async () => {
+      set = await startSentinel();
+      [primary] = set.clients;
+      try {
+        const { client: redis, close } = await client.sentinel(set);
+        const closeBoth = async () => {
+          try {
+            await close();
+          } finally {
+            await set.stop();
+          }
+        };
+        return { client: redis, close: closeBoth };
+      } catch (error) {
+        await set.stop();
+        throw error;
+      }
+    };
+    const failOver = async (limits) => {
+      await set.failOver();
+      primary = set.clients[1];
+      // A charge is repeated until the replica has become the primary.
+      await limits.limit('failover', new rl.Fixed('10/h')).withCharge('key', 1, {}, () => {});
+      assert.match(await primary.info('replication'), /role:master/);
+    };
+    cases(name, `${name}:`, connect, (words) => primary.call(...words), failOver);
   }
 });
 

@@ -438,6 +438,7 @@ fn a_charge_that_is_repeated_after_a_crash_is_charged_once() {
             server.signal(Signal::KILL);
         });
         server.crash_and_restart();
+        server.rewrite_append_only_file();
     }
     let mut client = server.client();
     all.iter().zip(LIMITERS).for_each(|(chargers, name)| chargers.check(&mut client, name));

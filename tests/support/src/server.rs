@@ -11,7 +11,7 @@ use rustix::process::{kill_process, Pid};
 use tempfile::TempDir;
 
 use crate::process::{dies_with_this_thread, process, raise_open_files, send, Signal};
-use crate::{cli_program, free_port, module, server_program, DEADLINE};
+use crate::{call, cli_program, free_port, info, module, server_program, wait_for, DEADLINE};
 
 /// The version of RESP that a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,6 +274,16 @@ impl Server {
     pub fn crash_and_restart(&mut self) {
         self.crash();
         self.restart();
+    }
+
+    /// Writes the append-only file anew and waits until that has ended. A server that was killed while it wrote an effect of
+    /// several commands needs this before more is written: it cuts the last command from the file and leaves the `MULTI`
+    /// before it, which would swallow what follows (<https://github.com/valkey-io/valkey/pull/4342>).
+    pub fn rewrite_append_only_file(&self) {
+        let mut client = self.client();
+        call::<()>(&mut client, "BGREWRITEAOF");
+        wait_for("the rewrite", || info(&mut client, "persistence", "aof_rewrite_in_progress") == 0);
+        assert!(call::<String>(&mut client, "INFO persistence").contains("aof_last_bgrewrite_status:ok"));
     }
 
     /// As [`Self::crash_and_restart`]; the server is started with or without the module from now on.

@@ -87,23 +87,34 @@ impl Sketch {
             return;
         }
         let name = &name[..name.len().min(LONGEST_NAME)];
-        let hash = hash(self.seed, db, name);
-        let found = self.find(hash, db, name).unwrap_or_else(|| {
-            if self.entries.len() < self.capacity {
-                self.entries.push(Entry::default());
-                self.counts.push(0);
-                (self.least, self.scan_from) = (0, 0);
-                self.assign(self.entries.len() - 1, hash, db, name)
-            } else {
-                let place = self.place_of_least();
-                self.unlink(place);
-                self.assign(place, hash, db, name)
-            }
-        });
-        self.last = found;
+        // The next denial is often one of the same key, which needs no hash.
+        if self.entries.get(self.last).is_none_or(|entry| entry.db != db || entry.name != name) {
+            self.last = self.place_of(db, name);
+        }
+        let found = self.last;
         self.counts[found] = self.counts[found].saturating_add(ONE);
         let entry = &mut self.entries[found];
         entry.certain = entry.certain.saturating_add(ONE);
+    }
+
+    /// The place of a key's entry, which is added if there is none.
+    fn place_of(&mut self, db: i32, name: &[u8]) -> usize {
+        let hash = hash(self.seed, db, name);
+        if let Some(found) = self.find(hash, db, name) {
+            return found;
+        }
+        let place = if self.entries.len() < self.capacity {
+            self.entries.push(Entry::default());
+            self.counts.push(0);
+            (self.least, self.scan_from) = (0, 0);
+            self.entries.len() - 1
+        } else {
+            let place = self.place_of_least();
+            self.unlink(place);
+            place
+        };
+        self.assign(place, hash, db, name);
+        place
     }
 
     /// The keys with the highest counts, at most `most` of them, sorted from the highest count down.
@@ -117,14 +128,6 @@ impl Sketch {
             Top { db: entry.db, name: &entry.name, count, over: count - entry.certain / ONE }
         });
         rows.collect()
-    }
-
-    /// Forgets all keys.
-    pub fn reset(&mut self) {
-        self.entries.clear();
-        self.counts.clear();
-        self.slots.fill(0);
-        self.last = 0;
     }
 
     /// Halves the counts once for each half-life that has passed.
@@ -156,9 +159,6 @@ impl Sketch {
 
     fn find(&self, hash: u32, db: i32, name: &[u8]) -> Option<usize> {
         let is = |entry: &Entry| entry.hash == hash && entry.db == db && entry.name == name;
-        if self.entries.get(self.last).is_some_and(is) {
-            return Some(self.last);
-        }
         let places = self.slots_from(hash).map(|slot| self.slots[slot]).take_while(|&place| place > 0);
         places.map(|place| usize::from(place) - 1).find(|&place| is(&self.entries[place]))
     }
@@ -170,13 +170,12 @@ impl Sketch {
     }
 
     /// Assigns the entry at `place`, which has no slot, to a key.
-    fn assign(&mut self, place: usize, hash: u32, db: i32, name: &[u8]) -> usize {
+    fn assign(&mut self, place: usize, hash: u32, db: i32, name: &[u8]) {
         let entry = &mut self.entries[place];
         (entry.hash, entry.db, entry.certain) = (hash, db, 0);
         entry.name.clear();
         entry.name.extend_from_slice(name);
         self.link(place);
-        place
     }
 
     /// Puts the entry at `place` into a free slot.

@@ -110,11 +110,7 @@ pub(super) fn reply_rows(call: &Call<'_>, rows: &[Decision]) {
     // The longest of the waits. `Wait::Never` is greater than any span.
     let longest = |(granted, wait), row: &Decision| (granted && row.granted > 0, Ord::max(wait, row.wait));
     let (granted, wait) = rows.iter().fold((true, Wait::NONE), longest);
-    call.reply_array(3);
-    call.reply_integer(granted.into());
-    call.reply_integer(wait_ms(wait));
-    call.reply_array(rows.len());
-    rows.iter().for_each(|decision| call.reply_integers(&row(decision)));
+    call.reply_rows([granted.into(), wait_ms(wait)], rows.iter().map(row));
 }
 
 fn is_granted(rows: &[Decision]) -> bool {
@@ -133,17 +129,20 @@ fn run(call: &Call<'_>) -> Result<Option<Vec<Decision>>, Error> {
         .collect::<Option<Vec<_>>>()
         .ok_or(Error::Arity(CommandName::All))?;
     let now = now(call);
-    // All rules are decided before any is charged. To decide copies no record, so a denied call costs no more than the decisions.
+    // All rules are decided before any is charged.
     let mut rows = Vec::with_capacity(rules.len());
+    let mut prepared = Vec::with_capacity(rules.len());
     for (index, (key, rule)) in keys.iter().zip(&rules).enumerate() {
         let target = target(index, rule);
         let held = if rule.request.id.is_some() { target.held(key, rule, now)? } else { None };
         held.map_or(Ok(()), |held| rule.check_cost(held))?;
-        rows.push(if held.is_none() && waiting::has_waiters(call, FIRST_KEY + index) {
-            denied(target.peek(key, rule, now)?, Span::ZERO)
+        let (row, change) = if held.is_none() && waiting::has_waiters(call, FIRST_KEY + index) {
+            (denied(target.peek(key, rule, now)?, Span::ZERO), None)
         } else {
             target.decide(key, rule, now)?
-        });
+        };
+        rows.push(row);
+        prepared.push(change);
     }
 
     let granted = is_granted(&rows);
@@ -153,9 +152,11 @@ fn run(call: &Call<'_>) -> Result<Option<Vec<Decision>>, Error> {
     }
     for (index, (row, (key, rule))) in rows.iter_mut().zip(keys.iter_mut().zip(&rules)).enumerate() {
         let target = target(index, rule);
-        if granted {
-            // One record at a time is encoded and stored, so that only one new record is in memory. The decision is the same again.
-            target.charge(key, rule, now, |_| true)?;
+        if let (true, Some(change)) = (granted, &prepared[index]) {
+            change.commit(key)?;
+        } else if granted {
+            // One long record at a time is encoded and stored, so that only one is in memory. The decision is the same again.
+            target.charge(key, rule, now, |_, _, _| true)?;
         } else if row.granted > 0 {
             // The call takes nothing, so the row of a rule that would have granted shows the rule's present state.
             *row = target.peek(key, rule, now)?;

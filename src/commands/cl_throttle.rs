@@ -98,7 +98,7 @@ fn decide(call: &Call<'_>, command: CommandName, ThrottleArgs { policy, amount }
         let key = ReadKey::open(call, 1).ok_or(Error::Arity(command))?;
         return Ok(row(true, &Target::only(Kind::Gcra).peek(&key, &rule, now(call))?));
     };
-    let decision = limit::decide(call, command, Kind::Gcra, &rule)?;
+    let decision = limit::decide(call, command, Kind::Gcra, &rule, None)?;
     // A call without BLOCK never waits.
     let decision = decision.ok_or(Error::Unblocked)?;
     // A refund is never a denial, even if there is nothing to give back.

@@ -181,15 +181,21 @@ pub(super) fn rule<'a, A: Args + ?Sized>(
     args: &mut Cursor<'a, A>,
 ) -> Result<Rule<'a>, Box<Error>> {
     let (Some(limit), Some(period)) = (args.word(), args.word()) else { return Err(Box::new(Error::NoLimit(kind))) };
-    let limit = count(limit, "limit", 0, kind.spec().max_limit)?;
-    let period = numbers::period(period).ok_or_else(|| bad_period(kind))?;
-    let quota = Quota::new(limit, period).ok_or_else(|| bad_period(kind))?;
-    let policy = kind.policy(quota).ok_or_else(|| bad_period(kind))?;
+    let policy = policy(kind, limit, period)?;
     // Most calls have no options, and so skip the loop.
     if args.peek().is_none() {
         return Ok(Rule::new(policy, Request::now(Amount::Cost(1))));
     }
     options(kind, command, args, policy)
+}
+
+/// Parses the limit and the period of a policy.
+#[inline(always)]
+pub(super) fn policy(kind: Kind, limit: &[u8], period: &[u8]) -> Result<Policy, Box<Error>> {
+    let limit = count(limit, "limit", 0, kind.spec().max_limit)?;
+    let period = numbers::period(period).ok_or_else(|| bad_period(kind))?;
+    let quota = Quota::new(limit, period).ok_or_else(|| bad_period(kind))?;
+    Ok(kind.policy(quota).ok_or_else(|| bad_period(kind))?)
 }
 
 /// Parses what follows the limit and the period.

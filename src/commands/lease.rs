@@ -64,7 +64,7 @@ fn run(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
         // A renewal does not wait for other clients.
         Some(held) => {
             rule.check_cost(held)?;
-            target.charge(&mut key, &rule, now, |_| true)?
+            target.charge(&mut key, &rule, now, |_, _, _| true)?
         }
         None if rule.renew => {
             let present = target.peek(&key, &rule, now)?;
@@ -72,7 +72,7 @@ fn run(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
         }
         None if rule.policy.limit() > 0 && call.is_out_of_memory() => return Err(Box::new(Error::OutOfMemory)),
         None if waiting::has_waiters(call, 1) => None,
-        None => target.charge(&mut key, &rule, now, |decision| decision.granted > 0 || rule.block.is_none())?,
+        None => target.charge(&mut key, &rule, now, |_, _, decision| decision.granted > 0 || rule.block.is_none())?,
     };
     let Some((decision, changed)) = waiting::decided_or_blocked(call, &key, &rule, now, decided)? else { return Ok(None) };
     drop(key);

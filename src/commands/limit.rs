@@ -8,9 +8,9 @@
 
 use std::ffi::CStr;
 
-use super::{grammar, help, now, record_outcome, reply, row, waiting};
+use super::{grammar, help, now, record_outcome, repeated, reply, row, waiting};
 use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
-use crate::limiter::{Decision, Kind};
+use crate::limiter::{Decision, Kind, LastingDenial, View};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
 pub(super) const FIXED: Command = command::<{ Kind::Fixed as usize }>(
@@ -79,9 +79,18 @@ impl<const KIND: usize> CommandHandler for Limit<KIND> {
 
 #[inline(always)]
 fn run(call: &Call<'_>, kind: Kind) -> Result<Option<Decision>, Box<Error>> {
+    let command = CommandName::Limit(kind);
+    match repeated::plain(call, kind, |rule, denial| decide(call, command, kind, rule, Some(denial))) {
+        Some(decided) => decided,
+        None => run_with_options(call, kind),
+    }
+}
+
+#[inline(never)]
+fn run_with_options(call: &Call<'_>, kind: Kind) -> Result<Option<Decision>, Box<Error>> {
     match parse(kind, call) {
         // The rule is used in its place, because a copy takes as long as a part of the decision.
-        Ok(ref rule) => decide(call, CommandName::Limit(kind), kind, rule),
+        Ok(ref rule) => decide(call, CommandName::Limit(kind), kind, rule, None),
         Err(error) => Err(error),
     }
 }
@@ -95,23 +104,43 @@ pub fn parse<A: Args + ?Sized>(kind: Kind, args: &A) -> Result<Rule<'_>, Box<Err
     grammar::rule(kind, CommandName::Limit(kind), &mut Cursor::new(args, 2))
 }
 
-/// Decides `rule`, whose algorithm is `kind`, for the key that argument 1 names; `None` if the client was blocked.
+/// Decides `rule`, whose algorithm is `kind`, for the key that argument 1 names; `None` if the client was blocked. `last_denial` is the
+/// place of the last denial of this rule, if the rule has no options.
 #[inline(always)]
 pub(super) fn decide(
     call: &Call<'_>,
     command: CommandName,
     kind: Kind,
     rule: &Rule<'_>,
+    last_denial: Option<&mut Option<LastingDenial>>,
 ) -> Result<Option<Decision>, Box<Error>> {
     let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(command))?;
+    let target = Target::only(kind);
     let amount = rule.request.amount;
     let now = now(call);
     let has_waiters = waiting::has_waiters(call, 1);
-    let decided = if has_waiters && amount.takes_free_units() && Target::only(kind).held(&key, rule, now)?.is_none() {
+    let repeated = match &last_denial {
+        Some(Some(denial)) if !has_waiters => target.stored(&key)?.and_then(|record| denial.repeated(record, now)),
+        _ => None,
+    };
+    let decided = if let Some(denial) = repeated {
+        Some((denial, false))
+    } else if has_waiters && amount.takes_free_units() && target.held(&key, rule, now)?.is_none() {
         None
     } else {
-        let accept = |decision: &Decision| decision.granted > 0 || rule.block.is_none();
-        Target::only(kind).charge(&mut key, rule, now, accept)?
+        let mut lasting = None;
+        let accept = |view: &View<'_>, record: Option<&[u8]>, decision: &Decision| {
+            if last_denial.is_some() {
+                lasting = record.and_then(|record| view.lasting_denial(record, decision));
+            }
+            decision.granted > 0 || rule.block.is_none()
+        };
+        let charged = target.charge(&mut key, rule, now, accept)?;
+        // A denial that does not hold any more does no harm: see `LastingDenial::repeated`.
+        if let (Some(last_denial), Some(lasting)) = (last_denial, lasting) {
+            *last_denial = Some(lasting);
+        }
+        charged
     };
     let Some((decision, changed)) = waiting::decided_or_blocked(call, &key, rule, now, decided)? else { return Ok(None) };
     drop(key);

@@ -16,6 +16,7 @@ mod numbers;
 mod outcome;
 mod parameters;
 mod peek;
+mod repeated;
 mod settle;
 mod stats;
 mod target;
@@ -79,15 +80,16 @@ pub(crate) fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
         let server = Server::from_context(ctx);
         waiting::start(&server);
         stats::reset();
-        top::reset(&server);
+        top::free(&server);
     }
     status
 }
 
 /// Unloads the module: frees all memory that it has allocated.
-pub(crate) fn unload(_: &Context) -> Status {
-    top::free();
-    server::unregister();
+pub(crate) fn unload(ctx: &Context) -> Status {
+    let server = Server::from_context(ctx);
+    top::free(&server);
+    server::unregister(&server);
     Status::Ok
 }
 

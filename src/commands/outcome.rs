@@ -51,7 +51,7 @@ pub(super) fn record_outcome<'k>(
     if denied || notifies {
         let (db, name) = key();
         if denied {
-            top::count_denial(db, name, now);
+            top::count_denial(server, db, name, now);
         }
         if notifies && (denied || outcome == Outcome::Changed) {
             notify(server, db, name, kind, denied);
@@ -65,9 +65,10 @@ pub(super) fn notify(server: &Server<'_>, db: i32, name: &[u8], kind: Kind, deni
     server.notify(db, name, &event);
 }
 
-/// Reads the clock. A call does so once, and uses the result for all its decisions.
-pub(super) fn now(server: &Server<'_>) -> Instant {
-    Instant::from_us(server.now_us())
+/// The time of a call, which all its decisions use.
+#[inline(always)]
+pub(super) fn now(call: &Call<'_>) -> Instant {
+    Instant::from_us(call.command_us())
 }
 
 /// Converts a count to an integer of a reply.

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::error::Holds;
 use super::{Error, Rule};
 use crate::limiter::{settle, Bytes, Change, Decision, Id, Instant, Kind, Overflow, Policy, RecordError, SettleError};
-use crate::limiter::{Settlement, Span, View, MIN_LEN};
+use crate::limiter::{Next, Settlement, Span, View, MIN_LEN};
 use crate::queue::KeyState;
 use crate::server::{ReadKey, Value, WriteKey};
 
@@ -80,30 +80,44 @@ impl Target {
         Ok(self.loaded(&view, rule, now)?.held(id))
     }
 
-    /// Returns the decision or the error that [`Self::charge`] would return, but changes nothing.
-    pub(super) fn decide(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Decision, Box<Error>> {
+    /// Returns the decision or the error that [`Self::charge`] would return, but changes nothing. Also returns the change, if it
+    /// takes no memory.
+    pub(super) fn decide(
+        self,
+        key: &ReadKey<'_>,
+        rule: &Rule<'_>,
+        now: Instant,
+    ) -> Result<(Decision, Option<Prepared>), Box<Error>> {
         let stored = self.stored(key)?;
         let view = rule.policy.view(stored, now);
-        let (decision, _) = self.loaded(&view, rule, now)?.decide(rule.request)?;
+        let view = self.loaded(&view, rule, now)?;
+        let (decision, next) = view.decide(rule.request)?;
         // A change lengthens a value by less than this.
-        let fits = WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT);
-        fits.then_some(decision).ok_or_else(|| Overflow.into())
+        if !WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
+            return Err(Overflow.into());
+        }
+        let prepared = matches!(next, Next::Meter(_)).then(|| {
+            let mut bytes = Bytes::default();
+            Prepared { change: view.store(&next, &mut bytes), bytes }
+        });
+        Ok((decision, prepared))
     }
 
-    /// Decides a request, and changes the key accordingly if `accept` returns true for the decision. Returns the decision and
-    /// whether the key changed; `None` if `accept` returned false.
+    /// Decides a request, and changes the key accordingly if `accept` returns true for the limiter, the value of the key and the
+    /// decision. Returns the decision and whether the key changed; `None` if `accept` returned false.
     #[inline(always)]
     pub(super) fn charge(
         self,
         key: &mut WriteKey<'_>,
         rule: &Rule<'_>,
         now: Instant,
-        accept: impl FnOnce(&Decision) -> bool,
+        accept: impl FnOnce(&View<'_>, Option<&[u8]>, &Decision) -> bool,
     ) -> Result<Option<(Decision, bool)>, Box<Error>> {
-        let view = rule.policy.view(self.stored(key)?, now);
+        let stored = self.stored(key)?;
+        let view = rule.policy.view(stored, now);
         let view = self.loaded(&view, rule, now)?;
         let (decision, next) = view.decide(rule.request)?;
-        if !accept(&decision) {
+        if !accept(view, stored, &decision) {
             return Ok(None);
         }
         let mut bytes = Bytes::default();
@@ -130,6 +144,19 @@ impl Target {
         let Some(settlement) = settlement else { return Ok(None) };
         commit(key, &settlement.change, &bytes)?;
         Ok(Some(settlement))
+    }
+}
+
+/// A change that was decided, and not yet made.
+pub(super) struct Prepared {
+    change: Change,
+    bytes: Bytes,
+}
+
+impl Prepared {
+    /// Changes the key.
+    pub(super) fn commit(&self, key: &mut WriteKey<'_>) -> Result<(), Box<Error>> {
+        Ok(commit(key, &self.change, &self.bytes)?)
     }
 }
 

@@ -10,14 +10,11 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use lazy_static::lazy_static;
 
 use super::parameters::{MAX_TOP_KEYS, TOP_HALF_LIFE, TOP_KEYS};
 use super::{count, grammar, integer, now, reply, waiting, Args, CommandName, Error};
 use crate::limiter::{Instant, Span};
-use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, Server};
+use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, MainThread, Server};
 use crate::sketch::Sketch;
 
 pub(super) const COMMAND: Command = Command {
@@ -71,24 +68,18 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<TopArgs, Error> {
     }
 }
 
-lazy_static! {
-    static ref DENIALS: Mutex<Sketch> = Mutex::new(empty());
-}
+/// The table of denials; `None` before the first denial.
+static DENIALS: MainThread<Option<Sketch>> = MainThread::new(None);
 
-/// A table that counts nothing and takes no memory.
-fn empty() -> Sketch {
-    Sketch::new(0, Span::ZERO, [0, 0], Instant::from_us(0))
-}
-
-/// The table of denials. If its configured size or half-life has changed, it is replaced by an empty one.
-fn denials(now: Instant) -> MutexGuard<'static, Sketch> {
-    let mut sketch = DENIALS.lock().unwrap_or_else(PoisonError::into_inner);
+/// Calls `work` with the table of denials. If its configured size or half-life has changed, it is replaced by an empty one before.
+#[inline(always)]
+fn with_denials(server: &Server<'_>, now: Instant, work: impl FnOnce(&mut Sketch)) {
     let most = usize::try_from(TOP_KEYS.get()).unwrap_or(0);
     let half_life = Span::from_us(u64::try_from(TOP_HALF_LIFE.get()).unwrap_or(1).saturating_mul(1_000_000));
-    if !sketch.is_for(most, half_life) {
-        *sketch = empty_for(most, half_life, now);
-    }
-    sketch
+    DENIALS.with(server, |table| match table {
+        Some(sketch) if sketch.is_for(most, half_life) => work(sketch),
+        _ => work(table.insert(empty_for(most, half_life, now))),
+    });
 }
 
 /// A table without denials.
@@ -99,19 +90,14 @@ fn empty_for(most: usize, half_life: Span, now: Instant) -> Sketch {
     Sketch::new(most, half_life, seed, now)
 }
 
-/// Empties the table, when the module is loaded.
-pub(super) fn reset(server: &Server<'_>) {
-    denials(now(server)).reset();
-}
-
-/// Frees the table, when the module is unloaded.
-pub(super) fn free() {
-    *DENIALS.lock().unwrap_or_else(PoisonError::into_inner) = empty();
+/// Frees the table, when the module is loaded or unloaded.
+pub(super) fn free(server: &Server<'_>) {
+    DENIALS.with(server, |table| *table = None);
 }
 
 /// Counts a denial.
-pub(super) fn count_denial(db: i32, name: &[u8], now: Instant) {
-    denials(now).count(db, name, now);
+pub(super) fn count_denial(server: &Server<'_>, db: i32, name: &[u8], now: Instant) {
+    with_denials(server, now, |sketch| sketch.count(db, name, now));
 }
 
 struct Top;
@@ -122,17 +108,18 @@ impl CommandHandler for Top {
         const MOST_LINES: usize = 100;
         reply(call, parse(call), |args| match args {
             TopArgs::Reset => {
-                denials(now(call)).reset();
+                free(call);
                 call.reply_status(c"OK");
             }
             TopArgs::List(most) => {
                 let now = now(call);
-                let mut sketch = denials(now);
-                let rows = sketch.top(most, now);
-                call.reply_array(rows.len());
-                for row in rows {
-                    reply_row(call, row.name, row.db, [("denials", row.count), ("overcount", row.over)]);
-                }
+                with_denials(call, now, |sketch| {
+                    let rows = sketch.top(most, now);
+                    call.reply_array(rows.len());
+                    for row in rows {
+                        reply_row(call, row.name, row.db, [("denials", row.count), ("overcount", row.over)]);
+                    }
+                });
             }
             TopArgs::Waiting => waiting::longest_lines(call, MOST_LINES, |lines, now| {
                 call.reply_array(lines.len());

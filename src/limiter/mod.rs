@@ -36,6 +36,7 @@ pub use change::{Bytes, Change};
 pub use decision::{Amount, Decision, Overflow, Quota, Request, Snapshot, Wait};
 pub use inspection::{Fact, Holder, Inspection};
 pub use ledger::{fingerprint, without_ids, Charge, Id, MAX_IDS};
+pub use meter::LastingDenial;
 pub use option::{OptionSpec, OptionValue, PolicyOption};
 pub use record::RecordError;
 pub use settle::{settle, SettleError, Settlement};
@@ -291,6 +292,16 @@ impl View<'_> {
             _ => return Ok(decision),
         };
         Ok(Decision { remaining, reset, ..decision })
+    }
+
+    /// The lasting form of `decision`, which [`Self::decide`] returned for `COST 1`; `None` if it is a grant, or may not last.
+    /// `record` is the value of the key.
+    #[inline(always)]
+    pub fn lasting_denial(&self, record: &[u8], decision: &Decision) -> Option<LastingDenial> {
+        match self {
+            Self::Meter(view) => view.lasting_denial(record, decision),
+            _ => None,
+        }
     }
 
     /// Encodes the next state that [`Self::decide`] returned: writes the bytes to `bytes`, and returns where they belong.

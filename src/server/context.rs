@@ -33,9 +33,6 @@ impl<'a> Server<'a> {
     }
 
     /// Returns the wall clock's time, in microseconds since the Unix epoch; 0 before that.
-    ///
-    /// The server's own reading (`RedisModule_CachedMicroseconds`, from Redis 7.2 on) is not used, because it does not advance
-    /// during a transaction or a script.
     pub fn now_us(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);

@@ -106,10 +106,10 @@ pub fn register<'c>(
 }
 
 /// Frees what [`register`] allocated, before the server unloads the module.
-pub fn unregister() {
+pub fn unregister(server: &Server<'_>) {
     effects::stop();
     propagation::reset();
-    reply::stop();
+    reply::stop(server);
 }
 
 /// The module option of Valkey 9 by which a module declares that whole slots may be moved (`CLUSTER MIGRATESLOTS`). That is

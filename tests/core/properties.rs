@@ -642,6 +642,46 @@ proptest! {
         }
     }
 
+    // ---- A denial that lasts ----
+
+    #[test]
+    fn a_lasting_denial_is_repeated_as_it_would_be_decided(
+        rules in kinds().prop_flat_map(rule_changes), start in starts(), permille in 0..=1_000_u64, back: u32,
+        actions in bookings(steps_anywhere(), any_verb(), 30),
+    ) {
+        let (mut key, mut clock) = (Key::default(), Clock::new(start));
+        for action in &actions {
+            let rule = &rules[action.rule % rules.len()];
+            let (now, request) = clock.next(rule, action, &key);
+            let _ = key.call(rule, now, request);
+            let Some(record) = key.value.as_deref() else { continue };
+            let policy = rule.policy();
+            let denial = |now: i64| {
+                let view = policy.view(Some(record), Instant::from_us(now)).expect("a record");
+                let (decision, _) = view.decide(Request::now(Amount::Cost(1))).ok()?;
+                Some((decision, view.lasting_denial(record, &decision), view.matches_policy()))
+            };
+            let Some((decision, lasting, same_policy)) = denial(now) else { continue };
+            let Some(lasting) = lasting else {
+                // Most denials last.
+                let plain = matches!(rule.form, Form::Fixed { windows: Windows::FirstCall } | Form::Gcra { .. } | Form::Bucket { .. });
+                let dated_ahead = actions.iter().any(|action| matches!(action.step, Step::Back(_)));
+                prop_assert!(decision.granted > 0 || !plain || !same_policy || dated_ahead || rule.limit == 0, "{decision:?}");
+                continue;
+            };
+            let Wait::For(wait) = decision.wait else { panic!("{decision:?}") };
+            let last = wait.as_us() - 1;
+            for passed in [0, 1.min(last), share(last, permille), last] {
+                let Some(later) = now.checked_add_unsigned(passed) else { continue };
+                let expected = denial(later).map(|(decision, ..)| decision);
+                prop_assert_eq!(lasting.repeated(record, Instant::from_us(later)), expected, "after {} us", passed);
+            }
+            prop_assert_eq!(lasting.repeated(record, Instant::from_us(now).saturating_add(wait)), None);
+            prop_assert_eq!(lasting.repeated(record, Instant::from_us(now.saturating_sub(1 + i64::from(back)))), None);
+            prop_assert_eq!(lasting.repeated(&record[1..], Instant::from_us(now)), None);
+        }
+    }
+
     // ---- The clock steps back ----
 
     #[test]

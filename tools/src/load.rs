@@ -28,6 +28,8 @@ pub struct Load {
     pub p50_ms: Option<f64>,
     /// See `p50_ms`.
     pub p99_ms: Option<f64>,
+    /// The longest call, which only redis-benchmark measures.
+    pub longest_ms: Option<f64>,
 }
 
 /// The shape of a load: each call is on a random one of this many keys, with this many calls in a pipeline.
@@ -56,8 +58,8 @@ pub fn redis_benchmark(socket: &Path, words: &str, shape: Shape, calls: u64) -> 
     // maximum.
     let line = text.lines().last().unwrap_or_default();
     let fields: Vec<f64> = line.rsplit(',').take(7).filter_map(|field| field.trim_matches('"').parse().ok()).collect();
-    let &[_, p99, _, p50, _, _, per_second] = &fields[..] else { complain() };
-    Load { per_second, p50_ms: Some(p50), p99_ms: Some(p99) }
+    let &[longest, p99, _, p50, _, _, per_second] = &fields[..] else { complain() };
+    Load { per_second, p50_ms: Some(p50), p99_ms: Some(p99), longest_ms: Some(longest) }
 }
 
 /// The bytes of a call, or of several that count as one, and the positions of the digits of the key and of the id in them.
@@ -188,5 +190,5 @@ pub fn own(socket: &Path, words: &str, shape: Shape, calls: u64) -> Load {
         }
     }
     callers.iter_mut().for_each(|caller| caller.receive(&mut buffer));
-    Load { per_second: called as f64 / start.elapsed().as_secs_f64(), p50_ms: None, p99_ms: None }
+    Load { per_second: called as f64 / start.elapsed().as_secs_f64(), p50_ms: None, p99_ms: None, longest_ms: None }
 }

@@ -14,11 +14,13 @@
 //! [`Meter::read`] rounds the usage up to whole units again, so this affects no decision under [`Drain::Steps`]. The time of
 //! the write is needed when the policy changes from steps to a continuous flow: tokens then flow from that time on.
 
+mod denial;
 mod grid;
 mod ids;
 mod migrate;
 mod record;
 
+pub use denial::LastingDenial;
 use grid::Grid;
 
 use super::inspection::common_facts;
@@ -387,7 +389,9 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub(super) fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
         record::encode(self.meter, next.level, bytes);
-        Change::Write { offset: 0, head: 0, expires: next.expires, slack: Span::ZERO }
+        // All grants in a window expire with the window, so the deadline need not be moved.
+        let slack = if self.meter.drain == Drain::Windows { Span::from_us(1_000) } else { Span::ZERO };
+        Change::Write { offset: 0, head: 0, expires: next.expires, slack }
     }
 
     /// Used units, rounded up.

@@ -85,6 +85,9 @@ impl Layout {
     }
 }
 
+/// The length of the longest record without ids.
+pub(super) const MAX_LEN: usize = 3 + Layout::WIDE.len();
+
 /// The third byte holds the [`Drain`] from this bit on.
 const DRAIN_SHIFT: u32 = 3;
 /// The third byte holds the [`Layout`] from this bit on.

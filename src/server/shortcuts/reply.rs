@@ -12,7 +12,7 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::server::{api, raw, Call, Server};
+use crate::server::{api, raw, Call, MainThread, Server};
 
 /// The lengths that have a template. The shortest is that of five integers of one digit. Up to the longest, the header of a
 /// bulk string has a length of two digits, so that there is a bulk string of each length.
@@ -27,6 +27,10 @@ static TEMPLATES: [ReplyTemplate; LONGEST - SHORTEST + 1] = [const { ReplyTempla
 
 /// The context that the templates belong to.
 static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
+
+/// The integers that were sent last by a template, and that template: its bytes are still right if the same integers follow, as in a
+/// flood of denials.
+static SENT: MainThread<([i64; 5], *mut raw::RedisModuleCallReply)> = MainThread::new(([0; 5], ptr::null_mut()));
 
 /// A call reply whose bytes are overwritten for each use.
 struct ReplyTemplate {
@@ -71,7 +75,8 @@ pub(in crate::server) fn start(server: &Server<'_>) {
 }
 
 /// Frees the templates.
-pub(in crate::server) fn stop() {
+pub(in crate::server) fn stop(server: &Server<'_>) {
+    SENT.with(server, |(_, reply)| *reply = ptr::null_mut());
     for template in &TEMPLATES {
         template.bytes.store(ptr::null_mut(), Ordering::Relaxed);
         let reply = template.reply.swap(ptr::null_mut(), Ordering::Relaxed);
@@ -90,51 +95,98 @@ pub(in crate::server) fn stop() {
 
 /// Replies with an array of these integers.
 pub(in crate::server) fn integers(call: &Call<'_>, integers: &[i64; 5]) {
+    let same = SENT.with(call, |(sent, reply)| (sent == integers).then_some(*reply)).flatten();
+    if let Some(reply) = same.filter(|reply| !reply.is_null()) {
+        // SAFETY: `start` got the reply from the server, and `stop` forgets it here before it frees it. See `send`.
+        unsafe { api!(RedisModule_ReplyWithCallReply(call.ctx, reply)) };
+        return;
+    }
     let mut buffer = [0; MAX_LEN];
-    let start = encode(&mut buffer, integers);
-    let text = &buffer[start..];
-    let len = text.len();
-    if let Some(template) = len.checked_sub(SHORTEST).and_then(|index| TEMPLATES.get(index)) {
-        let bytes = template.bytes.load(Ordering::Relaxed);
-        if !bytes.is_null() {
-            // SAFETY: `start` checked that the template has `len` bytes. They are on the server's heap and nothing else refers to
-            // them: the server copies them to the client before the second call returns. Only the server's main thread executes
-            // commands, so no other thread writes here.
-            unsafe {
-                ptr::copy_nonoverlapping(text.as_ptr(), bytes, len);
-                api!(RedisModule_ReplyWithCallReply(call.ctx, template.reply.load(Ordering::Relaxed)));
-            }
-            return;
+    let room = &mut buffer[..];
+    let start = encode(room, integers).len();
+    match send(call, &buffer[start..]) {
+        Some(reply) => {
+            SENT.with(call, |sent| *sent = (*integers, reply));
+        }
+        None => {
+            call.reply_array(integers.len());
+            integers.iter().for_each(|&integer| call.reply_integer(integer));
         }
     }
-    call.reply_array(integers.len());
-    integers.iter().for_each(|&integer| call.reply_integer(integer));
 }
 
-/// The most bytes that the array can need: five integers of 20 characters, each between `:` and a line end, after `*5` and a
-/// line end.
+/// Replies with an array of these two integers and of an array of `len` arrays of five integers, the first of which is `first`.
+/// [`integers`] must then send the others.
+pub(in crate::server) fn rows(call: &Call<'_>, head: [i64; 2], len: usize, first: Option<[i64; 5]>) {
+    let mut buffer = [0; 2 * MAX_LEN];
+    let mut room = &mut buffer[..];
+    if let Some(first) = &first {
+        room = encode(room, first);
+    }
+    room = line(room, b'*', len as i64);
+    room = head.iter().rev().fold(room, |room, &integer| line(room, b':', integer));
+    let start = prepend(room, *b"*3\r\n").len();
+    // The bytes of a template may be those that `SENT` stands for.
+    SENT.with(call, |(_, reply)| *reply = ptr::null_mut());
+    if send(call, &buffer[start..]).is_none() {
+        call.reply_array(head.len() + 1);
+        head.iter().for_each(|&integer| call.reply_integer(integer));
+        call.reply_array(len);
+        first.iter().for_each(|first| integers(call, first));
+    }
+}
+
+/// Sends a part of a reply by the template of its length, and returns that. `None` if there is no such template.
+#[inline(always)]
+fn send(call: &Call<'_>, text: &[u8]) -> Option<*mut raw::RedisModuleCallReply> {
+    let len = text.len();
+    let template = TEMPLATES.get(len.checked_sub(SHORTEST)?)?;
+    let bytes = template.bytes.load(Ordering::Relaxed);
+    if bytes.is_null() {
+        return None;
+    }
+    let reply = template.reply.load(Ordering::Relaxed);
+    // SAFETY: `start` checked that the template has `len` bytes. They are on the server's heap and nothing else refers to them: the
+    // server copies them to the client before the second call returns. Only the server's main thread executes commands, so no other
+    // thread writes here.
+    unsafe {
+        ptr::copy_nonoverlapping(text.as_ptr(), bytes, len);
+        api!(RedisModule_ReplyWithCallReply(call.ctx, reply));
+    }
+    Some(reply)
+}
+
+/// The most bytes that an array of five integers can need: five integers of 20 characters, each between `:` and a line end, after
+/// `*5` and a line end.
 const MAX_LEN: usize = 4 + 5 * 23;
 
-/// Encodes the array in the server's protocol at the end of `buffer`. Returns where it starts.
-fn encode(buffer: &mut [u8; MAX_LEN], integers: &[i64; 5]) -> usize {
-    // Backwards, so that no length has to be computed in advance. `room` is the front part of the buffer, which is still free.
-    let mut room = &mut buffer[..];
-    for &integer in integers.iter().rev() {
-        let mut rest = integer.unsigned_abs();
-        if integer < 0 || rest >= 10 {
-            room = prepend(room, *b"\r\n");
-            while rest >= 100 {
-                room = prepend(room, PAIRS[(rest % 100) as usize]);
-                rest /= 100;
-            }
-            room = if rest < 10 { prepend(room, [b'0' + rest as u8]) } else { prepend(room, PAIRS[rest as usize]) };
-            room = if integer < 0 { prepend(room, *b":-") } else { prepend(room, *b":") };
-        } else {
-            // Most integers have one digit: they are zero or one.
-            room = prepend(room, [b':', b'0' + rest as u8, b'\r', b'\n']);
-        }
+/// Encodes an array of five integers in the server's protocol at the end of `room`. Returns what is left of the room.
+#[inline(always)]
+fn encode<'r>(room: &'r mut [u8], integers: &[i64; 5]) -> &'r mut [u8] {
+    // Backwards, so that no length has to be computed in advance.
+    let room = integers.iter().rev().fold(room, |room, &integer| line(room, b':', integer));
+    prepend(room, *b"*5\r\n")
+}
+
+/// Encodes a line with an integer, after the character that says what it is, at the end of `room`. Returns what is left of the room.
+#[inline(always)]
+fn line(mut room: &mut [u8], what: u8, integer: i64) -> &mut [u8] {
+    let mut rest = integer.unsigned_abs();
+    if (0..10).contains(&integer) {
+        // Most integers have one digit: they are zero or one.
+        return prepend(room, [what, b'0' + rest as u8, b'\r', b'\n']);
     }
-    prepend(room, *b"*5\r\n").len()
+    room = prepend(room, *b"\r\n");
+    while rest >= 100 {
+        room = prepend(room, PAIRS[(rest % 100) as usize]);
+        rest /= 100;
+    }
+    room = if rest < 10 { prepend(room, [b'0' + rest as u8]) } else { prepend(room, PAIRS[rest as usize]) };
+    if integer < 0 {
+        prepend(room, [what, b'-'])
+    } else {
+        prepend(room, [what])
+    }
 }
 
 /// Writes `bytes` at the end of `room`. Returns what is left of the room. The bytes must fit.
@@ -164,7 +216,7 @@ mod tests {
 
     fn encoded(integers: &[i64; 5]) -> String {
         let mut buffer = [0; MAX_LEN];
-        let start = encode(&mut buffer, integers);
+        let start = encode(&mut buffer, integers).len();
         String::from_utf8(buffer[start..].to_vec()).expect("text")
     }
 

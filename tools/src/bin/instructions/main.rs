@@ -22,12 +22,17 @@ use ids::Row;
 const CALLS: u64 = 4_000;
 
 /// The rows of the table: a name, a call that prepares each key, and the call to count. `#` stands for one of a thousand
-/// keys.
-const ROWS: [(&str, &str, &str); 25] = [
+/// keys, and `@` for a key that no other call has.
+const ROWS: [(&str, &str, &str); 30] = [
     ("PING", "", "PING"),
     ("GET", "SET key:# 1", "GET key:#"),
     ("INCR", "SET key:# 1", "INCR key:#"),
     ("SET .. EX", "", "SET key:# 0123456789012345678901234567 EX 60"),
+    ("SET .. PX, a new key", "", "SET set:@ 0123456789012345678901234567 PX 86400000"),
+    ("RL.FIXED, a new key", "", "RL.FIXED fixed:@ 1000 1d"),
+    ("RL.GCRA, a new key", "", "RL.GCRA gcra:@ 1000 1d"),
+    ("RL.BUCKET, a new key", "", "RL.BUCKET bucket:@ 1000 1d"),
+    ("RL.SLIDE, a new key", "", "RL.SLIDE slide:@ 1000 1d"),
     ("RL.FIXED, granted", "", "RL.FIXED fixed:# 1000 1d"),
     ("RL.GCRA, granted", "", "RL.GCRA gcra:# 1000 1d"),
     ("RL.BUCKET, granted", "", "RL.BUCKET bucket:# 1000 1d"),
@@ -132,7 +137,9 @@ fn count(module: &Path) -> Vec<u64> {
     counted.collect()
 }
 
-/// So many calls, on each of a thousand keys in turn.
+/// So many calls, on each of a thousand keys in turn. Calls of another number have other new keys.
 fn calls(words: &str, calls: u64) -> Vec<String> {
-    (0..calls).map(|index| words.replace('#', &(index % 1_000).to_string())).collect()
+    let call =
+        |index: u64| words.replace('#', &(index % 1_000).to_string()).replace('@', &(calls * calls + index).to_string());
+    (0..calls).map(call).collect()
 }

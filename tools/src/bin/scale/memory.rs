@@ -58,9 +58,9 @@ pub struct Expiry {
 
 /// All names have 16 bytes.
 const KINDS: [(&str, &str); 7] = [
-    ("`RL.FIXED`", "RL.FIXED key:# 1000 1d COST 500"),
-    ("`RL.GCRA`", "RL.GCRA key:# 1000 1d COST 500"),
-    ("`RL.BUCKET`", "RL.BUCKET key:# 1000 1d COST 500"),
+    ("`RL.FIXED`", "RL.FIXED key:# 1000 1d COST 500 ; RL.FIXED key:# 1000 1d"),
+    ("`RL.GCRA`", "RL.GCRA key:# 1000 1d COST 500 ; RL.GCRA key:# 1000 1d"),
+    ("`RL.BUCKET`", "RL.BUCKET key:# 1000 1d COST 500 ; RL.BUCKET key:# 1000 1d"),
     ("`RL.SLIDE`, one grant", "RL.SLIDE key:# 1000 1d"),
     ("`RL.GCRA .. ID`, one open charge", "RL.GCRA key:# 1000 1d ID request-1"),
     ("`RL.LEASE`, one holder", "RL.LEASE key:# 10 1d ID worker-1"),

@@ -10,6 +10,10 @@ pub const SET: &str = "SET key value EX 60";
 /// The same call, made by the load generator that can send `MULTI`.
 pub const SET_OWN: &str = "SET key value EX 60, by our own loop";
 
+/// What fresh keys are compared with: a key that is new in each call, and one that has expired before the next call.
+pub const SET_NEW: &str = "SET key value PX 86400000";
+pub const SET_EXPIRED: &str = "SET key value PX 1";
+
 /// How many cases a scene has. Only the widest scenes have all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Width {
@@ -63,6 +67,8 @@ pub struct Case {
     pub reads: bool,
     /// `MULTI`, and the case that it is compared with.
     pub own_loop: bool,
+    /// The case that it is compared with, if not the usual one.
+    pub compared_with: Option<&'static str>,
     /// The configuration of its server.
     pub configured: &'static [&'static str],
 }
@@ -77,6 +83,7 @@ const BASE: Case = Case {
     dialect: Dialect::Ours,
     reads: false,
     own_loop: false,
+    compared_with: None,
     configured: &[],
 };
 
@@ -282,14 +289,69 @@ pub const IDS: &[Case] = &[
     },
 ];
 
+const NEW: Case = Case { compared_with: Some(SET_NEW), ..BASE };
+const NEW_GRANT: Case = Case { replies: Replies::Grants, needs: Needs::Module, ..NEW };
+const EXPIRED: Case = Case { compared_with: Some(SET_EXPIRED), ..BASE };
+const EXPIRED_GRANT: Case = Case { replies: Replies::Grants, needs: Needs::Module, ..EXPIRED };
+
+/// First calls: each call has a new key.
+pub const FIRST: &[Case] = &[
+    Case { name: SET_NEW, width: Width::Narrow, call: "SET key:# 0123456789012345678901234567 PX 86400000", ..NEW },
+    Case { name: "RL.FIXED", width: Width::Narrow, call: "RL.FIXED key:# 1000 1d", ..NEW_GRANT },
+    Case { name: "RL.GCRA", width: Width::Narrow, call: "RL.GCRA key:# 1000 1d", ..NEW_GRANT },
+    Case { name: "RL.BUCKET", width: Width::Narrow, call: "RL.BUCKET key:# 1000 1d", ..NEW_GRANT },
+    Case { name: "RL.SLIDE", width: Width::Narrow, call: "RL.SLIDE key:# 1000 1d", ..NEW_GRANT },
+    Case {
+        name: "redis-cell",
+        width: Width::Narrow,
+        needs: Needs::RedisCell,
+        call: "CL.THROTTLE key:# 999 1000 86400",
+        dialect: Dialect::Limited,
+        ..NEW_GRANT
+    },
+    Case {
+        name: "throttled-py, GCRA (Lua)",
+        needs: Needs::Script("throttled/gcra"),
+        call: "EVALSHA %sha 1 throttled:v1:gcra:# 86.4 1000 1",
+        dialect: Dialect::Limited,
+        ..NEW_GRANT
+    },
+    Case {
+        name: "limits, moving window (Lua)",
+        needs: Needs::Script("limits/acquire_moving_window"),
+        call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/day %now_s 1000 86400 1",
+        dialect: Dialect::Verdict,
+        ..NEW_GRANT
+    },
+    Case {
+        name: "a sorted set (Lua)",
+        needs: Needs::Script("sorted-set"),
+        call: "EVALSHA %sha 1 key:# 86400000000 1000",
+        dialect: Dialect::Limited,
+        ..NEW_GRANT
+    },
+    Case {
+        name: "limits, fixed window (Lua)",
+        needs: Needs::Script("limits/incr_expire"),
+        call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/day 86400 1",
+        ..NEW
+    },
+];
+
+/// Calls whose keys expire after a millisecond, so that nearly each call finds no key, or one that has expired. Other rate limiters
+/// set deadlines in whole seconds.
+pub const EXPIRING: &[Case] = &[
+    Case { name: SET_EXPIRED, width: Width::Narrow, call: "SET key:# 0123456789012345678901234567 PX 1", ..EXPIRED },
+    Case { name: "RL.FIXED", width: Width::Narrow, call: "RL.FIXED key:# 1000 1ms", ..EXPIRED_GRANT },
+    Case { name: "RL.GCRA", width: Width::Narrow, call: "RL.GCRA key:# 1000 1ms", ..EXPIRED_GRANT },
+    Case { name: "RL.BUCKET", width: Width::Narrow, call: "RL.BUCKET key:# 1000 1ms", ..EXPIRED_GRANT },
+    Case { name: "RL.SLIDE", width: Width::Narrow, call: "RL.SLIDE key:# 1000 1ms", ..EXPIRED_GRANT },
+];
+
 impl Case {
     /// The name of the case that this one is compared with.
     pub fn base(&self) -> &'static str {
-        if self.own_loop {
-            SET_OWN
-        } else {
-            SET
-        }
+        self.compared_with.unwrap_or(if self.own_loop { SET_OWN } else { SET })
     }
 
     /// The options of its server, including the modules that it loads besides redis-rl.

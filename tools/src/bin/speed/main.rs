@@ -5,6 +5,7 @@
 
 mod cases;
 mod clients;
+mod fresh;
 mod ids;
 mod memory;
 mod peers;
@@ -76,6 +77,7 @@ enum Part {
     Speed,
     Memory,
     Scale,
+    Fresh,
     Ids,
     Clients,
 }
@@ -87,6 +89,9 @@ struct Results {
     speed: speed::Section,
     memory: memory::Section,
     scale: scale::Section,
+    /// As `ids`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fresh: Option<fresh::Section>,
     /// A file that was written before there were ids has no such part.
     #[serde(default)]
     ids: Option<ids::Section>,
@@ -108,23 +113,26 @@ fn main() {
         let peers = || peers.as_ref().expect("the other rate limiters");
         let before = (!options.part.is_empty()).then(read);
         let wanted = |part: Part| options.part.is_empty() || options.part.contains(&part);
-        let (machine, speed, memory, scale, ids, clients) = match before {
-            Some(Results { machine, speed, memory, scale, ids, clients }) => {
-                (Some(machine), Some(speed), Some(memory), Some(scale), ids, clients)
+        let (machine, speed, memory, scale, fresh, ids, clients) = match before {
+            Some(Results { machine, speed, memory, scale, fresh, ids, clients }) => {
+                (Some(machine), Some(speed), Some(memory), Some(scale), fresh, ids, clients)
             }
-            None => (None, None, None, None, None, None),
+            None => (None, None, None, None, None, None, None),
         };
         // These parts say by themselves what they were measured with.
-        let apart = |part: &Part| [Part::Ids, Part::Clients].contains(part);
+        let apart = |part: &Part| [Part::Fresh, Part::Ids, Part::Clients].contains(part);
         let machine = machine.filter(|_| options.part.iter().all(apart)).unwrap_or_else(machine::Machine::this);
         // The parts that are short and least sensitive to other work on the machine come first.
         let memory = memory.filter(|_| !wanted(Part::Memory)).unwrap_or_else(|| memory::measure(&options.scale, peers()));
         let scale = scale.filter(|_| !wanted(Part::Scale)).unwrap_or_else(|| scale::measure(&options.scale));
         let speed = speed.filter(|_| !wanted(Part::Speed)).unwrap_or_else(|| speed::measure(&options, peers()));
+        let fresh = fresh
+            .filter(|_| !wanted(Part::Fresh))
+            .or_else(|| wanted(Part::Fresh).then(|| fresh::measure(&options, peers())));
         let ids = ids.filter(|_| !wanted(Part::Ids)).unwrap_or_else(|| ids::measure(&options, peers()));
         let clients =
             clients.filter(|_| !wanted(Part::Clients)).or_else(|| wanted(Part::Clients).then(|| clients::measure(&options)));
-        let results = Results { machine, speed, memory, scale, ids: Some(ids), clients };
+        let results = Results { machine, speed, memory, scale, fresh, ids: Some(ids), clients };
         write(&file, &json::text(&results));
     }
     let results = read();
@@ -143,9 +151,11 @@ fn main() {
         section("Speed", "speed", &speed, speed::report::report(&results.speed)),
         section("Memory", "memory", &memory, memory::report(&results.memory)),
         section("Scale", "scale", &keys, scale::report(&results.scale, &logs)),
+        results.fresh.as_ref().map(fresh::report).unwrap_or_default(),
         results.ids.as_ref().map(ids::report).unwrap_or_default(),
         results.clients.as_ref().map(clients::report).unwrap_or_default(),
         speed::report::bars(&results.speed)
+            + &results.fresh.as_ref().map(fresh::bars).unwrap_or_default()
             + &results.ids.as_ref().map(ids::bars).unwrap_or_default()
             + &results.clients.as_ref().map(clients::bars).unwrap_or_default(),
     ];

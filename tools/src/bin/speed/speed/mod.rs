@@ -6,7 +6,7 @@ pub mod report;
 use redis::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::cases::{Case, Needs, Replies, Width, CASES};
+use crate::cases::{Case, Needs, Replies, Width, CASES, EXPIRING, FIRST};
 use crate::load::{self, Load, Shape};
 use crate::peers::Peers;
 use crate::probe::cpu;
@@ -38,6 +38,9 @@ pub struct Scene {
     pub pipeline: usize,
     /// From how many keys a call picks one at random; 1 is the hot key.
     pub keys: u64,
+    /// What the keys are, if they are no ordinary ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub which: Option<String>,
     pub cases: Vec<Measured>,
 }
 
@@ -77,18 +80,21 @@ struct Plan {
     setting: Setting,
     pipeline: usize,
     keys: u64,
+    which: Option<&'static str>,
     cases: Vec<&'static Case>,
 }
 
 const RANDOM: u64 = 100_000;
 const MANY: u64 = 1_000_000;
+/// So many that a call hardly ever picks the same one twice. redis-benchmark knows no higher number.
+pub const NEW: u64 = 2_000_000_000;
 pub const HOT: u64 = 1;
 
 pub fn measure(options: &Options, peers: &Peers) -> Section {
     let first = support::server_program();
     let plan = |server: &String, setting, pipeline, keys, width| {
         let cases = CASES.iter().filter(|case| case.width <= width).collect();
-        Plan { server: server.clone(), setting, pipeline, keys, cases }
+        Plan { server: server.clone(), setting, pipeline, keys, which: None, cases }
     };
     let mut plans = vec![
         plan(&first, Setting::Plain, 16, RANDOM, Width::Wide),
@@ -119,9 +125,25 @@ pub fn measure(options: &Options, peers: &Peers) -> Section {
 pub fn scenes(options: &Options, peers: &Peers, cases: &'static [Case]) -> Vec<Scene> {
     let plan = |keys| {
         let cases = cases.iter().collect();
-        Plan { server: support::server_program(), setting: Setting::Plain, pipeline: 16, keys, cases }
+        Plan { server: support::server_program(), setting: Setting::Plain, pipeline: 16, keys, which: None, cases }
     };
     [RANDOM, HOT].into_iter().filter_map(|keys| plan(keys).measure(options, peers)).collect()
+}
+
+/// Measures calls with a new key each, and calls whose keys have expired, on every server.
+pub fn fresh_scenes(options: &Options, peers: &Peers) -> Vec<Scene> {
+    let first = support::server_program();
+    let plan = |server: &String, setting, width, (which, keys, cases): (&'static str, u64, &'static [Case])| {
+        let cases = cases.iter().filter(|case| case.width <= width).collect();
+        Plan { server: server.clone(), setting, pipeline: 16, keys, which: Some(which), cases }
+    };
+    let kinds: [(_, _, &'static [Case]); 2] =
+        [("a new key in each call", NEW, FIRST), ("100 000 random keys that expire after a millisecond", RANDOM, EXPIRING)];
+    let settings = [(Setting::Plain, Width::Wide), (Setting::Aof, Width::Narrow)].into_iter();
+    let here = settings.flat_map(|(setting, width)| kinds.map(|kind| plan(&first, setting, width, kind)));
+    let others =
+        options.server.iter().flat_map(|server| kinds.map(|kind| plan(server, Setting::Plain, Width::Narrow, kind)));
+    here.chain(others).filter_map(|plan| plan.measure(options, peers)).collect()
 }
 
 /// A server that holds the keys of one case.
@@ -145,7 +167,11 @@ impl Plan {
             Setting::Aof => ", appendfsync everysec",
             Setting::Replica => ", with a replica",
         };
-        let keys = if self.keys == HOT { "the hot key".into() } else { format!("{} keys", self.keys) };
+        let keys = match self.which {
+            Some(which) => which.into(),
+            None if self.keys == HOT => "the hot key".into(),
+            None => format!("{} keys", self.keys),
+        };
         format!("{server}, pipeline {}{setting}, {keys}", self.pipeline)
     }
 
@@ -201,7 +227,8 @@ impl Plan {
             }
         });
         let cases = measured.collect();
-        Some(Scene { server: name, setting: self.setting, pipeline: self.pipeline, keys: self.keys, cases })
+        let which = self.which.map(String::from);
+        Some(Scene { server: name, setting: self.setting, pipeline: self.pipeline, keys: self.keys, which, cases })
     }
 }
 
@@ -231,7 +258,9 @@ impl<'a> Runner<'a> {
         if !case.prepare.is_empty() {
             runner.each_key(case.prepare);
         }
-        runner.each_key(case.call);
+        if plan.which.is_none() {
+            runner.each_key(case.call);
+        }
         runner.sample();
         runner.rate = runner.load(if plan.pipeline == 1 { 2_000 } else { 20_000 }).per_second;
         runner
@@ -300,7 +329,7 @@ pub fn follow(program: &str, server: &Server, client: &mut Connection) -> Server
     replica
 }
 
-fn version(program: &str) -> String {
+pub fn version(program: &str) -> String {
     let server = Server::of(program, false, &[]);
     let text: String = call(&mut server.client(), "INFO server");
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

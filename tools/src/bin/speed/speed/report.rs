@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{ratio, Measured, Round, Scene, Section, Setting, HOT};
-use crate::cases::{Case, CASES, SET};
+use crate::cases::{Case, CASES, SET, SET_EXPIRED, SET_NEW};
 use crate::load::{ID, KEY};
 use crate::statistics::Quartiles;
 use tools::chart::grouped;
@@ -30,6 +30,8 @@ struct Bar {
     /// Whether the figure is a time, of which less is better.
     time: bool,
 }
+
+pub const FRESH: [&str; 3] = ["RL.FIXED", "RL.GCRA", "RL.BUCKET"];
 
 const fn speed(what: &'static str, of: &'static [&'static str], base: &'static [&'static str], bar: f64) -> Bar {
     Bar { what, of, base, figure: |round| round.per_second, bar, time: false }
@@ -210,13 +212,30 @@ pub fn bars(section: &Section) -> String {
     text
 }
 
+/// The bars for fresh keys.
+pub fn fresh_bars(scenes: &[Scene]) -> String {
+    const NEW: Bar = speed("the slowest first call of FIXED, GCRA and BUCKET, relative to SET..PX", &FRESH, &[SET_NEW], 1.0);
+    const EXPIRED: Bar = speed(
+        "the slowest call of FIXED, GCRA and BUCKET after the key expired, relative to SET..PX",
+        &FRESH,
+        &[SET_EXPIRED],
+        1.0,
+    );
+    let rows = scenes.iter().flat_map(|scene| {
+        let setting = format!("{}, {}", scene.server, setting(scene));
+        [NEW, EXPIRED].iter().filter_map(|bar| bar.row(scene, &setting)).collect::<Vec<_>>()
+    });
+    rows.collect()
+}
+
 pub fn table(scene: &Scene, text: &mut String) {
     let unpipelined = scene.pipeline == 1;
     let more = if unpipelined { " p50 ms | p99 ms |" } else { "" };
     let line = if unpipelined { "---:|---:|" } else { "" };
+    let base = if scene.which.is_some() { "SET..PX" } else { "SET..EX" };
     write!(
         text,
-        "\n### {}, {}, {}\n\n| | calls a second | ratio to SET..EX | CPU µs a call | ratio to SET..EX |{more}\n|---|---:|---:|---:|---:|{line}\n",
+        "\n### {}, {}, {}\n\n| | calls a second | ratio to {base} | CPU µs a call | ratio to {base} |{more}\n|---|---:|---:|---:|---:|{line}\n",
         scene.server,
         setting(scene),
         keys(scene)
@@ -237,11 +256,15 @@ pub fn table(scene: &Scene, text: &mut String) {
     }
 }
 
-pub fn prepared(cases: &[Case], text: &mut String) {
+pub fn prepared<'c>(cases: impl IntoIterator<Item = &'c Case>, text: &mut String) {
     text.push_str("\n### The calls\n\n| | each key was prepared by | call |\n|---|---|---|\n");
     for case in cases {
         let code = |words: &str| format!("`{}`", words.replace(KEY, "…").replace(ID, "%id"));
-        let before = if case.prepare.is_empty() { "the call".into() } else { code(case.prepare) };
+        let before = match (case.compared_with, case.prepare) {
+            (Some(_), _) => "nothing".into(),
+            (None, "") => "the call".into(),
+            (None, words) => code(words),
+        };
         writeln!(text, "| {} | {before} | {} |", case.name, code(case.call)).expect("a string");
     }
 }
@@ -264,6 +287,9 @@ fn setting(scene: &Scene) -> String {
 }
 
 fn keys(scene: &Scene) -> String {
+    if let Some(which) = &scene.which {
+        return which.clone();
+    }
     if scene.keys == HOT {
         return "the hot key".into();
     }

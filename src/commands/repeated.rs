@@ -1,0 +1,109 @@
+//! What a call can take over from the call before it: most calls have the limit and the period of the last one, and a flood of denied
+//! calls gets the same denial again and again.
+
+use super::{grammar, Args, Error, Rule};
+use crate::limiter::{Amount, Kind, LastingDenial, Request};
+use crate::server::{Call, MainThread};
+
+/// The most bytes of a limit and of a period that are compared.
+const LONGEST: usize = 16;
+
+/// The last call of each algorithm, in the order of [`Kind::ALL`].
+static LAST: [MainThread<LastCall>; Kind::ALL.len()] = [const { MainThread::new(LastCall::NONE) }; Kind::ALL.len()];
+
+/// The last call of an algorithm that had a limit and a period, and no options.
+struct LastCall {
+    /// Its limit and its period.
+    words: (Word, Word),
+    /// What the call asked for; `None` before the first call.
+    rule: Option<Rule<'static>>,
+    /// What it was denied.
+    denial: Option<LastingDenial>,
+}
+
+impl LastCall {
+    const NONE: Self = Self { words: (Word::EMPTY, Word::EMPTY), rule: None, denial: None };
+}
+
+/// An argument of up to [`LONGEST`] bytes, in a form that is compared in a few instructions: its length, and its first and its last
+/// bytes, which overlap if it is short.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Word {
+    len: usize,
+    ends: [u64; 2],
+}
+
+impl Word {
+    const EMPTY: Self = Self { len: 0, ends: [0; 2] };
+
+    /// `None` if the argument is too long.
+    #[inline(always)]
+    fn new(word: &[u8]) -> Option<Self> {
+        let ends = if let (Some(first), Some(last)) = (word.first_chunk(), word.last_chunk()) {
+            [first, last].map(|end| u64::from_le_bytes(*end))
+        } else if let (Some(first), Some(last)) = (word.first_chunk(), word.last_chunk()) {
+            [first, last].map(|end| u32::from_le_bytes(*end).into())
+        } else {
+            match *word {
+                [one, two, three] => [one.into(), u64::from(two) << 8 | u64::from(three)],
+                [one, two] => [one.into(), two.into()],
+                [one] => [one.into(), 0],
+                _ => [0; 2],
+            }
+        };
+        (word.len() <= LONGEST).then_some(Self { len: word.len(), ends })
+    }
+}
+
+/// Calls `decide` with the rule of a call that has a limit, a period, and no options, and with the place of the last denial under this
+/// rule. `None` if the call is not of this form, or while another call of the algorithm is being decided, which a module can cause.
+///
+/// # Errors
+/// Those of `decide`, or if an argument is malformed.
+#[inline(always)]
+pub(super) fn plain<R>(
+    call: &Call<'_>,
+    kind: Kind,
+    decide: impl FnOnce(&Rule<'_>, &mut Option<LastingDenial>) -> Result<R, Box<Error>>,
+) -> Option<Result<R, Box<Error>>> {
+    let (Some(limit), Some(period), None) = (call.arg(2), call.arg(3), call.arg(4)) else { return None };
+    let words = (Word::new(limit)?, Word::new(period)?);
+    let decide = |last: &mut LastCall| {
+        if last.rule.is_none() || last.words != words {
+            *last = LastCall { words, ..LastCall::NONE };
+            match grammar::policy(kind, limit, period) {
+                Ok(policy) => last.rule = Some(Rule::new(policy, Request::now(Amount::Cost(1)))),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(decide(last.rule.as_ref()?, &mut last.denial))
+    };
+    LAST.get(kind as usize)?.with(call, decide).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn words_are_equal_if_and_only_if_their_bytes_are(
+            one in prop::collection::vec(b'0'..b'4', 0..=LONGEST), other in prop::collection::vec(b'0'..b'4', 0..=LONGEST), at: usize,
+        ) {
+            let word = |bytes: &[u8]| Word::new(bytes).expect("a word");
+            prop_assert_eq!(word(&one) == word(&other), one == other);
+            let mut near = one.clone();
+            if let Some(byte) = near.get_mut(at % one.len().max(1)) {
+                *byte ^= 1;
+                prop_assert!(word(&one) != word(&near));
+            }
+        }
+    }
+
+    #[test]
+    fn long_words_are_not_compared() {
+        assert!(Word::new(&[b'0'; LONGEST + 1]).is_none());
+    }
+}

@@ -1,0 +1,25 @@
+//! State of the module that only the server's main thread uses.
+
+use std::cell::RefCell;
+
+use super::Server;
+
+/// A static variable that only the server's main thread uses, so that access takes no lock.
+pub struct MainThread<T>(RefCell<T>);
+
+// SAFETY: only `with` gives access to the value, and it takes a `Server`. A `Server` can't be sent to another thread, and who makes
+// one vouches that it is used by the main thread only.
+unsafe impl<T> Sync for MainThread<T> {}
+
+impl<T> MainThread<T> {
+    /// A variable with this value.
+    pub const fn new(value: T) -> Self {
+        Self(RefCell::new(value))
+    }
+
+    /// Calls `work` with the value, and returns its result; `None` if `work` of another call has the value.
+    #[inline(always)]
+    pub fn with<R>(&self, _: &Server<'_>, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.0.try_borrow_mut().ok().map(|mut value| work(&mut value))
+    }
+}

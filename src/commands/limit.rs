@@ -68,7 +68,7 @@ struct Limit<const KIND: usize>;
 
 impl<const KIND: usize> CommandHandler for Limit<KIND> {
     fn run(call: &Call<'_>) {
-        match run(call, Kind::ALL[KIND]) {
+        match run::<KIND>(call) {
             // The client is blocked. `waiting` replies to it later.
             Ok(None) => {}
             Ok(Some(decision)) => reply(call, Ok(decision), |decision| call.reply_integers(&row(&decision))),
@@ -78,16 +78,19 @@ impl<const KIND: usize> CommandHandler for Limit<KIND> {
 }
 
 #[inline(always)]
-fn run(call: &Call<'_>, kind: Kind) -> Result<Option<Decision>, Box<Error>> {
+fn run<const KIND: usize>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
+    let kind = Kind::ALL[KIND];
     let command = CommandName::Limit(kind);
     match repeated::plain(call, kind, |rule, denial| decide(call, command, kind, rule, Some(denial))) {
         Some(decided) => decided,
-        None => run_with_options(call, kind),
+        None => run_with_options::<KIND>(call),
     }
 }
 
+/// One function for each algorithm, as each of them decides by code of its own.
 #[inline(never)]
-fn run_with_options(call: &Call<'_>, kind: Kind) -> Result<Option<Decision>, Box<Error>> {
+fn run_with_options<const KIND: usize>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
+    let kind = Kind::ALL[KIND];
     match parse(kind, call) {
         // The rule is used in its place, because a copy takes as long as a part of the decision.
         Ok(ref rule) => decide(call, CommandName::Limit(kind), kind, rule, None),
@@ -117,7 +120,7 @@ pub(super) fn decide(
     let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(command))?;
     let target = Target::only(kind);
     let amount = rule.request.amount;
-    let now = now(call);
+    let now = now(call, rule.block);
     let has_waiters = waiting::has_waiters(call, 1);
     let repeated = match &last_denial {
         Some(Some(denial)) if !has_waiters => target.stored(&key)?.and_then(|record| denial.repeated(record, now)),

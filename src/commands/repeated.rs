@@ -66,7 +66,10 @@ pub(super) fn plain<R>(
     kind: Kind,
     decide: impl FnOnce(&Rule<'_>, &mut Option<LastingDenial>) -> Result<R, Box<Error>>,
 ) -> Option<Result<R, Box<Error>>> {
-    let (Some(limit), Some(period), None) = (call.arg(2), call.arg(3), call.arg(4)) else { return None };
+    if call.count() != 4 {
+        return None;
+    }
+    let (limit, period) = (call.arg(2)?, call.arg(3)?);
     let words = (Word::new(limit)?, Word::new(period)?);
     let decide = |last: &mut LastCall| {
         if last.rule.is_none() || last.words != words {

@@ -112,7 +112,7 @@ impl CommandHandler for Top {
                 call.reply_status(c"OK");
             }
             TopArgs::List(most) => {
-                let now = now(call);
+                let now = now(call, None);
                 with_denials(call, now, |sketch| {
                     let rows = sketch.top(most, now);
                     call.reply_array(rows.len());

@@ -47,9 +47,9 @@ impl<'a> Call<'a> {
     /// Returns the time of the command, by the wall clock, in microseconds since the Unix epoch. Only for a command that the
     /// server is executing, not for the callbacks of a blocked client.
     ///
-    /// From Redis 7.2 on, the server has read the clock when it began to execute the command, and a second reading would take as
-    /// long as the decision. In a transaction or a script, the server's reading stands still, and only the first call of the
-    /// module uses it.
+    /// From Redis 7.2 on, the server has read the clock when it began to execute the command, and another reading would take as long
+    /// as the decision. In a transaction or a script, the server's reading stands still, and only the first call of the module uses
+    /// it. Valkey 9.1 notices up to a millisecond late that the clock was set.
     #[inline(always)]
     pub fn command_us(&self) -> i64 {
         /// The reading that was used last.
@@ -71,6 +71,11 @@ impl<'a> Call<'a> {
     pub fn asks_for_keys(&self) -> bool {
         // SAFETY: `self.ctx` is live.
         unsafe { api!(RedisModule_IsKeysPositionRequest(self.ctx)) != 0 }
+    }
+
+    /// The number of arguments, with the command's name.
+    pub fn count(&self) -> usize {
+        self.arguments.len()
     }
 
     /// Reports that argument `index` is a key: see [`Self::asks_for_keys`].

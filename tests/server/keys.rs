@@ -245,6 +245,20 @@ fn small_records_stay_small() {
     }
 }
 
+#[test]
+fn a_new_key_takes_no_more_memory_than_with_set() {
+    let server = Server::start();
+    let mut client = server.client();
+    call::<()>(&mut client, "SET key:set.. 0123456789012345678901234567 PX 3600000");
+    let usage = |client: &mut Connection, key: &str| call::<i64>(client, &format!("MEMORY USAGE {key}"));
+    let set = usage(&mut client, "key:set..");
+    for name in ["FIXED.", "GCRA..", "BUCKET"] {
+        let (command, key) = (name.trim_end_matches('.'), format!("key:{}", &name[..5]));
+        limit(&mut client, &format!("RL.{command} {key} 1000 1h"));
+        assert!(usage(&mut client, &key) <= set, "{command}: more than {set} bytes");
+    }
+}
+
 /// Makes `calls` calls of a command, many at a time, and returns the sum of the units granted.
 fn flood(client: &mut Connection, words: &str, calls: usize) -> i64 {
     let mut granted = 0;

@@ -162,7 +162,8 @@ fn main() {
     write(&options.out.join("benchmarks.md"), &sections.join("\n"));
     let readme = options.out.join("../README.md");
     if let Ok(page) = fs::read_to_string(&readme) {
-        let page = fill(&page, "make bench: speed", &speed::report::summary(&results.speed));
+        let fresh = results.fresh.as_ref().map_or(&[][..], |section| &section.scenes);
+        let page = fill(&page, "make bench: speed", &speed::report::summary(&results.speed, fresh));
         write(&readme, &describe(&page, "docs/benchmarks-short.svg", &brief));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{ratio, Measured, Round, Scene, Section, Setting, HOT};
+use super::{ratio, Measured, Round, Scene, Section, Setting, HOT, NEW};
 use crate::cases::{Case, CASES, SET, SET_EXPIRED, SET_NEW};
 use crate::load::{ID, KEY};
 use crate::statistics::Quartiles;
@@ -10,7 +10,8 @@ use tools::chart::grouped;
 
 pub const METERS: [&str; 3] = ["RL.FIXED, granted", "RL.GCRA, granted", "RL.BUCKET, granted"];
 pub const GRANTS: [&str; 4] = [METERS[0], METERS[1], METERS[2], SLIDE];
-const DENIALS: [&str; 4] = ["RL.FIXED, denied", "RL.GCRA, denied", "RL.BUCKET, denied", "RL.SLIDE, denied"];
+const METER_DENIALS: [&str; 3] = ["RL.FIXED, denied", "RL.GCRA, denied", "RL.BUCKET, denied"];
+const DENIALS: [&str; 4] = [METER_DENIALS[0], METER_DENIALS[1], METER_DENIALS[2], "RL.SLIDE, denied"];
 pub const SLIDE: &str = "RL.SLIDE, limit 1000, granted";
 pub const SLIDING_SCRIPTS: [&str; 4] = [
     "throttled-py, sliding window (Lua)",
@@ -37,13 +38,15 @@ const fn speed(what: &'static str, of: &'static [&'static str], base: &'static [
     Bar { what, of, base, figure: |round| round.per_second, bar, time: false }
 }
 
-const BARS: [Bar; 6] = [
+const BARS: [Bar; 8] = [
     speed("the slowest grant of FIXED, GCRA and BUCKET, relative to SET..EX", &METERS, &[SET], 1.0),
     speed("the slowest denial, relative to SET..EX", &DENIALS, &[SET], 1.2),
     speed("a grant of GCRA, relative to redis-cell", &["RL.GCRA, granted"], &["redis-cell, granted"], 1.8),
     speed("a grant of GCRA, relative to GCRA in Lua", &["RL.GCRA, granted"], &["throttled-py, GCRA (Lua)"], 5.0),
     speed("a grant of SLIDE, relative to SET..EX", &[SLIDE], &[SET], 0.8),
     speed("a grant of SLIDE, relative to the fastest sliding window in Lua", &[SLIDE], &SLIDING_SCRIPTS, 4.0),
+    speed("the slowest denial of FIXED, GCRA and BUCKET, relative to SET..EX", &METER_DENIALS, &[SET], 1.3),
+    speed("a grant of RL.ALL with two rules, relative to SET..EX", &["RL.ALL of GCRA and FIXED, granted"], &[SET], 0.6),
 ];
 const LOGGED: Bar = speed("the slowest grant, relative to SET..EX", &GRANTS, &[SET], 0.9);
 const TIMES: [Bar; 2] = [
@@ -139,8 +142,8 @@ fn introduction(section: &Section, text: &mut String) {
     .expect("a string");
 }
 
-/// The paragraph for the README.
-pub fn summary(section: &Section) -> String {
+/// The paragraph for the README. `fresh` are the scenes with fresh keys.
+pub fn summary(section: &Section, fresh: &[Scene]) -> String {
     let scene = |hot: bool| section.scenes.iter().find(|scene| (scene.keys == HOT) == hot).expect("a scene");
     let (random, hot) = (scene(false), scene(true));
     let ratios = |scenes: &[&Scene], names: &[&str]| -> String {
@@ -152,7 +155,7 @@ pub fn summary(section: &Section) -> String {
     };
     let logged: Vec<&Scene> = section.scenes.iter().filter(|scene| scene.setting != Setting::Plain).collect();
     let bar = |bar: &Bar| bar.measure(random).expect("its cases").median;
-    let [_, _, cell, script, slide, _] = BARS.each_ref().map(bar);
+    let [_, _, cell, script, slide, ..] = BARS.each_ref().map(bar);
     let version = |name: &'static str| section.peers.iter().find(|peer| peer.starts_with(name)).map_or(name, String::as_str);
     // Without a pipeline, the load generator and the round trip take most of the time.
     let single = section.scenes.iter().find(|scene| scene.pipeline == 1).expect("a scene without a pipeline");
@@ -160,19 +163,24 @@ pub fn summary(section: &Section) -> String {
         let case = single.case(name).unwrap_or_else(|| panic!("no {name}"));
         grouped((case.per_second.median / 1_000.0).round() * 1_000.0)
     };
+    let is_first = |scene: &&Scene| scene.server == random.server && scene.setting == Setting::Plain && scene.keys == NEW;
+    let created = fresh.iter().find(is_first).map_or(String::new(), |scene| {
+        format!("\nCalls that create their key reach {} times `{SET_NEW}`.", ratios(&[scene], &FRESH))
+    });
     format!(
         "On {server} with {pipeline} calls in a pipeline, `RL.FIXED`, `RL.GCRA` and `RL.BUCKET` grant about as many calls a second\n\
          as the server executes `{SET}`: {} times as many on random keys, {} times on one hot key,\n\
          and {} times with an append-only file or a replica. With random keys, `RL.GCRA` is {cell:.1} times as fast as\n\
          {} and {script:.1} times as fast as GCRA in Lua by {}. There, `RL.SLIDE` with a limit of 1000 reaches\n\
-         {slide:.2} times the calls of `SET`, and denials reach {} times. Without a pipeline, the round trip takes most of the time:\n\
-         `RL.GCRA` reaches {} calls a second, redis-cell {}, and the script {}. Ratios are medians over rounds.\n",
+         {slide:.2} times the calls of `SET`, and denials reach {} times; on the hot key, denials reach {} times.{created}\n\
+         Without a pipeline, the round trip takes most of the time: `RL.GCRA` reaches {} calls a second, redis-cell {}, and the script {}. Ratios are medians over rounds.\n",
         ratios(&[random], &METERS),
         ratios(&[hot], &METERS),
         ratios(&logged, &METERS),
         version("redis-cell"),
         version("throttled-py"),
         ratios(&[random], &DENIALS),
+        ratios(&[hot], &DENIALS),
         calls("RL.GCRA, granted"),
         calls("redis-cell, granted"),
         calls("throttled-py, GCRA (Lua)"),

@@ -14,3 +14,4 @@ pub mod load;
 pub mod machine;
 pub mod probe;
 pub mod statistics;
+pub mod steady;

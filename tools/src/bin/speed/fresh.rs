@@ -10,8 +10,9 @@ use crate::machine::Machine;
 use crate::peers::Peers;
 use crate::probe::settled_memory;
 use crate::speed::report::{fresh_bars, prepared, table};
-use crate::speed::{fresh_scenes, version, Scene, NEW};
+use crate::speed::{fresh_scenes, version, Repeated, Scene, NEW};
 use crate::statistics::median;
+use crate::steady::Steady;
 use crate::Options;
 use support::{call, server_program, Server};
 use tools::chart::grouped;
@@ -21,6 +22,7 @@ use tools::chart::grouped;
 pub struct Section {
     machine: Machine,
     rounds: usize,
+    repeated: Repeated,
     pub scenes: Vec<Scene>,
     created: Vec<Created>,
 }
@@ -44,20 +46,23 @@ struct Round {
 
 /// Measures all of the part.
 pub fn measure(options: &Options, peers: &Peers) -> Section {
-    let scenes = fresh_scenes(options, peers);
+    let mut steady = Steady::new();
+    let scenes = fresh_scenes(options, peers, &mut steady);
     let programs = [server_program()].into_iter().chain(options.server.iter().cloned());
-    let created = programs.flat_map(|program| created(options, peers, &program)).collect();
-    Section { machine: Machine::this(), rounds: options.rounds, scenes, created }
+    let created = programs.flat_map(|program| created(options, peers, &program, &mut steady)).collect();
+    Section { machine: Machine::this(), rounds: options.rounds, repeated: Repeated::of(&steady), scenes, created }
 }
 
-fn created(options: &Options, peers: &Peers, program: &str) -> Vec<Created> {
+fn created(options: &Options, peers: &Peers, program: &str, steady: &mut Steady) -> Vec<Created> {
     let calls = if options.scale.quick { 100_000 } else { 1_000_000 };
     let server = version(program);
     println!("{server}: creating {calls} keys");
     let cases: Vec<&Case> = FIRST.iter().filter(|case| case.width == Width::Narrow).collect();
     let mut rounds = vec![Vec::new(); cases.len()];
     for _ in 0..options.scale.rounds() {
-        cases.iter().zip(&mut rounds).for_each(|(case, rounds)| rounds.push(create(program, peers, case, calls)));
+        for (case, rounds) in cases.iter().zip(&mut rounds) {
+            rounds.push(steady.measure(|| create(program, peers, case, calls)));
+        }
     }
     let named = cases.iter().zip(rounds);
     named.map(|(case, rounds)| Created { server: server.clone(), name: case.name.into(), rounds }).collect()
@@ -77,13 +82,16 @@ fn create(program: &str, peers: &Peers, case: &Case, calls: u64) -> Round {
 
 /// The part as Markdown.
 pub fn report(section: &Section) -> String {
-    let Section { machine, rounds, scenes, created } = section;
+    let Section { machine, rounds, repeated, scenes, created } = section;
     let mut text = format!(
         "## Fresh keys\n\nMeasured on {} with redis-rl {}. A limiter of many users who seldom call mostly gets calls whose key does not exist: \
          it has to be created, or has expired and is deleted and created again. The tables have {rounds} rounds, made as described under \
-         [Speed](#speed), but no keys are prepared. The ratios are to a `SET` of 28 bytes with the same life time.\n",
+         [Speed](#speed), but no keys are prepared; {} of {} measurements were repeated. The ratios are to a `SET` of 28 bytes with the \
+         same life time.\n",
         machine.date(),
         machine.module(),
+        repeated.repeated,
+        repeated.measured,
     );
     scenes.iter().for_each(|scene| table(scene, &mut text));
     text.push_str(

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use support::root;
 use tools::chart::{describe, fill, write};
-use tools::{json, load, machine, probe, statistics};
+use tools::{json, load, machine, probe, statistics, steady};
 
 /// Measures what calls cost, and writes docs/benchmarks.json, docs/benchmarks.md and the charts
 #[derive(Parser)]

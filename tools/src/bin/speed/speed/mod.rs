@@ -11,6 +11,7 @@ use crate::load::{self, Load, Shape};
 use crate::peers::Peers;
 use crate::probe::cpu;
 use crate::statistics::{median, Quartiles};
+use crate::steady::Steady;
 use crate::Options;
 use support::{self, call, command, info, Server};
 
@@ -20,8 +21,25 @@ pub struct Section {
     pub seconds: f64,
     pub connections: usize,
     pub peers: Vec<String>,
+    /// How many measurements there were, and how many more were made because other work slowed the machine.
+    /// A file that was written before measurements were repeated has no such numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<Repeated>,
     pub scenes: Vec<Scene>,
     pub stream: Vec<Stream>,
+}
+
+/// How many measurements were made, and repeated: see [`Steady`].
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct Repeated {
+    pub measured: usize,
+    pub repeated: usize,
+}
+
+impl Repeated {
+    pub fn of(steady: &Steady) -> Self {
+        Self { measured: steady.measured, repeated: steady.repeated }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,8 +128,10 @@ pub fn measure(options: &Options, peers: &Peers) -> Section {
     for server in &options.server {
         plans.extend([RANDOM, HOT].map(|keys| plan(server, Setting::Plain, 16, keys, Width::Medium)));
     }
-    let scenes = plans.iter().filter_map(|plan| plan.measure(options, peers)).collect();
+    let mut steady = Steady::new();
+    let scenes = plans.iter().filter_map(|plan| plan.measure(options, peers, &mut steady)).collect();
     Section {
+        repeated: Some(Repeated::of(&steady)),
         rounds: options.rounds,
         seconds: options.seconds,
         connections: load::CONNECTIONS,
@@ -127,11 +147,12 @@ pub fn scenes(options: &Options, peers: &Peers, cases: &'static [Case]) -> Vec<S
         let cases = cases.iter().collect();
         Plan { server: support::server_program(), setting: Setting::Plain, pipeline: 16, keys, which: None, cases }
     };
-    [RANDOM, HOT].into_iter().filter_map(|keys| plan(keys).measure(options, peers)).collect()
+    let mut steady = Steady::new();
+    [RANDOM, HOT].into_iter().filter_map(|keys| plan(keys).measure(options, peers, &mut steady)).collect()
 }
 
 /// Measures calls with a new key each, and calls whose keys have expired, on every server.
-pub fn fresh_scenes(options: &Options, peers: &Peers) -> Vec<Scene> {
+pub fn fresh_scenes(options: &Options, peers: &Peers, steady: &mut Steady) -> Vec<Scene> {
     let first = support::server_program();
     let plan = |server: &String, setting, width, (which, keys, cases): (&'static str, u64, &'static [Case])| {
         let cases = cases.iter().filter(|case| case.width <= width).collect();
@@ -143,7 +164,7 @@ pub fn fresh_scenes(options: &Options, peers: &Peers) -> Vec<Scene> {
     let here = settings.flat_map(|(setting, width)| kinds.map(|kind| plan(&first, setting, width, kind)));
     let others =
         options.server.iter().flat_map(|server| kinds.map(|kind| plan(server, Setting::Plain, Width::Narrow, kind)));
-    here.chain(others).filter_map(|plan| plan.measure(options, peers)).collect()
+    here.chain(others).filter_map(|plan| plan.measure(options, peers, steady)).collect()
 }
 
 /// A server that holds the keys of one case.
@@ -175,7 +196,7 @@ impl Plan {
         format!("{server}, pipeline {}{setting}, {keys}", self.pipeline)
     }
 
-    fn measure(&self, options: &Options, peers: &Peers) -> Option<Scene> {
+    fn measure(&self, options: &Options, peers: &Peers, steady: &mut Steady) -> Option<Scene> {
         let name = version(&self.server);
         let title = self.title(&name);
         if !options.only.is_empty() && !options.only.iter().any(|only| title.contains(only.as_str())) {
@@ -189,7 +210,7 @@ impl Plan {
         for round in 0..options.rounds {
             // The layout of its memory makes a server faster or slower for as long as it runs. So each measurement uses a
             // new server.
-            let measure = |at: usize| Runner::start(self, cases[at], peers).measure(options);
+            let mut measure = |at: usize| steady.measure(|| Runner::start(self, cases[at], peers).measure(options));
             // SET is measured at the beginning, in the middle and at the end. Each round begins with another of the other
             // cases.
             let mut sets = vec![measure(set)];

@@ -389,7 +389,7 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub(super) fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
         record::encode(self.meter, next.level, bytes);
-        // All grants in a window expire with the window, so the deadline need not be moved.
+        // All grants in a window expire with the window. The slack says that the deadline may be right already.
         let slack = if self.meter.drain == Drain::Windows { Span::from_us(1_000) } else { Span::ZERO };
         Change::Write { offset: 0, head: 0, expires: next.expires, slack }
     }

@@ -130,6 +130,14 @@ impl Sketch {
         rows.collect()
     }
 
+    /// Forgets all keys.
+    pub fn reset(&mut self) {
+        self.entries.clear();
+        self.counts.clear();
+        self.slots.fill(0);
+        self.last = 0;
+    }
+
     /// Halves the counts once for each half-life that has passed.
     #[inline(always)]
     fn fade(&mut self, now: Instant) {

@@ -108,7 +108,7 @@ impl CommandHandler for Top {
         const MOST_LINES: usize = 100;
         reply(call, parse(call), |args| match args {
             TopArgs::Reset => {
-                free(call);
+                with_denials(call, now(call, None), Sketch::reset);
                 call.reply_status(c"OK");
             }
             TopArgs::List(most) => {

@@ -135,11 +135,15 @@ fn a_clock_that_steps_back_does_not_stop_the_decay() {
 }
 
 #[test]
-fn a_table_may_have_no_room_at_all() {
+fn a_table_is_emptied_and_may_have_no_room_at_all() {
     let mut sketch = Sketch::new(2, HALF_LIFE, SEED, START);
     sketch.count(0, b"key", START);
     sketch.count(1, b"key", START);
     assert_eq!(sketch.top(5, START).len(), 2, "databases have keys of their own");
+    sketch.reset();
+    assert!(sketch.top(5, START).is_empty());
+    sketch.count(0, b"key", START);
+    assert_eq!(sketch.top(5, START)[0].count, 1);
     assert!(sketch.is_for(2, HALF_LIFE) && !sketch.is_for(3, HALF_LIFE) && !sketch.is_for(2, Span::from_us(1)));
     let mut none = Sketch::new(0, HALF_LIFE, SEED, START);
     none.count(0, b"key", START);

@@ -80,7 +80,7 @@ pub(crate) fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
         let server = Server::from_context(ctx);
         waiting::start(&server);
         stats::reset();
-        top::free(&server);
+        top::start(&server);
     }
     status
 }

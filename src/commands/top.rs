@@ -68,7 +68,7 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<TopArgs, Error> {
     }
 }
 
-/// The table of denials; `None` before the first denial.
+/// The table of denials; `None` while the module is not loaded.
 static DENIALS: MainThread<Option<Sketch>> = MainThread::new(None);
 
 /// Calls `work` with the table of denials. If its configured size or half-life has changed, it is replaced by an empty one before.
@@ -90,7 +90,13 @@ fn empty_for(most: usize, half_life: Span, now: Instant) -> Sketch {
     Sketch::new(most, half_life, seed, now)
 }
 
-/// Frees the table, when the module is loaded or unloaded.
+/// Makes an empty table, when the module is loaded.
+pub(super) fn start(server: &Server<'_>) {
+    free(server);
+    with_denials(server, Instant::from_us(server.now_us()), |_| ());
+}
+
+/// Frees the table, when the module is unloaded.
 pub(super) fn free(server: &Server<'_>) {
     DENIALS.with(server, |table| *table = None);
 }

@@ -128,7 +128,7 @@ fn run(call: &Call<'_>) -> Result<Option<Vec<Decision>>, Error> {
         .map(|index| WriteKey::open(call, index))
         .collect::<Option<Vec<_>>>()
         .ok_or(Error::Arity(CommandName::All))?;
-    let now = now(call, rules.first().and_then(|rule| rule.block));
+    let now = now(call);
     // All rules are decided before any is charged.
     let mut rows = Vec::with_capacity(rules.len());
     let mut prepared = Vec::with_capacity(rules.len());

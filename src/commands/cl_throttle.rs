@@ -96,7 +96,7 @@ fn decide(call: &Call<'_>, command: CommandName, ThrottleArgs { policy, amount }
     let rule = Rule::new(policy, request);
     let Some(amount) = amount else {
         let key = ReadKey::open(call, 1).ok_or(Error::Arity(command))?;
-        return Ok(row(true, &Target::only(Kind::Gcra).peek(&key, &rule, now(call, None))?));
+        return Ok(row(true, &Target::only(Kind::Gcra).peek(&key, &rule, now(call))?));
     };
     let decision = limit::decide(call, command, Kind::Gcra, &rule, None)?;
     // A call without BLOCK never waits.

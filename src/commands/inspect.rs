@@ -78,7 +78,7 @@ fn run(call: &Call<'_>) -> Result<Option<Inspection>, Error> {
     let key = ReadKey::open(call, 1).ok_or(Error::Arity(CommandName::Inspect))?;
     let target = Target::ANY;
     let Some(bytes) = target.stored(&key)? else { return Ok(None) };
-    let mut inspection = limiter::inspect(bytes, now(call, None)).map_err(|error| target.record_error(error))?;
+    let mut inspection = limiter::inspect(bytes, now(call)).map_err(|error| target.record_error(error))?;
     inspection.push(("waiting", Fact::Number(integer(waiting::count_waiters(call, 1) as u64))));
     Ok(Some(inspection))
 }

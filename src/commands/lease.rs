@@ -58,7 +58,7 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
 fn run(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
     let rule = parse(call)?;
     let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(NAME))?;
-    let (target, now) = (Target::only(Kind::Lease), now(call, rule.block));
+    let (target, now) = (Target::only(Kind::Lease), now(call));
     let held = target.held(&key, &rule, now)?;
     let decided = match held {
         // A renewal does not wait for other clients.

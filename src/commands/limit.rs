@@ -120,7 +120,7 @@ pub(super) fn decide(
     let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(command))?;
     let target = Target::only(kind);
     let amount = rule.request.amount;
-    let now = now(call, rule.block);
+    let now = now(call);
     let has_waiters = waiting::has_waiters(call, 1);
     let repeated = match &last_denial {
         Some(Some(denial)) if !has_waiters => target.stored(&key)?.and_then(|record| denial.repeated(record, now)),

@@ -1,7 +1,7 @@
 //! The reply to a call, the statistics, and keyspace notifications.
 
-use super::{stats, top, waiting, Error};
-use crate::limiter::{Amount, Decision, Instant, Kind, Span, Wait};
+use super::{stats, top, Error};
+use crate::limiter::{Amount, Decision, Instant, Kind, Wait};
 use crate::server::{Call, Server};
 
 /// What a call did.
@@ -65,14 +65,9 @@ pub(super) fn notify(server: &Server<'_>, db: i32, name: &[u8], kind: Kind, deni
     server.notify(db, name, &event);
 }
 
-/// The time of a call, which all its decisions use. `block` is the longest time for which the call may wait.
-///
-/// While clients wait, calls and the timer must agree on the time to the microsecond, also if the wall clock is set. So they then read
-/// the clock in the same way.
-#[inline(always)]
-pub(super) fn now(call: &Call<'_>, block: Option<Span>) -> Instant {
-    let waits = block.is_some() || waiting::waiting_clients() > 0;
-    Instant::from_us(if waits { call.now_us() } else { call.command_us() })
+/// Reads the clock. A call does so once, and uses the result for all its decisions.
+pub(super) fn now(server: &Server<'_>) -> Instant {
+    Instant::from_us(server.now_us())
 }
 
 /// Converts a count to an integer of a reply.

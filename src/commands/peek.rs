@@ -53,6 +53,6 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
 fn run(call: &Call<'_>) -> Result<Decision, Error> {
     let rule = parse(call)?;
     let key = ReadKey::open(call, 2).ok_or(Error::Arity(CommandName::Peek))?;
-    let decision = Target::only(rule.policy.kind()).peek(&key, &rule, now(call, None))?;
+    let decision = Target::only(rule.policy.kind()).peek(&key, &rule, now(call))?;
     Ok(if waiting::has_waiters(call, 2) { denied(decision, Span::ZERO) } else { decision })
 }

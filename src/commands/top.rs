@@ -93,7 +93,7 @@ fn empty_for(most: usize, half_life: Span, now: Instant) -> Sketch {
 /// Makes an empty table, when the module is loaded.
 pub(super) fn start(server: &Server<'_>) {
     free(server);
-    with_denials(server, Instant::from_us(server.now_us()), |_| ());
+    with_denials(server, now(server), |_| ());
 }
 
 /// Frees the table, when the module is unloaded.
@@ -114,11 +114,11 @@ impl CommandHandler for Top {
         const MOST_LINES: usize = 100;
         reply(call, parse(call), |args| match args {
             TopArgs::Reset => {
-                with_denials(call, now(call, None), Sketch::reset);
+                with_denials(call, now(call), Sketch::reset);
                 call.reply_status(c"OK");
             }
             TopArgs::List(most) => {
-                let now = now(call, None);
+                let now = now(call);
                 with_denials(call, now, |sketch| {
                     let rows = sketch.top(most, now);
                     call.reply_array(rows.len());

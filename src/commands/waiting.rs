@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use lazy_static::lazy_static;
 
 use super::stats::{ABANDONED, TIMEOUTS, WAITS};
-use super::{all, record_outcome, reply, row, CommandName, Error, Outcome, Rule, Target};
+use super::{all, now, record_outcome, reply, row, CommandName, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Instant, Span, Wait};
 use crate::queue::{self, denied, first_grant, LongLine, Queues, Rules, Task, Waiter};
 use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey, ReplyHandler, Server, Timer, WriteKey};
@@ -48,11 +48,6 @@ lazy_static! {
 
 /// The number of waiting clients. If it is 0, calls need not lock the queues.
 static WAITER_COUNT: AtomicUsize = AtomicUsize::new(0);
-
-/// Reads the clock.
-fn now(server: &Server<'_>) -> Instant {
-    Instant::from_us(server.now_us())
-}
 
 fn lock() -> MutexGuard<'static, WaitQueues> {
     WAIT_QUEUES.lock().unwrap_or_else(PoisonError::into_inner)

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::ffi::{c_int, CStr, CString};
 use std::ops::Deref;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::{api, raw, shortcuts, string_bytes, Command, Ctx, Server, ServerString};
 
@@ -42,28 +41,6 @@ impl<'a> Call<'a> {
     pub fn argument(&self, index: usize) -> Option<&[u8]> {
         // SAFETY: the arguments are valid during `'a`, which is longer than the borrow of `self`.
         self.arguments.get(index).map(|&string| unsafe { string_bytes(string) })
-    }
-
-    /// Returns the time of the command, by the wall clock, in microseconds since the Unix epoch. Only for a command that the
-    /// server is executing, not for the callbacks of a blocked client.
-    ///
-    /// From Redis 7.2 on, the server has read the clock when it began to execute the command, and another reading would take as long
-    /// as the decision. In a transaction or a script, the server's reading stands still, and only the first call of the module uses
-    /// it. Valkey 9.1 notices up to a millisecond late that the clock was set.
-    #[inline(always)]
-    pub fn command_us(&self) -> i64 {
-        /// The reading that was used last.
-        static LAST_US: AtomicI64 = AtomicI64::new(0);
-        // SAFETY: the server's loader writes the pointer before any code of the module runs; afterwards it is only read. The
-        // function has no requirements.
-        let reading_us = unsafe { raw::RedisModule_CachedMicroseconds.map(|reading| reading()) };
-        match reading_us {
-            Some(us) if us != LAST_US.load(Ordering::Relaxed) => {
-                LAST_US.store(us, Ordering::Relaxed);
-                us
-            }
-            _ => self.now_us(),
-        }
     }
 
     /// Whether the server calls a command with the flag `getkeys-api` only to get the positions of its keys. The command must

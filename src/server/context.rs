@@ -33,6 +33,11 @@ impl<'a> Server<'a> {
     }
 
     /// Returns the wall clock's time, in microseconds since the Unix epoch; 0 before that.
+    ///
+    /// The server's own reading (`RedisModule_CachedMicroseconds`, from Redis 7.2 on) is not used, although that would save a twentieth
+    /// of a denied call. It does not advance during a transaction or a script, and in newer servers it is not exact: Valkey 9.1
+    /// reads the clock once in a millisecond and counts on from there, and notices as late that the clock was set; the development
+    /// tree of Redis reads it once for several commands.
     pub fn now_us(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);

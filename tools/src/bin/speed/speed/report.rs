@@ -179,7 +179,8 @@ pub fn summary(section: &Section, fresh: &[Scene]) -> String {
          and {} times with an append-only file or a replica. With random keys, `RL.GCRA` is {cell:.1} times as fast as\n\
          {} and {script:.1} times as fast as GCRA in Lua by {}. There, `RL.SLIDE` with a limit of 1000 reaches\n\
          {slide:.2} times the calls of `SET`, and denials reach {} times; on the hot key, denials reach {} times.{created}\n\
-         Without a pipeline, the round trip takes most of the time: `RL.GCRA` reaches {} calls a second, redis-cell {}, and the script {}. Ratios are medians over rounds.\n",
+         Without a pipeline, the round trip takes most of the time: `RL.GCRA` reaches {} calls a second, redis-cell {},\n\
+         and the script {}. Ratios are medians over rounds.\n",
         ratios(&[random], &METERS),
         ratios(&[hot], &METERS),
         ratios(&logged, &METERS),

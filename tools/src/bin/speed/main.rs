@@ -185,6 +185,7 @@ mod tests {
         // Not `assert_eq!`, which would print the whole file.
         assert!(written == file);
         let scenes = results.speed.scenes.iter().chain(results.ids.iter().flat_map(|section| &section.scenes));
+        let scenes = scenes.chain(results.fresh.iter().flat_map(|section| &section.scenes));
         let cases: usize = scenes.map(|scene| scene.cases.len()).sum();
         assert_eq!(written.lines().filter(|line| line.contains("\"rounds\": [{")).count(), cases);
     }

@@ -7,8 +7,8 @@ use super::Server;
 /// A static variable that only the server's main thread uses, so that access takes no lock.
 pub struct MainThread<T>(RefCell<T>);
 
-// SAFETY: only `with` gives access to the value, and it takes a `Server`. A `Server` can't be sent to another thread, and who makes
-// one vouches that it is used by the main thread only.
+// SAFETY: only `with` gives access to the value, and it takes a `Server`. A `Server` can't be sent to another thread, and it is made
+// on the main thread only: `Server::new` requires that.
 unsafe impl<T> Sync for MainThread<T> {}
 
 impl<T> MainThread<T> {
@@ -17,7 +17,7 @@ impl<T> MainThread<T> {
         Self(RefCell::new(value))
     }
 
-    /// Calls `work` with the value, and returns its result; `None` if `work` of another call has the value.
+    /// Calls `work` with the value, and returns its result; `None` if this is called from within another `work`.
     #[inline(always)]
     pub fn with<R>(&self, _: &Server<'_>, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.0.try_borrow_mut().ok().map(|mut value| work(&mut value))

@@ -28,6 +28,7 @@
 
 mod ids;
 mod log;
+mod search;
 mod write;
 
 use super::inspection::{common_facts, ids_facts};
@@ -37,6 +38,7 @@ use super::{
     Request, Snapshot, Span, Spec, Wait, MIN_RECORD,
 };
 use log::{booking_horizon, count, offset, Grid, Log, MAX_SEGMENTS};
+use search::first_reaching;
 pub use write::Next;
 
 pub(super) const SPEC: Spec = Spec {
@@ -154,7 +156,7 @@ impl<'a> View<'a> {
         let oldest = self.now.as_us().saturating_sub(period_us as i64).saturating_add(1).div_euclid(log.grid.tick_us as i64);
         let oldest = i128::from(oldest) + i128::from(self.shift) - i128::from(log.base);
         let oldest = oldest.clamp(0, 1 << 32) as u64;
-        log.entries.partition_point(|entry| u64::from(offset(entry)) < oldest)
+        first_reaching(log.entries, oldest, |entry| offset(entry).into())
     }
 
     /// The units granted up to the end of entry `index`, modulo 2^32, without those that were given back.
@@ -193,7 +195,8 @@ impl<'a> View<'a> {
         if self.has_given_back() {
             return self.net_index_reaching(before, units);
         }
-        self.live + self.log.entries[self.live..].partition_point(|entry| count(entry).wrapping_sub(before) < units)
+        self.live
+            + first_reaching(&self.log.entries[self.live..], units.into(), |entry| count(entry).wrapping_sub(before).into())
     }
 
     /// How long until `units` of the units that count have left the window.

@@ -4,7 +4,7 @@ use std::ffi::{c_int, CString};
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::OnceLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use redis_module::Context;
 
@@ -39,9 +39,11 @@ impl<'a> Server<'a> {
     /// reads the clock once in a millisecond and counts on from there, and notices as late that the clock was set; the development
     /// tree of Redis reads it once for several commands.
     pub fn now_us(&self) -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-        seconds.saturating_mul(1_000_000).saturating_add(since.subsec_micros().into())
+        // `SystemTime` would read the same clock, and convert the time twice.
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is valid for writing.
+        unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut time) };
+        time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_nsec / 1_000).max(0)
     }
 
     /// Returns the monotonic clock's time, in microseconds since an arbitrary moment. The difference of two readings is how much

@@ -8,6 +8,7 @@
 //! subtracts them. When the log is rewritten, they are taken out of the log itself.
 
 use super::log::{entry, Grid, Log, ENTRY, HEADER};
+use super::search::first_reaching;
 use super::write::{self, Next, Patch, Plan};
 use super::{Slide, View};
 use crate::limiter::ledger::{Edit, Finish, Ledger, Slot, WithIds, LOWER};
@@ -100,8 +101,9 @@ impl<'a> View<'a> {
 
     /// The index of the entry at a tick, as the record stores it.
     fn entry_of(&self, tick: i64) -> Option<usize> {
-        let offset = i128::from(tick) - i128::from(self.log.base);
-        let index = self.log.entries.partition_point(|entry| i128::from(super::offset(entry)) < offset);
+        // Before the base there is no entry.
+        let offset = u64::try_from(i128::from(tick) - i128::from(self.log.base)).ok()?;
+        let index = first_reaching(self.log.entries, offset, |entry| super::offset(entry).into());
         (index < self.len() && self.raw_tick(index) == tick).then_some(index)
     }
 

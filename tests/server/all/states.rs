@@ -69,7 +69,7 @@ fn a_pause_holds_grants_back_and_a_time_out_comes_in_it() {
         let mut pipe = redis::pipe();
         pipe.cmd("TIME").add_command(command(&format!("CLIENT PAUSE 2500 {kind}"))).ignore();
         let ((seconds, us),): ((i64, i64),) = pipe.query(&mut client).expect("a pause");
-        // The server counts a pause in whole milliseconds, so that its end may be up to one earlier.
+        // The server counts a pause from the last whole millisecond on.
         let over = (seconds * 1_000_000 + us + 2_500 * MS) / MS * MS;
         let denied = impatient.answer::<AllRows>();
         assert_eq!(denied.row.expect("a denial").0, 0, "{kind}");

@@ -174,9 +174,9 @@ pub fn summary(section: &Section, fresh: &[Scene]) -> String {
         format!("\nCalls that create their key reach {} times `{SET_NEW}`.", ratios(&[scene], &FRESH))
     });
     format!(
-        "On {server} with {pipeline} calls in a pipeline, `RL.FIXED`, `RL.GCRA` and `RL.BUCKET` grant about as many calls a second\n\
-         as the server executes `{SET}`: {} times as many on random keys, {} times on one hot key,\n\
-         and {} times with an append-only file or a replica. With random keys, `RL.GCRA` is {cell:.1} times as fast as\n\
+        "On {server} with {pipeline} calls in a pipeline, `RL.FIXED`, `RL.GCRA` and `RL.BUCKET` grant {} times as many calls a\n\
+         second on random keys as the server executes `{SET}`, {} times as many on one hot key, and\n\
+         {} times as many with an append-only file or a replica. With random keys, `RL.GCRA` is {cell:.1} times as fast as\n\
          {} and {script:.1} times as fast as GCRA in Lua by {}. There, `RL.SLIDE` with a limit of 1000 reaches\n\
          {slide:.2} times the calls of `SET`, and denials reach {} times; on the hot key, denials reach {} times.{created}\n\
          Without a pipeline, the round trip takes most of the time: `RL.GCRA` reaches {} calls a second, redis-cell {},\n\

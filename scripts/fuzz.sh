@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Fuzzes the pure parts: the grammar, records and ledgers, sequences of calls and histories with ids compared with exact models,
-# and the queues. First replays
-# all kept inputs, then looks for new ones for SECONDS_EACH seconds for each target.
+# and the queues. First replays all kept inputs, then looks for new ones for SECONDS_EACH seconds for each target.
+#
+# The kept inputs are those of the archive fuzz/corpus.tar.gz, and in fuzz/regressions those that once failed. To keep more, unpack
+# the archive in fuzz/, add the files, and pack it again: tar --sort=name --mtime=@0 --owner=0 --group=0 -cf - corpus | gzip -9n
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_rust
@@ -17,6 +19,11 @@ say "Fuzzing ${#targets[@]} targets for $seconds seconds each"
 # The pure parts are safe Rust. Without a sanitizer, fuzzing is several times as fast, and works with any compiler.
 cargo fuzz build --sanitizer none --target-dir "$fuzzed"
 
+kept=$fuzzed/kept
+rm -rf "$kept"
+mkdir -p "$kept"
+tar -xzf fuzz/corpus.tar.gz -C "$kept"
+
 fuzz() {
   log=$fuzzed/$1.log
   cargo fuzz run --sanitizer none --target-dir "$fuzzed" "$@" >"$log" 2>&1 || { grep -v '^#' "$log" | tail -n 60; exit 1; }
@@ -24,15 +31,15 @@ fuzz() {
 
 for target in "${targets[@]}"; do
   mkdir -p "$fuzzed/corpus/$target" "fuzz/regressions/$target"
-  mapfile -d '' -t kept < <(find "fuzz/corpus/$target" "fuzz/regressions/$target" -type f ! -name '.*' -print0)
-  fuzz "$target" "${kept[@]}" -- -runs=0 -timeout=10
+  mapfile -d '' -t inputs < <(find "$kept/corpus/$target" "fuzz/regressions/$target" -type f ! -name '.*' -print0)
+  fuzz "$target" "${inputs[@]}" -- -runs=0 -timeout=10
   say "$target: $(grep -c '^Executed' "$fuzzed/$target.log") kept inputs pass"
 done
 for target in "${targets[@]}"; do
   dictionary=()
   [ ! -f "fuzz/$target.dict" ] || dictionary=("-dict=fuzz/$target.dict")
   # New inputs go into the first folder, which is not part of the repository.
-  fuzz "$target" "$fuzzed/corpus/$target" "fuzz/corpus/$target" "fuzz/regressions/$target" -- \
+  fuzz "$target" "$fuzzed/corpus/$target" "$kept/corpus/$target" "fuzz/regressions/$target" -- \
     -max_total_time="$seconds" -max_len=1024 -timeout=10 "${dictionary[@]}"
   say "$target: $(grep DONE "$fuzzed/$target.log")"
 done

@@ -9,7 +9,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes clients languages monitoring matrix servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report scale scale-report demo demo-picture plots build deps install uninstall dist deb packages lint fmt clean
+.PHONY: help run test busy bare recipes clients languages monitoring matrix redis-suite servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report scale scale-report demo demo-picture plots build deps install uninstall dist deb packages lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,11 @@ monitoring: ## Test the files of monitoring/ with Prometheus and redis_exporter,
 
 matrix: ## Run the integration tests on every server, or on SERVERS='installed redis-8.6.2'
 	@scripts/matrix.sh
+
+SOURCE ?=
+ONLY ?=
+redis-suite: ## Run the tests of Redis itself with the module loaded: SOURCE=/path/to/redis, of the version of SERVER
+	@SOURCE="$(SOURCE)" ONLY="$(ONLY)" scripts/redis-suite.sh
 
 servers: ## Unpack the servers of the matrix into target/servers
 	@scripts/servers.sh
@@ -79,8 +84,9 @@ instructions: ## Count the instructions that a call of each command takes; BASE=
 core: ## Time the decisions of the pure core in nanoseconds, without a server
 	@scripts/tool.sh core
 
-waiters: ## Measure what 10 000 waiting clients cost: memory, wake-ups per second, the latency of PING meanwhile
-	@scripts/tool.sh waiters
+WAITERS ?= 10000
+waiters: ## Measure what WAITERS=10000 waiting clients cost: memory, wake-ups per second, the latency of PING meanwhile
+	@scripts/tool.sh waiters "$(WAITERS)"
 
 ROUNDS ?= 5
 LOAD ?= 0.8

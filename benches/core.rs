@@ -30,7 +30,7 @@ fn after(us: u64) -> Instant {
 fn steps(policy: &Policy, stored: Option<&[u8]>, now: Instant, request: Request, bytes: &mut Bytes) -> (Decision, Change) {
     let view = policy.view(stored, now).expect("a record");
     let (decision, next) = view.decide(request).expect("a decision");
-    (decision, view.store(&next, bytes))
+    (decision, view.store(&next, || 0x5eed, bytes))
 }
 
 /// Makes a decision, and changes the value as the server would.

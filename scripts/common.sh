@@ -72,6 +72,7 @@ missing_packages() {
       shellcheck) command -v shellcheck >/dev/null || echo shellcheck ;;
       valgrind) command -v callgrind_control >/dev/null || echo valgrind ;;
       openssl) command -v openssl >/dev/null || echo openssl ;;
+      tcl) command -v tclsh >/dev/null || echo tcl ;;
       iproute2) command -v ip >/dev/null || echo iproute2 ;;
       dpkg-shlibdeps) command -v dpkg-shlibdeps >/dev/null || echo dpkg-dev ;;
       debootstrap) command -v debootstrap >/dev/null || echo debootstrap ;;

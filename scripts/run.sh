@@ -27,8 +27,8 @@ cat <<TRY
 $(version_of "$server") with redis-rl listens on 127.0.0.1:$port.
 In another terminal, try:
 
-  $(basename "$client")$at RL.GCRA key 10 60     # at most 10 per 60 seconds, spread evenly after a burst
-  $(basename "$client")$at RL.FIXED key2 10 60   # 10 per window of 60 seconds
+  $(basename "$client")$at RL.GCRA key 10 60      # ten at once, then one every 6 seconds
+  $(basename "$client")$at RL.SLIDE key2 10 60    # never more than 10 in any 60 seconds
 
 The reply: granted, limit, remaining, wait_ms, reset_ms. Ctrl-C stops the server.
 TRY

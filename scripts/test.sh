@@ -9,10 +9,10 @@ if [ -n "${CI:-}" ]; then
   say "All tests on all servers: 40 to 50 minutes on two cores."
   need_all shellcheck c++ pip venv node npm openssl go redigo php predis ruby
 elif [ -d target/debug ]; then
-  say "All tests: 3 to 5 minutes on two cores, and longer if much has to be compiled again."
+  say "All tests: about 5 minutes on two cores, and longer if much has to be compiled again."
   need_all
 else
-  say "All tests: about 10 minutes on two cores the first time, 3 to 5 from then on."
+  say "All tests: about 10 minutes on two cores the first time, and less from then on."
   need_all
 fi
 

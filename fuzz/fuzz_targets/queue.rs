@@ -141,6 +141,10 @@ impl KeyState for Place {
         unreachable!("no lease of {held} units")
     }
 
+    fn random_seed() -> u64 {
+        0x5eed
+    }
+
     fn fits(_: usize) -> bool {
         true
     }
@@ -195,7 +199,7 @@ impl World {
         let mut granted = true;
         for &(at, policy, amount) in &wants {
             let (db, name) = NAMES[at];
-            let queued = self.queues.bars(db, name);
+            let queued = self.queues.has_waiters(db, name);
             let Ok(decision) = self.place(at).peek(&policy, now, Request::now(amount)) else { return };
             let Wait::For(need) = decision.wait else { return };
             granted &= decision.granted > 0 && !queued;
@@ -210,6 +214,8 @@ impl World {
                 let outcome = decided.expect("the same decision as the peek");
                 place.apply(&outcome.change, now);
                 place.grants.push((now, outcome.decision.granted));
+                let (db, name) = NAMES[at];
+                self.queues.changed(db, name, now);
             }
             return;
         }
@@ -246,7 +252,7 @@ impl World {
         let Ok(outcome) = policy.decide(place.key.value.as_deref(), now, Request::now(amount)) else { return };
         place.apply(&outcome.change, now);
         place.changed_by_hand = true;
-        self.queues.wake(db, name, now);
+        self.queues.changed(db, name, now);
     }
 
     /// Lets time pass. The timer fires at each time that it is set for.

@@ -12,7 +12,7 @@ use super::outcome::wait_ms;
 use super::{count, grammar, now, record_outcome, reply, row, waiting};
 use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Kind, Request, Span, Wait};
-use crate::queue::denied;
+use crate::queue::{denied, Waiters};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
 
 pub(super) const COMMAND: Command = Command {
@@ -96,6 +96,9 @@ impl CommandHandler for All {
                 .for_each(|index| call.key_at(index));
             return;
         }
+        if call.is_announcement() {
+            return call.reply_nil();
+        }
         match run(call) {
             // The client is blocked. `waiting` replies to it later.
             Ok(None) => {}
@@ -127,16 +130,19 @@ fn run(call: &Call<'_>) -> Result<Option<Vec<Decision>>, Error> {
     let mut keys = (FIRST_KEY..FIRST_KEY + numkeys)
         .map(|index| WriteKey::open(call, index))
         .collect::<Option<Vec<_>>>()
-        .ok_or(Error::Arity(CommandName::All))?;
+        .ok_or(Error::InUse)?;
     let now = now(call);
     // All rules are decided before any is charged.
     let mut rows = Vec::with_capacity(rules.len());
     let mut prepared = Vec::with_capacity(rules.len());
+    let mut any_waiters = false;
     for (index, (key, rule)) in keys.iter().zip(&rules).enumerate() {
         let target = target(index, rule);
         let held = if rule.request.id.is_some() { target.held(key, rule, now)? } else { None };
         held.map_or(Ok(()), |held| rule.check_cost(held))?;
-        let (row, change) = if held.is_none() && waiting::has_waiters(call, FIRST_KEY + index) {
+        let waiters = if held.is_none() { waiting::waiters(call, FIRST_KEY + index) } else { Waiters::None };
+        any_waiters |= waiters != Waiters::None;
+        let (row, change) = if waiters == Waiters::InLine {
             (denied(target.peek(key, rule, now)?, Span::ZERO), None)
         } else {
             target.decide(key, rule, now)?
@@ -166,7 +172,11 @@ fn run(call: &Call<'_>) -> Result<Option<Vec<Decision>>, Error> {
     for (index, (rule, row)) in rules.iter().zip(&rows).enumerate() {
         // In a denied call, a rule that would have granted counts neither as granted nor as denied.
         if granted || row.granted == 0 {
-            let outcome = Outcome::of(rule.request.amount, row, granted && !row.retried);
+            let changed = granted && !row.retried;
+            if any_waiters && changed {
+                waiting::changed(call, FIRST_KEY + index);
+            }
+            let outcome = Outcome::of(rule.request.amount, row, changed);
             record_outcome(call, || call.key(FIRST_KEY + index), rule.policy.kind(), outcome, now);
         }
     }

@@ -28,7 +28,7 @@ pub(super) const COMMAND: Command = Command {
 
 /// What `CL.THROTTLE` and `GCRA` reply.
 pub(super) const REPLY: &[&str] = &[
-    "Replies with five integers: limited (1 = denied), limit, remaining, retry_after (-1 = granted), reset_after.",
+    "Replies with five integers: limited (1 = denied), limit, remaining, retry_after (-1 = granted, or never), reset_after.",
     "Both times are in seconds: until a retry would be granted, and until all units are free.",
 ];
 
@@ -82,23 +82,23 @@ struct ClThrottle;
 
 impl CommandHandler for ClThrottle {
     fn run(call: &Call<'_>) {
-        run(call, CommandName::ClThrottle, parse(call));
+        run(call, parse(call));
     }
 }
 
 /// Executes a call of `CL.THROTTLE` or `GCRA`, and replies to it.
-pub(super) fn run(call: &Call<'_>, command: CommandName, args: Result<ThrottleArgs, Error>) {
-    reply(call, args.and_then(|args| decide(call, command, args)), |row| call.reply_integers(&row));
+pub(super) fn run(call: &Call<'_>, args: Result<ThrottleArgs, Error>) {
+    reply(call, args.and_then(|args| decide(call, args)), |row| call.reply_integers(&row));
 }
 
-fn decide(call: &Call<'_>, command: CommandName, ThrottleArgs { policy, amount }: ThrottleArgs) -> Result<[i64; 5], Error> {
+fn decide(call: &Call<'_>, ThrottleArgs { policy, amount }: ThrottleArgs) -> Result<[i64; 5], Error> {
     let request = Request::now(amount.unwrap_or(Amount::Cost(1)));
     let rule = Rule::new(policy, request);
     let Some(amount) = amount else {
-        let key = ReadKey::open(call, 1).ok_or(Error::Arity(command))?;
+        let key = ReadKey::open(call, 1).ok_or(Error::InUse)?;
         return Ok(row(true, &Target::only(Kind::Gcra).peek(&key, &rule, now(call))?));
     };
-    let decision = limit::decide(call, command, Kind::Gcra, &rule, None)?;
+    let decision = limit::decide(call, Kind::Gcra, &rule, None)?;
     // A call without BLOCK never waits.
     let decision = decision.ok_or(Error::Unblocked)?;
     // A refund is never a denial, even if there is nothing to give back.

@@ -94,6 +94,8 @@ pub enum Error {
         /// The greatest value; the least one is its negative.
         max: u64,
     },
+    /// `RL.TOP`: the argument is neither a number of keys, up to this one, nor a keyword.
+    NotTop(u64),
     /// The argument is not a duration, or is out of range.
     Duration {
         /// The argument.
@@ -163,9 +165,13 @@ pub enum Error {
     Overflow,
     /// The server is out of memory. The text is the server's own.
     OutOfMemory,
+    /// As many clients wait as `rl.max-waiters` allows.
+    TooManyWaiters,
     /// The key's slot has moved to another node while the client waited. Cluster clients repeat the call when they get this
     /// error code, and the server then redirects them.
     Moved,
+    /// A thread of the server is reading the key, for a save without a fork.
+    InUse,
     /// The server unblocks a client that is in no queue any more.
     Unblocked,
 }
@@ -213,6 +219,7 @@ impl fmt::Display for Error {
             Self::Seconds(name) => write!(f, "ERR {name} must be > 0: from 0.001 to 315360000 seconds"),
             Self::Missing(name) => write!(f, "ERR Missing {name} value"),
             Self::Signed { name, max } => write!(f, "ERR {name} must be a whole number from -{max} to {max}"),
+            Self::NotTop(most) => write!(f, "ERR n must be a whole number from 1 to {most}; or give RESET or WAITING instead of n"),
             Self::Duration { name, range } => write!(
                 f,
                 "ERR {name} must be {range}: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"
@@ -265,7 +272,9 @@ impl fmt::Display for Error {
             }
             Self::Overflow => f.write_str("ERR the result is too large for a limiter's record"),
             Self::OutOfMemory => f.write_str("OOM command not allowed when used memory > 'maxmemory'."),
+            Self::TooManyWaiters => f.write_str("ERR too many waiting calls"),
             Self::Moved => f.write_str("TRYAGAIN the key's slot has moved to another node"),
+            Self::InUse => f.write_str("TRYAGAIN the server is saving the key: repeat the call"),
             Self::Unblocked => f.write_str("UNBLOCKED the wait has been ended"),
         }
     }

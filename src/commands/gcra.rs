@@ -38,7 +38,7 @@ struct Gcra;
 
 impl CommandHandler for Gcra {
     fn run(call: &Call<'_>) {
-        cl_throttle::run(call, CommandName::Gcra, parse(call));
+        cl_throttle::run(call, parse(call));
     }
 }
 

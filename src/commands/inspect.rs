@@ -6,7 +6,7 @@
 //!
 //! Replies with a map of names and values, or with nil if the key does not exist.
 
-use super::{grammar, integer, now, reply, waiting, CommandName, Error, Target};
+use super::{grammar, integer, now, reply, waiting, Error, Target};
 use crate::limiter::{self, Fact, Holder, Inspection, Span};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};
 
@@ -75,7 +75,7 @@ fn reply_milliseconds(call: &Call<'_>, span: Span) {
 }
 
 fn run(call: &Call<'_>) -> Result<Option<Inspection>, Error> {
-    let key = ReadKey::open(call, 1).ok_or(Error::Arity(CommandName::Inspect))?;
+    let key = ReadKey::open(call, 1).ok_or(Error::InUse)?;
     let target = Target::ANY;
     let Some(bytes) = target.stored(&key)? else { return Ok(None) };
     let mut inspection = limiter::inspect(bytes, now(call)).map_err(|error| target.record_error(error))?;

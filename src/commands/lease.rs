@@ -10,6 +10,7 @@
 use super::{grammar, help, now, record_outcome, reply, row, waiting};
 use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Kind, Wait};
+use crate::queue::Waiters;
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
 /// The command has no flag `deny-oom`, because a renewal must work when the server is out of memory. In that case the handler
@@ -57,9 +58,11 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
 
 fn run(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
     let rule = parse(call)?;
-    let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(NAME))?;
+    let mut key = WriteKey::open(call, 1).ok_or(Error::InUse)?;
     let (target, now) = (Target::only(Kind::Lease), now(call));
     let held = target.held(&key, &rule, now)?;
+    // A renewal can't restore an earlier value, so the lines need not be told of it.
+    let waiters = if held.is_none() { waiting::waiters(call, 1) } else { Waiters::None };
     let decided = match held {
         // A renewal does not wait for other clients.
         Some(held) => {
@@ -71,11 +74,14 @@ fn run(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
             Some((Decision { granted: 0, wait: Wait::Never, ..present }, false))
         }
         None if rule.policy.limit() > 0 && call.is_out_of_memory() => return Err(Box::new(Error::OutOfMemory)),
-        None if waiting::has_waiters(call, 1) => None,
+        None if waiters == Waiters::InLine => None,
         None => target.charge(&mut key, &rule, now, |_, _, decision| decision.granted > 0 || rule.block.is_none())?,
     };
     let Some((decision, changed)) = waiting::decided_or_blocked(call, &key, &rule, now, decided)? else { return Ok(None) };
     drop(key);
+    if waiters != Waiters::None && changed {
+        waiting::changed(call, 1);
+    }
     record_outcome(call, || call.key(1), Kind::Lease, Outcome::of(rule.request.amount, &decision, changed), now);
     Ok(Some(decision))
 }

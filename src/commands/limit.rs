@@ -11,6 +11,7 @@ use std::ffi::CStr;
 use super::{grammar, help, now, record_outcome, repeated, reply, row, waiting};
 use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
 use crate::limiter::{Decision, Kind, LastingDenial, View};
+use crate::queue::Waiters;
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
 pub(super) const FIXED: Command = command::<{ Kind::Fixed as usize }>(
@@ -23,7 +24,7 @@ pub(super) const SLIDE: Command = command::<{ Kind::Slide as usize }>(
     c"rl.slide",
     "RL.SLIDE tokens:42 100000 1m COST 1200 BLOCK 90",
     c"Takes units from a sliding window.",
-    c"O(log(N)) with N the grants in the window, amortized; O(N) for the first grant after a change of policy; with BLOCK, N also counts the waiting clients",
+    c"O(log(N)) with N the grants in the window, amortized; O(N) for a grant that changes the log's period or tick; with BLOCK, N also counts the waiting clients",
 );
 pub(super) const GCRA: Command = command::<{ Kind::Gcra as usize }>(
     c"rl.gcra",
@@ -80,8 +81,7 @@ impl<const KIND: usize> CommandHandler for Limit<KIND> {
 #[inline(always)]
 fn run<const KIND: usize>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
     let kind = Kind::ALL[KIND];
-    let command = CommandName::Limit(kind);
-    match repeated::plain(call, kind, |rule, denial| decide(call, command, kind, rule, Some(denial))) {
+    match repeated::plain(call, kind, |rule, denial| decide(call, kind, rule, Some(denial))) {
         Some(decided) => decided,
         None => run_with_options::<KIND>(call),
     }
@@ -93,7 +93,7 @@ fn run_with_options<const KIND: usize>(call: &Call<'_>) -> Result<Option<Decisio
     let kind = Kind::ALL[KIND];
     match parse(kind, call) {
         // The rule is used in its place, because a copy takes as long as a part of the decision.
-        Ok(ref rule) => decide(call, CommandName::Limit(kind), kind, rule, None),
+        Ok(ref rule) => decide(call, kind, rule, None),
         Err(error) => Err(error),
     }
 }
@@ -112,23 +112,24 @@ pub fn parse<A: Args + ?Sized>(kind: Kind, args: &A) -> Result<Rule<'_>, Box<Err
 #[inline(always)]
 pub(super) fn decide(
     call: &Call<'_>,
-    command: CommandName,
     kind: Kind,
     rule: &Rule<'_>,
     last_denial: Option<&mut Option<LastingDenial>>,
 ) -> Result<Option<Decision>, Box<Error>> {
-    let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(command))?;
+    let mut key = WriteKey::open(call, 1).ok_or(Error::InUse)?;
     let target = Target::only(kind);
     let amount = rule.request.amount;
     let now = now(call);
-    let has_waiters = waiting::has_waiters(call, 1);
+    let waiters = waiting::waiters(call, 1);
     let repeated = match &last_denial {
-        Some(Some(denial)) if !has_waiters => target.stored(&key)?.and_then(|record| denial.repeated(record, now)),
+        Some(Some(denial)) if waiters != Waiters::InLine => {
+            target.stored(&key)?.and_then(|record| denial.repeated(record, now))
+        }
         _ => None,
     };
     let decided = if let Some(denial) = repeated {
         Some((denial, false))
-    } else if has_waiters && amount.takes_free_units() && target.held(&key, rule, now)?.is_none() {
+    } else if waiters == Waiters::InLine && amount.takes_free_units() && target.held(&key, rule, now)?.is_none() {
         None
     } else {
         let mut lasting = None;
@@ -147,8 +148,8 @@ pub(super) fn decide(
     };
     let Some((decision, changed)) = waiting::decided_or_blocked(call, &key, rule, now, decided)? else { return Ok(None) };
     drop(key);
-    if has_waiters && !amount.takes_free_units() {
-        waiting::wake(call, 1);
+    if waiters != Waiters::None && changed {
+        waiting::changed(call, 1);
     }
     record_outcome(call, || call.key(1), kind, Outcome::of(amount, &decision, changed), now);
     Ok(Some(decision))

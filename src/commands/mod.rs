@@ -32,7 +32,7 @@ pub(crate) use stats::info_fields;
 use error::{CommandName, Error};
 use grammar::{Args, Cursor, Rule};
 use numbers::count;
-use outcome::{integer, now, record_outcome, reply, row, Outcome};
+use outcome::{integer, now, record_answer, record_outcome, reply, row, Outcome};
 use target::Target;
 
 /// The commands that the module always provides.

@@ -2,6 +2,7 @@
 
 use super::{stats, top, Error};
 use crate::limiter::{Amount, Decision, Instant, Kind, Wait};
+use crate::queue::Rules;
 use crate::server::{Call, Server};
 
 /// What a call did.
@@ -55,6 +56,21 @@ pub(super) fn record_outcome<'k>(
         }
         if notifies && (denied || outcome == Outcome::Changed) {
             notify(server, db, name, kind, denied);
+        }
+    }
+}
+
+/// Counts the decisions of a call that has waited, and publishes them.
+pub(super) fn record_answer(server: &Server<'_>, db: i32, rules: &Rules, rows: &[Decision], now: Instant) {
+    let granted = rows.iter().all(|row| row.granted > 0);
+    if !granted {
+        stats::TIMEOUTS.increment();
+    }
+    for (rule, row) in rules.iter().zip(rows) {
+        // In a denied call, a rule that would have granted counts neither as granted nor as denied.
+        if granted || row.granted == 0 {
+            let outcome = Outcome::of(rule.amount, row, granted && !row.retried);
+            record_outcome(server, || (db, &rule.key), rule.policy.kind(), outcome, now);
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::server::{NumberParameter, Parameter, WordsParameter, SHORTCUTS};
 /// All parameters.
 pub(super) static PARAMETERS: &[Parameter] = &[
     Parameter::Words(&COMPAT),
+    Parameter::Number(&MAX_WAITERS),
     Parameter::Number(&TOP_KEYS),
     Parameter::Number(&TOP_HALF_LIFE),
     Parameter::Words(&SHORTCUTS),
@@ -18,6 +19,9 @@ pub(super) const GCRA: i32 = 2;
 /// The commands of other rate limiters that the module provides.
 pub(super) static COMPAT: WordsParameter =
     WordsParameter::any_of(c"compat", &[(c"none", 0), (c"cl.throttle", CL_THROTTLE), (c"gcra", GCRA)], CL_THROTTLE);
+
+/// How many clients may wait at the same time; 0: any number.
+pub(super) static MAX_WAITERS: NumberParameter = NumberParameter::new(c"max-waiters", 0, 0..=1_000_000);
 
 /// The most keys that `RL.TOP` can count.
 pub const MAX_TOP_KEYS: u64 = 1024;

@@ -10,7 +10,7 @@
 
 use super::{grammar, help, now, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
 use crate::limiter::{Decision, Span};
-use crate::queue::denied;
+use crate::queue::{denied, Waiters};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};
 
 pub(super) const COMMAND: Command = Command {
@@ -52,7 +52,7 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
 
 fn run(call: &Call<'_>) -> Result<Decision, Error> {
     let rule = parse(call)?;
-    let key = ReadKey::open(call, 2).ok_or(Error::Arity(CommandName::Peek))?;
+    let key = ReadKey::open(call, 2).ok_or(Error::InUse)?;
     let decision = Target::only(rule.policy.kind()).peek(&key, &rule, now(call))?;
-    Ok(if waiting::has_waiters(call, 2) { denied(decision, Span::ZERO) } else { decision })
+    Ok(if waiting::waiters(call, 2) == Waiters::InLine { denied(decision, Span::ZERO) } else { decision })
 }

@@ -112,11 +112,11 @@ fn run(call: &Call<'_>, command: CommandName, args: Result<SettleArgs<'_>, Error
 }
 
 fn settle(call: &Call<'_>, command: CommandName, args: SettleArgs<'_>) -> Result<Option<Settlement>, Box<Error>> {
-    let mut key = WriteKey::open(call, 1).ok_or(Error::Arity(command))?;
+    let mut key = WriteKey::open(call, 1).ok_or(Error::InUse)?;
     let settled = Target::ANY.settle(&mut key, args.id, args.units, now(call))?;
     drop(key);
     if let Some(settlement) = settled {
-        waiting::wake(call, 1);
+        waiting::changed(call, 1);
         if command == CommandName::Release { &RELEASED } else { &SETTLED }.increment();
         if call.notifications_enabled() {
             let (db, name) = call.key(1);

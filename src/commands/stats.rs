@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::waiting::waiting_clients;
 use super::Outcome;
 use crate::limiter::Kind;
+use crate::server::shortcuts_are_in_use;
 
 /// A counter.
 pub(super) struct Count(AtomicU64);
@@ -82,6 +83,7 @@ pub(crate) fn info_fields() -> Vec<(String, u64)> {
         ("waits", WAITS.get()),
         ("wait_timeouts", TIMEOUTS.get()),
         ("waits_abandoned", ABANDONED.get()),
+        ("shortcuts", shortcuts_are_in_use().into()),
     ];
     fields.extend(totals.map(|(what, count)| (what.into(), count)));
     fields

@@ -7,7 +7,7 @@ use super::{Error, Rule};
 use crate::limiter::{settle, Bytes, Change, Decision, Id, Instant, Kind, Overflow, Policy, RecordError, SettleError};
 use crate::limiter::{Next, Settlement, Span, View, MIN_LEN};
 use crate::queue::KeyState;
-use crate::server::{ReadKey, Value, WriteKey};
+use crate::server::{random_seed, ReadKey, Value, WriteKey};
 
 /// A key of a command: its position, and the algorithm of the limiter that it should hold.
 #[derive(Clone, Copy)]
@@ -98,7 +98,7 @@ impl Target {
         }
         let prepared = matches!(next, Next::Meter(_)).then(|| {
             let mut bytes = Bytes::default();
-            Prepared { change: view.store(&next, &mut bytes), bytes }
+            Prepared { change: view.store(&next, random_seed, &mut bytes), bytes }
         });
         Ok((decision, prepared))
     }
@@ -121,7 +121,7 @@ impl Target {
             return Ok(None);
         }
         let mut bytes = Bytes::default();
-        let change = view.store(&next, &mut bytes);
+        let change = view.store(&next, random_seed, &mut bytes);
         commit(key, &change, &bytes)?;
         Ok(Some((decision, !matches!(change, Change::Keep))))
     }
@@ -216,6 +216,10 @@ impl KeyState for WriteKey<'_> {
 
     fn fits(len: usize) -> bool {
         WriteKey::fits(len)
+    }
+
+    fn random_seed() -> u64 {
+        random_seed()
     }
 
     fn commit(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> Result<(), Error> {

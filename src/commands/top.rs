@@ -28,7 +28,7 @@ pub(super) const COMMAND: Command = Command {
     arguments,
     reply: &[
         "Replies with a map for each key: key, db, denials, and overcount, by which denials may be too high.",
-        "WAITING: key, db, waiting (clients), and longest_ms, how long the first of them has waited.",
+        "WAITING: key, db, waiting (clients), and longest_ms, how long the first of them has waited. RESET: OK.",
     ],
     example: "RL.TOP 10",
 };
@@ -64,7 +64,10 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<TopArgs, Error> {
         None => Ok(TopArgs::List(DEFAULT)),
         Some(word) if word.eq_ignore_ascii_case(b"RESET") => Ok(TopArgs::Reset),
         Some(word) if word.eq_ignore_ascii_case(b"WAITING") => Ok(TopArgs::Waiting),
-        Some(word) => Ok(TopArgs::List(usize::try_from(count(word, "n", 1, MAX_TOP_KEYS)?).unwrap_or(DEFAULT))),
+        Some(word) => {
+            let most = count(word, "n", 1, MAX_TOP_KEYS).map_err(|_| Error::NotTop(MAX_TOP_KEYS))?;
+            Ok(TopArgs::List(usize::try_from(most).unwrap_or(DEFAULT)))
+        }
     }
 }
 

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use lazy_static::lazy_static;
 
-use super::stats::{ABANDONED, TIMEOUTS, WAITS};
-use super::{all, now, record_outcome, reply, row, CommandName, Error, Outcome, Rule, Target};
+use super::parameters::MAX_WAITERS;
+use super::stats::{ABANDONED, WAITS};
+use super::{all, now, record_answer, reply, row, Error, Rule, Target};
 use crate::limiter::{Decision, Instant, Span, Wait};
-use crate::queue::{self, denied, first_grant, LongLine, Queues, Rules, Task, Waiter};
+use crate::queue::{self, denied, first_grant, LongLine, Queues, Rules, Task, Waiter, Waiters};
 use crate::server::{BlockedClient, Call, ClientId, EventHandler, Moved, ReadKey, ReplyHandler, Server, Timer, WriteKey};
 
 /// A waiting client, as the queues hold it.
@@ -74,16 +75,19 @@ pub(super) fn waiting_clients() -> u64 {
     WAITER_COUNT.load(Ordering::Relaxed) as u64
 }
 
-/// Whether clients wait for the key that argument `index` names.
+/// What the waiting calls mean for this call on the key that argument `index` names.
 #[inline(always)]
-pub(super) fn has_waiters(call: &Call<'_>, index: usize) -> bool {
-    WAITER_COUNT.load(Ordering::Relaxed) > 0 && is_waited_for(call, index)
+pub(super) fn waiters(call: &Call<'_>, index: usize) -> Waiters {
+    if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
+        return Waiters::None;
+    }
+    find_waiters(call, index)
 }
 
-fn is_waited_for(call: &Call<'_>, index: usize) -> bool {
-    let Some(name) = call.argument(index) else { return false };
+fn find_waiters(call: &Call<'_>, index: usize) -> Waiters {
+    let Some(name) = call.argument(index) else { return Waiters::None };
     // While a line is being served, only another module can cause a call, and this must not overtake the waiting clients.
-    try_lock().is_none_or(|mut waiting| waiting.queues.bars(call.db(), name))
+    try_lock().map_or(Waiters::InLine, |waiting| waiting.queues.waiters(call.db(), name))
 }
 
 /// Returns the number of clients that wait for the key that argument `index` names.
@@ -109,14 +113,10 @@ pub(super) fn longest_lines<R>(server: &Server<'_>, most: usize, read: impl FnOn
     }
 }
 
-/// Sets the timer to serve the line of the key that argument `index` names now, because the call has changed the key.
-pub(super) fn wake(call: &Call<'_>, index: usize) {
+/// The call has changed the key that argument `index` names: see [`Queues::changed`]. Sets the timer to serve its line now.
+pub(super) fn changed(call: &Call<'_>, index: usize) {
     if let Some(name) = call.argument(index) {
-        WaitQueues::update(call, |waiting, now| {
-            if waiting.queues.bars(call.db(), name) {
-                waiting.queues.wake(call.db(), name, now);
-            }
-        });
+        WaitQueues::update(call, |waiting, now| waiting.queues.changed(call.db(), name, now));
     }
 }
 
@@ -168,7 +168,7 @@ const fn first_key(is_all: bool) -> usize {
 /// rule are not due before the timeout. Returns the span after which the call would have been denied.
 ///
 /// # Errors
-/// If a key does not hold a record of its rule's algorithm.
+/// If a key does not hold a record of its rule's algorithm, or if as many clients wait as `rl.max-waiters` allows.
 pub(super) fn block(
     call: &Call<'_>,
     is_all: bool,
@@ -191,6 +191,10 @@ pub(super) fn block(
         if need > timeout && !rule.policy.frees_early() {
             return Ok(Some(timeout));
         }
+    }
+    // This comes before the server is asked to block the client, because a client that is blocked takes memory.
+    if (1..=waiting_clients()).contains(&MAX_WAITERS.get().cast_unsigned()) {
+        return Err(Error::TooManyWaiters);
     }
     // The server has refused to block this client: answer as without BLOCK.
     let Some(client) = WaitingClient::block(call) else { return Ok(Some(Span::ZERO)) };
@@ -232,21 +236,6 @@ fn answer(rules: &Rules, rows: Result<Vec<Decision>, (usize, Error)>) -> Result<
         (Rules::All(_), Err((index, error))) => Err(error.at(index + 1)),
         (Rules::One(_), Ok(rows)) => rows.first().map(|row| Answer::One(*row)).ok_or(Error::Unblocked),
         (Rules::One(_), Err((_, error))) => Err(error),
-    }
-}
-
-/// Counts the decisions of a call that has waited, and publishes them.
-fn record_answer(server: &Server<'_>, db: i32, rules: &Rules, rows: &[Decision], now: Instant) {
-    let granted = rows.iter().all(|row| row.granted > 0);
-    if !granted {
-        TIMEOUTS.increment();
-    }
-    for (rule, row) in rules.iter().zip(rows) {
-        // In a denied call, a rule that would have granted counts neither as granted nor as denied.
-        if granted || row.granted == 0 {
-            let outcome = Outcome::of(rule.amount, row, granted && !row.retried);
-            record_outcome(server, || (db, &rule.key), rule.policy.kind(), outcome, now);
-        }
     }
 }
 
@@ -336,11 +325,15 @@ impl EventHandler for WaitQueues {
             let keys_each = task.keys.len().max(1);
             // The lock is not held here: if a key has expired, opening it notifies other modules, which may call this one.
             match open_keys(server, &task) {
-                Ok(mut keys) => {
+                Ok(Some(mut keys)) => {
                     let most = (2 * BATCH - asked).div_ceil(keys_each).min(BATCH);
                     let served = lock().queues.serve(&task, &mut keys, now, may_grant, most);
                     asked += served.len().max(1) * keys_each;
                     answers.extend(served);
+                }
+                Ok(None) => {
+                    lock().queues.postpone(&task, now);
+                    asked += keys_each;
                 }
                 Err(Moved) => {
                     let moved = lock().queues.dismiss(&task, now);
@@ -417,7 +410,7 @@ fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>, refusals: &[
     let decisions = waiter.rules.iter().enumerate().map(|(index, rule)| {
         let kind = rule.policy.kind();
         // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
-        let key = ReadKey::open(call, first_key + index).ok_or((index, Error::Arity(CommandName::Limit(kind))))?;
+        let key = ReadKey::open(call, first_key + index).ok_or((index, Error::InUse))?;
         let rule = Rule::new(rule.policy, waiter.request(rule));
         Target::only(kind).peek(&key, &rule, now).map_err(|error| (index, *error))
     });
@@ -429,8 +422,9 @@ fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>, refusals: &[
     answer(&waiter.rules, rows)
 }
 
-/// Opens the keys of a task.
-fn open_keys<'s>(server: &'s Server<'s>, task: &Task) -> Result<Vec<WriteKey<'s>>, Moved> {
+/// Opens the keys of a task, if this node of the cluster serves them. `None` if the server is using one of them.
+fn open_keys<'s>(server: &'s Server<'s>, task: &Task) -> Result<Option<Vec<WriteKey<'s>>>, Moved> {
+    task.keys.iter().try_for_each(|key| WriteKey::check_node(server, task.db, key))?;
     let open = |key: &Arc<[u8]>| WriteKey::open_named(server, task.db, key);
     if task.keys.len() > 1 {
         // To open an expired key deletes it, and subscribers to the notification may modify the other keys. So each is opened once
@@ -438,6 +432,9 @@ fn open_keys<'s>(server: &'s Server<'s>, task: &Task) -> Result<Vec<WriteKey<'s>
         for key in &task.keys {
             drop(open(key)?);
         }
+    }
+    if !server.announce(task.db, &task.keys) {
+        return Ok(None);
     }
     task.keys.iter().map(open).collect()
 }

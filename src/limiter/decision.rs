@@ -10,7 +10,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// At most `limit` units (0 ..= [`MAX_UNITS`]) per `period` ([`MIN_PERIOD`] ..= [`MAX_PERIOD`]); `None` outside of
+    /// `limit` units (0 ..= [`MAX_UNITS`]) for each `period` ([`MIN_PERIOD`] ..= [`MAX_PERIOD`]); `None` outside of
     /// these.
     pub fn new(limit: u64, period: Span) -> Option<Self> {
         (limit <= MAX_UNITS && (MIN_PERIOD..=MAX_PERIOD).contains(&period)).then_some(Self { limit, period })

@@ -18,7 +18,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::ledger::{bounds, Edit, Finish, Ledger, Slot, WithIds, BLOCK};
+use super::ledger::{Aggregate, Edit, Finish, Ledger, RandomSeed, Slot, WithIds, BLOCK};
 use super::record::{self, take, RecordError};
 use super::{
     Amount, Bytes, Change, Decision, Fact, Holder, Id, Inspection, Instant, Kind, Quota, Request, SettleError, Settlement,
@@ -126,7 +126,7 @@ impl<'a> View<'a> {
     fn lapsed(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
         let now_us = self.now.as_us();
         // The first deadline of all leases, or of a block, shows whether any has lapsed.
-        let any = move |aggregate: u128| bounds::unpack(aggregate).0 <= now_us;
+        let any = move |aggregate: Aggregate| aggregate.first <= now_us;
         let ledger = self.ledger().filter(|ledger| any(ledger.header.aggregate));
         ledger.into_iter().flat_map(move |ledger| {
             let blocks = (0..ledger.blocks()).filter(move |&block| any(ledger.block(block)));
@@ -157,16 +157,16 @@ impl<'a> View<'a> {
             return holders.map(|(_, slot)| self.deadline(&slot)).max().unwrap_or(self.now);
         }
         let Some(ledger) = self.ledger() else { return self.now };
-        let last = match released {
+        let all = match released {
             None => ledger.header.aggregate,
             Some(released) => {
                 let others =
                     (0..ledger.blocks()).filter(|&block| block != released / BLOCK).map(|block| ledger.block(block));
                 let slots = ledger.block_slots(released / BLOCK).filter(|&(index, _)| index != released);
-                others.chain(slots.map(|(_, slot)| bounds::of(&slot))).fold(bounds::NONE, bounds::join)
+                others.chain(slots.map(|(_, slot)| Aggregate::of(&slot))).fold(Aggregate::NONE, Aggregate::join)
             }
         };
-        Instant::from_us(bounds::unpack(last).1).max(self.now)
+        Instant::from_us(all.last).max(self.now)
     }
 
     /// How long until leases that hold `units` in total have lapsed, if none is renewed or released. For many leases this may
@@ -178,7 +178,7 @@ impl<'a> View<'a> {
                 let holders = self.holders();
                 places.extend(holders.map(|(index, slot)| Reverse((self.deadline(&slot), Place::Slot(index, slot.units)))));
             } else {
-                let first = |block| Instant::from_us(bounds::unpack(ledger.block(block)).0);
+                let first = |block| Instant::from_us(ledger.block(block).first);
                 places.extend((0..ledger.blocks()).map(|block| Reverse((first(block), Place::Block(block)))));
             }
             let mut lapsed = 0_u64;
@@ -242,7 +242,7 @@ impl<'a> View<'a> {
     /// order of their last deadlines.
     fn until_blocks_lapsed(&self, ledger: &Ledger<'_>, units: u64) -> Span {
         let now_us = self.now.as_us();
-        let mut blocks: Vec<_> = (0..ledger.blocks()).map(|block| (bounds::unpack(ledger.block(block)).1, block)).collect();
+        let mut blocks: Vec<_> = (0..ledger.blocks()).map(|block| (ledger.block(block).last, block)).collect();
         blocks.sort_unstable();
         let mut lapsed = 0_u64;
         let last = blocks.iter().find(|&&(last, block)| {
@@ -256,7 +256,7 @@ impl<'a> View<'a> {
     }
 
     fn find(&self, id: Id<'_>) -> Option<(usize, Slot)> {
-        let (_, index, slot) = self.ids?.ledger().remembered(id, |slot| slot.when <= self.now.as_us())?;
+        let (_, index, slot) = self.ids?.ledger().remembered(id, |when| when <= self.now.as_us())?;
         Some((index, slot))
     }
 
@@ -316,14 +316,14 @@ impl<'a> View<'a> {
     }
 
     #[inline(never)]
-    pub(super) fn store(&self, next: &Next<'_>, bytes: &mut Bytes) -> Change {
+    pub(super) fn store(&self, next: &Next<'_>, random: RandomSeed, bytes: &mut Bytes) -> Change {
         let mut edit = self.edit();
         let mut held = self.held;
         match next.renewed {
             Some(index) => edit.set(index, next.slot),
             None => {
                 held = held.saturating_add(next.slot.units);
-                edit.append(next.id, next.slot);
+                edit.append(next.id, next.slot, random);
             }
         }
         self.finish(edit, held, self.last_deadline(None).max(Instant::from_us(next.slot.when)), bytes)
@@ -334,7 +334,7 @@ impl<'a> View<'a> {
     where
         'a: 'r,
     {
-        let mut edit = Edit::new(Kind::Lease, self.ledger(), self.now);
+        let mut edit = Edit::new(Kind::Lease, self.ledger());
         self.lapsed().for_each(|(index, _)| edit.kill(index));
         if self.stepped_back {
             for (index, slot) in self.holders() {

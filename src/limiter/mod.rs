@@ -8,7 +8,7 @@
 //! ```text
 //! let view = policy.view(stored, now)?;           // load: decode the record, and compute the state at `now`
 //! let (decision, next) = view.decide(request)?;   // decide: the decision, and the key's next state
-//! let change = view.store(&next, &mut bytes);     // store: encode the next state
+//! let change = view.store(&next, random, &mut bytes); // store: encode the next state
 //! ```
 //!
 //! Only `store` produces bytes, so a caller that drops `next` changes nothing.
@@ -35,7 +35,7 @@ mod time;
 pub use change::{Bytes, Change};
 pub use decision::{Amount, Decision, Overflow, Quota, Request, Snapshot, Wait};
 pub use inspection::{Fact, Holder, Inspection};
-pub use ledger::{fingerprint, without_ids, Charge, Id, MAX_IDS};
+pub use ledger::{fingerprint, without_ids, Charge, Id, RandomSeed, MAX_IDS};
 pub use meter::LastingDenial;
 pub use option::{OptionSpec, OptionValue, PolicyOption};
 pub use record::RecordError;
@@ -304,18 +304,22 @@ impl View<'_> {
         }
     }
 
-    /// Encodes the next state that [`Self::decide`] returned: writes the bytes to `bytes`, and returns where they belong.
+    /// Encodes the next state that [`Self::decide`] returned: writes the bytes to `bytes`, and returns where they belong. Only a
+    /// state with a new id needs a random number.
     #[inline(always)]
-    pub fn store(&self, next: &Next<'_>, bytes: &mut Bytes) -> Change {
+    pub fn store(&self, next: &Next<'_>, random: RandomSeed, bytes: &mut Bytes) -> Change {
         match (self, next) {
             (_, Next::Remove) => Change::Remove,
             (Self::Meter(view), Next::Meter(next)) => view.store(next, bytes),
             (Self::Slide(view), Next::Slide(next)) => view.store(next, bytes),
-            (Self::Meter(view), Next::MeterWithIds(next)) => view.store_with_ids(&next.0, &next.1, bytes),
-            (Self::Slide(view), Next::SlideWithIds(next)) => view.store_with_ids(&next.0, &next.1, bytes),
-            (Self::Lease(view), Next::Lease(next)) => view.store(next, bytes),
-            // Besides `Keep`, these are next states of another kind of view, which no caller has.
-            _ => Change::Keep,
+            (Self::Meter(view), Next::MeterWithIds(next)) => view.store_with_ids_lengthened(&next.0, &next.1, random, bytes),
+            (Self::Slide(view), Next::SlideWithIds(next)) => view.store_with_ids(&next.0, &next.1, random, bytes),
+            (Self::Lease(view), Next::Lease(next)) => view.store(next, random, bytes),
+            (_, Next::Keep) => Change::Keep,
+            _ => {
+                debug_assert!(false, "a view stores only what it has decided itself");
+                Change::Keep
+            }
         }
     }
 

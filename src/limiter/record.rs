@@ -14,7 +14,9 @@ pub(super) const MAGIC: u8 = 0xfa;
 /// The version of the format.
 pub(super) const VERSION: u8 = 1;
 /// The version of records with ids: see [`ledger`](super::ledger).
-pub(super) const IDS: u8 = 2;
+pub(super) const IDS: u8 = 3;
+/// The version that records with ids had before.
+pub(super) const OLD_IDS: u8 = 2;
 /// The bits of the third byte that hold the algorithm's number.
 pub(super) const TAG_BITS: u8 = 0b111;
 
@@ -46,7 +48,7 @@ pub(super) fn kind(bytes: &[u8]) -> Result<Kind, RecordError> {
         [MAGIC, VERSION, head, ..] => {
             kind_of(head & TAG_BITS).filter(|&kind| kind != Kind::Lease).ok_or(RecordError::Unknown)
         }
-        [MAGIC, IDS, ..] => kind_with_ids(bytes),
+        [MAGIC, IDS | OLD_IDS, ..] => kind_with_ids(bytes),
         [MAGIC, version, _, ..] => Err(RecordError::Version(version)),
         _ => Err(RecordError::Unknown),
     }
@@ -55,8 +57,8 @@ pub(super) fn kind(bytes: &[u8]) -> Result<Kind, RecordError> {
 /// The algorithm that wrote a record with ids.
 pub(super) fn kind_with_ids(bytes: &[u8]) -> Result<Kind, RecordError> {
     match *bytes {
-        [MAGIC, IDS, tag, 0, ..] => kind_of(tag).ok_or(RecordError::Unknown),
-        [MAGIC, VERSION | IDS, ..] => Err(RecordError::Unknown),
+        [MAGIC, IDS, tag, 0 | 1, ..] | [MAGIC, OLD_IDS, tag, 0, ..] => kind_of(tag).ok_or(RecordError::Unknown),
+        [MAGIC, VERSION | IDS | OLD_IDS, ..] => Err(RecordError::Unknown),
         _ => kind(bytes).and(Err(RecordError::Unknown)),
     }
 }

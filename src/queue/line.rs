@@ -168,9 +168,15 @@ impl Line {
         }
     }
 
-    /// Forgets the state of the key, which may change. Its value does not always show that: a record can be written and expire.
+    /// Forgets the state of the key, which has changed. Its value does not always show that: a record can be written and
+    /// expire.
     pub(super) fn forget(&mut self) {
         self.cached = None;
+    }
+
+    /// Forgets the state of the key, unless the key was to have expired by now: see [`Self::known_value`].
+    pub(super) fn forget_unless_expired(&mut self, now: Instant) {
+        self.cached.take_if(|cached| cached.expires.is_some_and(|expires| now < expires));
     }
 
     /// Notes the answer of the key to the first client.
@@ -252,7 +258,7 @@ pub(super) fn charge<C, K: KeyState>(
     let view = rule.policy.view(known.unwrap_or(stored), at).map_err(|error| K::record_error(&rule.policy, error))?;
     let (decision, next) = view.decide(waiter.request(rule))?;
     let mut bytes = Bytes::default();
-    let change = view.store(&next, &mut bytes);
+    let change = view.store(&next, K::random_seed, &mut bytes);
     key.commit(&change, &bytes, now)?;
     if let Some(line) = line.filter(|_| change != Change::Keep) {
         line.cached = CachedState::of(key, &rule.policy);

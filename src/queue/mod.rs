@@ -7,10 +7,10 @@
 //! also if it joins the line later: so a call never waits for a younger one, and calls cannot wait for each other in a circle. A
 //! key in whose line the call does not stand serves other calls meanwhile.
 //!
-//! Pure, as [`limiter`](crate::limiter): time is an argument, and a key is a [`KeyState`]. A line must be served when the units
-//! of its first client are due, or when the key expires. This moment is its wake time. The agenda holds the wake times of all
-//! lines. If a call changes the key, [`Queues::wake`] sets the wake time to now. To serve a line once costs O(log n), and a waiting
-//! client takes a few hundred bytes.
+//! Pure, as [`limiter`](crate::limiter): time is an argument, and a key is a [`KeyState`]. A line must be served when the
+//! units of its first client are due, or when the key expires. This moment is its wake time. The agenda holds the wake times
+//! of all lines. If a call changes the key, [`Queues::changed`] sets the wake time to now. To serve a line once costs O(log
+//! n), and a waiting client takes a few hundred bytes.
 #![forbid(unsafe_code)]
 
 mod line;
@@ -51,6 +51,9 @@ pub trait KeyState {
 
     /// Whether a string of `len` bytes fits the key.
     fn fits(len: usize) -> bool;
+
+    /// See [`RandomSeed`](crate::limiter::RandomSeed).
+    fn random_seed() -> u64;
 
     /// Changes the key. `bytes` are the new bytes of [`Change::Write`] and [`Change::Patch`].
     ///
@@ -238,6 +241,18 @@ pub struct LongLine<'q> {
     pub since: Instant,
 }
 
+/// What the waiting calls mean for a call on one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiters {
+    /// No waiting call has a rule for the key.
+    None,
+    /// Waiting calls have a rule for the key, but none stands in its line. If the call changes the key, [`Queues::changed`]
+    /// must be called.
+    Elsewhere,
+    /// Clients stand in the line of the key, so the call must not take units. A change is as for [`Self::Elsewhere`].
+    InLine,
+}
+
 /// All waiting clients, and the lines in which they stand.
 #[derive(Debug)]
 pub struct Queues<C: Client> {
@@ -245,8 +260,10 @@ pub struct Queues<C: Client> {
     waiters: BTreeMap<u64, Waiter<C>>,
     /// The number of each client.
     numbers: HashMap<C::Id, u64>,
-    /// When the wait of each client ends.
+    /// When the wait of each client ends, and the client is answered.
     deadlines: BTreeSet<(Instant, u64)>,
+    /// When clients are answered whose wait has ended while the server used one of their keys.
+    postponed: HashMap<u64, Instant>,
     lines: Lines,
     /// The number of the next client.
     next_number: u64,
@@ -256,8 +273,8 @@ pub struct Queues<C: Client> {
 
 impl<C: Client> Default for Queues<C> {
     fn default() -> Self {
-        let (waiters, numbers, deadlines, lines) = Default::default();
-        Self { waiters, numbers, deadlines, lines, next_number: 0, refused: Instant::MIN }
+        let (waiters, numbers, deadlines, postponed, lines) = Default::default();
+        Self { waiters, numbers, deadlines, postponed, lines, next_number: 0, refused: Instant::MIN }
     }
 }
 
@@ -272,19 +289,18 @@ impl<C: Client> Queues<C> {
         self.waiters.is_empty()
     }
 
+    /// What a call on this key, which does not wait, must know of the calls that wait.
+    pub fn waiters(&self, db: i32, key: &[u8]) -> Waiters {
+        match self.lines.of_key(db, key) {
+            None => Waiters::None,
+            Some(line) if line.is_empty() => Waiters::Elsewhere,
+            Some(_) => Waiters::InLine,
+        }
+    }
+
     /// Whether a client stands in the line of this key.
     pub fn has_waiters(&self, db: i32, key: &[u8]) -> bool {
         self.lines.of_key(db, key).is_some_and(|line| !line.is_empty())
-    }
-
-    /// Whether clients stand in the line of this key, so that a call which does not wait must not take units. Otherwise the call
-    /// may change the key, and then no waiting client may be charged as of an earlier moment.
-    pub fn bars(&mut self, db: i32, key: &[u8]) -> bool {
-        let Some(line) = self.lines.of_key_mut(db, key) else { return false };
-        if line.is_empty() {
-            line.forget();
-        }
-        !line.is_empty()
     }
 
     /// How many clients stand in the line of this key.
@@ -363,7 +379,8 @@ impl<C: Client> Queues<C> {
     fn remove(&mut self, number: u64, now: Instant) -> Option<Waiter<C>> {
         let waiter = self.waiters.remove(&number)?;
         self.numbers.remove(&waiter.client.id());
-        self.deadlines.remove(&(waiter.deadline, number));
+        let answer = self.postponed.remove(&number).unwrap_or(waiter.deadline);
+        self.deadlines.remove(&(answer, number));
         waiter.rules.iter().for_each(|rule| self.lines.end(number, &waiter, rule, now));
         if self.waiters.is_empty() {
             // While no client waits, steps of the clock go unnoticed.
@@ -372,8 +389,17 @@ impl<C: Client> Queues<C> {
         Some(waiter)
     }
 
-    /// Sets the wake time of a key's line to now, because the key may have changed.
+    /// A call has changed the key. No waiting client is charged as of an earlier moment from now on, and the line of the key
+    /// is served.
+    pub fn changed(&mut self, db: i32, key: &[u8], now: Instant) {
+        self.lines.of_key_mut(db, key).into_iter().for_each(Line::forget);
+        self.lines.wake(db, key, now);
+    }
+
+    /// Sets the wake time of a key's line to now, because the server has deleted the key, or it may have changed in another
+    /// way.
     pub fn wake(&mut self, db: i32, key: &[u8], now: Instant) {
+        self.lines.of_key_mut(db, key).into_iter().for_each(|line| line.forget_unless_expired(now));
         self.lines.wake(db, key, now);
     }
 
@@ -389,6 +415,7 @@ impl<C: Client> Queues<C> {
         for waiter in self.waiters.values_mut() {
             (waiter.joined, waiter.deadline) = (moved(waiter.joined), moved(waiter.deadline));
         }
+        self.postponed.clear();
         self.deadlines = self.waiters.iter().map(|(&number, waiter)| (waiter.deadline, number)).collect();
         self.lines.wake_all(|_| now);
         self.refused = moved(self.refused).min(now);

@@ -4,7 +4,7 @@ use super::line::{ask_now, charge, Ask, LineId};
 use super::{peek, Answer, Client, KeyState, Line, Queues, Rule, Task, Waiter};
 use crate::limiter::{Bytes, Decision, Instant, Overflow, Span};
 
-/// While the server refuses writes, the lines are served again after this span.
+/// While the server refuses writes, the lines are served again after this span. So is a line with a key that the server is using.
 const PAUSED_RETRY: Span = Span::from_us(20_000);
 
 /// An error of the rule with this index.
@@ -94,6 +94,21 @@ impl<C: Client> Queues<C> {
             None => self.time_out(task, keys, now, may_grant, most, &mut answers),
         }
         answers
+    }
+
+    /// Puts off a task, because the server is using one of its keys. It is the next task again after a short while, if no event makes
+    /// it due earlier.
+    pub fn postpone(&mut self, task: &Task, now: Instant) {
+        let retry = now.saturating_add(PAUSED_RETRY);
+        match task.line {
+            Some(id) => self.lines.wake_at(id, retry),
+            None => {
+                let Some(waiter) = self.waiters.get(&task.number) else { return };
+                let answer = self.postponed.insert(task.number, retry).unwrap_or(waiter.deadline);
+                self.deadlines.remove(&(answer, task.number));
+                self.deadlines.insert((retry, task.number));
+            }
+        }
     }
 
     /// Removes the clients of a task whose keys are not on this server any more. Returns them in the order of arrival, for the

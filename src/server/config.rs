@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_longlong, c_void, CStr};
 use std::ops::RangeInclusive;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 
 use super::{api, log_warning, raw, Server, ServerString};
 
@@ -11,7 +11,8 @@ use super::{api, log_warning, raw, Server, ServerString};
 pub enum Parameter {
     /// A number, which can change while the server runs.
     Number(&'static NumberParameter),
-    /// One or more words, which are fixed when the module is loaded.
+    /// One or more words, which are fixed when the module is loaded. `CONFIG SET` accepts only the value that they have: tools set
+    /// each parameter to what `CONFIG GET` has returned.
     Words(&'static WordsParameter),
 }
 
@@ -110,7 +111,7 @@ impl WordsParameter {
     fn register(&'static self, server: &Server<'_>, given: Option<&str>) -> Result<c_int, String> {
         let default = given.map_or(Ok(self.default), |words| self.parse(words))?;
         self.value.store(default, Ordering::Relaxed);
-        let flags = raw::REDISMODULE_CONFIG_IMMUTABLE | if self.several { raw::REDISMODULE_CONFIG_BITFLAGS } else { 0 };
+        let flags = if self.several { raw::REDISMODULE_CONFIG_BITFLAGS } else { raw::REDISMODULE_CONFIG_DEFAULT };
         let mut words: Vec<*const c_char> = self.words.iter().map(|(word, _)| word.as_ptr()).collect();
         let bits: Vec<c_int> = self.words.iter().map(|&(_, bit)| bit).collect();
         let (name, len) = (self.name.as_ptr(), bits.len() as c_int);
@@ -124,6 +125,9 @@ impl WordsParameter {
         })
     }
 }
+
+/// Whether the parameters have got their values, so that those of [`Parameter::Words`] are fixed.
+static ARE_FIXED: AtomicBool = AtomicBool::new(false);
 
 impl Parameter {
     const fn name(&self) -> &'static CStr {
@@ -188,8 +192,11 @@ pub(super) fn configure(server: &Server<'_>, parameters: &'static [Parameter], a
         log_warning(server, &format!("redis-rl: {error}"));
         return false;
     }
+    ARE_FIXED.store(false, Ordering::Relaxed);
     // SAFETY: the context is live. The server accepts this call only while it loads a module, and refuses it otherwise.
-    unsafe { api!(RedisModule_LoadConfigs(server.ctx)) == raw::REDISMODULE_OK as c_int }
+    let loaded = unsafe { api!(RedisModule_LoadConfigs(server.ctx)) == raw::REDISMODULE_OK as c_int };
+    ARE_FIXED.store(true, Ordering::Relaxed);
+    loaded
 }
 
 /// # Safety
@@ -216,10 +223,17 @@ unsafe extern "C" fn get_words(_: *const c_char, data: *mut c_void) -> c_int {
 }
 
 /// # Safety
-/// `data` must point to a [`WordsParameter`].
-unsafe extern "C" fn set_words(_: *const c_char, value: c_int, data: *mut c_void, _: *mut ServerString) -> c_int {
+/// `data` must point to a [`WordsParameter`], and `error` must be valid for writing.
+unsafe extern "C" fn set_words(_: *const c_char, value: c_int, data: *mut c_void, error: *mut ServerString) -> c_int {
     // The server has checked the words.
     // SAFETY: the server passes the pointer that `WordsParameter::register` registered, to a parameter that lives for ever.
-    unsafe { &*data.cast::<WordsParameter>() }.value.store(value, Ordering::Relaxed);
+    let parameter = unsafe { &*data.cast::<WordsParameter>() };
+    if ARE_FIXED.load(Ordering::Relaxed) && value != parameter.value.load(Ordering::Relaxed) {
+        let reason = c"can't be changed while the module is loaded: it is immutable";
+        // SAFETY: the server copies the text, and frees the string that it finds in `error`, which it passes for this.
+        unsafe { *error = api!(RedisModule_CreateString(ptr::null_mut(), reason.as_ptr(), reason.count_bytes())) };
+        return raw::REDISMODULE_ERR as c_int;
+    }
+    parameter.value.store(value, Ordering::Relaxed);
     raw::REDISMODULE_OK as c_int
 }

@@ -13,7 +13,8 @@ pub trait EventHandler {
     /// Called when a key of the selected database has changed: see [`Server::subscribe_to_key_events`].
     fn on_key_event(server: &Server<'_>, name: &[u8]);
 
-    /// Called when a database was flushed or swapped, or the server has become a primary or a replica.
+    /// Called when a database was flushed or swapped, all keys were exchanged after a load, or the server has become a primary or a
+    /// replica.
     fn on_database_event(server: &Server<'_>);
 
     /// Called by the server's periodic work, ten times a second unless `hz` says otherwise. Unlike timers, it keeps this pace
@@ -43,9 +44,10 @@ impl Server<'_> {
     ///
     /// One callback handles all of them, because a module can have only one callback per event.
     pub fn subscribe_to_server_events<H: EventHandler>(&self) {
-        const EVENTS: [u64; 9] = [
+        const EVENTS: [u64; 10] = [
             raw::REDISMODULE_EVENT_FLUSHDB,
             raw::REDISMODULE_EVENT_SWAPDB,
+            raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD,
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             raw::REDISMODULE_EVENT_CRON_LOOP,
             raw::REDISMODULE_EVENT_CONFIG,
@@ -106,7 +108,8 @@ unsafe extern "C" fn server_event<H: EventHandler>(ctx: Ctx, event: raw::RedisMo
     contain_panic(|| match event.id {
         raw::REDISMODULE_EVENT_CRON_LOOP => H::on_cron(&server),
         raw::REDISMODULE_EVENT_FLUSHDB | raw::REDISMODULE_EVENT_SWAPDB => H::on_database_event(&server),
-        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED => {
+        // After an asynchronous load, a replica exchanges all its keys for those of its primary, and fires none of the events above.
+        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED | raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD => {
             propagation::ask_at_next_effect();
             H::on_database_event(&server);
         }

@@ -1,12 +1,13 @@
 //! Keys: [`ReadKey`] reads a value, [`WriteKey`] also changes it and replicates the change.
 
 use std::cell::Cell;
-use std::ffi::c_int;
+use std::ffi::{c_int, CStr};
 use std::ops::{Deref, RangeInclusive};
 use std::ptr;
+use std::sync::OnceLock;
 
 use super::effects::Effects;
-use super::{api, propagation, raw, Call, Server, ServerString};
+use super::{api, forkless, propagation, raw, Call, Server, ServerString};
 
 /// The longest string that the server stores.
 const MAX_LEN: usize = 512 * 1024 * 1024;
@@ -54,36 +55,40 @@ pub struct WriteKey<'c> {
 pub struct Moved;
 
 /// A string that the module made, and frees.
-struct OwnedName<'c> {
+pub(super) struct OwnedName<'c> {
     server: &'c Server<'c>,
-    name: ServerString,
+    pub(super) name: ServerString,
 }
 
 const WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
 
 impl<'c> ReadKey<'c> {
-    /// Opens the key that argument `index` names. The server does not mark the key as used. `None` if the call has no such
-    /// argument.
+    /// Opens the key that argument `index` names. The server does not mark the key as used. `None` if a thread of the server
+    /// [is reading the key](forkless), or the call has no such argument.
     pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
         // With this flag, an expired key reads as missing, but is not deleted. Redis 7.0 does not know the flag, and treats the
         // key as in any command that reads.
         const NOEXPIRE: u32 = 1 << 19;
         const MODE: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH | NOEXPIRE;
         let &name = call.arguments.get(index)?;
+        let mode = if forkless::is_possible() { MODE as c_int | WRITE } else { MODE as c_int };
         // SAFETY: the name is an argument of the call, which outlives `'c`.
-        Some(unsafe { Self::open_with(call, name, MODE as c_int, raw::REDISMODULE_READ as c_int) })
+        unsafe { Self::open_with(call, name, mode, raw::REDISMODULE_READ as c_int) }
     }
 
-    /// Opens a key in the selected database.
+    /// Opens a key in the selected database. `None` if `mode` includes [`WRITE`], and a thread of the server is reading the key.
     ///
     /// # Safety
     /// `name` must be a valid string that outlives the result.
     #[inline(always)]
-    unsafe fn open_with(server: &'c Server<'c>, name: ServerString, mode: c_int, access: c_int) -> Self {
+    unsafe fn open_with(server: &'c Server<'c>, name: ServerString, mode: c_int, access: c_int) -> Option<Self> {
         // SAFETY: the context is live as long as `server`, and the caller vouches for the name. Dropping the result closes the
         // key.
         let handle = unsafe { api!(RedisModule_OpenKey(server.ctx, name, mode)) };
-        Self { server, name, handle: handle.cast(), access, known: Cell::new(None) }
+        if handle.is_null() && mode & WRITE == WRITE {
+            return None;
+        }
+        Some(Self { server, name, handle: handle.cast(), access, known: Cell::new(None) })
     }
 
     /// Returns when the key expires, in milliseconds since the Unix epoch; `None` if it has no deadline or does not exist.
@@ -136,39 +141,70 @@ impl<'c> ReadKey<'c> {
 }
 
 impl<'c> WriteKey<'c> {
-    /// Opens the key that argument `index` names; `None` if the call has no such argument.
+    /// Opens the key that argument `index` names. `None` if a thread of the server [is reading the key](forkless), or the call has
+    /// no such argument.
     pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
         let &name = call.arguments.get(index)?;
         // SAFETY: the name is an argument of the call, which outlives `'c`.
-        let key = unsafe { ReadKey::open_with(call, name, WRITE, WRITE) };
+        let key = unsafe { ReadKey::open_with(call, name, WRITE, WRITE) }?;
         Some(Self { key, own_name: None })
     }
 
-    /// Opens a key of database `db` by its name, in a timer's callback.
+    /// Checks that this node serves a key of database `db`, in a timer's callback. Outside a cluster it does.
     ///
     /// # Errors
     /// [`Moved`] if this node of the cluster would redirect a client that asks for the key.
-    pub fn open_named(server: &'c Server<'c>, db: i32, name: &[u8]) -> Result<Self, Moved> {
+    pub fn check_node(server: &Server<'_>, db: i32, name: &[u8]) -> Result<(), Moved> {
+        if !server.select(db) {
+            return Err(Moved);
+        }
+        if !server.in_cluster() {
+            return Ok(());
+        }
+        let name = OwnedName::new(server, name);
+        // The server refuses a call for a key for which it would redirect a client.
+        let reply_type = |command: &CStr, format: &CStr| {
+            // SAFETY: the context is live as long as `server`. The formats below take one string or none, and the name is
+            // valid. The reply is freed once.
+            unsafe {
+                let reply = api!(RedisModule_Call(server.ctx, command.as_ptr(), format.as_ptr(), name.name));
+                if reply.is_null() {
+                    return raw::REDISMODULE_REPLY_UNKNOWN;
+                }
+                let kind = api!(RedisModule_CallReplyType(reply)) as isize;
+                api!(RedisModule_FreeCallReply(reply));
+                kind
+            }
+        };
+        // An operator can rename the server's commands, but not the module's.
+        let own = c"RL.INSPECT";
+        // The flag `D` makes the server check a call, without executing or counting it, and reply with an error if it
+        // refuses it. Here the call lacks its key, so a server that knows the flag refuses it. Redis 7.0 does not know the
+        // flag, and has no reply.
+        static HAS_DRY_RUN: OnceLock<bool> = OnceLock::new();
+        let is_here = if *HAS_DRY_RUN.get_or_init(|| reply_type(own, c"D") == raw::REDISMODULE_REPLY_ERROR) {
+            // Most servers have no reply to a call that they accept. Valkey 9.1 has an empty one.
+            reply_type(own, c"sD") != raw::REDISMODULE_REPLY_ERROR
+        } else {
+            // `EXISTS` takes O(1), if it is not renamed. There is no reply to a refused call.
+            [c"EXISTS", own].iter().any(|command| reply_type(command, c"s") != raw::REDISMODULE_REPLY_UNKNOWN)
+        };
+        is_here.then_some(()).ok_or(Moved)
+    }
+
+    /// Opens a key of database `db` by its name, in a timer's callback. See [`Self::check_node`]. `None` if a thread of the server
+    /// [is reading it](forkless).
+    ///
+    /// # Errors
+    /// [`Moved`] if there is no such database.
+    pub fn open_named(server: &'c Server<'c>, db: i32, name: &[u8]) -> Result<Option<Self>, Moved> {
         if !server.select(db) {
             return Err(Moved);
         }
         let owned = OwnedName::new(server, name);
-        if server.in_cluster() {
-            // The server refuses a call, with null, if it would redirect a client. The command is one of the module's own, since
-            // an operator can rename the server's.
-            // SAFETY: the context is live as long as `server`, and the format takes the one string that follows it. The reply is
-            // freed once.
-            unsafe {
-                let reply = api!(RedisModule_Call(server.ctx, c"RL.INSPECT".as_ptr(), c"s".as_ptr(), owned.name));
-                if reply.is_null() {
-                    return Err(Moved);
-                }
-                api!(RedisModule_FreeCallReply(reply));
-            }
-        }
         // SAFETY: `owned` is freed after the key is closed: see `own_name`.
         let key = unsafe { ReadKey::open_with(server, owned.name, WRITE, WRITE) };
-        Ok(Self { key, own_name: Some(owned) })
+        Ok(key.map(|key| Self { key, own_name: Some(owned) }))
     }
 
     /// Whether the server can store a string of `len` bytes.
@@ -373,7 +409,7 @@ impl Drop for ReadKey<'_> {
 }
 
 impl<'c> OwnedName<'c> {
-    fn new(server: &'c Server<'c>, name: &[u8]) -> Self {
+    pub(super) fn new(server: &'c Server<'c>, name: &[u8]) -> Self {
         // SAFETY: the context is live as long as `server`. The server copies the name; dropping the result frees the copy.
         let name = unsafe { api!(RedisModule_CreateString(server.ctx, name.as_ptr().cast(), name.len())) };
         Self { server, name }

@@ -8,8 +8,8 @@ use redis_module::{Context, RedisString, Status};
 use super::api::{log, missing};
 use super::arguments::RawArguments;
 use super::config::configure;
-use super::shortcuts::reply;
-use super::{api, effects, log_warning, propagation, raw, Argument, Ctx, Info, Parameter, Server, ServerString};
+use super::shortcuts::{self, reply};
+use super::{api, effects, forkless, log_warning, propagation, raw, Argument, Ctx, Info, Parameter, Server, ServerString};
 
 /// Where a command's keys are among its arguments, and how the command accesses them.
 #[derive(Clone, Copy)]
@@ -101,7 +101,8 @@ pub fn register<'c>(
     }
     effects::start();
     propagation::reset();
-    reply::start(server);
+    shortcuts::start(server);
+    reply::start();
     Status::Ok
 }
 
@@ -112,29 +113,34 @@ pub fn unregister(server: &Server<'_>) {
     reply::stop(server);
 }
 
-/// The module option of Valkey 9 by which a module declares that whole slots may be moved (`CLUSTER MIGRATESLOTS`). That is
-/// safe for this module: all its persistent state is in strings, and blocked clients are sent to the new node when their queue
-/// is next served. In Redis the bit may have another meaning.
-const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
-
+/// Declares to the server what it switches off for all while a loaded module has not declared it.
 fn set_options(server: &Server<'_>) {
     // The module opens a key for writing before it is known whether the key will change. So the server must not treat the
     // opening as a change: `WriteKey` reports changes itself.
-    let mut options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int;
-    if moves_whole_slots(server) {
-        options |= HANDLE_ATOMIC_SLOT_MIGRATION;
-    }
+    let signals = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int;
+    // A replica may serve reads while it loads (`repl-diskless-load swapdb`): `RL.PEEK` and `RL.INSPECT` read only keys, and
+    // `subscribe_to_server_events` covers the exchange of all keys at the end.
+    let loads = raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD as c_int;
+    let known = known_options(server);
+    // Whole slots may be moved (`CLUSTER MIGRATESLOTS`): all persistent state is in strings, and blocked clients are sent to the new
+    // node when their line is next served.
+    let moves = known & (1 << 5);
+    let forkless = known & forkless::OPTION;
+    forkless::start(forkless != 0);
     // SAFETY: the context is live.
-    unsafe { api!(RedisModule_SetModuleOptions(server.ctx, options)) };
+    unsafe { api!(RedisModule_SetModuleOptions(server.ctx, signals | loads | moves | forkless)) };
 }
 
-/// Whether the server is a Valkey that knows [`HANDLE_ATOMIC_SLOT_MIGRATION`].
-fn moves_whole_slots(server: &Server<'_>) -> bool {
+/// Returns the options that this server knows, if it is a Valkey; 0 otherwise, since bits from 4 on may mean something else in Redis.
+fn known_options(server: &Server<'_>) -> c_int {
     // SAFETY: the server's loader writes the pointer before any code of the module runs; afterwards it is only read.
-    let Some(all) = (unsafe { raw::RedisModule_GetModuleOptionsAll }) else { return false };
+    let Some(all) = (unsafe { raw::RedisModule_GetModuleOptionsAll }) else { return 0 };
+    let is_valkey = Info::section(server, c"server").text(c"server_name") == Some(c"valkey");
+    if !is_valkey {
+        return 0;
+    }
     // SAFETY: the function has no requirements.
-    let known = unsafe { all() };
-    known & HANDLE_ATOMIC_SLOT_MIGRATION != 0 && Info::section(server, c"server").text(c"server_name") == Some(c"valkey")
+    unsafe { all() }
 }
 
 /// Whether the server knows a command by this name.

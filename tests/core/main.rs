@@ -7,6 +7,7 @@ mod ids;
 mod leases;
 mod lines;
 mod model;
+mod promises;
 mod properties;
 mod queue;
 mod sketch;

@@ -189,12 +189,27 @@ pub trait Ledger: Clone {
 
     /// The time until nothing is used, after a denial.
     fn reset_if_denied(&self) -> Q {
+        self.reset()
+    }
+
+    /// The time until nothing is used, as a retry shows it.
+    fn reset_of_retry(&self) -> Q {
+        self.reset_if_denied()
+    }
+
+    /// The time until nothing is used, after a grant.
+    fn reset(&self) -> Q {
         let used = self.used();
         if used.is_zero() {
             used
         } else {
             self.paid_after(&used)
         }
+    }
+
+    /// The state as the key keeps it after a change.
+    fn stored(self) -> Self {
+        self
     }
 
     /// How far ahead a booking may be, in microseconds.
@@ -233,7 +248,7 @@ fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request
     });
     if !charge.is_zero() {
         Instant::from_us(now).checked_add(reset).ok_or(Silence::Overflow)?;
-        *held = ledger.means().then_some(ledger);
+        *held = ledger.means().then(|| ledger.stored());
     }
     Ok(Decision {
         granted: whole(charge.abs()),
@@ -301,7 +316,8 @@ pub trait Meter: Ledger {
     fn dated(&self) -> Q;
     /// The state at `now`; `None` if it no longer differs from a missing key.
     fn at(self, now: &Q) -> Option<Self>;
-    /// The state, carried over to `rule`.
+    /// The stored state, if it was written under another policy.
+    fn before(&self) -> Option<&Self>;
     /// The state under `rule`, if the policy changed at the moment of the state; `now` is the moment of the call.
     fn under(self, rule: &Rule, now: &Q) -> Self;
 
@@ -325,18 +341,75 @@ pub fn outcomes<M: Meter>(held: &M, rule: &Rule, now: i64) -> Vec<Option<M>> {
     let now = q(now);
     let mut changes = vec![now.clone()];
     if held.rule() != rule {
-        let dated = held.dated().min(now.clone());
-        let paid = held.clone().at(&dated).map_or(Q::zero(), |held| {
-            let debt = held.used() - q(held.rule().capacity());
-            if debt.is_positive() {
-                held.paid_after(&debt).ceil()
-            } else {
-                Q::zero()
-            }
-        });
-        changes.extend([dated.clone(), now.clone().min(dated + paid)]);
+        changes.extend(changes_of(held, &now));
     }
-    changes.iter().map(|change| held.changed(change, rule, &now)).collect()
+    changes.iter().map(|change| held.changed(&now.clone().min(change.clone()), rule, &now)).collect()
+}
+
+/// When the stored usage was written, and when its debt is paid.
+fn changes_of<M: Meter>(held: &M, now: &Q) -> [Q; 2] {
+    let dated = held.dated().min(now.clone());
+    let paid = held.clone().at(&dated).map_or(Q::zero(), |held| {
+        let debt = held.used() - q(held.rule().capacity());
+        if debt.is_positive() {
+            held.paid_after(&debt).ceil()
+        } else {
+            Q::zero()
+        }
+    });
+    [dated.clone(), dated + paid]
+}
+
+/// Whether a state is stored as under another policy: the record shows neither ALIGN nor UNTIL.
+fn differs(old: &Rule, new: &Rule) -> bool {
+    (old.limit, old.period, old.capacity(), old.steps()) != (new.limit, new.period, new.capacity(), new.steps())
+}
+
+/// How long until no more than `rest` units are used, and stay so: if the policy changed at the write, or when the debt was
+/// paid, or if the old rate alone pays them.
+fn until_rest<M: Meter>(before: &M, rule: &Rule, now: &Q, rest: &Q) -> Span {
+    // A date in the future counts as now.
+    let Some(before) = Some(before.clone()).filter(|held| held.dated() <= *now).or_else(|| before.clone().at(now)) else {
+        return Span::ZERO;
+    };
+    let before = &before;
+    let passed = |from: &Q, held: Option<M>| {
+        let over = held.as_ref().map_or(Q::zero(), |held| held.used() - rest);
+        let paid = held.filter(|_| over.is_positive()).map_or(Q::zero(), |held| held.paid_after(&over));
+        span(from - now + paid)
+    };
+    let changes = changes_of(before, now).into_iter().map(|change| {
+        let from = change.clone().max(now.clone());
+        passed(&from, before.changed(&change, rule, &from))
+    });
+    changes.fold(passed(now, before.clone().at(now)), Span::min)
+}
+
+/// How long a call is denied for, if the policy has changed. `wait` is that under the usage of this look alone, and `units`
+/// of those used must be paid.
+fn denied_after_change<M: Meter>(held: &M, now: i64, units: &Q, wait: Span, ahead: Span) -> Span {
+    let Some(before) = held.before() else { return wait };
+    let (rule, rest) = (*held.rule(), held.used() - units);
+    let free = until_rest(before, &rule, &q(now), &rest);
+    let books_after = |wait: u64| {
+        let held = before.clone().bring(&rule, now.saturating_add_unsigned(wait)).unwrap_or_else(|_| held.clone());
+        let over = held.used() - &rest;
+        !over.is_positive() || span(held.paid_after(&over)) <= ahead
+    };
+    // The wait of this look is long enough if the call fits then for good, or can be booked then.
+    let is_kept = |wait: &Span| {
+        let us = wait.as_us();
+        *wait >= free || ahead > Span::ZERO && us > 0 && books_after(us) && books_after(us.div_ceil(1_000) * 1_000)
+    };
+    [wait, free.saturating_sub(ahead)].into_iter().find(is_kept).unwrap_or(free)
+}
+
+/// The time until nothing is used, after a denial.
+fn reset_after_change<M: Meter>(held: &M, now: &Q, reset: Q) -> Q {
+    match held.before() {
+        Some(before) if !held.used().is_zero() => reset.max(q(until_rest(before, held.rule(), now, &Q::zero()).as_us())),
+        _ => reset,
+    }
 }
 
 /// `FIXED`: a window and its count.
@@ -353,6 +426,7 @@ pub struct Fixed {
     pub end_by_record: Q,
     /// When the present window really began: with `UNTIL`, windows differ in length, and `start` is a period before the end.
     pub began: Q,
+    pub before: Option<Box<Self>>,
 }
 
 impl Fixed {
@@ -384,9 +458,31 @@ impl Fixed {
         }
         let (time, new_end) = Self::until(&self.rule, at).expect("UNTIL");
         if time > *at {
-            end = end.min(new_end);
+            end = end.min(if self.end_by_record > *at { time } else { new_end });
         }
         end + (windows - q(1)) * self.period()
+    }
+
+    /// How long a call is denied for under the usage of this look.
+    fn denied_by_windows(&self, units: &Q, need: Span, ahead: Span) -> Span {
+        let Some((time, _)) = Self::until(&self.rule, &self.now) else { return need.saturating_sub(ahead) };
+        // A denial writes nothing. So the call is made again, at the ends of the windows in the record up to `time`, and
+        // after `time`; in between, the need falls as time passes.
+        let (ahead, mut from) = (q(ahead.as_us()), self.now.clone());
+        let mut next = self.end_by_record.clone();
+        loop {
+            let to = if from >= time { None } else { Some(next.clone().min(time.clone())) };
+            let fits = from.clone().max(self.paid_at(units, &from) - &ahead);
+            match to {
+                Some(to) if fits >= to => {
+                    if to == next {
+                        next += self.period();
+                    }
+                    from = to;
+                }
+                _ => return span(fits - &self.now),
+            }
+        }
     }
 }
 
@@ -410,14 +506,24 @@ impl Meter for Fixed {
         (ended.is_zero() || self.count.is_positive()).then_some(self)
     }
 
-    fn under(mut self, rule: &Rule, now: &Q) -> Self {
+    fn before(&self) -> Option<&Self> {
+        self.before.as_deref()
+    }
+
+    fn changed(&self, change: &Q, rule: &Rule, now: &Q) -> Option<Self> {
+        let held = self.clone().at(change)?.under(rule, now);
+        if held.start > *now {
+            // The window ends more than one period ahead.
+            return Some(Self { now: now.clone(), ..held });
+        }
+        held.at(now)
+    }
+
+    fn under(mut self, rule: &Rule, _: &Q) -> Self {
         self.count = rule.carry(self.count, &self.rule);
         if let Form::Fixed { windows: Windows::Until(_) } = rule.form {
-            // The end stays, unless it is more than one period ahead.
-            let start = &self.start + q(self.rule.period) - q(rule.period);
-            if start <= *now {
-                self.start = start;
-            }
+            // The end stays.
+            self.start = &self.start + q(self.rule.period) - q(rule.period);
         } else {
             self.start = rule.window_holding(self.start);
         }
@@ -437,19 +543,22 @@ impl Ledger for Fixed {
             None => rule.window_holding(q(now)),
         };
         let end_by_record = &start + q(rule.period);
-        Self { rule: *rule, now: q(now), kept: start.clone(), start, count: Q::zero(), end_by_record, began: q(now) }
+        let (count, now) = (Q::zero(), q(now));
+        Self { rule: *rule, now: now.clone(), kept: start.clone(), start, count, end_by_record, began: now, before: None }
     }
 
     fn bring(mut self, rule: &Rule, now: i64) -> Result<Self, Silence> {
         // The stored time never goes back. On a grid, a window may begin before it.
         let kept = self.kept.clone().min(q(now));
         self.start = kept.clone();
+        let before = differs(&self.rule, rule).then(|| Box::new(self.clone()));
         let mut held = bring(self, rule, now)?;
+        held.before = before;
         held.end_by_record = &held.start + q(rule.period);
-        if let Some((time, end)) = Self::until(rule, &q(now)) {
+        if let Some((time, _)) = Self::until(rule, &q(now)) {
             if time > q(now) {
                 // A window in force is never lengthened.
-                held.start = held.start.min(end - q(rule.period));
+                held.start = held.start.min(time - q(rule.period));
             }
             held.kept = held.start.clone();
         } else {
@@ -470,36 +579,39 @@ impl Ledger for Fixed {
         &self.start + (units / q(self.rule.limit)).ceil() * q(self.rule.period) - &self.now
     }
 
-    fn denied_for(&self, units: &Q, need: Span, ahead: Span) -> Span {
-        let Some((time, _)) = Self::until(&self.rule, &self.now) else { return need.saturating_sub(ahead) };
-        // A denial writes nothing. So the call is made again, at the ends of the windows in the record up to `time`, and after
-        // `time`; in between, the need falls as time passes.
-        let (ahead, mut from) = (q(ahead.as_us()), self.now.clone());
-        let mut next = self.end_by_record.clone();
-        loop {
-            let to = if from >= time { None } else { Some(next.clone().min(time.clone())) };
-            let fits = from.clone().max(self.paid_at(units, &from) - &ahead);
-            match to {
-                Some(to) if fits >= to => {
-                    if to == next {
-                        next += self.period();
-                    }
-                    from = to;
-                }
-                _ => return span(fits - &self.now),
-            }
+    fn stored(mut self) -> Self {
+        // No date lies in the future: as long as the window ends more than one period ahead, the key keeps the former
+        // period.
+        if let Some(before) = self.before.take().filter(|_| self.start > self.now) {
+            self.start = self.start + q(self.rule.period) - q(before.rule.period);
+            self.kept = self.start.clone();
+            self.rule.period = before.rule.period;
         }
+        self
     }
 
+    fn denied_for(&self, units: &Q, need: Span, ahead: Span) -> Span {
+        let wait = self.denied_by_windows(units, need, ahead);
+        denied_after_change(self, self.now.to_integer().to_i64().expect("an instant"), units, wait, ahead)
+    }
+
+    fn reset_of_retry(&self) -> Q {
+        if Self::until(&self.rule, &self.now).is_some() {
+            self.reset()
+        } else {
+            self.reset_if_denied()
+        }
+    }
     fn reset_if_denied(&self) -> Q {
         if self.count.is_zero() {
             return Q::zero();
         }
-        if Self::until(&self.rule, &self.now).is_none() {
-            return self.paid_after(&self.count);
-        }
         let windows = (&self.count / q(self.rule.limit)).ceil();
-        &self.end_by_record + (windows - q(1)) * self.period() - &self.now
+        let reset = match Self::until(&self.rule, &self.now) {
+            None => self.paid_after(&self.count),
+            Some(_) => &self.end_by_record + (windows - q(1)) * self.period() - &self.now,
+        };
+        reset_after_change(self, &self.now, reset)
     }
 
     fn book(&mut self, units: &Q, wait: u64) {
@@ -515,9 +627,14 @@ pub struct Gcra {
     pub rule: Rule,
     pub now: Q,
     pub tat: Q,
+    pub before: Option<Box<Self>>,
 }
 
 impl Meter for Gcra {
+    fn before(&self) -> Option<&Self> {
+        self.before.as_deref()
+    }
+
     fn rule(&self) -> &Rule {
         &self.rule
     }
@@ -543,11 +660,25 @@ impl Meter for Gcra {
 
 impl Ledger for Gcra {
     fn open(rule: &Rule, now: i64) -> Self {
-        Self { rule: *rule, now: q(now), tat: q(now) }
+        Self { rule: *rule, now: q(now), tat: q(now), before: None }
     }
 
     fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
-        bring(self, rule, now)
+        let before = differs(&self.rule, rule).then(|| Box::new(self.clone()));
+        Ok(Self { before, ..bring(self, rule, now)? })
+    }
+
+    fn stored(self) -> Self {
+        Self { before: None, ..self }
+    }
+
+    fn denied_for(&self, units: &Q, need: Span, ahead: Span) -> Span {
+        let now = self.now.to_integer().to_i64().expect("an instant");
+        denied_after_change(self, now, units, need.saturating_sub(ahead), ahead)
+    }
+
+    fn reset_if_denied(&self) -> Q {
+        reset_after_change(self, &self.now, self.reset())
     }
 
     fn used(&self) -> Q {
@@ -571,9 +702,14 @@ pub struct Bucket {
     pub tokens: Q,
     pub last: Q,
     pub written: Q,
+    pub before: Option<Box<Self>>,
 }
 
 impl Meter for Bucket {
+    fn before(&self) -> Option<&Self> {
+        self.before.as_deref()
+    }
+
     fn rule(&self) -> &Rule {
         &self.rule
     }
@@ -607,11 +743,26 @@ impl Meter for Bucket {
 
 impl Ledger for Bucket {
     fn open(rule: &Rule, now: i64) -> Self {
-        Self { rule: *rule, now: q(now), tokens: q(rule.capacity()), last: q(now), written: q(now) }
+        let tokens = q(rule.capacity());
+        Self { rule: *rule, now: q(now), tokens, last: q(now), written: q(now), before: None }
     }
 
     fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
-        bring(self, rule, now)
+        let before = differs(&self.rule, rule).then(|| Box::new(self.clone()));
+        Ok(Self { before, ..bring(self, rule, now)? })
+    }
+
+    fn stored(self) -> Self {
+        Self { before: None, ..self }
+    }
+
+    fn denied_for(&self, units: &Q, need: Span, ahead: Span) -> Span {
+        let now = self.now.to_integer().to_i64().expect("an instant");
+        denied_after_change(self, now, units, need.saturating_sub(ahead), ahead)
+    }
+
+    fn reset_if_denied(&self) -> Q {
+        reset_after_change(self, &self.now, self.reset())
     }
 
     fn used(&self) -> Q {

@@ -432,24 +432,28 @@ proptest! {
     ) {
         let rules: Vec<Rule> = rules.iter().map(|rule| rule.starting_at(start)).collect();
         let (mut key, mut clock) = (Key::default(), Clock::new(start));
-        // A denied call writes nothing. So the usage that is carried over is rounded again at the retry, and old steps may
-        // have fallen.
-        let steps = |rule: &Rule| matches!(rule.form, Form::Fixed { .. } | Form::Bucket { step: true, .. });
-        let slack = if rules.iter().any(steps) { rules.iter().map(|rule| rule.period).max().unwrap_or(0) } else { 1 };
         for action in &actions {
             let rule = &rules[action.rule % rules.len()];
             let (now, request) = clock.next(rule, action, &key);
             let Ok(decision) = key.call(rule, now, request) else { continue };
             clock.note_reply(&decision);
-            // A booking may be a step short at either end.
-            let slack = if request.ahead > Span::ZERO { 2 * slack } else { slack };
-            let promised = now.saturating_add_unsigned(clock.wait).saturating_add_unsigned(slack);
-            if decision.granted == 0 && clock.wait > 0 && promised < i64::MAX {
+            if decision.granted > 0 || matches!(request.amount, Amount::Refund(_)) {
+                continue;
+            }
+            // The exact wait, and as a reply names it, in milliseconds. With UNTIL some bookings can be made only before
+            // `time`.
+            let until = matches!(rule.form, Form::Fixed { windows: Windows::Until(_) }) && request.ahead > Span::ZERO;
+            for wait in [clock.wait, if until { clock.wait } else { clock.wait.div_ceil(1_000) * 1_000 }] {
+                let promised = now.saturating_add_unsigned(wait);
                 let retry = key.clone().call(rule, promised, request).map(|decision| decision.granted > 0);
                 prop_assert!(
-                    matches!(retry, Ok(true) | Err(DecideError::Overflow)),
-                    "{request:?} of {rule:?} at {now} us: {decision:?} {retry:?}"
+                    wait == 0 || promised == i64::MAX || matches!(retry, Ok(true) | Err(DecideError::Overflow)),
+                    "{request:?} of {rule:?} at {now} us: {decision:?}, {retry:?} after {wait} us"
                 );
+            }
+            let reset = now.saturating_add_unsigned(clock.reset);
+            if reset < i64::MAX {
+                prop_assert_eq!(key.reset(rule, reset), 0, "{:?} of {:?} at {} us: {:?}", request, rule, now, decision);
             }
         }
     }

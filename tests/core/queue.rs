@@ -84,6 +84,10 @@ impl KeyState for Key {
         unreachable!("no lease of {held} units")
     }
 
+    fn random_seed() -> u64 {
+        0x5eed
+    }
+
     fn fits(_: usize) -> bool {
         true
     }
@@ -194,7 +198,7 @@ impl World {
         let key = self.key.at(now);
         let Ok(outcome) = key.decide(&self.policy, now, Request::now(amount)) else { return };
         key.apply(&outcome.change, now);
-        self.queues.wake(0, b"key", now);
+        self.queues.changed(0, b"key", now);
         self.forced = true;
         self.tell(format!("{amount:?}"));
     }

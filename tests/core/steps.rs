@@ -73,7 +73,7 @@ impl Steps for Policy {
         let view = self.view(stored, now)?;
         let (decision, next) = view.decide(request)?;
         let mut bytes = Bytes::default();
-        let change = view.store(&next, &mut bytes);
+        let change = view.store(&next, || 0x5eed, &mut bytes);
         // A step that is not needed changes nothing.
         assert!(!matches!(next, Next::Keep) || bytes.as_slice().is_empty());
         Ok(Outcome { decision, change: Change::with(&change, &bytes) })

@@ -428,3 +428,118 @@ fn a_time_more_than_two_periods_ahead_is_too_far() {
     assert!(until(&policy(10, 3_650 * DAY), i64::MAX).is_too_far_ahead(Instant::from_us(now)));
     assert!(!until(&plain, i64::MAX).is_too_far_ahead(Instant::from_us(i64::MAX)));
 }
+
+// ---- Callers with several periods ----
+
+/// The window in force, if callers state several periods, and nobody owes or books units: its end, and what is used.
+fn called(
+    in_force: &mut Option<(i64, i64)>,
+    limit: i64,
+    period: i64,
+    now: i64,
+    time: i64,
+    amount: Amount,
+) -> (i64, i64, i64) {
+    let seen = in_force.filter(|&(end, _)| now < end);
+    let whole_periods = |time: i64| time + ((now - time).div_euclid(period) + 1) * period;
+    let (end, used) = match seen {
+        // The end only comes nearer, whatever the period.
+        Some((end, used)) => (if now < time { end.min(time) } else { end }, used),
+        None => (if now < time { time.min(now + period) } else { whole_periods(time) }, 0),
+    };
+    let granted = match amount {
+        Amount::Cost(n) if used + n as i64 <= limit => n as i64,
+        Amount::UpTo(n) => (n as i64).min(limit - used),
+        Amount::Refund(n) => -used.min(n as i64),
+        _ => 0,
+    };
+    let changes = granted != 0;
+    if changes {
+        *in_force = Some((end, used + granted));
+    }
+    // A denial writes nothing, so the window lasts as the record says.
+    let end = if changes { end } else { seen.map_or(end, |(end, _)| end) };
+    let left = if used + granted == 0 { 0 } else { end - now };
+    (granted.abs(), limit - used - granted, left)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The end stays if only the period changes, and only a time brings it nearer: no window grants more than its limit,
+    /// every wait is kept, and no record has a date in the future.
+    #[test]
+    fn the_end_of_a_window_stays_whatever_the_callers_period(
+        periods in vec(prop_oneof![2 => 1..=72 * HOUR, 1 => Just(24 * HOUR), 1 => Just(48 * HOUR)], 1..4), limit in 1..=12i64,
+        calls in vec((prop_oneof![2 => 0..=5 * SECOND, 3 => 0..=30 * HOUR], -2_000..=2_000i64, 0..4usize, 1..=5u64, 0..6u8), 1..40),
+        shared in prop_oneof![Just(None), (1..=2_000i64).prop_map(Some)],
+    ) {
+        let periods: Vec<i64> = periods.into_iter().map(|period| period.max(1_000)).collect();
+        let (mut key, mut in_force, mut now) = (Key::default(), None, 1_795_302_000 * SECOND);
+        // All callers state one time, or each states its own.
+        let one = shared.map(|permille| now + periods[0] / 1_000 * permille);
+        for (later, permille, caller, n, verb) in calls {
+            now += later;
+            let period = periods[caller % periods.len()];
+            let time = one.unwrap_or(now + period / 1_000 * permille);
+            let policy = until(&policy(limit, period), time);
+            if policy.is_too_far_ahead(Instant::from_us(now)) {
+                continue;
+            }
+            let amount = match verb {
+                0 => Amount::Refund(n),
+                1 => Amount::UpTo(n),
+                _ => Amount::Cost(n),
+            };
+            let decision = key.call(&policy, now, Request::now(amount));
+            let (granted, remaining, reset) = called(&mut in_force, limit, period, now, time, amount);
+            let actual = (decision.granted as i64, decision.remaining as i64, decision.reset.as_us() as i64);
+            prop_assert_eq!(actual, (granted, remaining, reset), "{:?} at {} until {} in {} us", amount, now, time, period);
+            if granted == 0 && !matches!(amount, Amount::Refund(_)) {
+                let never = matches!(amount, Amount::Cost(n) if n as i64 > limit);
+                prop_assert_eq!(us(decision.wait), if never { -1 } else { reset });
+            }
+            if let Some(value) = &key.value {
+                let at = i64::from_le_bytes([&value[13..20], &[0][..]].concat().try_into().expect("eight bytes"));
+                prop_assert!(at <= now, "{at} at {now}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shorter_period_does_not_end_the_window_early() {
+    let now = 1_795_302_000 * SECOND;
+    let time = now + DAY + 3 * SECOND;
+    let (long, short) = (until(&policy(100, 2 * DAY), time), until(&policy(100, DAY), time));
+    let mut key = Key::default();
+    assert_eq!(key.call(&long, now, Request::now(Amount::Cost(60))).granted, 60);
+    let decision = key.call(&short, now + SECOND, Request::now(Amount::Cost(1)));
+    assert_eq!((decision.granted, decision.remaining), (1, 39));
+    assert_eq!(decision.reset.as_us() as i64, DAY + 2 * SECOND);
+    // The window would have ended after two more seconds, a period after its beginning.
+    for (later, policy) in [(4 * SECOND, &short), (4 * SECOND, &long), (time - now - 1, &short)] {
+        let decision = key.call(policy, now + later, Request::now(Amount::Cost(40)));
+        assert_eq!((decision.granted, decision.remaining), (0, 39), "after {later} us");
+        assert_eq!((us(decision.wait), decision.reset.as_us() as i64), (time - now - later, time - now - later));
+    }
+    assert_eq!(key.call(&short, time, Request::now(Amount::Cost(100))).granted, 100);
+}
+
+#[test]
+fn a_window_longer_than_the_callers_period_ends_sooner_after_the_clock_is_set_back_never_later() {
+    let now = 1_795_302_000 * SECOND;
+    let time = now + 2 * DAY;
+    let (long, short) = (until(&policy(100, 2 * DAY), time), until(&policy(100, DAY), time));
+    for back in [0, 1, SECOND, DAY, 30 * DAY] {
+        let mut key = Key::default();
+        key.call(&long, now, Request::now(Amount::Cost(60)));
+        key.call(&short, now + SECOND, Request::now(Amount::Cost(1)));
+        let later = now + SECOND - back;
+        for policy in [&long, &short] {
+            let reset = policy.peek(key.value.as_deref(), Instant::from_us(later), Request::now(Amount::Cost(100)));
+            let reset = reset.expect("a record").reset.as_us() as i64;
+            assert!((1..=2 * DAY).contains(&reset) && (back > SECOND || later + reset == time), "{back}: {reset}");
+        }
+    }
+}

@@ -85,6 +85,7 @@ def test_all_values_are_those_of_the_server(running, tmp_path):
             "lease_calls": 2, "lease_granted": 1, "lease_denied": 1,
             "settled": 1, "released": 1, "retried": 1,
             "waiting_clients": 1, "waits": 3, "wait_timeouts": 1, "waits_abandoned": 1,
+            "shortcuts": 1,
         }  # fmt: skip
         values = script_values(port, running)
         info = running.info_rl()

@@ -220,7 +220,31 @@ fn assert_exact(fleet: &Fleet, keys: &[Key]) {
 #[test]
 fn a_slot_that_moves_under_load_grants_to_the_unit() {
     let _alone = alone();
-    let mut fleet = Fleet::start(&[]);
+    moves_under_load(Fleet::start(&[]), Fleet::move_slot);
+}
+
+#[test]
+fn a_slot_that_moves_as_a_whole_under_load_grants_to_the_unit() {
+    let _alone = alone();
+    let fleet = Fleet::start(&[]);
+    let version: String = call(&mut fleet.client(0), "INFO server");
+    let version = |field: &str| {
+        let text = version.lines().find_map(|line| line.strip_prefix(field))?;
+        let mut numbers = text.split('.').map(|number| number.trim().parse::<u32>().expect("a number"));
+        Some((numbers.next()?, numbers.next()?))
+    };
+    let expected = match version("valkey_version:") {
+        Some(version) => version >= (9, 0),
+        None => version("redis_version:").is_some_and(|version| version >= (8, 4)),
+    };
+    assert_eq!(fleet.moves_whole_slots(), expected);
+    if expected {
+        moves_under_load(fleet, Fleet::move_whole_slot);
+    }
+}
+
+/// Moves slots to and fro, while clients use up keys in them.
+fn moves_under_load(mut fleet: Fleet, move_slot: impl Fn(&Fleet, u16, usize)) {
     let tags = fleet.tags(0, 3);
     let slots: Vec<_> = tags.iter().map(|tag| fleet.slot(tag)).collect();
     let keys = keys(&tags);
@@ -248,7 +272,7 @@ fn a_slot_that_moves_under_load_grants_to_the_unit() {
             for to in [1, 0] {
                 let before = total();
                 for &slot in &slots {
-                    fleet.move_slot(slot, to);
+                    move_slot(&fleet, slot, to);
                     moves += 1;
                 }
                 wait_for("grants in between", || total() > before);

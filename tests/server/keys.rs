@@ -328,3 +328,37 @@ fn a_sliding_window_of_100_000_fills_and_slides() {
     assert!(entries <= 65_537 + 65_537 / 3, "{entries} entries");
     wait_for("the window to pass", || call::<i64>(&mut client, "EXISTS key") == 0);
 }
+
+#[test]
+fn a_key_takes_as_much_memory_as_the_documents_say() {
+    for document in ["README.md", "docs/operations.md", "SECURITY.md"] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(document);
+        let text = std::fs::read_to_string(path).expect("text");
+        assert!(text.contains("100 to 200 bytes"), "{document}");
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    // After two calls a key may take more than after one.
+    let mut measured = Vec::new();
+    for (name, calls) in [("FIXED", 1), ("GCRA", 1), ("GCRA", 2), ("BUCKET", 2)] {
+        call::<()>(&mut client, "FLUSHALL SYNC");
+        let before = info(&mut client, "memory", "used_memory");
+        let mut keys = 0;
+        // The hash tables have 2^17 cells from 65 536 keys on, when they are half empty, and 2^18 from 131 072 keys on.
+        for size in [65_000, 66_000, 100_000, 131_000, 132_000] {
+            while keys < size {
+                let mut pipeline = redis::pipe();
+                (keys..keys + 1_000).flat_map(|key| (0..calls).map(move |_| key)).for_each(|key| {
+                    pipeline.add_command(command(&format!("RL.{name} key:{key:012} 10 1d"))).ignore();
+                });
+                pipeline.exec(&mut client).expect("calls");
+                keys += 1_000;
+            }
+            let used = info(&mut client, "memory", "used_memory") - before;
+            measured.push((used as f64 / size as f64).round() as i64);
+        }
+    }
+    let (least, most) = (measured.iter().min().expect("figures"), measured.iter().max().expect("figures"));
+    println!("a key takes {least} to {most} bytes");
+    assert!((100..=200).contains(least) && (120..=200).contains(most), "a key takes {measured:?} bytes");
+}

@@ -130,6 +130,42 @@ fn a_replica_that_syncs_by_socket_and_waits_for_others() {
 }
 
 #[test]
+fn a_replica_that_gets_its_copy_by_a_second_connection() {
+    // Redis from 8.0 on calls it `repl-rdb-channel`, and Valkey from 8.0 on `dual-channel-replication-enabled`.
+    let known = |server: &Server, name: &str| {
+        let found: Vec<String> = call(&mut server.client(), &format!("CONFIG GET {name}"));
+        (!found.is_empty()).then(|| format!("--{name}"))
+    };
+    let server = Server::start();
+    let option = known(&server, "repl-rdb-channel").or_else(|| known(&server, "dual-channel-replication-enabled"));
+    let text: String = call(&mut server.client(), "INFO server");
+    let major = ["valkey_version:", "redis_version:"].iter().find_map(|&field| text.split(field).nth(1)).expect("a version");
+    assert_eq!(option.is_some(), !major.starts_with('7'), "{major}");
+    let own = option.as_deref().map_or(vec![], |option| vec![option, "yes"]);
+    for load in ["disabled", "swapdb"] {
+        let slow = ["--repl-diskless-sync", "yes", "--rdb-key-save-delay", "1000"];
+        let primary = Server::on_port(&[&slow[..], &own].concat());
+        assert_alone(&primary);
+        let replica = under_load(&primary, || {
+            let address = format!("127.0.0.1 {}", primary.port);
+            let replica = Server::on_port(&[&["--replicaof", &address, "--repl-diskless-load", load][..], &own].concat());
+            if option.is_some() {
+                let mut client = primary.client();
+                wait_for("the second connection", || {
+                    let text: String = call(&mut client, "INFO replication");
+                    text.contains("state=send_bulk_and_stream") || text.contains("type=rdb-channel")
+                });
+            }
+            sleep(Duration::from_millis(300));
+            call::<()>(&mut primary.client(), "CONFIG SET rdb-key-save-delay 0");
+            wait_until_linked(&replica);
+            replica
+        });
+        assert_in_step(&primary, &replica);
+    }
+}
+
+#[test]
 fn a_replica_that_connects_during_a_snapshot_for_another_one() {
     let primary = Server::on_port(&["--repl-diskless-sync", "no", "--rdb-key-save-delay", "200"]);
     assert_alone(&primary);

@@ -213,9 +213,11 @@ fn the_top_keys_are_those_denied_most() {
         assert_eq!(top(&mut client, "RL.TOP 1024"), []);
     }
     let mut client = server.client();
-    for words in ["RL.TOP 0", "RL.TOP 1025", "RL.TOP -1", "RL.TOP ten", "RL.TOP 1 RESET"] {
-        assert!(error(&mut client, &command(words)).starts_with("ERR "), "{words}");
+    for words in ["RL.TOP 0", "RL.TOP 1025", "RL.TOP -1", "RL.TOP ten"] {
+        let text = "ERR n must be a whole number from 1 to 1024; or give RESET or WAITING instead of n";
+        assert_eq!(error(&mut client, &command(words)), text, "{words}");
     }
+    assert_eq!(error(&mut client, &command("RL.TOP 1 RESET")), "ERR wrong number of arguments for RL.TOP");
 }
 
 /// The reply of `RL.TOP WAITING`: key, database, waiting clients, and how long the first of them has waited.
@@ -312,10 +314,15 @@ fn settings_are_checked_and_changed_while_the_server_runs() {
     let server = Server::start();
     let mut client = server.client();
     let all: BTreeMap<String, String> = call(&mut client, "CONFIG GET rl.*");
-    let defaults =
-        [("rl.compat", "cl.throttle"), ("rl.shortcuts", "yes"), ("rl.top-half-life", "60"), ("rl.top-keys", "128")];
+    let defaults = [
+        ("rl.compat", "cl.throttle"),
+        ("rl.max-waiters", "0"),
+        ("rl.shortcuts", "yes"),
+        ("rl.top-half-life", "60"),
+        ("rl.top-keys", "128"),
+    ];
     assert_eq!(all, defaults.map(|(name, value)| (name.into(), value.into())).into());
-    for (name, least, most) in [("top-keys", 0, 1024), ("top-half-life", 1, 86_400)] {
+    for (name, least, most) in [("max-waiters", 0, 1_000_000), ("top-keys", 0, 1024), ("top-half-life", 1, 86_400)] {
         for value in [least, most] {
             call::<()>(&mut client, &format!("CONFIG SET rl.{name} {value}"));
             assert_eq!(setting(&mut client, name), value.to_string());
@@ -326,7 +333,8 @@ fn settings_are_checked_and_changed_while_the_server_runs() {
         }
         assert_eq!(setting(&mut client, name), most.to_string());
     }
-    // Commands can't be added or removed while the server runs.
+    // Commands can't be added or removed while the server runs. A tool may set what it has read.
+    call::<()>(&mut client, "CONFIG SET rl.compat cl.throttle");
     assert!(error(&mut client, &command("CONFIG SET rl.compat none")).contains("immutable"));
 }
 
@@ -335,13 +343,13 @@ fn settings_come_from_the_configuration_file_and_go_back_there() {
     // A server that is started with a configuration file, as in production.
     let dir = tempfile::tempdir().expect("a private folder");
     let (file, starter) = (dir.path().join("redis.conf"), dir.path().join("start-server"));
-    std::fs::write(&file, "rl.top-keys 77\nrl.compat gcra cl.throttle\n").expect("a file");
+    std::fs::write(&file, "rl.top-keys 77\nrl.max-waiters 7\nrl.compat gcra cl.throttle\n").expect("a file");
     let script = format!("#!/bin/sh\nexec {} {} \"$@\"\n", server_program(), file.display());
     std::fs::write(&starter, script).expect("a file");
     std::fs::set_permissions(&starter, std::fs::Permissions::from_mode(0o700)).expect("a program");
     let server = Server::of(&starter.to_string_lossy(), true, &[]);
     let mut client = server.client();
-    assert_eq!([setting(&mut client, "top-keys"), setting(&mut client, "top-half-life")], ["77", "60"]);
+    assert_eq!(["top-keys", "max-waiters", "top-half-life"].map(|name| setting(&mut client, name)), ["77", "7", "60"]);
     let mut compat: Vec<_> = setting(&mut client, "compat").split(' ').map(String::from).collect();
     compat.sort();
     assert_eq!(compat, ["cl.throttle", "gcra"]);
@@ -381,7 +389,7 @@ fn settings_come_with_the_loading_of_the_module() {
         (&["compat", " "], "compat must be of: none, cl.throttle, gcra"),
         (&["compat"], "compat needs a value"),
         (&["top-keys", "5", "6"], "top-keys must be a whole number from 0 to 1024"),
-        (&["top-key", "5"], "the module's arguments are names, each with its value: compat, top-keys, top-half-life"),
+        (&["top-key", "5"], "the module's arguments are names, each with its value: compat, max-waiters, top-keys"),
         (&["%s%n", "5"], "the module's arguments are names"),
     ] {
         let log = Server::refusing(arguments);

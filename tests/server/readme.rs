@@ -435,29 +435,3 @@ fn make_run_ends_in_a_server_that_answers() {
     assert_eq!(String::from_utf8_lossy(&reply.stdout), "1\n10\n9\n0\n6000\n");
     support::wait_for("the server to stop", || std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err());
 }
-
-#[test]
-fn figures_of_the_readme_are_those_of_the_benchmark() {
-    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("text");
-    let results: serde_json::Value = serde_json::from_str(&read("docs/benchmarks.json")).expect("JSON");
-    let scenes = results["speed"]["scenes"].as_array().expect("scenes");
-    let readme = read("README.md").replace('\n', " ");
-    for (keys, said) in [(100_000, "on random keys"), (1, "on one hot key")] {
-        let scene = scenes.iter().find(|scene| scene["keys"] == keys && scene["setting"] == "Plain").expect("a scene");
-        let ratios = ["FIXED", "GCRA", "BUCKET"].map(|kind| {
-            let is = |case: &&serde_json::Value| case["name"] == format!("RL.{kind}, granted");
-            scene["cases"].as_array().expect("cases").iter().find(is).expect("a case")["of_base"]["median"]
-                .as_f64()
-                .expect("a ratio")
-        });
-        let (least, most) =
-            (ratios.iter().copied().fold(f64::INFINITY, f64::min), ratios.iter().copied().fold(0.0, f64::max));
-        let figures = format!("{least:.2} to {most:.2}");
-        let at = readme.find(said).unwrap_or_else(|| panic!("no {said:?}"));
-        assert!(
-            readme[at - 60..at].contains(&figures),
-            "{said:?} should follow {figures}, but follows {}",
-            &readme[at - 60..at]
-        );
-    }
-}

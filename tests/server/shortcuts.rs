@@ -78,6 +78,7 @@ fn the_setting_turns_both_shortcuts_off() {
         let changes = info(&mut client, "persistence", "rdb_changes_since_last_save");
         call::<()>(&mut client, "RL.GCRA key 10 60");
         assert_eq!([has_filter(&mut client), has_templates(&mut client)], [expected; 2]);
+        assert_eq!(info(&mut client, "rl", "rl_shortcuts"), i64::from(expected));
         assert!(info(&mut client, "persistence", "rdb_changes_since_last_save") > changes);
     }
 }
@@ -115,7 +116,11 @@ fn the_setting_is_one_of_two_words_and_stays() {
         let mut client = server.client();
         let [_, set]: [String; 2] = call(&mut client, "CONFIG GET rl.shortcuts");
         assert_eq!(set, value, "{options:?}");
-        assert!(error(&mut client, &command("CONFIG SET rl.shortcuts yes")).contains("immutable"));
+        let other = if value == "yes" { "no" } else { "yes" };
+        assert!(error(&mut client, &command(&format!("CONFIG SET rl.shortcuts {other}"))).contains("immutable"));
+        call::<()>(&mut client, &format!("CONFIG SET rl.shortcuts {value}"));
+        let [_, set]: [String; 2] = call(&mut client, "CONFIG GET rl.shortcuts");
+        assert_eq!(set, value, "{options:?}");
     }
     for words in [&["shortcuts", "maybe"][..], &["shortcuts", "yes no"], &["shortcuts", "yes", "no"]] {
         let log = Server::refusing(words);

@@ -168,3 +168,21 @@ fn a_server_whose_users_name_the_commands_needs_the_module() {
         Server::of(&server_program(), true, &options);
     }
 }
+
+#[test]
+fn records_with_ids_of_the_former_version_are_read_and_rewritten_by_the_next_write() {
+    let server = Server::start();
+    let mut client = server.client();
+    let version = |client: &mut Connection, name| call::<Vec<u8>>(client, &format!("GETRANGE {name} 1 1"));
+    for (name, record) in support::records_of_version_2() {
+        redis::cmd("SET").arg(name).arg(&record).arg("PX").arg(100_000_000).exec(&mut client).expect("the record is stored");
+        let words = if name == "LEASE" { "10 3650d" } else { "10 3650d COST 9" };
+        let held = if name == "LEASE" { 2 } else { 3 };
+        assert_eq!(call::<Option<Value>>(&mut client, &format!("RL.RELEASE {name} b")), None, "{name}");
+        assert_eq!(version(&mut client, name), [2], "{name}");
+        assert!(call::<Option<Value>>(&mut client, &format!("RL.RELEASE {name} c")).is_some(), "{name}");
+        assert_eq!(version(&mut client, name), [3], "{name}");
+        assert_eq!(limit(&mut client, &format!("RL.{name} {name} {words} ID a"))[0], held, "{name}");
+        assert!(call::<i64>(&mut client, &format!("PTTL {name}")) > 100_000_000, "{name}");
+    }
+}

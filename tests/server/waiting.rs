@@ -6,8 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use redis::Connection;
-use support::{call, command, error, held, info, limit, server_program, time_us, wait_for, Held, Server};
+use redis::{Connection, Value};
+use support::{
+    assert_same, call, command, error, held, info, limit, server_program, snapshots, time_us, wait_for, AllRows, Held,
+    Server,
+};
 
 use super::all::states::Waiting;
 
@@ -215,15 +218,31 @@ fn a_client_with_a_subscription_gets_one_reply_to_each_call() {
 // ---- The node of a key ----
 
 #[test]
-fn renamed_commands_do_not_move_a_key() {
-    let bus = support::free_port().to_string();
-    let options = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--rename-command", "EXISTS", ""];
-    let node = Server::on_port(&options);
-    let mut client = node.client();
-    call::<()>(&mut client, "CLUSTER ADDSLOTSRANGE 0 16383");
-    wait_for("the cluster", || call::<String>(&mut client, "CLUSTER INFO").contains("cluster_state:ok"));
-    assert_eq!(limit(&mut client, "RL.GCRA key 1 200ms")[0], 1);
-    assert_eq!(Held::send(&node, "RL.GCRA key 1 200ms BLOCK 1000").reply().row.expect("a grant")[0], 1);
+fn a_node_finds_out_that_it_serves_a_key_without_reading_it() {
+    // The second node has no `EXISTS`, with which Redis 7.0 finds it out.
+    for renamed in [&[][..], &["--rename-command", "EXISTS", ""]] {
+        let bus = support::free_port().to_string();
+        let node = Server::on_port(&[&["--cluster-enabled", "yes", "--cluster-port", &bus][..], renamed].concat());
+        let mut client = node.client();
+        call::<()>(&mut client, "CLUSTER ADDSLOTSRANGE 0 16383");
+        wait_for("the cluster", || call::<String>(&mut client, "CLUSTER INFO").contains("cluster_state:ok"));
+        for (keys, words) in
+            [("{k}a", "RL.GCRA {k}a 1 1d"), ("{k}a {k}b {k}c", "RL.ALL 3 {k}a {k}b {k}c GCRA 1 1d GCRA 1 1d GCRA 1 1d")]
+        {
+            call::<()>(&mut client, words);
+            let mut waiting = Held::send(&node, &format!("{words} BLOCK 1d"));
+            call::<()>(&mut client, &format!("DEL {keys}"));
+            waiting.answer::<Value>().row.expect("a grant");
+            call::<()>(&mut client, &format!("DEL {keys}"));
+        }
+        let stats: String = call(&mut client, "INFO commandstats");
+        let calls =
+            |name: &str| stats.lines().find_map(|line| line.strip_prefix(name)?.split(['=', ',']).nth(1)?.parse().ok());
+        let (own, exists): (Option<u64>, Option<u64>) = (calls("cmdstat_rl.inspect:"), calls("cmdstat_exists:"));
+        // Redis 7.0 asks once for each of the four keys, and the others execute no command.
+        let asked = own.or(exists);
+        assert!(asked.is_none_or(|asked| asked == 4) && (own.is_none() || !renamed.is_empty()), "{renamed:?}: {stats}");
+    }
 }
 
 // ---- Statistics ----
@@ -237,9 +256,9 @@ fn each_wait_ends_in_one_count() {
             .map(|field| info(client, "rl", &format!("rl_{field}")))
     };
     let inspected = |client: &mut Connection| {
-        let report: Vec<redis::Value> = call(client, "RL.INSPECT key");
+        let report: Vec<Value> = call(client, "RL.INSPECT key");
         let (name, value) = (&report[report.len() - 2], &report[report.len() - 1]);
-        assert_eq!(*name, redis::Value::BulkString(b"waiting".to_vec()));
+        assert_eq!(*name, Value::BulkString(b"waiting".to_vec()));
         redis::from_redis_value::<i64>(value.clone()).expect("a number")
     };
     limit(&mut client, "RL.GCRA key 1 1d");
@@ -340,4 +359,56 @@ fn steps_of_the_wall_clock_do_not_change_the_length_of_a_wait() {
         assert_eq!(first.row()[0], 10, "{step}");
         stepping.step(0);
     }
+}
+
+// ---- How many may wait ----
+
+#[test]
+fn no_more_calls_wait_than_the_setting_allows() {
+    let server = Server::with(&["--rl.max-waiters", "2"]);
+    let mut client = server.client();
+    let refused = |client: &mut Connection, words: &str| {
+        let before = snapshots(client);
+        assert_eq!(error(client, &command(words)), "ERR too many waiting calls", "{words}");
+        assert_same(&before, &snapshots(client));
+    };
+    for words in ["RL.GCRA full 1 1d", "RL.SLIDE log 1 12h", "RL.LEASE leases 1 1d ID a"] {
+        assert_eq!(limit(&mut client, words)[0], 1);
+    }
+    let mut first = Held::send(&server, "RL.GCRA full 1 1d BLOCK 1d");
+    let mut second = Held::send(&server, "RL.ALL 2 full free GCRA 1 1d FIXED 5 1d BLOCK 1d");
+    let would_wait = [
+        "RL.GCRA full 1 1d BLOCK 1d",
+        "RL.SLIDE log 1 12h UPTO 3 BLOCK 1d",
+        "RL.LEASE leases 1 1d ID b BLOCK 1",
+        "RL.ALL 2 free log FIXED 5 1d SLIDE 1 12h BLOCK 1d",
+    ];
+    would_wait.iter().for_each(|words| refused(&mut client, words));
+    // These are decided at once, as without the setting.
+    for (words, granted) in [
+        ("RL.GCRA fresh 1 1d BLOCK 1d", 1),
+        ("RL.GCRA fresh 1 1d COST 2 BLOCK 1d", 0),
+        ("RL.SLIDE log 1 12h BLOCK 1", 0),
+        ("RL.SLIDE log 1 12h", 0),
+        ("RL.LEASE leases 1 1d ID a BLOCK 1", 1),
+    ] {
+        assert_eq!(limit(&mut client, words)[0], granted, "{words}");
+    }
+    assert_eq!(["waiting_clients", "waits"].map(|field| info(&mut client, "rl", &format!("rl_{field}"))), [2, 2]);
+    // A lower value ends no wait, and 0 allows any number.
+    call::<()>(&mut client, "CONFIG SET rl.max-waiters 1");
+    assert_eq!(held(&mut client), 2);
+    refused(&mut client, would_wait[0]);
+    call::<()>(&mut client, "CONFIG SET rl.max-waiters 0");
+    drop(Held::send(&server, would_wait[1]));
+    // There is room again when fewer wait.
+    call::<()>(&mut client, "CONFIG SET rl.max-waiters 1");
+    call::<()>(&mut client, "DEL full");
+    assert_eq!(first.reply().granted(), 1);
+    refused(&mut client, would_wait[2]);
+    call::<()>(&mut client, "DEL full");
+    assert_eq!(second.answer::<AllRows>().row.expect("a grant").0, 1);
+    wait_for("the clients to be gone", || held(&mut client) == 0);
+    let _third = Held::send(&server, would_wait[0]);
+    assert_eq!(held(&mut client), 1);
 }

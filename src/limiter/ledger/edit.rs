@@ -2,13 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use super::{hash, seed, Header, Id, Ledger, Slot, AGGREGATE, BLOCK, CELL, HEADER, MAX_IDS, SLOT};
+use super::{hash, Aggregate, Header, Id, Ledger, RandomSeed, Slot, BLOCK, CELL, HEAD, HEADER, MAX_IDS, SLOT, WEIGHT};
 use crate::limiter::{Bytes, Change, Instant, Kind, Span};
 
 /// The fewest slots that a rebuilt ledger has room for beyond those in use.
 const SPARE: usize = 8;
+/// The bytes that a rebuilt record of SLIDE has room for beyond those of the log, for each id: a rebuild for want of room then costs
+/// each new entry of 8 bytes as much as two slots.
+const GROWTH: usize = 4;
 /// Patches with at most this many bytes between them are joined, because one longer effect is then shorter than two.
 const GAP: usize = 40;
+/// If the search for an empty cell takes more steps than this, ids collide more often than chance explains: a caller who has read the
+/// seed may have chosen them. The cells are then computed again with another seed.
+const MAX_STEPS: usize = 64;
+/// The cells are not computed again before so many ids were added, because that takes O(n) time.
+const MIN_ADDED: usize = 1_024;
 
 /// A ledger that is being changed.
 pub(in crate::limiter) struct Edit<'a> {
@@ -16,13 +24,23 @@ pub(in crate::limiter) struct Edit<'a> {
     kind: Kind,
     /// The ledger in the old record; `None` if that has none.
     old: Option<Ledger<'a>>,
-    /// The new header, apart from the fields that [`Self::finish`] computes. For charges, [`Header::aggregate`] is at any time
-    /// the sum of all weights after the changes made so far.
+    /// The new header, apart from the fields that [`Self::finish`] computes. [`Header::aggregate`] is at any time that of the slots of
+    /// the old record, as changed, but for [`Self::is_wide`].
     pub(in crate::limiter) header: Header,
+    /// Whether the moments of [`Header::aggregate`] may lie further apart than those of the live slots.
+    is_wide: bool,
     /// The slots that differ from `old`, by index.
     changed: BTreeMap<usize, Slot>,
-    /// The id that is added, and its slot. An edit adds at most one.
-    added: Option<(Id<'a>, Slot)>,
+    /// The id that is added. An edit adds at most one.
+    added: Option<Added<'a>>,
+}
+
+/// An id that is added, with its slot.
+#[derive(Clone, Copy)]
+struct Added<'a> {
+    id: Id<'a>,
+    slot: Slot,
+    random: RandomSeed,
 }
 
 /// What [`Edit::finish`] needs to know besides the slots.
@@ -34,8 +52,8 @@ pub(in crate::limiter) struct Finish<'f> {
     pub(in crate::limiter) rewritten: bool,
     /// How many bytes a rebuilt record reserves for the inner record, at least.
     pub(in crate::limiter) room: usize,
-    /// Whether what a slot holds is past, so that a rebuilt record does not contain its id.
-    pub(in crate::limiter) is_past: &'f dyn Fn(&Slot) -> bool,
+    /// Whether what a slot holds is past, by its [`Slot::when`], so that a rebuilt record does not contain its id.
+    pub(in crate::limiter) is_past: &'f dyn Fn(i64) -> bool,
     /// The slot that replaces a slot in a rebuilt record.
     pub(in crate::limiter) moved: &'f dyn Fn(Slot) -> Slot,
     /// Whether all slots share one stack of layers. Otherwise the slots of each [`Slot::when`] have a stack of their own
@@ -49,10 +67,15 @@ pub(in crate::limiter) struct Finish<'f> {
 
 impl<'a> Edit<'a> {
     /// `old` is the ledger in the record; `None` if the record has none.
-    pub(in crate::limiter) fn new(kind: Kind, old: Option<Ledger<'a>>, now: Instant) -> Self {
-        let aggregate = if kind == Kind::Lease { bounds::NONE } else { 0 };
-        let empty = Header { seed: seed(now), aggregate, ..Header::EMPTY };
-        Self { kind, old, header: old.map_or(empty, |old| old.header), changed: BTreeMap::new(), added: None }
+    pub(in crate::limiter) fn new(kind: Kind, old: Option<Ledger<'a>>) -> Self {
+        Self {
+            kind,
+            old,
+            header: old.map_or(Header::EMPTY, |old| old.header),
+            is_wide: old.is_some_and(|old| old.header.is_old),
+            changed: BTreeMap::new(),
+            added: None,
+        }
     }
 
     /// The number of slots in the old record.
@@ -66,15 +89,15 @@ impl<'a> Edit<'a> {
         Some(self.changed.get(&index).copied().unwrap_or_else(|| old.slot(index)))
     }
 
-    /// The latest [`Slot::when`] of the live slots among the newest [`BLOCK`] slots of the old record.
-    pub(in crate::limiter) fn newest_when(&self) -> Option<i64> {
-        let old = self.old.filter(|_| self.header.live > 0)?;
-        let newest = old.len().saturating_sub(BLOCK)..old.len();
-        let when = |index| match self.changed.get(&index) {
-            Some(slot) => slot.is_live().then_some(slot.when),
-            None => old.live_when(index),
-        };
-        newest.filter_map(when).max()
+    /// The latest [`Slot::when`] of the live slots of the old record, as changed; `None` if there are none.
+    pub(in crate::limiter) fn last_when(&mut self) -> Option<i64> {
+        if self.is_wide {
+            let blocks = 0..self.old_len().div_ceil(BLOCK);
+            self.header.aggregate = blocks.map(|block| self.block(block)).fold(Aggregate::NONE, Aggregate::join);
+            self.is_wide = false;
+        }
+        let Aggregate { first, last, .. } = self.header.aggregate;
+        (first <= last).then_some(last)
     }
 
     /// The weight of slot `index` of the old record, as changed.
@@ -83,19 +106,19 @@ impl<'a> Edit<'a> {
         changed.map_or_else(|| self.old.map_or(0, |old| old.weight(index)), |slot| slot.weight)
     }
 
-    /// The aggregate of a block of the old record.
-    pub(super) fn old_block(&self, block: usize) -> u128 {
-        self.old.map_or(0, |old| old.block(block))
+    /// The sum of the weights of a block of the old record, without the changes.
+    pub(super) fn old_weights(&self, block: usize) -> u128 {
+        self.old.map_or(0, |old| old.block(block).weights)
     }
 
     /// Replaces a slot of the old record.
     pub(in crate::limiter) fn set(&mut self, index: usize, slot: Slot) {
-        if let Some(old) = self.slot(index) {
-            if self.kind != Kind::Lease {
-                self.header.aggregate = self.header.aggregate.wrapping_sub(old.weight).wrapping_add(slot.weight);
-            }
-            self.changed.insert(index, slot);
-        }
+        let Some(before) = self.slot(index) else { return };
+        let aggregate = self.header.aggregate;
+        self.is_wide |= before.is_live() && (aggregate.first == before.when || aggregate.last == before.when);
+        let weights = aggregate.weights.wrapping_sub(before.weight);
+        self.header.aggregate = Aggregate { weights, ..aggregate }.join(Aggregate::of(&slot));
+        self.changed.insert(index, slot);
     }
 
     /// Forgets the id of a slot. Its weight stays.
@@ -108,7 +131,7 @@ impl<'a> Edit<'a> {
 
     /// Adds an id, and forgets the oldest one if there are [`MAX_IDS`] already. The caller must first [kill](Self::kill) a
     /// live slot with the same id.
-    pub(in crate::limiter) fn append(&mut self, id: Id<'a>, slot: Slot) {
+    pub(in crate::limiter) fn append(&mut self, id: Id<'a>, slot: Slot, random: RandomSeed) {
         if self.header.live >= MAX_IDS {
             while let Some(slot) = self.slot(self.header.first) {
                 if slot.is_live() {
@@ -118,26 +141,26 @@ impl<'a> Edit<'a> {
                 self.header.first += 1;
             }
         }
+        let slot = Slot { len: id.as_bytes().len(), ..slot };
         self.header.live += 1;
-        if self.kind != Kind::Lease {
-            self.header.aggregate = self.header.aggregate.wrapping_add(slot.weight);
-        }
-        self.added = Some((id, Slot { len: id.as_bytes().len(), ..slot }));
+        self.added = Some(Added { id, slot, random });
     }
 
-    /// Whether no id is left. With more slots than one block has, the slots are not looked at one by one: then ids that are
-    /// past count as left.
-    pub(in crate::limiter) fn is_empty(&self, is_past: &dyn Fn(&Slot) -> bool) -> bool {
-        let remembered = |index| self.slot(index).is_some_and(|slot| slot.is_live() && !is_past(&slot));
-        // The newest id is remembered longest.
-        let all_past = || self.old_len() <= BLOCK && !(0..self.old_len()).rev().any(remembered);
-        self.added.is_none() && (self.header.live == 0 || all_past())
+    /// Whether no id is left that is not past.
+    pub(in crate::limiter) fn is_empty(&mut self, is_past: &dyn Fn(i64) -> bool) -> bool {
+        self.added.is_none() && self.last_when().is_none_or(is_past)
+    }
+
+    /// Whether the old record has no id that is not past. In the old layout that is not known, but such a record is rebuilt anyway.
+    pub(in crate::limiter) fn was_empty(&self, is_past: &dyn Fn(i64) -> bool) -> bool {
+        self.old.is_none_or(|old| old.header.is_old || old.header.live == 0 || is_past(old.header.aggregate.last))
     }
 
     /// Whether the changes can be written as patches, if the new inner record has `inner_len` bytes.
     pub(in crate::limiter) fn fits(&self, inner_len: usize) -> bool {
-        let id_len = self.added.map_or(0, |(id, _)| id.as_bytes().len());
-        inner_len <= self.header.inner_room
+        let id_len = self.added.map_or(0, |added| added.slot.len);
+        !self.header.is_old
+            && inner_len <= self.header.inner_room
             && id_len <= self.header.id_room
             && self.header.used + usize::from(self.added.is_some()) <= self.header.capacity
             && self.changed.len() <= self.header.used / 4 + BLOCK
@@ -185,7 +208,7 @@ impl<'a> Edit<'a> {
             let (before, at) = (old.slot(index), self.header.slot_at(index));
             if before.weight != slot.weight {
                 let weight = slot.weight.to_le_bytes();
-                patches.insert(self.header.slot_at(index + 1) - AGGREGATE, weight.to_vec());
+                patches.insert(self.header.slot_at(index + 1) - WEIGHT, weight.to_vec());
             }
             let (before, after) = (before.head(), slot.head());
             if before != after {
@@ -195,30 +218,32 @@ impl<'a> Edit<'a> {
             }
         }
         let mut touched: Vec<usize> = self.changed.keys().map(|index| index / BLOCK).collect();
-        if let Some((id, slot)) = self.added {
+        if let Some(Added { id, slot, random }) = self.added {
             let index = self.header.used;
             self.header.used += 1;
             patches.insert(self.header.slot_at(index), encoded(id.as_bytes(), &slot, self.header.id_room));
-            if let Some((cell, _)) = old.probe(id).find(|&(_, cell)| cell == 0) {
+            let steps = old.probe(id).take_while(|&(_, cell)| cell != 0).count();
+            if steps > MAX_STEPS && index.saturating_sub(self.header.indexed) >= MIN_ADDED {
+                self.header.seed = random();
+                self.header.indexed = self.header.used;
+                let live = (0..index).filter(|&index| self.slot(index).is_some_and(|slot| slot.is_live()));
+                let ids = live.map(|index| (index, old.id(index))).chain([(index, id.as_bytes())]);
+                patches.insert(self.header.cells_at(), cells(&self.header, ids));
+            } else if let Some((cell, _)) = old.probe(id).nth(steps) {
                 let at = self.header.cells_at() + CELL * cell;
                 patches.insert(at, (index as u32 + 1).to_le_bytes().to_vec());
             }
             touched.push(index / BLOCK);
         }
         touched.dedup();
-        let mut untouched = 0;
-        let mut all = bounds::NONE;
+        let added = self.added.map_or(Aggregate::NONE, |added| Aggregate::of(&added.slot));
         for block in touched {
-            let aggregate = self.block(old, block);
-            patches.insert(self.header.block_at(block), aggregate.to_le_bytes().to_vec());
-            if self.kind == Kind::Lease {
-                all = (untouched..block).map(|block| old.block(block)).chain([aggregate]).fold(all, bounds::join);
-                untouched = block + 1;
-            }
+            let has_added = self.added.is_some() && block == self.old_len() / BLOCK;
+            let aggregate = self.block(block).join(if has_added { added } else { Aggregate::NONE });
+            patches.insert(self.header.block_at(block), aggregate.encode().to_vec());
         }
-        if self.kind == Kind::Lease {
-            self.header.aggregate = (untouched..old.blocks()).map(|block| old.block(block)).fold(all, bounds::join);
-        }
+        self.last_when();
+        self.header.aggregate = self.header.aggregate.join(added);
         patches.insert(0, self.header.encode(self.kind).to_vec());
         if !head.is_empty() {
             patches.insert(HEADER, head.to_vec());
@@ -229,20 +254,28 @@ impl<'a> Edit<'a> {
         patches
     }
 
-    /// The new aggregate of a block.
-    fn block(&self, old: &Ledger<'_>, block: usize) -> u128 {
-        let added = self.added.filter(|_| self.old_len() / BLOCK == block).map(|(_, slot)| slot);
+    /// The aggregate of a block of the old record, as changed.
+    fn block(&self, block: usize) -> Aggregate {
         let range = BLOCK * block..(BLOCK * (block + 1)).min(self.old_len());
-        if self.kind == Kind::Lease {
-            let slots = range.filter_map(|index| self.slot(index)).chain(added);
-            return slots.map(|slot| bounds::of(&slot)).fold(bounds::NONE, bounds::join);
+        // The block of the added slot may have no other slot yet, and so no aggregate.
+        let before = self.old.filter(|_| !range.is_empty()).map_or(Aggregate::NONE, |old| old.block(block));
+        let mut after = before;
+        let mut is_wide = self.old.is_some_and(|old| old.header.is_old);
+        for (&index, slot) in self.changed.range(range.clone()) {
+            let Some(was) = self.old.map(|old| old.slot(index)) else { break };
+            is_wide |= was.is_live() && (before.first == was.when || before.last == was.when);
+            after = after.join(Aggregate::of(slot));
+            after.weights = after.weights.wrapping_sub(was.weight);
         }
-        // The block has an aggregate already, unless the added slot is its first one.
-        let before = if range.is_empty() { 0 } else { old.block(block) };
-        let changes = self.changed.range(range);
-        let sum =
-            changes.fold(before, |sum, (&index, slot)| sum.wrapping_sub(old.slot(index).weight).wrapping_add(slot.weight));
-        added.map_or(sum, |slot| sum.wrapping_add(slot.weight))
+        if is_wide {
+            let moments = range.map(|index| match (self.changed.get(&index), self.old) {
+                (Some(slot), _) => slot.is_live().then_some(slot.when),
+                (None, old) => old.and_then(|old| old.live_when(index)),
+            });
+            let moments = moments.map(Aggregate::of_moment).fold(Aggregate::NONE, Aggregate::join);
+            after = Aggregate { weights: after.weights, ..moments };
+        }
+        after
     }
 
     /// The whole record without dead slots, with room for more.
@@ -255,7 +288,7 @@ impl<'a> Edit<'a> {
         for (id, index) in old {
             let Some(stored) = self.slot(index) else { break };
             let slot = (finish.moved)(stored);
-            let stays = slot.is_live() && !(finish.is_past)(&stored);
+            let stays = slot.is_live() && !(finish.is_past)(stored.when);
             if slot.emptied {
                 kept.extend(stays.then_some((id, slot)));
                 continue;
@@ -271,9 +304,10 @@ impl<'a> Edit<'a> {
                 dropped.1 = slot.weight;
             }
         }
-        if let Some((id, slot)) = self.added {
+        if let Some(Added { id, slot, random }) = self.added {
             let weight = if dropped.0 == slot.when || finish.one_level { dropped.1 } else { 0 };
             kept.push((id.as_bytes(), Slot { weight: slot.weight.wrapping_add(weight), ..slot }));
+            self.header.seed = random();
         }
 
         let (tail, offset, _) = finish.inner;
@@ -281,34 +315,29 @@ impl<'a> Edit<'a> {
         let longest = kept.iter().map(|(id, _)| id.len()).max().unwrap_or(1);
         self.header.revision = self.header.revision.wrapping_add(1);
         self.header.inner_len = inner_len;
-        self.header.inner_room = inner_len.max(finish.room).next_multiple_of(8);
+        // A log grows with each call, so its room grows with the ids, which a rebuild writes again.
+        let growth = if finish.one_level { 0 } else { GROWTH * kept.len() };
+        self.header.inner_room = finish.room.max(inner_len + growth).next_multiple_of(8);
         self.header.capacity = kept.len() + SPARE.max(kept.len() / 2).max(inner_len / 128);
         self.header.capacity = self.header.capacity.min(super::MAX_SLOTS);
         self.header.used = kept.len();
         self.header.live = kept.len();
         self.header.first = 0;
         self.header.id_room = longest.next_multiple_of(8);
-        let blocks: Vec<u128> = kept.chunks(BLOCK).map(|slots| self.aggregate(slots)).collect();
-        self.header.aggregate = match self.kind {
-            Kind::Lease => blocks.iter().copied().fold(bounds::NONE, bounds::join),
-            _ => blocks.iter().copied().fold(0, u128::wrapping_add),
-        };
+        self.header.indexed = kept.len();
+        self.header.is_old = false;
+        let of =
+            |slots: &[(_, Slot)]| slots.iter().map(|(_, slot)| Aggregate::of(slot)).fold(Aggregate::NONE, Aggregate::join);
+        let blocks: Vec<_> = kept.chunks(BLOCK).map(of).collect();
+        self.header.aggregate = blocks.iter().copied().fold(Aggregate::NONE, Aggregate::join);
         let header = &self.header;
-        let mut cells = vec![0_u32; header.cells()];
-        for (index, (id, _)) in kept.iter().enumerate() {
-            let start = hash(header.seed, id) as usize;
-            let mut places = (0..cells.len()).map(|step| start.wrapping_add(step) & (cells.len() - 1));
-            if let Some(place) = places.find(|&place| cells[place] == 0) {
-                cells[place] = index as u32 + 1;
-            }
-        }
         let mut bytes = Bytes::with_capacity(header.len().max(Bytes::SHORT + 1));
         bytes.extend(&header.encode(self.kind));
         self.put_inner(finish, &mut bytes);
         bytes.fill(header.cells_at());
-        bytes.extend(cells.iter().flat_map(|cell| cell.to_le_bytes()).collect::<Vec<_>>().as_slice());
+        bytes.extend(&cells(header, kept.iter().map(|&(id, _)| id).enumerate()));
         for block in &blocks {
-            bytes.extend(&block.to_le_bytes());
+            bytes.extend(&block.encode());
         }
         bytes.fill(header.slot_at(0));
         for (id, slot) in &kept {
@@ -316,14 +345,19 @@ impl<'a> Edit<'a> {
         }
         bytes
     }
+}
 
-    /// The aggregate of these slots.
-    fn aggregate(&self, slots: &[(&[u8], Slot)]) -> u128 {
-        match self.kind {
-            Kind::Lease => slots.iter().map(|(_, slot)| bounds::of(slot)).fold(bounds::NONE, bounds::join),
-            _ => slots.iter().map(|(_, slot)| slot.weight).fold(0, u128::wrapping_add),
+/// The cells for these ids, each with the index of its slot, as they are stored.
+fn cells<'i>(header: &Header, ids: impl Iterator<Item = (usize, &'i [u8])>) -> Vec<u8> {
+    let mut cells = vec![0_u32; header.cells()];
+    for (index, id) in ids {
+        let start = hash(header.seed, id) as usize;
+        let mut places = (0..cells.len()).map(|step| start.wrapping_add(step) & (cells.len() - 1));
+        if let Some(place) = places.find(|&place| cells[place] == 0) {
+            cells[place] = index as u32 + 1;
         }
     }
+    cells.iter().flat_map(|cell| cell.to_le_bytes()).collect()
 }
 
 /// A slot as it is stored. `id_room` is the number of bytes that it reserves for the id.
@@ -331,7 +365,7 @@ fn encoded(id: &[u8], slot: &Slot, id_room: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(SLOT + id_room);
     bytes.extend_from_slice(&slot.head());
     bytes.extend_from_slice(id);
-    bytes.resize(SLOT - AGGREGATE + id_room, 0);
+    bytes.resize(HEAD + id_room, 0);
     bytes.extend_from_slice(&slot.weight.to_le_bytes());
     bytes
 }
@@ -347,38 +381,5 @@ fn put_patches(old: &[u8], patches: BTreeMap<usize, Vec<u8>>, bytes: &mut Bytes)
         }
         bytes.extend(&patch);
         end = Some(at + patch.len());
-    }
-}
-
-/// The aggregate of leases: the first and the last deadline of the live ones, in microseconds since the Unix epoch.
-pub(in crate::limiter) mod bounds {
-    use super::Slot;
-
-    /// The aggregate of no lease.
-    pub(in crate::limiter) const NONE: u128 = pack(i64::MAX, i64::MIN);
-
-    /// The aggregate with these deadlines.
-    const fn pack(first: i64, last: i64) -> u128 {
-        first as u64 as u128 | (last as u64 as u128) << 64
-    }
-
-    /// The first and the last deadline.
-    pub(in crate::limiter) const fn unpack(bounds: u128) -> (i64, i64) {
-        (bounds as u64 as i64, (bounds >> 64) as u64 as i64)
-    }
-
-    /// The aggregate of one slot.
-    pub(in crate::limiter) const fn of(slot: &Slot) -> u128 {
-        if slot.is_live() {
-            pack(slot.when, slot.when)
-        } else {
-            NONE
-        }
-    }
-
-    /// The aggregate of two sets of slots.
-    pub(in crate::limiter) fn join(one: u128, other: u128) -> u128 {
-        let ((a, b), (c, d)) = (unpack(one), unpack(other));
-        pack(a.min(c), b.max(d))
     }
 }

@@ -15,7 +15,9 @@
 //!
 //! So each call changes O(1) weights, amortized: each layer is used up at most once.
 //!
-//! For FIXED, GCRA and BUCKET, whose level is the key's, weights are in grains (see [`meter`](crate::limiter::meter)).
+//! For FIXED, GCRA and BUCKET, whose level is the key's, weights are in grains (see [`meter`](crate::limiter::meter)) of the policy
+//! that the ledger was made under. Under another policy they are converted when they are read, rounded down. So a change of the
+//! period changes no weight, even if callers with two periods call in turn.
 //!
 //! In SLIDE each tick has its own level, the units that were granted in it and not given back, and so its own stack: the slots
 //! of that tick. Weights are in units. The lower half of a weight is the layer. The upper half counts those units of the tick
@@ -36,19 +38,30 @@ impl Edit<'_> {
         sum.min(level)
     }
 
-    /// Applies `map` to the m of each id, which is the sum of the layers up to its own, after a change of policy. `map` must
-    /// be monotonic: a larger number never has a smaller result.
-    pub(in crate::limiter) fn carry(&mut self, map: impl Fn(u128) -> u128) {
-        let (mut before, mut after) = (0_u128, 0_u128);
-        for index in 0..self.old_len() {
-            let Some(slot) = self.slot(index) else { return };
-            before = before.wrapping_add(slot.weight);
-            let mapped = map(before);
-            let weight = mapped.saturating_sub(after);
-            after = mapped;
-            if weight != slot.weight {
-                self.set(index, Slot { weight, ..slot });
-            }
+    /// Takes what lies between two heights out of the stack of layers, when a change of policy lowers the capacity from `high` to
+    /// `low`: an m up to `low` stays as it is, one between them becomes `low`, and a higher one falls by their difference. Must be
+    /// called before other changes.
+    pub(in crate::limiter) fn take_between(&mut self, low: u128, high: u128) {
+        let top = self.header.aggregate.weights.min(high);
+        let amount = top.saturating_sub(low);
+        if amount == 0 {
+            return;
+        }
+        // The slot whose layer reaches `top`, and the sum of the layers below it.
+        let (mut index, mut below) = (0, 0_u128);
+        let reaches = |below: u128, weights: u128| below.saturating_add(weights) >= top;
+        while index + BLOCK <= self.old_len() && !reaches(below, self.old_weights(index / BLOCK)) {
+            below = below.saturating_add(self.old_weights(index / BLOCK));
+            index += BLOCK;
+        }
+        while index < self.old_len() && !reaches(below, self.weight(index)) {
+            below = below.saturating_add(self.weight(index));
+            index += 1;
+        }
+        let of_this = amount.min(top.saturating_sub(below));
+        if let Some(slot) = self.slot(index) {
+            self.set(index, Slot { weight: slot.weight.saturating_sub(of_this), ..slot });
+            self.take(0..index, amount - of_this, u128::MAX);
         }
     }
 
@@ -58,7 +71,7 @@ impl Edit<'_> {
     pub(in crate::limiter) fn take(&mut self, range: Range<usize>, mut amount: u128, part: u128) {
         let mut index = range.end;
         while amount > 0 && index > range.start {
-            if index.is_multiple_of(BLOCK) && self.old_block(index / BLOCK - 1) & part == 0 {
+            if index.is_multiple_of(BLOCK) && self.old_weights(index / BLOCK - 1) & part == 0 {
                 index -= BLOCK;
                 continue;
             }

@@ -1,45 +1,54 @@
 //! The ledger: the ids that a record remembers, with the units that each of them holds. An id names a charge or a lease.
 //!
-//! A record with a ledger has version [2](super::record::IDS). It consists of a header, of the algorithm's own fields (the
+//! A record with a ledger has version [3](super::record::IDS). It consists of a header, of the algorithm's own fields (the
 //! inner record), and of the ledger:
 //!
 //! | bytes | what it is |
 //! |---|---|
-//! | 4 | magic byte, version, the algorithm's number, 0 |
+//! | 4 | magic byte, version, the algorithm's number, 1 if [`Header::on_grid`] or else 0 |
 //! | 4 | revision: each write increments it |
 //! | 4 + 4 | inner record: its length, and the bytes reserved for it (a multiple of 8) |
 //! | 4 + 4 | slots: how many there is room for (the capacity), and how many are in use, live or dead |
 //! | 4 | the number of live slots: their ids are neither settled nor forgotten |
 //! | 4 | the index of the first slot that may be live |
-//! | 4 + 4 | bytes reserved for an id in each slot (a multiple of 8), 0 |
+//! | 4 | bytes reserved for an id in each slot (a multiple of 8) |
+//! | 4 | how many slots were in use when the cells were last computed |
 //! | 8 | seed of the hashes |
 //! | 8 | FIXED: the number of the window in force, counted from the first window with ids |
-//! | 16 | the aggregate of all blocks |
+//! | 8 | GCRA and BUCKET: how many grains of the weights are a unit |
+//! | 32 | the aggregate of all blocks |
 //! | | the inner record |
 //! | 4 each | cells: a hash table with open addressing. A cell holds a slot's index plus 1; 0: empty |
-//! | 16 each | blocks: the aggregate of [`BLOCK`] slots |
+//! | 32 each | blocks: the aggregate of [`BLOCK`] slots |
 //! | | slots, in the order in which the ids were added |
 //!
 //! An id is found by its hash. A slot is added at the end. A slot is live until its id is settled or forgotten; then it is
 //! dead, and stays where it is. So each change patches a few places. When the room for slots is used up, the record is rebuilt
 //! without the dead slots, which costs O(1) amortized per added id.
 //!
-//! An aggregate summarizes slots. That of charges is the sum of the slots' weights (see [`layers`]), that of leases is the
-//! first and the last deadline (see [`bounds`]). With the aggregates of blocks, it takes n / 64 + 64 steps to find the sum or
-//! the extremes of n slots.
+//! An [`Aggregate`] summarizes slots. With the aggregates of blocks, it takes n / 64 + 64 steps to find the sum or the extremes
+//! of n slots.
+//!
+//! Records of version [2](super::record::OLD_IDS), which earlier versions of the module wrote, are read, too: see [`old`]. The
+//! next write rebuilds them.
 
+mod aggregate;
 mod edit;
+mod header;
 mod layers;
+mod old;
 mod slot;
 
-pub(super) use edit::{bounds, Edit, Finish};
+pub(super) use aggregate::Aggregate;
+pub(super) use edit::{Edit, Finish};
+use header::{Header, HEADER};
 pub(super) use layers::LOWER;
 pub use slot::Charge;
 pub(super) use slot::Slot;
-use slot::{EMPTIED, SLOT};
+use slot::{EMPTIED, HEAD, SLOT, WEIGHT};
 
 use super::record::{self, RecordError};
-use super::{Bytes, Instant, Kind};
+use super::{Bytes, Kind};
 
 /// The most ids that a key remembers. One more forgets the oldest.
 pub const MAX_IDS: usize = 65_536;
@@ -48,12 +57,11 @@ pub const MAX_IDS: usize = 65_536;
 pub(super) const BLOCK: usize = 64;
 /// The most slots in a record, live or dead: [`Edit`] gives a rebuilt record no room for more.
 const MAX_SLOTS: usize = 2 * MAX_IDS;
-/// The length of the header, in bytes.
-pub(super) const HEADER: usize = 72;
 /// The length of a cell, in bytes.
 const CELL: usize = 4;
-/// The length of an aggregate, in bytes.
-const AGGREGATE: usize = 16;
+
+/// Returns a random number, with which the hashes of a ledger are seeded. The core computes no random numbers itself.
+pub type RandomSeed = fn() -> u64;
 
 /// The name of a charge or a lease: 1 to 64 bytes that the caller chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,134 +82,6 @@ impl<'a> Id<'a> {
     }
 }
 
-/// The fields of a record's header, without the inner record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    /// Each write increments it; it wraps around.
-    revision: u32,
-    /// The length of the inner record, in bytes.
-    inner_len: usize,
-    /// The bytes reserved for the inner record, a multiple of 8.
-    inner_room: usize,
-    /// How many slots there is room for: from 1 to [`MAX_SLOTS`].
-    capacity: usize,
-    /// How many slots are in use, live or dead.
-    used: usize,
-    /// How many slots are live.
-    live: usize,
-    /// All slots before this index are dead.
-    first: usize,
-    /// The bytes reserved for the id in each slot: a multiple of 8, from 8 to [`Id::MAX_LEN`].
-    id_room: usize,
-    /// The seed of [`hash`].
-    seed: u64,
-    /// FIXED: the number of the window in force, counted from the first window with ids. The others do not use it.
-    pub(super) window: u64,
-    /// The aggregate of all blocks.
-    pub(super) aggregate: u128,
-}
-
-impl Header {
-    /// A header without ids.
-    const EMPTY: Self = Self {
-        revision: 0,
-        inner_len: 0,
-        inner_room: 0,
-        capacity: 0,
-        used: 0,
-        live: 0,
-        first: 0,
-        id_room: 0,
-        seed: 0,
-        window: 0,
-        aggregate: 0,
-    };
-
-    /// Reads the header. Does not check it: see [`Self::is_valid`].
-    fn decode(bytes: &[u8; HEADER]) -> Self {
-        let mut fields = &bytes[4..];
-        let mut word = |width| record::take(&mut fields, width);
-        Self {
-            revision: word(4) as u32,
-            inner_len: word(4) as usize,
-            inner_room: word(4) as usize,
-            capacity: word(4) as usize,
-            used: word(4) as usize,
-            live: word(4) as usize,
-            first: word(4) as usize,
-            id_room: word(8) as usize,
-            seed: word(8) as u64,
-            window: word(8) as u64,
-            aggregate: word(16),
-        }
-    }
-
-    /// The header of a record of `kind`, as it is stored.
-    fn encode(&self, kind: Kind) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
-        bytes[..4].copy_from_slice(&[record::MAGIC, record::IDS, kind.spec().tag, 0]);
-        let words = [
-            self.revision as usize,
-            self.inner_len,
-            self.inner_room,
-            self.capacity,
-            self.used,
-            self.live,
-            self.first,
-            self.id_room,
-        ];
-        for (word, place) in words.iter().zip(bytes[4..36].as_chunks_mut::<4>().0) {
-            *place = (*word as u32).to_le_bytes();
-        }
-        bytes[40..48].copy_from_slice(&self.seed.to_le_bytes());
-        bytes[48..56].copy_from_slice(&self.window.to_le_bytes());
-        bytes[56..].copy_from_slice(&self.aggregate.to_le_bytes());
-        bytes
-    }
-
-    /// Where the hash table begins.
-    const fn cells_at(&self) -> usize {
-        HEADER + self.inner_room
-    }
-
-    /// The number of cells: a power of two, and at least twice the slots. So at most half of the cells are ever in use.
-    const fn cells(&self) -> usize {
-        (2 * self.capacity).next_power_of_two()
-    }
-
-    /// Where the aggregate of a block is.
-    const fn block_at(&self, block: usize) -> usize {
-        self.cells_at() + CELL * self.cells() + AGGREGATE * block
-    }
-
-    /// The length of a slot, in bytes.
-    const fn slot_len(&self) -> usize {
-        SLOT + self.id_room
-    }
-
-    /// Where a slot begins.
-    const fn slot_at(&self, index: usize) -> usize {
-        self.block_at(self.capacity.div_ceil(BLOCK)) + self.slot_len() * index
-    }
-
-    /// The length of the record.
-    const fn len(&self) -> usize {
-        self.slot_at(self.used)
-    }
-
-    /// Whether each field is in its range.
-    fn is_valid(&self) -> bool {
-        self.inner_len <= self.inner_room
-            && self.inner_room.is_multiple_of(8)
-            && (1..=MAX_SLOTS).contains(&self.capacity)
-            && self.used <= self.capacity
-            && self.live <= self.used
-            && self.first <= self.used
-            && (8..=Id::MAX_LEN).contains(&self.id_room)
-            && self.id_room.is_multiple_of(8)
-    }
-}
-
 /// A record with a ledger, not decoded. The views of keys hold this instead of a [`Ledger`], so that a view is small also when
 /// the record has no ids.
 #[derive(Clone, Copy, Debug)]
@@ -211,13 +91,13 @@ impl<'a> WithIds<'a> {
     /// The ledger.
     pub(super) fn ledger(self) -> Ledger<'a> {
         // `Ledger::record` returns only records that are long enough.
-        let header = self.0.first_chunk().map_or(Header::EMPTY, Header::decode);
-        Ledger { bytes: self.0, header }
+        Ledger { bytes: self.0, header: Header::decode(self.0).unwrap_or(Header::EMPTY) }
     }
 
-    /// The aggregate of all blocks.
-    pub(super) fn aggregate(self) -> u128 {
-        aggregate(self.0, HEADER - AGGREGATE)
+    /// The sum of all weights, of charges.
+    pub(super) fn weights(self) -> u128 {
+        let is_old = self.0.get(1) == Some(&record::OLD_IDS);
+        weight(self.0, if is_old { old::HEADER - old::AGGREGATE } else { HEADER - Aggregate::LEN })
     }
 }
 
@@ -238,7 +118,7 @@ impl<'a> Ledger<'a> {
             kind if kind != wanted => return Err(RecordError::OtherAlgorithm(kind)),
             _ => {}
         }
-        let header = Header::decode(bytes.first_chunk().ok_or(RecordError::Unknown)?);
+        let header = Header::decode(bytes).ok_or(RecordError::Unknown)?;
         let valid = header.is_valid() && header.len() == bytes.len();
         valid.then_some(Self { bytes, header }).ok_or(RecordError::Unknown)
     }
@@ -250,7 +130,7 @@ impl<'a> Ledger<'a> {
 
     /// The inner record.
     pub(super) fn inner(&self) -> &'a [u8] {
-        &self.bytes[HEADER..HEADER + self.header.inner_len]
+        &self.bytes[self.header.inner_at()..][..self.header.inner_len]
     }
 
     /// The number of slots in use.
@@ -271,8 +151,8 @@ impl<'a> Ledger<'a> {
     /// The id of slot `index`; empty if the slot is dead.
     pub(super) fn id(&self, index: usize) -> &'a [u8] {
         let bytes = self.slot_bytes(index);
-        let end = SLOT - AGGREGATE + usize::from(bytes[0]);
-        bytes[..bytes.len() - AGGREGATE].get(SLOT - AGGREGATE..end).unwrap_or_default()
+        let end = HEAD + usize::from(bytes[0]);
+        bytes[..bytes.len() - WEIGHT].get(HEAD..end).unwrap_or_default()
     }
 
     /// [`Slot::when`] of slot `index`, if it is live.
@@ -303,14 +183,19 @@ impl<'a> Ledger<'a> {
     }
 
     /// The number of live slots that are not past, and the sum of their units.
-    pub(super) fn count(&self, is_past: &dyn Fn(&Slot) -> bool) -> (u64, u128) {
-        let remembered = self.slots().filter(|(_, slot)| slot.is_live() && !is_past(slot));
+    pub(super) fn count(&self, is_past: &dyn Fn(i64) -> bool) -> (u64, u128) {
+        let remembered = self.slots().filter(|(_, slot)| slot.is_live() && !is_past(slot.when));
         remembered.fold((0, 0), |(ids, units), (_, slot)| (ids + 1, units + u128::from(slot.units)))
     }
 
     /// The aggregate of a block.
-    pub(super) fn block(&self, block: usize) -> u128 {
-        aggregate(self.bytes, self.header.block_at(block))
+    pub(super) fn block(&self, block: usize) -> Aggregate {
+        let bytes = self.bytes.get(self.header.block_at(block)..).unwrap_or_default();
+        if self.header.is_old {
+            old::aggregate(self.bytes, bytes)
+        } else {
+            Aggregate::decode(bytes)
+        }
     }
 
     /// The number of blocks with slots in use.
@@ -318,9 +203,9 @@ impl<'a> Ledger<'a> {
         self.header.used.div_ceil(BLOCK)
     }
 
-    /// The sum of the weights of the first `end` slots, modulo 2^128. Only for charges: the aggregates of leases are no sums.
+    /// The sum of the weights of the first `end` slots, modulo 2^128.
     pub(super) fn prefix(&self, end: usize) -> u128 {
-        let blocks = (0..end / BLOCK).map(|block| self.block(block));
+        let blocks = (0..end / BLOCK).map(|block| self.block(block).weights);
         let weights = (end / BLOCK * BLOCK..end).map(|index| self.weight(index));
         blocks.chain(weights).fold(0, u128::wrapping_add)
     }
@@ -344,7 +229,7 @@ impl<'a> Ledger<'a> {
 
     /// [`Slot::weight`] of slot `index`.
     fn weight(&self, index: usize) -> u128 {
-        aggregate(self.bytes, self.header.slot_at(index + 1) - AGGREGATE)
+        weight(self.bytes, self.header.slot_at(index + 1) - WEIGHT)
     }
 
     /// Cell `index`: a slot's index plus 1, or 0 if the cell is empty.
@@ -363,11 +248,11 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// The slot of this id, with its index, if what it holds is not past.
-    pub(super) fn remembered(self, id: Id<'_>, is_past: impl Fn(&Slot) -> bool) -> Option<(Self, usize, Slot)> {
+    /// The slot of this id, with its index, if what it holds is not past. `is_past` is asked for its [`Slot::when`].
+    pub(super) fn remembered(self, id: Id<'_>, is_past: impl Fn(i64) -> bool) -> Option<(Self, usize, Slot)> {
         let index = self.find(id)?;
         let slot = self.slot(index);
-        (!is_past(&slot)).then_some((self, index, slot))
+        (!is_past(slot.when)).then_some((self, index, slot))
     }
 
     /// The index of the live slot with this id. What the slot holds may be past.
@@ -381,19 +266,19 @@ impl<'a> Ledger<'a> {
 /// ids it is the whole record. Of a record with ids it is the header, which has a revision, and the inner record. `None` if
 /// this part is long, for example of a SLIDE log.
 pub fn fingerprint(stored: &[u8]) -> Option<&[u8]> {
-    const MAX: usize = 128;
+    const MAX: usize = 160;
     if stored.len() <= Bytes::SHORT {
         return Some(stored);
     }
-    let header = record::kind_with_ids(stored).ok().and(stored.first_chunk()).map(Header::decode)?;
-    stored.get(..HEADER + header.inner_len).filter(|front| front.len() <= MAX)
+    let header = record::kind_with_ids(stored).ok().and_then(|_| Header::decode(stored))?;
+    stored.get(..header.inner_at() + header.inner_len).filter(|front| front.len() <= MAX)
 }
 
 /// The record that a [`fingerprint`] contains, without its ids.
 pub fn without_ids(fingerprint: &[u8]) -> &[u8] {
-    match record::kind_with_ids(fingerprint) {
-        Ok(_) => fingerprint.get(HEADER..).unwrap_or_default(),
-        Err(_) => fingerprint,
+    match record::kind_with_ids(fingerprint).ok().and_then(|_| Header::decode(fingerprint)) {
+        Some(header) => fingerprint.get(header.inner_at()..).unwrap_or_default(),
+        None => fingerprint,
     }
 }
 
@@ -402,12 +287,12 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |&word| u64::from_le_bytes(word))
 }
 
-/// The number in the 16 bytes at `at`; 0 if the bytes end before.
-fn aggregate(bytes: &[u8], at: usize) -> u128 {
+/// The weight in the 16 bytes at `at`; 0 if the bytes end before.
+fn weight(bytes: &[u8], at: usize) -> u128 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |&number| u128::from_le_bytes(number))
 }
 
-/// A hash of an id. A caller who does not know the seed cannot choose ids that collide.
+/// A hash of an id. A caller who does not know the seed cannot choose ids that collide. [`Edit`] takes another seed if they do.
 fn hash(seed: u64, id: &[u8]) -> u64 {
     let mut hash = seed ^ id.len() as u64;
     for chunk in id.chunks(8) {
@@ -422,9 +307,4 @@ fn hash(seed: u64, id: &[u8]) -> u64 {
 const fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
     product as u64 ^ (product >> 64) as u64
-}
-
-/// The seed of a new ledger, from the microsecond in which the first id is added. A caller cannot know that exactly.
-fn seed(now: Instant) -> u64 {
-    fold(now.as_us() as u64 ^ 0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db)
 }

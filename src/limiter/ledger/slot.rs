@@ -1,10 +1,14 @@
 //! The slots of a ledger.
 
-use super::{aggregate, word, Id, AGGREGATE};
+use super::{weight, word, Id};
 use crate::limiter::{Decision, Instant, Snapshot, Span, Wait};
 
+/// The length of the fields before the id, in bytes.
+pub(super) const HEAD: usize = 32;
+/// The length of the weight, which is stored after the id, in bytes.
+pub(super) const WEIGHT: usize = 16;
 /// The length of a slot without its id, in bytes.
-pub(super) const SLOT: usize = 48;
+pub(super) const SLOT: usize = HEAD + WEIGHT;
 /// The bit of a slot's first eight bytes that holds [`Slot::emptied`]. The units need far fewer bits.
 pub(super) const EMPTIED: u64 = 1 << 63;
 
@@ -84,14 +88,14 @@ impl Slot {
             when: word(bytes, 8) as i64,
             span_us: word(bytes, 16),
             acts_at: Instant::from_us(word(bytes, 24) as i64),
-            weight: aggregate(bytes, id_room + SLOT - AGGREGATE),
+            weight: weight(bytes, id_room + HEAD),
             emptied: units & EMPTIED != 0,
         }
     }
 
     /// The fields before the id, as they are stored. The weight is stored after the id.
-    pub(super) fn head(&self) -> [u8; SLOT - AGGREGATE] {
-        let mut bytes = [0; SLOT - AGGREGATE];
+    pub(super) fn head(&self) -> [u8; HEAD] {
+        let mut bytes = [0; HEAD];
         let emptied = if self.emptied { EMPTIED } else { 0 };
         bytes[..8].copy_from_slice(&(emptied | self.units << 8 | self.len as u64).to_le_bytes());
         bytes[8..16].copy_from_slice(&self.when.to_le_bytes());

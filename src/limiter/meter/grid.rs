@@ -1,15 +1,20 @@
 //! Where the windows of FIXED begin and end.
 //!
 //! `UNTIL time`: a window ends when its callers say, such as at midnight in Berlin or on the first of the month. The record
-//! holds such a window like any other, dated one period before its end. So it needs no field for the end, and callers without
-//! `UNTIL` see a window with the same end. The end is at most one period ahead, so the date is never in the future.
+//! holds such a window like any other, dated one period before its end. So it needs no field for the end, and callers
+//! without `UNTIL` see a window with the same end. A window begins at most one period before its end, so the date is not in
+//! the future.
+//!
+//! If a caller has a shorter period than the one before, the window in force keeps its end, which can then lie more than one
+//! period ahead. In a [`View`] the date of such a window lies in the future. In a record such a date would mean that the
+//! clock was set back. So the record keeps the former period until the end is near enough: [`View::lengthened`].
 //!
 //! Callers can be wrong about the time, by seconds: at midnight some still state the end of the day that is over, and some
 //! state the end of the next day too soon. So the window in force is only ever shortened, and a time that has passed
 //! shortens nothing.
 
-use super::{Level, Meter, View};
-use crate::limiter::{Instant, Span, Wait};
+use super::{Level, Meter, Next, View};
+use crate::limiter::{Bytes, Change, Charge, Instant, RandomSeed, Span, Wait};
 
 /// [`Drain::Windows`]: where windows begin and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +75,13 @@ impl Meter {
         }
     }
 
-    /// The date under this policy of a window that has the date `at` under the policy `old`. With [`Grid::Until`] the window keeps
-    /// its end, unless that is more than one period ahead of `now`. Then, and without `UNTIL`, it keeps its beginning: so nobody
-    /// waits for an end that the new period does not explain.
+    /// The date under this policy of a window that has the date `at` under the policy `old`; a date in the future counts as
+    /// `now`. With [`Grid::Until`] the window keeps its end, and its date can then lie in the future. Without, it keeps its
+    /// beginning, so nobody waits for an end that the new period does not explain.
     pub(super) fn with_end_of(&self, old: &Self, at: Instant, now: Instant) -> Instant {
-        let same_end = at.saturating_add(Span::from_us(old.period_us)).saturating_sub(Span::from_us(self.period_us));
+        let at = at.min(now);
         match self.grid {
-            Grid::Until(_) if same_end <= now => same_end,
+            Grid::Until(_) => at.saturating_add(Span::from_us(old.period_us)).saturating_sub(Span::from_us(self.period_us)),
             _ => at,
         }
     }
@@ -98,9 +103,45 @@ impl<'a> View<'a> {
     /// `time`, if that is sooner and lies ahead.
     #[cold]
     pub(super) fn of_until(meter: &'a Meter, time: Instant, level: Level, matches_policy: bool, now: Instant) -> Self {
-        let at = if time > now { level.at.min(meter.start_until(time, now)) } else { level.at };
+        // A window that has just begun ends at most one period ahead already.
+        let at = if time > now { level.at.min(time.saturating_sub(Span::from_us(meter.period_us))) } else { level.at };
         let recorded_at = level.at;
-        Self { meter, now, level: Level { at, used: level.used }, recorded_at, matches_policy, ids: None }
+        Self { meter, now, level: Level { at, used: level.used }, recorded_at, matches_policy, stored: &[], ids: None }
+    }
+
+    /// Calls `write` with a view under the policy of the next record, and with `next` under this policy. If the window in
+    /// force ends more than one period ahead, this is the view's policy with the period of the present record. The window
+    /// keeps its end.
+    #[cold]
+    fn lengthened<R>(&self, next: &Next, write: impl FnOnce(View<'_>, &Next) -> R) -> R {
+        let period_us = self.other_record().map_or(self.meter.period_us, |old| old.meter.period_us);
+        let meter = Meter { period_us, ..*self.meter };
+        let moved =
+            |at: Instant| at.saturating_add(Span::from_us(self.meter.period_us)).saturating_sub(Span::from_us(period_us));
+        let level = |level: Level| Level { at: moved(level.at), used: level.used };
+        let view = View { meter: &meter, level: level(self.level), recorded_at: moved(self.recorded_at), ..*self };
+        write(view, &Next { level: level(next.level), expires: next.expires })
+    }
+
+    /// [`Self::store`] of a level whose date lies in the future.
+    #[cold]
+    pub(super) fn store_lengthened(&self, next: &Next, bytes: &mut Bytes) -> Change {
+        self.lengthened(next, |view, next| view.store(next, bytes))
+    }
+
+    /// [`Self::store_with_ids`], also of a level whose date lies in the future.
+    pub(in crate::limiter) fn store_with_ids_lengthened(
+        &self,
+        next: &Next,
+        charge: &Charge<'_>,
+        random: RandomSeed,
+        bytes: &mut Bytes,
+    ) -> Change {
+        if next.level.at > self.now {
+            self.lengthened(next, |view, next| view.store_with_ids(next, charge, random, bytes))
+        } else {
+            self.store_with_ids(next, charge, random, bytes)
+        }
     }
 
     /// The wait and the reset of a denied call whose policy has [`Grid::Until`], and which fits when `over` grains have drained.

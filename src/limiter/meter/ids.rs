@@ -3,8 +3,9 @@
 //! All charges of a key share its one level, so their slots form one stack of layers. `ledger/layers.rs` explains the layers,
 //! and how much of each charge can be given back.
 
+use super::migrate::{convert_down, convert_up};
 use super::{record, Drain, Grid, Level, Meter, Next, Record, View};
-use crate::limiter::ledger::{Edit, Finish, Ledger, Slot, WithIds};
+use crate::limiter::ledger::{Edit, Finish, Ledger, RandomSeed, Slot, WithIds};
 use crate::limiter::record::RecordError;
 use crate::limiter::{Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, Request, Settlement, Span, Wait};
 
@@ -18,7 +19,12 @@ impl<'a> Record<'a> {
     pub(in crate::limiter) fn decode_any(bytes: &'a [u8], kind: Kind) -> Result<Self, RecordError> {
         Record::decode(bytes, kind).or_else(|_| {
             let ledger = Ledger::open(bytes, kind)?;
-            Ok(Record { ids: Some(ledger.record()), ..Record::decode(ledger.inner(), kind)? })
+            let mut record = Record { ids: Some(ledger.record()), ..Record::decode(ledger.inner(), kind)? };
+            if ledger.header.on_grid {
+                // The record does not hold ALIGN or UNTIL, but a date on their grid, from which the windows follow each other.
+                record.meter.grid = Grid::Align(record.level.at.as_us().rem_euclid(record.meter.period_us as i64));
+            }
+            Ok(record)
         })
     }
 }
@@ -55,20 +61,25 @@ impl<'a> View<'a> {
             _ => self.recorded_at.min(self.now),
         };
         let since_us = self.level.at.since(start).as_us();
-        ledger.map_or(0, |ledger| ledger.header.window).wrapping_add(since_us.div_ceil(self.meter.period_us))
+        let windows = if self.meter.grid == Grid::FirstCall && self.level.used == 0 && since_us > 0 {
+            // The window in the record has ended with nothing owed. The next one begins with a call, and is none of those after it.
+            since_us / self.meter.period_us + 1
+        } else {
+            since_us.div_ceil(self.meter.period_us)
+        };
+        ledger.map_or(0, |ledger| ledger.header.window).wrapping_add(windows)
     }
 
-    /// Whether a charge is past, so that its id is forgotten.
-    fn is_past(&self, slot: &Slot) -> bool {
-        match self.meter.drain {
-            Drain::Windows => slot.when < self.window() as i64,
-            Drain::Smooth | Drain::Steps => self.level.used == 0,
-        }
+    /// Whether a charge is past, by its [`Slot::when`], so that its id is forgotten.
+    fn is_past(&self) -> impl Fn(i64) -> bool {
+        let window = if self.meter.drain == Drain::Windows { Some(self.window() as i64) } else { None };
+        let is_drained = self.level.used == 0;
+        move |when| window.map_or(is_drained, |window| when < window)
     }
 
     /// The charge that is remembered under this id, with its place in the ledger.
     fn find(&self, id: Id<'_>) -> Option<(Ledger<'a>, usize, Slot)> {
-        self.ids?.ledger().remembered(id, |slot| self.is_past(slot))
+        self.ids?.ledger().remembered(id, self.is_past())
     }
 
     /// See [`super::super::View::held`].
@@ -101,11 +112,19 @@ impl<'a> View<'a> {
     /// Encodes the next state of [`Self::decide_with_ids`].
     #[cold]
     #[inline(never)]
-    pub(in crate::limiter) fn store_with_ids(self, next: &Next, charge: &Charge<'_>, bytes: &mut Bytes) -> Change {
+    pub(in crate::limiter) fn store_with_ids(
+        self,
+        next: &Next,
+        charge: &Charge<'_>,
+        random: RandomSeed,
+        bytes: &mut Bytes,
+    ) -> Change {
         let meter = self.meter;
         let before = self.level.used;
         let (Level { used: after, .. }, _) = meter.read(next.level);
         let mut edit = self.edit();
+        edit.header.on_grid = meter.grid != Grid::FirstCall;
+        let weights = |edit: &Edit<'_>, grains| convert_down(grains, meter.grains_per_unit(), edit.header.grains_per_unit);
         let window = self.window();
         let mut when = window;
         if after >= before {
@@ -117,12 +136,13 @@ impl<'a> View<'a> {
                 level = before.saturating_sub(skipped);
                 when = window.wrapping_add((skipped / meter.grains(meter.limit)) as u64);
             }
-            let sum = edit.header.aggregate;
+            let (sum, level) = (edit.header.aggregate.weights, weights(&edit, level));
             let sum = edit.trim(0..edit.old_len(), sum, level, PART);
             if let Some(id) = charge.id {
                 // A past charge may have had the same id.
                 self.ledger().and_then(|ledger| ledger.find(id)).into_iter().for_each(|index| edit.kill(index));
-                edit.append(id, Slot { weight: after.saturating_sub(sum), ..charge.slot(when as i64, self.now) });
+                let weight = weights(&edit, after).saturating_sub(sum);
+                edit.append(id, Slot { weight, ..charge.slot(when as i64, self.now) }, random);
             }
         }
         self.finish(edit, next, bytes)
@@ -136,26 +156,34 @@ impl<'a> View<'a> {
         let meter = self.meter;
         // Without usage, GCRA and BUCKET have forgotten all ids.
         let ledger = self.ledger().filter(|_| meter.drain == Drain::Windows || self.level.used > 0);
-        let mut edit = Edit::new(meter.kind, ledger, self.now);
+        let mut edit = Edit::new(meter.kind, ledger);
         let old = ledger.and_then(|ledger| Record::decode(ledger.inner(), meter.kind).ok());
-        if let Some(Record { meter: old, .. }) = old.filter(|old| !meter.drains_as(&old.meter)) {
-            edit.carry(|grains| meter.carry_down(&old, grains));
+        if edit.header.grains_per_unit == 0 {
+            // The ledger is new, or in the old layout.
+            edit.header.grains_per_unit = old.as_ref().map_or(meter, |old| &old.meter).grains_per_unit();
+        }
+        if let Some(Record { meter: old, .. }) = old {
+            let weights = |units: u64| u128::from(units) * u128::from(edit.header.grains_per_unit);
+            let (low, high) = (weights(meter.capacity), weights(old.capacity));
+            edit.take_between(low, high);
         }
         edit.header.window = self.window();
         edit
     }
 
-    fn finish(&self, edit: Edit<'_>, next: &Next, bytes: &mut Bytes) -> Change {
+    fn finish(&self, mut edit: Edit<'_>, next: &Next, bytes: &mut Bytes) -> Change {
         let mut inner = Bytes::default();
         record::encode(self.meter, next.level, &mut inner);
+        let is_past = self.is_past();
         let finish = Finish {
             inner: (inner.as_slice(), 0, &[]),
             rewritten: false,
             room: ROOM,
-            is_past: &|slot| self.meter.drain == Drain::Windows && self.is_past(slot),
+            // The others have usage, and so all their ids.
+            is_past: &|when| self.meter.drain == Drain::Windows && is_past(when),
             moved: &|slot| slot,
             one_level: true,
-            expires: next.expires.max(self.last_window_end(&edit)),
+            expires: next.expires.max(self.last_window_end(&mut edit)),
             slack: Span::ZERO,
         };
         edit.finish(&finish, ROOM, bytes)
@@ -163,11 +191,11 @@ impl<'a> View<'a> {
 
     /// FIXED: the end of the last window for which an id is remembered. The level usually lasts as long, but not after a
     /// refund.
-    fn last_window_end(&self, edit: &Edit<'_>) -> Instant {
+    fn last_window_end(&self, edit: &mut Edit<'_>) -> Instant {
         if self.meter.drain != Drain::Windows {
             return self.now;
         }
-        let Some(last) = edit.newest_when() else { return self.now };
+        let Some(last) = edit.last_when() else { return self.now };
         let ahead = last.saturating_sub(self.window() as i64).saturating_add(1);
         if ahead <= 0 {
             return self.now;
@@ -187,12 +215,17 @@ impl<'a> View<'a> {
         let Self { meter, level, .. } = *self;
         let (charged, settled) = (meter.grains(slot.units), meter.grains(units));
         let mut edit = self.edit();
-        let sum = edit.header.aggregate;
-        edit.trim(0..edit.old_len(), sum, level.used, PART);
+        let (unit, weight_unit) = (meter.grains_per_unit(), edit.header.grains_per_unit);
+        let sum = edit.header.aggregate.weights;
+        edit.trim(0..edit.old_len(), sum, convert_down(level.used, unit, weight_unit), PART);
         let used = match charged.checked_sub(settled) {
             Some(less) => {
-                let given_back = less.min(ledger.prefix(index + 1)).min(level.used);
-                edit.take(0..index + 1, given_back, PART);
+                let mut given_back = less.min(convert_down(ledger.prefix(index + 1), weight_unit, unit)).min(level.used);
+                if meter.drain == Drain::Steps {
+                    // Usage is whole units.
+                    given_back -= given_back % u128::from(unit);
+                }
+                edit.take(0..index + 1, convert_up(given_back, unit, weight_unit), PART);
                 level.used - given_back
             }
             None => level.used.saturating_add(settled - charged),
@@ -219,6 +252,6 @@ impl<'a> View<'a> {
 
     /// The ids that are remembered, and their units.
     pub(in crate::limiter) fn count_ids(&self) -> (u64, u128) {
-        self.ledger().map_or((0, 0), |ledger| ledger.count(&|slot| self.is_past(slot)))
+        self.ledger().map_or((0, 0), |ledger| ledger.count(&self.is_past()))
     }
 }

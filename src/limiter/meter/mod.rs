@@ -74,7 +74,7 @@ pub struct Meter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Level {
     /// The date: with [`Drain::Smooth`] the moment as of which `used` holds, with [`Drain::Steps`] the last step, with
-    /// [`Drain::Windows`] the window's start.
+    /// [`Drain::Windows`] the window's start, or with [`Grid::Until`] a period before its end.
     at: Instant,
     /// Usage in grains. What exceeds the capacity is debt.
     used: u128,
@@ -168,8 +168,9 @@ impl Meter {
         }
         let step = self.grains(self.limit);
         let steps = if grains <= step { 1 } else { grains.div_ceil(step) };
-        let since_us = now.since(level.at).as_us();
-        Span::saturating(steps.saturating_mul(self.period_us.into()).saturating_sub(since_us.into()).max(1))
+        // The date is less than a period ago. It lies ahead if a window ends more than one period ahead: see `grid`.
+        let since_us = i128::from(now.as_us()) - i128::from(level.at.as_us());
+        Span::saturating(steps.saturating_mul(self.period_us.into()).saturating_add_signed(-since_us).max(1))
     }
 
     /// The number of whole units in `grains`.
@@ -223,6 +224,8 @@ pub struct View<'a> {
     recorded_at: Instant,
     /// See [`super::View::matches_policy`].
     pub(super) matches_policy: bool,
+    /// The value of the key, if it is a record without ids, and may be of another policy.
+    stored: &'a [u8],
     /// The ids in the record.
     ids: Option<WithIds<'a>>,
 }
@@ -246,7 +249,7 @@ impl<'a> View<'a> {
             // A record of another kind is loaded elsewhere, so that this function copies no view.
             Some(Err(error)) => return Self::load_other(meter, stored.unwrap_or_default(), now, error).map(Self::opened),
         };
-        Ok(Self::of(meter, record, now).opened())
+        Ok(Self { stored: stored.unwrap_or_default(), ..Self::of(meter, record, now) }.opened())
     }
 
     /// The view of a record without ids; `None`: the key does not exist.
@@ -268,7 +271,7 @@ impl<'a> View<'a> {
                 (level, recorded.at, same && meter.start(recorded.at) == recorded.at)
             }
         };
-        Self { meter, now, level, recorded_at, matches_policy, ids: None }
+        Self { meter, now, level, recorded_at, matches_policy, stored: &[], ids: None }
     }
 
     #[inline(always)]
@@ -287,14 +290,14 @@ impl<'a> View<'a> {
         let tat_ns = if meter.kind == Kind::Gcra { tat_ns(bytes)? } else { return None };
         let left_ns = (i128::from(tat_ns) - i128::from(now.as_us()) * 1_000).max(0).unsigned_abs();
         let level = Level { at: now, used: (left_ns * u128::from(meter.limit)).div_ceil(1_000) };
-        Some(Self { meter, now, level, recorded_at: now, matches_policy: true, ids: None })
+        Some(Self { meter, now, level, recorded_at: now, matches_policy: true, stored: &[], ids: None })
     }
 
     /// Computes the level of a record under the policy that it was written under.
     pub(super) fn of_record(Record { meter, level, ids }: &'a Record<'a>, now: Instant) -> Self {
         let (recorded, _) = meter.read(*level);
         let level = meter.advance(recorded, now);
-        Self { meter, now, level, recorded_at: recorded.at, matches_policy: true, ids: *ids }
+        Self { meter, now, level, recorded_at: recorded.at, matches_policy: true, stored: &[], ids: *ids }
     }
 
     #[inline]
@@ -302,7 +305,7 @@ impl<'a> View<'a> {
         let meter = self.meter;
         Snapshot {
             remaining: meter.whole_units(meter.grains(meter.capacity).saturating_sub(self.level.used)),
-            reset: meter.reset(self.level, self.now),
+            reset: if self.matches_policy { meter.reset(self.level, self.now) } else { self.kept_reset() },
         }
     }
 
@@ -336,6 +339,8 @@ impl<'a> View<'a> {
                     Grid::Until(time) => self.denied_until(time, used - capacity, ahead, wait),
                     _ => (wait, meter.reset(level, now)),
                 };
+                let (wait, reset) =
+                    if self.matches_policy { (wait, reset) } else { self.kept(wait, reset, used - capacity, ahead) };
                 Ok((Decision { granted: 0, limit, remaining, wait, reset, retried: false }, super::Next::Keep))
             };
             let ahead = match amount {
@@ -388,6 +393,9 @@ impl<'a> View<'a> {
 
     #[inline(always)]
     pub(super) fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
+        if next.level.at > self.now {
+            return self.store_lengthened(next, bytes);
+        }
         record::encode(self.meter, next.level, bytes);
         // All grants in a window expire with the window. The slack says that the deadline may be right already.
         let slack = if self.meter.drain == Drain::Windows { Span::from_us(1_000) } else { Span::ZERO };

@@ -11,26 +11,24 @@ use super::log::{entry, Grid, Log, ENTRY, HEADER};
 use super::search::first_reaching;
 use super::write::{self, Next, Patch, Plan};
 use super::{Slide, View};
-use crate::limiter::ledger::{Edit, Finish, Ledger, Slot, WithIds, LOWER};
-use crate::limiter::{
-    Amount, Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, RecordError, Request, Settlement, Span, Wait,
-};
+use crate::limiter::ledger::{Edit, Finish, Ledger, RandomSeed, Slot, WithIds, LOWER};
+use crate::limiter::{Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, RecordError, Request};
 
 /// When no id is left, a log of up to this many bytes is at once rewritten to a record without ids. A longer log keeps its
-/// empty ledger until it is rewritten for another reason, because to rewrite it costs more than one call should.
+/// empty ledger until the next write: if that adds an id, the log need not be rewritten twice.
 const STRIP: usize = 1024;
 
 /// How the slots move when the log is rewritten.
 #[derive(Clone, Copy)]
-struct Moved {
+pub(super) struct Moved {
     /// The grid of the rewritten log.
-    grid: Grid,
+    pub(super) grid: Grid,
     /// The entries become this many ticks earlier, in ticks of the present log: see [`View::shift`].
-    shift: i64,
+    pub(super) shift: i64,
     /// The tick of the last entry, on the new grid.
-    last: i128,
+    pub(super) last: i128,
     /// The rewritten log does not contain the entries after this tick of the present log.
-    cut: i64,
+    pub(super) cut: i64,
 }
 
 impl<'a> View<'a> {
@@ -48,7 +46,7 @@ impl<'a> View<'a> {
     }
 
     /// The ledger in the record; `None` if the record has no ids.
-    fn ledger(&self) -> Option<Ledger<'a>> {
+    pub(super) fn ledger(&self) -> Option<Ledger<'a>> {
         self.ids.map(WithIds::ledger)
     }
 
@@ -60,7 +58,7 @@ impl<'a> View<'a> {
     /// Whether the counts of the log still include units that were given back.
     #[inline(always)]
     pub(super) fn has_given_back(&self) -> bool {
-        self.ids.is_some_and(|ids| ids.aggregate() > LOWER)
+        self.ids.is_some_and(|ids| ids.weights() > LOWER)
     }
 
     /// How many of the units that the log counts up to the end of entry `index` were given back, modulo 2^32.
@@ -95,12 +93,12 @@ impl<'a> View<'a> {
     }
 
     /// The tick of entry `index` as the record stores it, without the [shift](View::shift) after a step back of the clock.
-    fn raw_tick(&self, index: usize) -> i64 {
+    pub(super) fn raw_tick(&self, index: usize) -> i64 {
         self.log.base.saturating_add(self.log.offset(index).into())
     }
 
     /// The index of the entry at a tick, as the record stores it.
-    fn entry_of(&self, tick: i64) -> Option<usize> {
+    pub(super) fn entry_of(&self, tick: i64) -> Option<usize> {
         // Before the base there is no entry.
         let offset = u64::try_from(i128::from(tick) - i128::from(self.log.base)).ok()?;
         let index = first_reaching(self.log.entries, offset, |entry| super::offset(entry).into());
@@ -108,20 +106,20 @@ impl<'a> View<'a> {
     }
 
     /// The units that were granted in entry `index` and not given back.
-    fn level(&self, index: usize) -> u32 {
+    pub(super) fn level(&self, index: usize) -> u32 {
         self.count(index).wrapping_sub(self.count_before(index))
     }
 
-    /// Whether a charge is past, so that its id is forgotten: its tick has left the window.
-    fn is_past(&self, slot: &Slot) -> bool {
+    /// Whether a charge is past, so that its id is forgotten: its tick, which is its [`Slot::when`], has left the window.
+    pub(super) fn is_past(&self, tick: i64) -> bool {
         let period_us = self.grid.period_us.max(self.log.grid.period_us);
         let grid = Grid { period_us, ..self.log.grid };
-        grid.expiry_us(i128::from(slot.when) - i128::from(self.shift)) <= self.now.as_us().into()
+        grid.expiry_us(i128::from(tick) - i128::from(self.shift)) <= self.now.as_us().into()
     }
 
     /// The charge that is remembered under this id, with its place in the ledger.
-    fn find(&self, id: Id<'_>) -> Option<(Ledger<'a>, usize, Slot)> {
-        self.ids?.ledger().remembered(id, |slot| self.is_past(slot))
+    pub(super) fn find(&self, id: Id<'_>) -> Option<(Ledger<'a>, usize, Slot)> {
+        self.ids?.ledger().remembered(id, |tick| self.is_past(tick))
     }
 
     /// See [`crate::limiter::View::held`].
@@ -131,7 +129,7 @@ impl<'a> View<'a> {
 
     /// The ids that are remembered, and their units.
     pub(super) fn count_ids(&self) -> (u64, u128) {
-        self.ledger().map_or((0, 0), |ledger| ledger.count(&|slot| self.is_past(slot)))
+        self.ledger().map_or((0, 0), |ledger| ledger.count(&|tick| self.is_past(tick)))
     }
 
     /// [`Self::decide`] for a request with an id, or a record with ids.
@@ -150,9 +148,7 @@ impl<'a> View<'a> {
         let next = match next {
             crate::limiter::Next::Slide(next) => next,
             // No unit is in use any more, but the key must still remember its ids, so it is not deleted.
-            crate::limiter::Next::Remove
-                if !Edit::new(Kind::Slide, self.ledger(), self.now).is_empty(&|slot| self.is_past(slot)) =>
-            {
+            crate::limiter::Next::Remove if !Edit::new(Kind::Slide, self.ledger()).is_empty(&|tick| self.is_past(tick)) => {
                 Next::clear(self.now)
             }
             next => return Ok((decision, next)),
@@ -163,16 +159,28 @@ impl<'a> View<'a> {
     /// Encodes the next state of [`Self::decide_with_ids`].
     #[cold]
     #[inline(never)]
-    pub(in crate::limiter) fn store_with_ids(self, next: &Next, charge: &Charge<'_>, bytes: &mut Bytes) -> Change {
-        let mut edit = Edit::new(Kind::Slide, self.ledger(), self.now);
+    pub(in crate::limiter) fn store_with_ids(
+        self,
+        next: &Next,
+        charge: &Charge<'_>,
+        random: RandomSeed,
+        bytes: &mut Bytes,
+    ) -> Change {
+        let mut edit = Edit::new(Kind::Slide, self.ledger());
         // A past charge may have had the same id.
         let same_id = self.ledger().zip(charge.id).and_then(|(ledger, id)| ledger.find(id));
         same_id.into_iter().for_each(|index| edit.kill(index));
-        self.put(edit, next, charge, bytes)
+        self.put(edit, next, charge.id.map(|id| (id, charge, random)), bytes)
     }
 
-    /// Encodes the next state, after the changes in `edit`.
-    fn put<'r>(&self, mut edit: Edit<'r>, next: &Next, charge: &Charge<'r>, bytes: &mut Bytes) -> Change
+    /// Encodes the next state, after the changes in `edit`. `added` is the charge that is to be remembered, with its id.
+    pub(super) fn put<'r>(
+        &self,
+        mut edit: Edit<'r>,
+        next: &Next,
+        added: Option<(Id<'r>, &Charge<'r>, RandomSeed)>,
+        bytes: &mut Bytes,
+    ) -> Change
     where
         'a: 'r,
     {
@@ -193,16 +201,16 @@ impl<'a> View<'a> {
             if !moves {
                 sum = self.trim_tick(&mut edit, next.tick);
             }
-            if let Some(id) = charge.id {
+            if let Some((id, charge, random)) = added {
                 let tick = i64::try_from(next.tick).unwrap_or(i64::MAX);
                 let level = u128::from(self.level_of_planned(&plan, next.tick).wrapping_add(units));
-                edit.append(id, Slot { weight: level.saturating_sub(sum), ..charge.slot(tick, self.now) });
+                let slot = Slot { weight: level.saturating_sub(sum), ..charge.slot(tick, self.now) };
+                edit.append(id, slot, random);
             }
         }
 
         let inner_len = |patch: &Patch| HEADER + ENTRY * (patch.index + 1);
-        let strips = edit.is_empty(&|slot| self.is_past(slot));
-        let patch = patch.filter(|patch| edit.fits(inner_len(patch)) && !(strips && inner_len(patch) <= STRIP));
+        let patch = patch.filter(|patch| edit.fits(inner_len(patch)) && !self.strips(&mut edit, inner_len(patch)));
         let Some(Patch { header, index, offset }) = patch else {
             let inner = match next.edit {
                 write::Edit::Clear => self.empty_log(&plan),
@@ -228,11 +236,17 @@ impl<'a> View<'a> {
         self.finish(edit, &plan, (&last, HEADER + ENTRY * index, head), None, next.expires, bytes)
     }
 
+    /// Whether the log, of `inner_len` bytes, is rewritten to a record without ids.
+    pub(super) fn strips(&self, edit: &mut Edit<'_>, inner_len: usize) -> bool {
+        let is_past = |tick| self.is_past(tick);
+        edit.is_empty(&is_past) && (inner_len <= STRIP || edit.was_empty(&is_past))
+    }
+
     /// Finishes a change whose new inner record is `inner`: see [`Finish::inner`]. `rewritten`: how the slots move, if the log
     /// is rewritten.
-    fn finish(
+    pub(super) fn finish(
         &self,
-        edit: Edit<'_>,
+        mut edit: Edit<'_>,
         plan: &Plan,
         inner: (&[u8], usize, &[u8]),
         rewritten: Option<Moved>,
@@ -252,7 +266,7 @@ impl<'a> View<'a> {
                 ..slot
             }
         };
-        let remembered_us = edit.newest_when().map_or(0, |tick| {
+        let remembered_us = edit.last_when().map_or(0, |tick| {
             let end_us = (i128::from(tick) - i128::from(self.shift) + 1) * i128::from(self.log.grid.tick_us) - 1;
             end_us + i128::from(plan.grid.period_us)
         });
@@ -261,7 +275,7 @@ impl<'a> View<'a> {
             rewritten: rewritten.is_some(),
             // Room for as many entries as the log gets before it is rewritten for another reason.
             room: inner.1 + inner.0.len() + ENTRY * (4 + self.len()),
-            is_past: &|slot| self.is_past(slot),
+            is_past: &|tick| self.is_past(tick),
             moved: &moved,
             one_level: false,
             expires: expires.max(Instant::saturating(remembered_us)),
@@ -276,12 +290,12 @@ impl<'a> View<'a> {
     }
 
     /// The range of the slots of a tick.
-    fn slots_of(&self, tick: i64) -> std::ops::Range<usize> {
+    pub(super) fn slots_of(&self, tick: i64) -> std::ops::Range<usize> {
         self.ledger().map_or(0..0, |ledger| ledger.slots_before(tick)..ledger.slots_before(tick.saturating_add(1)))
     }
 
     /// The sum of the layers of some slots.
-    fn layers(&self, slots: std::ops::Range<usize>) -> u128 {
+    pub(super) fn layers(&self, slots: std::ops::Range<usize>) -> u128 {
         let Some(ledger) = self.ledger() else { return 0 };
         ledger.prefix(slots.end).wrapping_sub(ledger.prefix(slots.start)) & LOWER
     }
@@ -332,7 +346,7 @@ impl<'a> View<'a> {
 
     /// Prepares the removal of the entries after `tick` from the log. The slots then no longer count the units that were given
     /// back of these entries.
-    fn cut(&self, edit: &mut Edit<'_>, tick: i64) {
+    pub(super) fn cut(&self, edit: &mut Edit<'_>, tick: i64) {
         if self.has_given_back() {
             let start = self.slots_of(tick).end;
             let given_back = self.ledger().map_or(0, |ledger| {
@@ -353,7 +367,7 @@ impl<'a> View<'a> {
     }
 
     /// The log up to entry `end`, on its present grid, with counts that do not include the units that were given back.
-    fn net_log(&self, edit: &Edit<'_>, end: usize) -> Vec<u8> {
+    pub(super) fn net_log(&self, edit: &Edit<'_>, end: usize) -> Vec<u8> {
         let mut bytes = self.log.header().to_vec();
         let mut before = self.log.before_first;
         let mut slots = (0..edit.old_len()).filter_map(|index| edit.slot(index)).peekable();
@@ -369,75 +383,5 @@ impl<'a> View<'a> {
             }
         }
         bytes
-    }
-
-    /// Ends the id of a charge, which becomes `units`: see [`crate::limiter::settle`].
-    pub(in crate::limiter) fn settle(
-        &self,
-        id: Id<'_>,
-        units: u64,
-        bytes: &mut Bytes,
-    ) -> Result<Option<Settlement>, Overflow> {
-        let Some((_, index, slot)) = self.find(id) else { return Ok(None) };
-        let mut edit = Edit::new(Kind::Slide, self.ledger(), self.now);
-        edit.kill(index);
-        let (decision, change) = match units.checked_sub(slot.units).filter(|&more| more > 0) {
-            Some(more) => {
-                let (decision, next) = self.decide(Request::now(Amount::Force(more)))?;
-                let crate::limiter::Next::Slide(next) = next else { return Err(Overflow) };
-                let charge = Charge { id: None, units: more, wait: Wait::NONE };
-                (decision, self.put(edit, &next, &charge, bytes))
-            }
-            None => self.give_back(edit, index, slot, slot.units - units, bytes),
-        };
-        let decision = Decision { granted: units, wait: Wait::NONE, ..decision };
-        Ok(Some(Settlement { kind: Kind::Slide, decision, change }))
-    }
-
-    /// Gives back `less` units of the charge in slot `index`, or as many as are still there.
-    fn give_back(&self, mut edit: Edit<'_>, index: usize, slot: Slot, less: u64, bytes: &mut Bytes) -> (Decision, Change) {
-        let tick = slot.when;
-        let start = self.slots_of(tick).start;
-        let entry = self.entry_of(tick).filter(|_| !slot.emptied).map(|entry| (entry, self.level(entry)));
-        let level = entry.map_or(0, |(_, level)| level);
-        let given_back = u128::from(less).min(self.layers(start.min(index)..index + 1)).min(level.into());
-        edit.take(start.min(index)..index + 1, given_back, LOWER);
-        let used = self.used().wrapping_sub(given_back as u32);
-
-        // Entries without units at the end of the log are removed, so that a later grant may have an earlier tick than theirs.
-        let ends = entry.is_some_and(|(entry, level)| entry + 1 == self.len() && u128::from(level) == given_back);
-        let mut len = self.len();
-        if ends {
-            len = if used == 0 { 0 } else { (self.index_reaching(used) + 1).min(len) };
-            self.cut(&mut edit, if len == 0 { i64::MIN } else { self.raw_tick(len - 1) });
-        } else if let Some(slot) = edit.slot(index) {
-            edit.set(index, Slot { weight: slot.weight.wrapping_add(given_back << 64), ..slot });
-        }
-        let reset = if used == 0 { Span::ZERO } else { self.until_gone(len - 1) };
-        let limit = self.limit;
-        let decision = Decision {
-            granted: 0,
-            limit,
-            remaining: limit.saturating_sub(used.into()),
-            wait: Wait::NONE,
-            reset,
-            retried: false,
-        };
-
-        let strips = edit.is_empty(&|slot| self.is_past(slot));
-        if used == 0 && strips {
-            return (decision, Change::Remove);
-        }
-        let plan = Plan { grid: self.log.grid, shared: self.log.shared() };
-        let expires = self.now.saturating_add(reset);
-        let inner_len = HEADER + ENTRY * len;
-        if edit.fits(inner_len) && !(strips && inner_len <= STRIP) {
-            let change = self.finish(edit, &plan, (&[], inner_len, &[]), None, expires, bytes);
-            return (decision, change);
-        }
-        let inner = self.net_log(&edit, len);
-        let cut = if len == 0 { i64::MIN } else { self.raw_tick(len - 1) };
-        let moved = Moved { grid: self.log.grid, shift: 0, last: i64::MAX.into(), cut };
-        (decision, self.finish(edit, &plan, (&inner, 0, &[]), Some(moved), expires, bytes))
     }
 }

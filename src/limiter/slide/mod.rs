@@ -29,6 +29,7 @@
 mod ids;
 mod log;
 mod search;
+mod settle;
 mod write;
 
 use super::inspection::{common_facts, ids_facts};
@@ -415,7 +416,7 @@ mod tests {
             let view = policy.view(Some(&bytes), Instant::from_us(now)).expect("a record");
             for amount in [Amount::Cost(n), Amount::UpTo(n), Amount::Force(n), Amount::Refund(n)] {
                 if let Ok((_, next)) = view.decide(Request { ahead: Span::from_us(ahead), ..Request::now(amount) }) {
-                    view.store(&next, &mut Bytes::default());
+                    view.store(&next, || 0, &mut Bytes::default());
                 }
             }
             crate::limiter::inspect(&bytes, Instant::from_us(now)).expect("a record");

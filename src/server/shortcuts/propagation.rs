@@ -51,7 +51,7 @@ pub(in crate::server) fn reset() {
 /// [`ask_at_next_effect`].
 pub(in crate::server) fn start(server: &Server<'_>) {
     // A node of a cluster can send the keys of a slot to another node by a stream that `INFO replication` does not show.
-    if !server.in_cluster() && super::allowed(server) && knows_sync_by_name(server) {
+    if !server.in_cluster() && super::are_in_use() && knows_sync_by_name(server) {
         STATE.store(ASK, Ordering::Relaxed);
     }
 }

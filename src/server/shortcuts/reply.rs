@@ -46,8 +46,8 @@ impl ReplyTemplate {
 }
 
 /// Collects the templates, on servers where the shortcut is safe.
-pub(in crate::server) fn start(server: &Server<'_>) {
-    if !super::allowed(server) {
+pub(in crate::server) fn start() {
+    if !super::are_in_use() {
         return;
     }
     // SAFETY: a context that belongs to no client; `stop` frees it, after the replies that belong to it.

@@ -45,11 +45,21 @@ fn answer(decision: Decision) -> Answer {
     Answer { granted, limit, remaining, wait, reset, retried }
 }
 
+/// Numbers that look random, the same in each run of a test.
+fn random() -> u64 {
+    thread_local!(static CALLS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+    CALLS.set(CALLS.get() + 1);
+    let mixed = CALLS.get().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
 /// A key of the server: the value that the core wrote, and the time until which it counts.
 #[derive(Clone, Debug, Default)]
 pub struct Key {
     pub value: Option<Vec<u8>>,
     pub expires: Option<Instant>,
+    /// The bytes that all changes have written so far.
+    pub written: usize,
 }
 
 impl Key {
@@ -65,7 +75,7 @@ impl Key {
         let (decision, change) = {
             let view = policy.view(self.value.as_deref(), Instant::from_us(now))?;
             let (decision, next) = view.decide(named)?;
-            (decision, view.store(&next, &mut bytes))
+            (decision, view.store(&next, random, &mut bytes))
         };
         Ok((answer(decision), self.apply(change, &bytes)))
     }
@@ -93,6 +103,7 @@ impl Key {
         match change {
             Change::Keep => return false,
             Change::Write { offset, head, expires, .. } => {
+                self.written += bytes.as_slice().len();
                 crate::model::write(self.value.get_or_insert_default(), offset, head, bytes.as_slice());
                 self.expires = Some(expires);
             }
@@ -100,6 +111,7 @@ impl Key {
                 let value = self.value.as_mut().expect("a value to patch");
                 assert!(len >= value.len(), "a patch makes the value shorter");
                 value.resize(len, 0);
+                self.written += bytes.as_slice().len();
                 for (offset, patch) in bytes.patches() {
                     value[offset..][..patch.len()].copy_from_slice(patch);
                 }

@@ -3,6 +3,7 @@
 pub mod core;
 mod examples;
 pub mod histories;
+mod ledger;
 mod model;
 mod replay;
 pub mod rule;

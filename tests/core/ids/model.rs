@@ -74,22 +74,28 @@ pub trait Holds: Ledger {
     fn overflows(&self) -> bool {
         false
     }
-    /// Whether the record shows the window in force: that of `FIXED` keeps no `ALIGN`, which a settlement does not name.
-    fn shows_its_window(&self) -> bool {
-        true
-    }
     /// Prepares for a write by a settlement, which leaves the policy as it is.
     fn begin_settle(&mut self) {}
 }
 
-/// `m` under another policy: carried as usage is, and rounded down to a grain.
-fn carry(m: &Q, old: &Rule, new: &Rule) -> Q {
-    let grains = match new.form {
+/// Rounds `m` down to a grain of the policy under which the first of the ids that are remembered was charged.
+fn rounded(m: Q, first: &Rule) -> Q {
+    let grains = match first.form {
+        Form::Slide { .. } => return m,
+        Form::Bucket { .. } | Form::Gcra { .. } => q(first.period),
+        Form::Fixed { .. } => q(1),
+    };
+    (m * &grains).floor() / grains
+}
+
+/// The part of `m` that can be given back under a policy: whole grains of it, and with `STEP` whole units.
+fn available(m: &Q, rule: &Rule) -> Q {
+    let grains = match rule.form {
         Form::Slide { .. } => return m.clone(),
-        Form::Bucket { step: false, .. } | Form::Gcra { .. } => q(new.period),
+        Form::Bucket { step: false, .. } | Form::Gcra { .. } => q(rule.period),
         Form::Bucket { step: true, .. } | Form::Fixed { .. } => q(1),
     };
-    (new.carry(m.clone(), old) * &grains).floor() / grains
+    (m * &grains).floor() / grains
 }
 
 impl Holds for Fixed {
@@ -109,10 +115,6 @@ impl Holds for Fixed {
 
     fn add(&mut self, units: &Q) {
         self.charge(units);
-    }
-
-    fn shows_its_window(&self) -> bool {
-        self.kept == self.start
     }
 
     fn past(&self, charge: &Charge) -> bool {
@@ -135,7 +137,8 @@ impl Holds for Fixed {
 
     fn over(&self, charge: &Charge) -> i128 {
         let period = q(self.rule.period);
-        let windows = ((q(BigInt::from(charge.due)) - &self.start) / &period).floor() + q(1);
+        // A window that ends more than one period ahead has a start in the future.
+        let windows = (((q(BigInt::from(charge.due)) - &self.start) / &period).floor() + q(1)).max(q(1));
         (&self.start + windows * period).to_integer().try_into().expect("an instant")
     }
 
@@ -273,6 +276,10 @@ impl Holds for Slide {
 pub struct State<L> {
     pub ledger: L,
     pub charges: Vec<Charge>,
+    /// The policy under which the first of the charges was made since none was remembered.
+    pub first: Rule,
+    /// Whether the last caller that changed the key named a time by `UNTIL`.
+    until: bool,
 }
 
 /// The most ids that a key remembers.
@@ -280,28 +287,33 @@ const MAX_IDS: usize = 65_536;
 
 impl<L: Holds> State<L> {
     fn open(rule: &Rule, now: i64) -> Self {
-        Self { ledger: L::open(rule, now), charges: Vec::new() }
+        Self { ledger: L::open(rule, now), charges: Vec::new(), first: *rule, until: false }
     }
 
     /// The state at `now` under `rule`.
     pub fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
-        let old = *self.ledger.rule();
+        let (old, first, until) = (*self.ledger.rule(), self.first, self.until);
         let mut charges = self.charges;
         if self.ledger.ended(rule, now)? {
-            // The contract does not say whether a booking alone, all of whose units were given back by REFUND, keeps a window.
-            if charges.iter().any(|charge| self.ledger.over(charge) > now.into()) {
-                return Err(Silence::Open);
+            let lasts = |charge: &Charge| self.ledger.over(charge) > now.into();
+            match rule.form {
+                // On a grid, windows follow each other, and the charge may stand in a later one.
+                Form::Fixed { windows: Windows::Align(_) } => charges.retain(lasts),
+                // The time of UNTIL is not known when a charge is settled.
+                _ if until && charges.iter().any(lasts) => return Err(Silence::Open),
+                _ => charges.clear(),
             }
-            charges.clear();
         }
         let ledger = self.ledger.bring(rule, now)?;
         if old != *rule {
+            let slide = matches!(rule.form, Form::Slide { .. });
             for charge in &mut charges {
-                charge.m = carry(&charge.m, &old, rule).min(ledger.level(charge));
+                let m = if slide { charge.m.clone() } else { rule.carry(charge.m.clone(), &old) };
+                charge.m = rounded(m.min(ledger.level(charge)), &first);
             }
         }
         charges.retain(|charge| !ledger.past(charge));
-        Ok(Self { ledger, charges })
+        Ok(Self { ledger, charges, first, until })
     }
 
     /// The same under the policy of the last write.
@@ -318,13 +330,14 @@ impl<L: Holds> State<L> {
     fn note_levels(&mut self, skipped: &Q) {
         for charge in &mut self.charges {
             let level = (self.ledger.level(charge) - skipped).max(Q::zero());
-            charge.m = charge.m.clone().min(level);
+            charge.m = rounded(charge.m.clone().min(level), &self.first);
         }
     }
 
     /// The state to be kept: `None` if it no longer differs from that of a missing key.
     fn kept(self) -> Option<Self> {
-        (self.ledger.means() || L::IDS_MEAN && !self.charges.is_empty()).then_some(self)
+        let means = self.ledger.means() || L::IDS_MEAN && !self.charges.is_empty();
+        means.then(|| Self { ledger: self.ledger.stored(), charges: self.charges, first: self.first, until: self.until })
     }
 
     fn answer(&self, rule: &Rule, granted: u64, wait: Wait, retried: bool) -> Answer {
@@ -369,7 +382,8 @@ pub fn call<L: Holds>(
     };
     if let Some(charge) = id.and_then(|id| state.find(id)) {
         let left = (charge.due - i128::from(now)).max(0) as u64;
-        return Ok(state.answer(rule, charge.units, Wait::For(Span::from_us(left)), true));
+        let answer = state.answer(rule, charge.units, Wait::For(Span::from_us(left)), true);
+        return Ok(Answer { reset: span(state.ledger.reset_of_retry()), ..answer });
     }
     let (charge, wait) = judge(&state.ledger, rule, request);
     if charge.is_zero() {
@@ -388,12 +402,16 @@ pub fn call<L: Holds>(
         state.note_levels(&skipped);
     }
     take(&mut state.ledger, &charge, wait);
+    state.until = matches!(rule.form, Form::Fixed { windows: Windows::Until(_) });
     state.charges.iter_mut().zip(ticks).for_each(|(charge, tick)| charge.tick = tick);
     let granted = whole(charge.abs());
     if let Some(id) = id {
         let due = i128::from(now) + i128::from(due);
         let mut new = Charge { id: id.into(), units: granted, due, tick: state.ledger.newest_tick(), m: Q::zero() };
-        new.m = state.ledger.level(&new);
+        if state.charges.is_empty() {
+            state.first = *rule;
+        }
+        new.m = rounded(state.ledger.level(&new), &state.first);
         state.charges.push(new);
         if state.charges.len() > MAX_IDS {
             state.charges.remove(0);
@@ -409,17 +427,16 @@ pub fn call<L: Holds>(
 pub fn settle<L: Holds>(held: &mut Option<State<L>>, now: i64, id: &[u8], units: u64) -> Result<Option<Answer>, Silence> {
     let Some(mut state) = held.clone() else { return Ok(None) };
     state = state.bring_as_written(now)?;
-    if !state.ledger.shows_its_window() {
-        return Err(Silence::Open);
-    }
     let Some(place) = state.charges.iter().position(|charge| charge.id == id) else { return Ok(None) };
     state.ledger.begin_settle();
+    let m = available(&state.charges[place].m, state.ledger.rule());
     state.note_levels(&Q::zero());
     let settled = state.charges.remove(place);
     if units <= settled.units {
-        let back = q(settled.units - units).min(settled.m.clone()).min(state.ledger.level(&settled));
+        let back = q(settled.units - units).min(m).min(state.ledger.level(&settled));
         for (other, charge) in state.charges.iter_mut().enumerate().filter(|(_, charge)| charge.tick == settled.tick) {
-            charge.m = if other < place { charge.m.clone().min(&settled.m - &back) } else { &charge.m - &back };
+            let m = if other < place { charge.m.clone().min(&settled.m - &back) } else { &charge.m - &back };
+            charge.m = rounded(m.max(Q::zero()), &state.first);
         }
         if back.is_positive() {
             state.ledger.give_back(&settled, &back);

@@ -57,7 +57,7 @@ impl Shop {
 
     /// Takes a unit of the shared key, if it is free and nobody stands in line.
     fn buy(&mut self) {
-        if self.queues.bars(0, SHARED) {
+        if self.queues.has_waiters(0, SHARED) {
             return;
         }
         let key = &mut self.keys[1];
@@ -65,8 +65,11 @@ impl Shop {
         let mut bytes = Bytes::default();
         let view = self.shared.view(key.value.as_deref(), self.now).expect("a record");
         let (decision, next) = view.decide(Request::now(Amount::Cost(1))).expect("a decision");
-        let change = view.store(&next, &mut bytes);
+        let change = view.store(&next, || 0x5eed, &mut bytes);
         key.apply(&change, &bytes, self.now);
+        if decision.granted > 0 {
+            self.queues.changed(0, SHARED, self.now);
+        }
         self.others += decision.granted;
     }
 
@@ -121,7 +124,7 @@ impl Shop {
             let settled = redis_rl::limiter::settle(key.value.as_deref().expect("a lease"), self.now, id, 0, &mut bytes);
             let change = settled.expect("a lease").expect("a lease that is held").change;
             key.apply(&change, &bytes, self.now);
-            self.queues.wake(0, SCARCE, self.now);
+            self.queues.changed(0, SCARCE, self.now);
         }
     }
 
@@ -148,7 +151,7 @@ impl Shop {
             let request = Request::now(Amount::Cost(policy.limit()));
             let request = if policy.kind() == Kind::Lease { request.with_id(id) } else { request };
             let (_, next) = view.decide(request).expect("a decision");
-            let change = view.store(&next, &mut bytes);
+            let change = view.store(&next, || 0x5eed, &mut bytes);
             key.apply(&change, &bytes, self.now);
         }
         self.leases.push((self.now.saturating_add(Span::from_us(HELD_US)), FIRST));

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use fastrand::Rng;
@@ -10,7 +11,7 @@ use redis_rl::limiter::{
     settle, Amount, Bytes, Change, Decision, Id, Instant, Kind, Overflow, Policy, PolicyOption, Quota, RecordError, Request,
     Span, Wait,
 };
-use redis_rl::queue::{KeyState, Queues, Rule, Rules, Waiter};
+use redis_rl::queue::{KeyState, Queues, Rule, Rules, Waiter, Waiters};
 
 const MS: u64 = 1_000;
 /// The most by which a grant may be late without delaying those after it.
@@ -94,6 +95,10 @@ impl KeyState for Key {
 
     fn other_cost(held: u64) -> Refused {
         Refused(format!("the lease holds {held}"))
+    }
+
+    fn random_seed() -> u64 {
+        0x5eed
     }
 
     fn fits(_: usize) -> bool {
@@ -226,6 +231,14 @@ fn name(key: usize) -> [u8; 4] {
     (key as u32).to_le_bytes()
 }
 
+/// A charge: when it was made, the key, and a hash of what the key holds afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Charge {
+    at: Instant,
+    key: usize,
+    holds: u64,
+}
+
 /// Counts of what has happened, so that a test can see that it tested something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
@@ -239,6 +252,8 @@ pub struct Counts {
     pub most_waiting: usize,
     /// Calls that stood in two lines or more at once.
     pub in_several_lines: u64,
+    /// Peeks and denied calls on keys that waiting calls have a rule for, in a world in which these are made.
+    pub asked: u64,
 }
 
 /// The keys, the clients that wait for them, and the time.
@@ -262,12 +277,16 @@ pub struct World {
     grantable_since: HashMap<u32, Instant>,
     /// The keys that the present step has changed.
     touched: Vec<usize>,
+    /// All charges.
+    charges: Vec<Charge>,
+    /// Where peeks and denied calls come from; `None`: there are none.
+    asking: Option<Rng>,
     counts: Counts,
 }
 
 impl World {
-    /// The world of a seed.
-    fn new(seed: u64) -> Self {
+    /// The world of a seed; with `asking`, peeks and denied calls are made in it, too.
+    fn new(seed: u64, asking: bool) -> Self {
         let mut rng = Rng::with_seed(seed);
         let shape = Shape::new(&mut rng);
         let policies = (0..shape.keys).map(|_| Self::policy(&mut rng, shape.slowness)).collect();
@@ -285,6 +304,8 @@ impl World {
             paused_until: Instant::from_us(0),
             grantable_since: HashMap::new(),
             touched: Vec::new(),
+            charges: Vec::new(),
+            asking: asking.then(|| Rng::with_seed(!seed)),
             counts: Counts::default(),
             shape,
         }
@@ -303,12 +324,24 @@ impl World {
         }
     }
 
-    /// Makes all steps, and then lets time pass until all calls are answered.
+    /// Plays the world of a seed twice, with and without peeks and denied calls. These change no charge.
     ///
     /// # Errors
     /// The first finding.
     pub fn run(seed: u64) -> Result<Counts, String> {
-        let mut world = Self::new(seed);
+        let (counts, charges) = Self::play(seed, false)?;
+        let (asked, others) = Self::play(seed, true)?;
+        let differs = charges.iter().zip(&others).find(|(one, other)| one != other);
+        if differs.is_some() || charges.len() != others.len() {
+            let lengths = (charges.len(), others.len());
+            return Err(format!("seed {seed}: peeks and denied calls change a charge: {differs:?} of {lengths:?}"));
+        }
+        Ok(Counts { asked: asked.asked, ..counts })
+    }
+
+    /// Makes all steps, and then lets time pass until all calls are answered.
+    fn play(seed: u64, asking: bool) -> Result<(Counts, Vec<Charge>), String> {
+        let mut world = Self::new(seed, asking);
         let mut end = || {
             for _ in 0..world.shape.steps {
                 world.step()?;
@@ -316,7 +349,7 @@ impl World {
             world.end()
         };
         end().map_err(|text| format!("seed {seed}, step {}: {text}\n{:?}", world.counts.steps, world.shape))?;
-        Ok(world.counts)
+        Ok((world.counts, world.charges))
     }
 
     /// Makes one random step, and checks everything that it may have changed.
@@ -326,6 +359,7 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         self.counts.steps += 1;
         self.touched.clear();
+        self.ask();
         let act = self.rng.u8(..100);
         match act {
             0..=39 => self.arrive()?,
@@ -371,6 +405,21 @@ impl World {
             return Err(format!("in the end {lines} lines and {} clients are left", self.waiting.len()));
         }
         Ok(())
+    }
+
+    /// Makes peeks and denied calls: they ask keys and lines, and change nothing.
+    fn ask(&mut self) {
+        let Some(rng) = &mut self.asking else { return };
+        for _ in 0..rng.u8(..3) {
+            let key = rng.usize(..self.keys.len());
+            let amount = Amount::Cost(rng.u64(1..=self.policies[key].limit()));
+            let waiters = self.queues.waiters(0, &name(key));
+            self.counts.asked += u64::from(waiters == Waiters::Elsewhere);
+            self.keys[key].expire(self.now);
+            if let Ok(view) = self.policies[key].view(self.keys[key].value.as_deref(), self.now) {
+                let _ = view.peek(Request::now(amount));
+            }
+        }
     }
 
     fn wants(&mut self) -> Vec<Want> {
@@ -426,7 +475,7 @@ impl World {
                 continue;
             }
             let Ok(decision) = view.peek(request) else { return Ok(()) };
-            let barred = self.queues.bars(0, &name(want.key));
+            let barred = self.queues.waiters(0, &name(want.key)) == Waiters::InLine;
             granted &= decision.granted > 0 && !barred;
             hopeless |= match decision.wait {
                 Wait::Never => true,
@@ -470,13 +519,23 @@ impl World {
         let mut bytes = Bytes::default();
         let view = want.policy.view(key.value.as_deref(), self.now).map_err(|error| format!("{error:?}"))?;
         let (decision, next) = view.decide(call.request(want)).map_err(|error| format!("{error:?}"))?;
-        let change = view.store(&next, &mut bytes);
+        let change = view.store(&next, || 0x5eed, &mut bytes);
         key.apply(&change, &bytes, self.now);
         self.touched.push(want.key);
+        self.note_charge(want.key);
+        if change != Change::Keep {
+            self.queues.changed(0, &name(want.key), self.now);
+        }
         if decision.granted == 0 {
             return Err(format!("{want:?} was denied after it was granted: {decision:?}"));
         }
         self.note_granted(want, &decision)
+    }
+
+    fn note_charge(&mut self, key: usize) {
+        let mut hasher = DefaultHasher::new();
+        (&self.keys[key].value, self.keys[key].expires.map(Instant::as_us)).hash(&mut hasher);
+        self.charges.push(Charge { at: self.now, key, holds: hasher.finish() });
     }
 
     fn note_granted(&mut self, want: &Want, decision: &Decision) -> Result<(), String> {
@@ -525,7 +584,7 @@ impl World {
             let Some(value) = &key.value else { continue };
             if let Ok(Some(settlement)) = settle(value, self.now, id, units, &mut bytes) {
                 key.apply(&settlement.change, &bytes, self.now);
-                self.queues.wake(0, &name(index), self.now);
+                self.queues.changed(0, &name(index), self.now);
                 self.touched.push(index);
             }
         }
@@ -550,8 +609,9 @@ impl World {
                 let mut bytes = Bytes::default();
                 let Ok(view) = policy.view(key.value.as_deref(), now) else { return };
                 let Ok((_, next)) = view.decide(Request::now(amount)) else { return };
-                let change = view.store(&next, &mut bytes);
+                let change = view.store(&next, || 0x5eed, &mut bytes);
                 key.apply(&change, &bytes, now);
+                self.queues.changed(0, &name(index), now);
             }
             _ => return,
         }
@@ -589,6 +649,9 @@ impl World {
             let after: Vec<u64> = keys.iter().map(|key| key.changes).collect();
             self.put(places.iter().copied(), keys);
             self.touched.extend(&places);
+            if changes != after {
+                places.iter().for_each(|&place| self.note_charge(place));
+            }
             for (waiter, answer) in answers {
                 let number = waiter.client;
                 let call = self.waiting.remove(&number).ok_or_else(|| format!("{number} was answered twice"))?;

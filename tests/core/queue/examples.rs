@@ -299,6 +299,43 @@ fn a_server_that_refuses_writes_denies_a_client_in_time_however_many_lines_are_d
 }
 
 #[test]
+fn a_task_that_is_put_off_comes_again_soon_and_holds_up_no_other() {
+    let policy = spaced();
+    let mut key = used(&policy, EPOCH);
+    let mut queues = Queues::default();
+    // The units of both lines are due at 50 ms. The wait of another client of the first line ends at 60 ms.
+    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
+    join(&mut queues, 0, waiter(policy, 2, EPOCH, at(60)), &key);
+    join(&mut queues, 1, waiter(policy, 3, EPOCH, Instant::MAX), &key);
+    let due = |queues: &Queues<u32>, now| queues.next_task(now).map(|task| task.db);
+    let put_off = |queues: &mut Queues<u32>, now| {
+        let task = queues.next_task(now).expect("a task");
+        queues.postpone(&task, now);
+    };
+    put_off(&mut queues, at(55));
+    assert_eq!(due(&queues, at(55)), Some(1));
+    assert_eq!(look(&mut queues, &mut used(&policy, EPOCH), at(55)), [(3, 1)]);
+    // Then the second client is to be denied, and then the first line is due again. Both are put off.
+    for (now, next) in [(60, 75), (75, 80), (80, 95), (95, 100)] {
+        assert_eq!((due(&queues, at(now - 1)), due(&queues, at(now))), (None, Some(0)), "{now}");
+        put_off(&mut queues, at(now));
+        assert_eq!(queues.next_wake(), Some(at(next)), "{now}");
+    }
+    // The wait of the second client ended at 60 ms. Its denial says when the same call would have been granted.
+    let task = queues.next_task(at(100)).expect("a task");
+    let answers = serve(&mut queues, &task, key.at(at(100)), at(100), true, 10);
+    assert!(matches!(&answers[..], [(Waiter { client: 2, .. }, Ok(row))] if row.granted == 0), "{answers:?}");
+    assert_eq!(look(&mut queues, &mut key, at(115)), [(1, 1)]);
+    assert!(queues.is_empty() && queues.next_wake().is_none());
+    // A client that leaves while it is put off leaves nothing behind.
+    let key = used(&policy, at(200));
+    join(&mut queues, 0, waiter(policy, 4, at(200), at(210)), &key);
+    put_off(&mut queues, at(210));
+    assert!(queues.leave(4, at(220)).is_some());
+    assert!(queues.is_empty() && queues.next_wake().is_none());
+}
+
+#[test]
 fn a_server_that_refused_writes_before_its_clock_was_set_back_serves_new_clients() {
     let policy = spaced();
     let mut key = used(&policy, at(10_000));

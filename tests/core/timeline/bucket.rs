@@ -149,7 +149,7 @@ fn bucket_step() {
         "0        | BUCKET 10 60s STEP | FORCE 25 | 25 10 0 0 3m
          50s      |                    | REFUND 2 | 2 10 0 0 130s
          55s      | BUCKET 10 60s      | COST 1   | 0 10 0 79s 133s
-         66s      |                    | COST 1   | 0 10 0 24s 78s
+         66s      |                    | COST 1   | 0 10 0 54s 78s
          66s      |                    | FORCE 1  | 1 10 0 0 84s",
     );
     timeline(

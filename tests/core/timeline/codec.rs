@@ -72,13 +72,13 @@ fn a_record_of_another_algorithm_is_foreign() {
 fn a_value_that_is_no_record_is_foreign() {
     for policy in POLICIES {
         let record = record(policy);
-        let other_version = [&record[..1], &[record[1] + 2], &record[2..]].concat();
+        let other_version = [&record[..1], &[record[1] + 3], &record[2..]].concat();
         let longer = [&record[..], &[0]].concat();
         for value in [&b""[..], b"0", b"hello", b"{\"count\":1}", &[0; 31], &[0xff; 64], &other_version, &longer] {
             assert!(is_foreign(policy, value), "{policy} reads {value:02x?}");
         }
         assert_eq!(refusal(policy, b"hello", Amount::Cost(1)), Some(DecideError::Record(RecordError::Unknown)));
-        assert_eq!(refusal(policy, &other_version, Amount::Cost(1)), Some(DecideError::Record(RecordError::Version(3))));
+        assert_eq!(refusal(policy, &other_version, Amount::Cost(1)), Some(DecideError::Record(RecordError::Version(4))));
     }
 }
 

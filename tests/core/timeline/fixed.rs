@@ -342,6 +342,12 @@ fn fixed_until() {
          28h       |                        | COST 1 RESERVE 20h  | 1 10 0 20h 45h",
     );
     timeline(
+        "the wait of a denied call is kept: by then the old windows have paid enough",
+        "0         | FIXED 3 1100ms | FORCE 10 | 10 3 0 0 4400ms
+         1500ms    | FIXED 5 2s     | COST 2   | 0 5 0 1800ms 3600ms
+         3300ms    |                | COST 2   | 2 5 2 0 2s",
+    );
+    timeline(
         "the period changes: the end stays",
         "10h       | FIXED 10 25h UNTIL 24h | COST 8              | 8 10 2 0 14h
          11h       | FIXED 10 30h UNTIL 24h | COST 1              | 1 10 1 0 13h
@@ -349,11 +355,14 @@ fn fixed_until() {
          13h       | FIXED 10 20h UNTIL 5h  | COST 1              | 0 10 0 11h 11h",
     );
     timeline(
-        "the end is more than one new period ahead: the window counts as begun one old period before its end",
+        "the end stays, also if it is more than one new period ahead: only a time brings it nearer",
         "10h       | FIXED 10 25h UNTIL 24h | COST 8              | 8 10 2 0 14h
          11h       | FIXED 10 13h UNTIL 24h | COST 1              | 1 10 1 0 13h
-         11h       | FIXED 10 5h UNTIL 24h  | COST 1              | 1 10 0 0 5h
-         16h       | FIXED 10 5h UNTIL 24h  | COST 1              | 1 10 9 0 5h",
+         11h       | FIXED 10 5h UNTIL 10h  | COST 1              | 1 10 0 0 13h
+         16h       |                        | COST 1              | 0 10 0 8h 8h
+         17h       | FIXED 10 5h UNTIL 23h  | REFUND 1            | 1 10 1 0 6h
+         17h       | FIXED 10 9h UNTIL 24h  | COST 1              | 1 10 0 0 6h
+         23h       | FIXED 10 5h UNTIL 24h  | COST 10             | 10 10 0 0 1h",
     );
     timeline(
         "the limit changes: usage is carried, the end stays",

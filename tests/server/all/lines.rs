@@ -99,6 +99,95 @@ fn a_lapsed_lease_grants_a_call_on_time() {
     assert_eq!((granted, rows[0][0], rows[1][0]), (1, 1, 1));
 }
 
+// ---- As of when a call is charged ----
+
+/// The moment as of which a key of GCRA was last charged, as its record holds it.
+fn charged_at(client: &mut Connection, key: &str) -> i64 {
+    let at: Vec<u8> = call(client, &format!("GETRANGE {key} 13 19"));
+    i64::from_le_bytes([&at[..], &[0]].concat().try_into().expect("seven bytes"))
+}
+
+/// A call waits for two keys, of which the first is used up and the second is free. Meanwhile others make these calls, after
+/// those of `before`. Returns as of which moments both keys are charged.
+fn charged_while(client: &mut Connection, server: &Server, before: &[&str], calls: &[&str]) -> (i64, i64) {
+    let send = |client: &mut Connection, words: &[&str]| {
+        for words in words {
+            let _: redis::RedisResult<Value> = support::command(words).query(client);
+        }
+    };
+    // On a slow machine the wait can end before the calls do. Then it is all done again with a longer wait.
+    for wait_ms in [50, 500, 5_000] {
+        let first = format!("GCRA 1 {wait_ms}ms");
+        call::<()>(client, "FLUSHALL");
+        send(client, &[&format!("RL.{}", first.replace("GCRA", "GCRA first"))]);
+        send(client, before);
+        let waiting = Held::send(server, &format!("RL.ALL 2 first second {first} GCRA 5 50s BLOCK 30"));
+        send(client, calls);
+        let waited = held(client) == 1;
+        let (granted, _, rows) = waiting.rows();
+        if waited {
+            assert_eq!((granted, rows[0][0], rows[1][0]), (1, 1, 1));
+            return (charged_at(client, "first"), charged_at(client, "second"));
+        }
+    }
+    panic!("the call did not wait");
+}
+
+#[test]
+fn a_call_that_changes_nothing_does_not_change_as_of_when_a_waiting_call_is_charged() {
+    let server = Server::start();
+    let mut client = server.client();
+    for before in [&[][..], &["RL.GCRA second 5 50s COST 2"]] {
+        for words in [
+            "PING",
+            "RL.PEEK GCRA second 5 50s",
+            "RL.PEEK GCRA second 5 50s COST 5",
+            "RL.INSPECT second",
+            "RL.GCRA second 5 50s COST 6",
+            "RL.GCRA second 5 50s COST 6 BLOCK 1",
+            "RL.GCRA second 0 50s",
+            "RL.FIXED second 5 50s COST 6",
+            "RL.SETTLE second other 1",
+            "RL.RELEASE second other",
+            "CL.THROTTLE second 4 5 50 6",
+            "CL.THROTTLE second 4 5 50 0",
+            "RL.ALL 2 second first GCRA 5 50s GCRA 1 1h",
+            "RL.ALL 2 second third GCRA 5 50s GCRA 1 50s COST 2",
+        ] {
+            let (first, second) = charged_while(&mut client, &server, before, &[words]);
+            assert_eq!(second - first, 0, "{words} after {before:?}");
+        }
+    }
+}
+
+#[test]
+fn a_call_that_changes_a_key_ends_what_a_waiting_call_knows_of_it() {
+    let server = Server::start();
+    let mut client = server.client();
+    let (used, with_id) = (&["RL.GCRA second 5 50s"][..], &["RL.GCRA second 5 50s ID a"][..]);
+    for (before, words) in [
+        // These leave no trace, because the unit is free again after a microsecond.
+        (&[][..], "RL.GCRA second 1000000 1s"),
+        (&[], "RL.GCRA second 1000000 1s COST 1"),
+        (&[], "RL.GCRA second 1000000 1s ID a"),
+        (&[], "RL.GCRA second 1000000 1s UPTO 1"),
+        (&[], "RL.GCRA second 1000000 1s FORCE 1"),
+        (&[], "RL.GCRA second 1000000 1s RESERVE 1"),
+        (&[], "RL.GCRA second 1000000 1s BLOCK 1"),
+        (&[], "RL.BUCKET second 1000000 1s"),
+        (&[], "RL.ALL 2 third second GCRA 5 1s GCRA 1000000 1s"),
+        (&[], "CL.THROTTLE second 999999 1000000 1"),
+        (used, "RL.GCRA second 5 50s REFUND 1"),
+        (used, "CL.THROTTLE second 4 5 50 -1"),
+        (used, "DEL second"),
+        (with_id, "RL.RELEASE second a"),
+        (with_id, "RL.SETTLE second a 2"),
+    ] {
+        let (first, second) = charged_while(&mut client, &server, before, &[words]);
+        assert!(second > first, "{words} after {before:?}: {} us", second - first);
+    }
+}
+
 // ---- Lines ----
 
 #[test]

@@ -348,6 +348,34 @@ impl Fleet {
         sleep(Duration::from_millis(50));
     }
 
+    /// Whether the servers can move a slot as a whole (atomic slot migration): Redis from 8.4 on, Valkey from 9.0 on.
+    pub fn moves_whole_slots(&self) -> bool {
+        let help: Vec<String> = call(&mut self.client(self.primary(0)), "CLUSTER HELP");
+        help.iter().any(|line| line.starts_with("MIGRATESLOTS") || line.starts_with("MIGRATION"))
+    }
+
+    /// Moves a slot as a whole to another shard: the source sends a copy of its keys, and then their changes.
+    pub fn move_whole_slot(&self, slot: u16, to: usize) {
+        let from = self.shard(slot);
+        if from == to {
+            return;
+        }
+        let (source, target) = (self.primary(from), self.primary(to));
+        let start = Instant::now();
+        while self.shard(slot) != to {
+            assert!(start.elapsed() < DEADLINE, "slot {slot} does not move\n{}", self.logs());
+            // Valkey has a command for the source, Redis one for the target. A node refuses it during another move of the slot.
+            let words = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", self.ids[target]);
+            let asked = command(&words).query::<redis::Value>(&mut self.client(source));
+            if asked.is_err_and(|error| error.to_string().contains("unknown subcommand")) {
+                let words = format!("CLUSTER MIGRATION IMPORT {slot} {slot}");
+                let _ = command(&words).query::<redis::Value>(&mut self.client(target));
+            }
+            sleep(Duration::from_millis(50));
+        }
+        self.settle();
+    }
+
     // ---- Checks ----
 
     /// Panics unless each replica holds the same as its primary, and all keys have a deadline. Returns the number of keys.

@@ -80,3 +80,24 @@ pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
         sleep(Duration::from_millis(5));
     }
 }
+
+/// Records with ids in version 2 of the format, each with the name of its algorithm. They were written in November 2026 under a limit
+/// of 10 units in 3650 days. The id `a` holds 3 units, `b` was settled from 2 units to 1, and `c` holds 1 unit. Of the leases `a` and
+/// `c` hold 2 units each, and `b` was released.
+pub fn records_of_version_2() -> Vec<(&'static str, Vec<u8>)> {
+    // `(n)` stands for n zeros.
+    let record = |text: &str| {
+        let parts = text.split(['(', ')']).enumerate();
+        let bytes = |(place, part): (usize, &str)| match place % 2 {
+            0 => part
+                .as_bytes()
+                .chunks(2)
+                .map(|digits| u8::from_str_radix(&String::from_utf8_lossy(digits), 16).expect("hex"))
+                .collect(),
+            _ => vec![0; part.parse().expect("a number")],
+        };
+        parts.flat_map(bytes).collect()
+    };
+    let lines = include_str!("../../version-2.txt").lines();
+    lines.map(|line| line.split_once(' ').expect("a name")).map(|(name, text)| (name, record(text))).collect()
+}

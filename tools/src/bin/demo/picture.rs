@@ -56,7 +56,7 @@ impl Recorder {
 
     /// Draws the run. Without animation, the picture shows its end.
     pub fn svg(&self, show: &Show) -> String {
-        let subtitle = format!("At most 10 in {} s. Up: granted; down, grey: denied.", round(show.period_seconds()));
+        let subtitle = format!("The limit is 10 per {} s. Up: granted; down, grey: denied.", round(show.period_seconds()));
         let mut picture = Picture::new("Four rate limiters give different answers to the same calls", &subtitle);
         picture.rules(&rules(show.seconds()));
 

@@ -204,7 +204,7 @@ impl Show {
         let title = "Four rate limiters get the same calls";
         let fast = if self.speed == 1.0 { String::new() } else { format!(", {:.1} times as fast", self.speed) };
         let clock = format!("{:.1} of {SECONDS} s{fast}", self.now);
-        let legend = format!("At most 10 in {PERIOD_SECONDS} s. A column is 0.4 s: taller is more calls.");
+        let legend = format!("The limit is 10 per {PERIOD_SECONDS} s. A column is 0.4 s: taller is more calls.");
         let mut lines = vec![format!("{title}{clock:>0$}", 80 - title.len()), paint(dim, legend)];
         lines.push(String::new());
         let phase = PHASES.iter().rev().find(|phase| phase.from <= self.now).expect("the first");

@@ -36,7 +36,7 @@ impl Key {
         let mut bytes = Bytes::default();
         let view = policy.view(self.stored(), at(us)).expect("a record");
         let (decision, next) = view.decide(request).expect("a decision");
-        let change = view.store(&next, &mut bytes);
+        let change = view.store(&next, || 0x5eed, &mut bytes);
         self.write(change, &bytes);
         decision
     }

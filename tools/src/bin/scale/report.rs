@@ -623,7 +623,10 @@ fn start(results: &Results) -> String {
         (
             "many limiters".into(),
             "[more nodes](#5-memory-and-nodes)".into(),
-            format!("up to {:.0} bytes of `maxmemory` a key of `RL.GCRA`", results.memory.most(TYPICAL).0),
+            format!(
+                "{:.0} bytes of `maxmemory` a key of `RL.GCRA`, and more for a while when the hash tables double",
+                results.memory.most(TYPICAL).0
+            ),
         ),
         (
             "a limit that a failover must not break".into(),

@@ -13,7 +13,7 @@ mod scale;
 mod speed;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -135,8 +135,12 @@ fn main() {
         let results = Results { machine, speed, memory, scale, fresh, ids: Some(ids), clients };
         write(&file, &json::text(&results));
     }
-    let results = read();
-    let chart = |name: &str| options.out.join(format!("benchmarks-{name}.svg"));
+    report(&read(), &options.out);
+}
+
+/// Writes the page and its charts into this folder, and the table of the README beside it.
+fn report(results: &Results, out: &Path) {
+    let chart = |name: &str| out.join(format!("benchmarks-{name}.svg"));
     // The title of a chart, which says what it shows, is also its text for those who can't see it.
     let speed = speed::chart::long(&results.speed, &chart("speed"));
     let brief = speed::chart::brief(&results.speed, &chart("short"));
@@ -159,11 +163,10 @@ fn main() {
             + &results.ids.as_ref().map(ids::bars).unwrap_or_default()
             + &results.clients.as_ref().map(clients::bars).unwrap_or_default(),
     ];
-    write(&options.out.join("benchmarks.md"), &sections.join("\n"));
-    let readme = options.out.join("../README.md");
+    write(&out.join("benchmarks.md"), &sections.join("\n"));
+    let readme = out.join("../README.md");
     if let Ok(page) = fs::read_to_string(&readme) {
-        let fresh = results.fresh.as_ref().map_or(&[][..], |section| &section.scenes);
-        let page = fill(&page, "make bench: speed", &speed::report::summary(&results.speed, fresh));
+        let page = fill(&page, "make bench: speed", &speed::report::summary(&results.speed));
         write(&readme, &describe(&page, "docs/benchmarks-short.svg", &brief));
     }
 }
@@ -175,7 +178,7 @@ fn program(path: &str) -> std::io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{json::text, Results};
+    use super::{json::text, report, Results};
 
     #[test]
     fn the_file_is_read_and_written_back_without_a_change() {
@@ -188,5 +191,26 @@ mod tests {
         let scenes = scenes.chain(results.fresh.iter().flat_map(|section| &section.scenes));
         let cases: usize = scenes.map(|scene| scene.cases.len()).sum();
         assert_eq!(written.lines().filter(|line| line.contains("\"rounds\": [{")).count(), cases);
+    }
+
+    #[test]
+    fn the_pages_and_the_charts_are_those_of_the_figures() {
+        let root = support::root();
+        let file = std::fs::read_to_string(root.join("docs/benchmarks.json")).expect("the file");
+        let results: Results = serde_json::from_str(&file).expect("results");
+        let folder = tempfile::tempdir().expect("a folder");
+        let docs = folder.path().join("docs");
+        std::fs::create_dir(&docs).expect("a folder");
+        std::fs::copy(root.join("README.md"), folder.path().join("README.md")).expect("a copy");
+        report(&results, &docs);
+        let written = std::fs::read_dir(&docs).expect("the folder").map(|file| file.expect("a file").path());
+        let written: Vec<_> = written.chain([folder.path().join("README.md")]).collect();
+        assert!(written.len() >= 7, "{written:?}");
+        for path in written {
+            let name = path.strip_prefix(folder.path()).expect("within");
+            let [written, committed] = [&path, &root.join(name)].map(|path| std::fs::read_to_string(path).expect("text"));
+            // Not `assert_eq!`, which would print the whole files.
+            assert!(written == committed, "{} would be written differently: run `make bench-report`", name.display());
+        }
     }
 }

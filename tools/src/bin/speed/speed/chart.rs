@@ -99,18 +99,7 @@ pub fn long(section: &Section, path: &Path) -> String {
 pub fn brief(section: &Section, path: &Path) -> String {
     let Some([random, _]) = scenes(section) else { return String::new() };
     let per_second = |names: &[&str]| fastest(random, names).map(|case| case.per_second.median / 1e3);
-    let ratio = |of: &str, base: &str| {
-        let rounds = |name: &str| &random.case(name).expect("a case").rounds;
-        super::ratio(rounds(of), rounds(base), |round| round.per_second).median
-    };
-    let of_set = match ratio(METERS[1], SET) {
-        near if (0.95..1.1).contains(&near) => "about as fast as".into(),
-        ratio => format!("{ratio:.2} times as fast as"),
-    };
-    let title = format!(
-        "RL.GCRA is {of_set} SET, and {:.1} times as fast as GCRA in Lua",
-        ratio(METERS[1], "throttled-py, GCRA (Lua)")
-    );
+    let title = "How fast redis-rl is beside SET and other rate limiters".to_string();
     let subtitle = format!(
         "Thousand granted calls a second: {}, {} random keys, {} calls in a pipeline.",
         random.server,

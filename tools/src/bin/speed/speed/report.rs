@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{ratio, Measured, Repeated, Round, Scene, Section, Setting, HOT, NEW};
+use super::{ratio, Measured, Repeated, Round, Scene, Section, Setting, HOT};
 use crate::cases::{Case, CASES, SET, SET_EXPIRED, SET_NEW};
 use crate::load::{ID, KEY};
 use crate::statistics::Quartiles;
@@ -148,51 +148,53 @@ fn introduction(section: &Section, text: &mut String) {
     .expect("a string");
 }
 
-/// The paragraph for the README. `fresh` are the scenes with fresh keys.
-pub fn summary(section: &Section, fresh: &[Scene]) -> String {
-    let scene = |hot: bool| section.scenes.iter().find(|scene| (scene.keys == HOT) == hot).expect("a scene");
-    let (random, hot) = (scene(false), scene(true));
-    let ratios = |scenes: &[&Scene], names: &[&str]| -> String {
-        let cases = || scenes.iter().flat_map(|scene| names.iter().filter_map(|name| scene.case(name)));
-        let (least, most) = cases()
-            .map(|case| case.of_base.median)
-            .fold((f64::INFINITY, 0.0_f64), |(least, most), ratio| (least.min(ratio), most.max(ratio)));
-        format!("{least:.2} to {most:.2}")
+/// The table for the README.
+pub fn summary(section: &Section) -> String {
+    const ROWS: [&str; 8] = [
+        METERS[0],
+        METERS[1],
+        METERS[2],
+        SLIDE,
+        METER_DENIALS[1],
+        "redis-cell, granted",
+        "limits, fixed window (Lua)",
+        "throttled-py, GCRA (Lua)",
+    ];
+    let server = section.scenes.first().map_or("", |scene| &scene.server);
+    let scene = |setting: Setting, hot: bool, single: bool| {
+        let is = |scene: &&Scene| {
+            scene.setting == setting
+                && (scene.keys == HOT) == hot
+                && (scene.pipeline == 1) == single
+                && scene.server == server
+        };
+        section.scenes.iter().find(is)
     };
-    let logged: Vec<&Scene> = section.scenes.iter().filter(|scene| scene.setting != Setting::Plain).collect();
-    let bar = |bar: &Bar| bar.measure(random).expect("its cases").median;
-    let [_, _, cell, script, slide, ..] = BARS.each_ref().map(bar);
-    let version = |name: &'static str| section.peers.iter().find(|peer| peer.starts_with(name)).map_or(name, String::as_str);
-    // Without a pipeline, the load generator and the round trip take most of the time.
-    let single = section.scenes.iter().find(|scene| scene.pipeline == 1).expect("a scene without a pipeline");
-    let calls = |name: &str| {
-        let case = single.case(name).unwrap_or_else(|| panic!("no {name}"));
-        grouped((case.per_second.median / 1_000.0).round() * 1_000.0)
-    };
-    let is_first = |scene: &&Scene| scene.server == random.server && scene.setting == Setting::Plain && scene.keys == NEW;
-    let created = fresh.iter().find(is_first).map_or(String::new(), |scene| {
-        format!("\nCalls that create their key reach {} times `{SET_NEW}`.", ratios(&[scene], &FRESH))
-    });
-    format!(
-        "On {server} with {pipeline} calls in a pipeline, `RL.FIXED`, `RL.GCRA` and `RL.BUCKET` grant {} times as many calls a\n\
-         second on random keys as the server executes `{SET}`, {} times as many on one hot key, and\n\
-         {} times as many with an append-only file or a replica. With random keys, `RL.GCRA` is {cell:.1} times as fast as\n\
-         {} and {script:.1} times as fast as GCRA in Lua by {}. There, `RL.SLIDE` with a limit of 1000 reaches\n\
-         {slide:.2} times the calls of `SET`, and denials reach {} times; on the hot key, denials reach {} times.{created}\n\
-         Without a pipeline, the round trip takes most of the time: `RL.GCRA` reaches {} calls a second, redis-cell {},\n\
-         and the script {}. Ratios are medians over rounds.\n",
-        ratios(&[random], &METERS),
-        ratios(&[hot], &METERS),
-        ratios(&logged, &METERS),
-        version("redis-cell"),
-        version("throttled-py"),
-        ratios(&[random], &DENIALS),
-        ratios(&[hot], &DENIALS),
-        calls("RL.GCRA, granted"),
-        calls("redis-cell, granted"),
-        calls("throttled-py, GCRA (Lua)"),
-        server = random.server,
-        pipeline = random.pipeline,
+    let columns = [
+        ("random keys", scene(Setting::Plain, false, false)),
+        ("one hot key", scene(Setting::Plain, true, false)),
+        ("append-only file", scene(Setting::Aof, false, false)),
+        ("a replica", scene(Setting::Replica, false, false)),
+        ("no pipeline", scene(Setting::Plain, false, true)),
+    ];
+    let pipeline = columns[0].1.map_or(1, |scene| scene.pipeline);
+    let mut text = format!("| beside `{SET}` |");
+    columns.iter().for_each(|(name, _)| text += &format!(" {name} |"));
+    text += &format!("\n|---|{}\n", "---:|".repeat(columns.len()));
+    for name in ROWS {
+        text += &format!("| {name} |");
+        for (_, scene) in columns {
+            let ratio = scene.and_then(|scene| scene.case(name)).map_or("-".into(), |case| spread(case.of_base));
+            text += &format!(" {ratio} |");
+        }
+        text.push('\n');
+    }
+    text + &format!(
+        "\nCalls a second relative to `SET` in the same round, on one machine: medians of {} rounds, with quartiles. {server}; {pipeline} \
+         calls in\na pipeline, except in the last column, where the round trip takes most of the time. redis-cell neither logs nor replicates \
+         its\nwrites. Others: {}.\n",
+        section.rounds,
+        section.peers.join(", "),
     )
 }
 

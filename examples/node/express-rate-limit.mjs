@@ -1,4 +1,5 @@
-// express-rate-limit, with counts that all processes share: 10 requests a minute for each client. When Redis is down, requests go on.
+// express-rate-limit, with counts that all processes share: 10 requests of each client, in windows of a minute. When Redis is down,
+// requests go on.
 import express from 'express';
 import { rateLimit } from 'express-rate-limit';
 import { Redis } from 'ioredis';

@@ -1,5 +1,5 @@
-// An Express app: 10 requests a minute for each client, and 5 attempts in 15 minutes to log in. When Redis is down, pages are served
-// uncounted, but nobody can try passwords.
+// An Express app: each client gets 5 pages at once, then one every 6 seconds, and 5 logins in each window of
+// 15 minutes. When Redis is down, pages are served uncounted, but nobody can try passwords.
 import express from 'express';
 import { ipKeyGenerator } from 'express-rate-limit';
 import { Redis } from 'ioredis';

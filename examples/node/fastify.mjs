@@ -1,4 +1,5 @@
-// A Fastify app: 10 requests a minute for each client, and 5 attempts in 15 minutes to log in. When Redis is down, it answers 503.
+// A Fastify app: each client gets 5 pages at once, then one every 6 seconds, and 5 logins in each window of
+// 15 minutes. When Redis is down, it answers 503.
 import { ipKeyGenerator } from 'express-rate-limit';
 import Fastify from 'fastify';
 import { createClient } from 'redis';

@@ -7,7 +7,7 @@
 // that they are on one node of a cluster.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
-import { Gcra, Lease, Limits, Slide } from 'redis-rl';
+import { Lease, Limits, Slide } from 'redis-rl';
 
 /** Stands for the client of a model. */
 const model = {
@@ -26,7 +26,7 @@ const model = {
 const redis = new Redis(process.env.REDIS_URL ?? 'redis://localhost');
 const limits = new Limits(redis);
 const running = limits.limit('{llm}:running', new Lease(4, '30s'));
-const requests = limits.limit('{llm}:requests', new Gcra('60/m'));
+const requests = limits.limit('{llm}:requests', new Slide('60/m'));
 const tokens = limits.limit('{llm}:tokens', new Slide('20000/m'));
 const all = limits.limit('{llm}:all', new Slide('100000/m'));
 

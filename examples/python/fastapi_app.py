@@ -1,4 +1,5 @@
-"""FastAPI: 100 requests a minute for each address, and one route with a limit of its own. Start it with `uvicorn fastapi_app:app`.
+"""FastAPI: 20 requests at once for each address, then one every 600 ms. One route has a limit of its own.
+Start it with `uvicorn fastapi_app:app`.
 
 A denied request is answered with 429, and all answers have the headers. Without a decision of Redis, this program answers 503
 (`on_down="closed"`, the default); with "open" it would let requests through."""

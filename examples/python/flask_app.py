@@ -1,4 +1,5 @@
-"""Flask: 100 requests a minute for each address, and one route with a limit of its own. Start it with `flask --app flask_app run`.
+"""Flask: 20 requests at once for each address, then one every 600 ms. One route has a limit of its own.
+Start it with `flask --app flask_app run`.
 
 A denied request is answered with 429, and all answers have the headers. Without a decision of Redis, this program lets requests
 through (`on_down="open"`); with "closed", the default, it would answer 503."""

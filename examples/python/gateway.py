@@ -10,14 +10,14 @@ import asyncio
 import os
 
 import redis.asyncio
-from redis_rl import Gcra, Lease, Limits, Slide
+from redis_rl import Lease, Limits, Slide
 
 
 class Gateway:
     def __init__(self, limits, model):
         self.limits, self.model = limits, model
         self.running = limits.limit("{llm}:running", Lease(4, ttl=30))
-        self.requests = limits.limit("{llm}:requests", Gcra("60/m"))
+        self.requests = limits.limit("{llm}:requests", Slide("60/m"))
         self.tokens = limits.limit("{llm}:tokens", Slide("20000/m"))
         self.all = limits.limit("{llm}:all", Slide("100000/m"))
 

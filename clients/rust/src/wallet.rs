@@ -51,7 +51,7 @@ impl Limits {
     }
 }
 
-/// Decides in the process from batches of units that the server has charged: more than ten million decisions a second.
+/// Decides in the process from batches of units that the server has charged.
 ///
 /// * It never spends more than the server has charged, and at most one batch of a key is on its way at a time.
 /// * A batch is spent only until the window in which it was charged is over: until nothing is in use on the server, or for a

@@ -8,7 +8,7 @@ schemes.
 |------------------------|------------|-------------------------------------------------------------------------------------|
 | fixed-window           | `RL.FIXED` | also counts denied hits, as `limits` does                                           |
 | moving-window          | `RL.SLIDE` | exact; a denied hit takes and writes nothing                                        |
-| sliding-window-counter | `RL.SLIDE` | at most 8 KB a key; never above the limit; a hit counts up to 0.1 % longer          |
+| sliding-window-counter | `RL.SLIDE` | at most 20 KB a key; never above the limit; a hit counts up to 0.1 % longer         |
 
 | scheme                     | for                                                                                       |
 |----------------------------|-------------------------------------------------------------------------------------------|

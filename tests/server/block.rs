@@ -516,6 +516,8 @@ fn a_change_of_the_key_that_frees_units_grants_a_client_that_waits() {
             let other = Held::send(&server, &policy.replace("key 5", "other 0"));
             call::<Value>(&mut client, &happens.replace("POLICY", policy));
             let happened = time_us(&mut client);
+            // Valkey 8.1 leaves the client of a MOVE in the other database: see docs/operations.md.
+            call::<()>(&mut client, "SELECT 0");
             let reply = waiting.reply();
             assert_eq!(reply.granted(), 1, "{index}: {happens}, {policy}");
             // The server expires keys with a precision of a millisecond.

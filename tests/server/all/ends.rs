@@ -191,6 +191,8 @@ fn a_change_of_any_key_in_whose_line_it_stands_grants_it() {
         assert_eq!(held(&mut client), 1);
         for words in happens.split('|') {
             call::<Value>(&mut client, words);
+            // Valkey 8.1 leaves the client of a MOVE in the other database: see docs/operations.md.
+            call::<()>(&mut client, "SELECT 0");
         }
         let happened = time_us(&mut client);
         let reply = waiting.answer::<AllRows>();

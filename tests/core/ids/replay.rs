@@ -3,7 +3,7 @@
 //!
 //! It takes over what was granted, and so decides nothing. It holds for a policy that does not change.
 
-use crate::model::{end_of_tick, q, Form, Rule, Q};
+use crate::model::{end_of_tick, q, Form, Rule, Windows, Q};
 use num_bigint::BigInt;
 use num_traits::Zero;
 
@@ -109,9 +109,11 @@ impl Replay {
         self.drained(level, at.unwrap_or(now), now)
     }
 
-    /// Whether the key means something though nothing is used: `FIXED` keeps its window until it is over.
+    /// Whether the key means something though nothing is used: `FIXED` keeps its window until it is over, and windows on a grid are the
+    /// same whether or not the history begins anew, so it may go on.
     fn lasts(&self, now: i128) -> bool {
         match self.rule.form {
+            Form::Fixed { windows: Windows::Align(_) } => true,
             Form::Fixed { .. } => !self.events.is_empty() && self.steps(self.written, now).is_zero(),
             Form::Slide { .. } => true,
             _ => false,

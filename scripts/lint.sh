@@ -11,4 +11,5 @@ fi
 
 cargo fmt --all --check
 cargo clippy --workspace --all-targets -- -D warnings
+cargo test --quiet --test structure
 if type -P shellcheck >/dev/null; then shellcheck --external-sources scripts/*.sh packaging/debian/* .ci/run; fi

@@ -17,9 +17,6 @@ pub mod queue;
 mod server;
 pub mod sketch;
 
-use redis_module::{InfoContext, RedisResult};
-use redis_module_macros::info_command_handler;
-
 /// The entry points that the server looks for in a module.
 mod module {
     use crate::commands::{load, unload};
@@ -35,14 +32,4 @@ mod module {
         init: load,
         deinit: unload,
     }
-}
-
-/// `INFO rl`
-#[info_command_handler]
-fn info(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
-    let section = ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?;
-    let fields = commands::info_fields();
-    let section = fields.into_iter().try_fold(section, |section, (name, value)| section.field(&name, value.to_string()))?;
-    section.build_section()?.build_info()?;
-    Ok(())
 }

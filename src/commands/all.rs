@@ -8,10 +8,15 @@
 //! Charges all rules or none. Replies with 1 or 0 (charged or not), with wait_ms, and with a row of five integers for each rule.
 //! With BLOCK the reply may come later.
 
-use super::outcome::wait_ms;
-use super::{count, grammar, now, record_outcome, reply, row, waiting};
-use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
-use crate::limiter::{Decision, Kind, Request, Span, Wait};
+use super::shared::clock::now;
+use super::shared::error::{CommandName, Error};
+use super::shared::grammar::{self, Args, Cursor, Rule, FIRST_KEY_OF_ALL as FIRST_KEY};
+use super::shared::numbers::count;
+use super::shared::outcome::{record_outcome, Outcome};
+use super::shared::reply::{reply_decisions, reply_now_or_later, Answered};
+use super::shared::target::{Decided, Target};
+use super::shared::waiting::{self, Begun};
+use crate::limiter::{Bytes, Decision, Instant, Kind, Overflow, Request, Span};
 use crate::queue::{denied, Waiters};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
 
@@ -40,8 +45,6 @@ fn arguments() -> Vec<Argument> {
     arguments
 }
 
-/// The index of the first key.
-pub(super) const FIRST_KEY: usize = 2;
 /// The highest number of keys in a call.
 const MAX_KEYS: u64 = 1024;
 
@@ -99,29 +102,16 @@ impl CommandHandler for All {
         if call.is_announcement() {
             return call.reply_nil();
         }
-        match run(call) {
-            // The client is blocked. `waiting` replies to it later.
-            Ok(None) => {}
-            Ok(Some(rows)) => reply_rows(call, &rows),
-            Err(error) => reply(call, Err(error), |()| {}),
-        }
+        reply_now_or_later(call, run(call), |decisions| reply_decisions(call, &decisions));
     }
 }
 
-/// Replies with the decisions of the rules. The call is granted if all of them are.
-pub(super) fn reply_rows(call: &Call<'_>, rows: &[Decision]) {
-    // The longest of the waits. `Wait::Never` is greater than any span.
-    let longest = |(granted, wait), row: &Decision| (granted && row.granted > 0, Ord::max(wait, row.wait));
-    let (granted, wait) = rows.iter().fold((true, Wait::NONE), longest);
-    call.reply_rows([granted.into(), wait_ms(wait)], rows.iter().map(row));
-}
+/// The most bytes of a change that is kept until all rules are decided. A longer one, such as a log that is written anew, is made
+/// again when it is committed, so that only one at a time is in memory.
+const MAX_KEPT: usize = 4_096;
 
-fn is_granted(rows: &[Decision]) -> bool {
-    rows.iter().all(|decision| decision.granted > 0)
-}
-
-/// Returns the decisions of the rules; `None` if the client was blocked.
-fn run(call: &Call<'_>) -> Result<Option<Vec<Decision>>, Error> {
+/// Decides all rules, and then charges all of them or none.
+fn run(call: &Call<'_>) -> Result<Answered<Vec<Decision>>, Box<Error>> {
     let numkeys = parse_numkeys(call)?;
     let rules = parse_rules(call, numkeys)?;
     check_distinct(call, numkeys)?;
@@ -132,55 +122,105 @@ fn run(call: &Call<'_>) -> Result<Option<Vec<Decision>>, Error> {
         .collect::<Option<Vec<_>>>()
         .ok_or(Error::InUse)?;
     let now = now(call);
-    // All rules are decided before any is charged.
-    let mut rows = Vec::with_capacity(rules.len());
-    let mut prepared = Vec::with_capacity(rules.len());
+    let mut decided = Vec::with_capacity(rules.len());
     let mut any_waiters = false;
     for (index, (key, rule)) in keys.iter().zip(&rules).enumerate() {
-        let target = target(index, rule);
-        let held = if rule.request.id.is_some() { target.held(key, rule, now)? } else { None };
-        held.map_or(Ok(()), |held| rule.check_cost(held))?;
-        let waiters = if held.is_none() { waiting::waiters(call, FIRST_KEY + index) } else { Waiters::None };
-        any_waiters |= waiters != Waiters::None;
-        let (row, change) = if waiters == Waiters::InLine {
-            (denied(target.peek(key, rule, now)?, Span::ZERO), None)
-        } else {
-            target.decide(key, rule, now)?
+        decided.push(decide(call, index, key, rule, now, &mut any_waiters)?);
+    }
+    let granted = !decided.iter().any(Decided::is_refused);
+    let decisions = if granted {
+        commit(&mut keys, &rules, &decided, now)?
+    } else {
+        let waited = match rules.first().and_then(|rule| rule.block) {
+            None => Span::ZERO,
+            Some(timeout) => match waiting::begin(call, FIRST_KEY, &keys, &rules, &decided, timeout, now)? {
+                Begun::Waits => return Ok(Answered::Later),
+                Begun::Denied(waited) => waited,
+            },
         };
-        rows.push(row);
-        prepared.push(change);
-    }
-
-    let granted = is_granted(&rows);
-    if let Some(timeout) = rules.first().and_then(|rule| rule.block).filter(|_| !granted) {
-        let Some(waited) = waiting::block(call, true, &keys, &rules, timeout, now)? else { return Ok(None) };
-        rows.iter_mut().filter(|row| row.granted == 0).for_each(|row| *row = denied(*row, waited));
-    }
-    for (index, (row, (key, rule))) in rows.iter_mut().zip(keys.iter_mut().zip(&rules)).enumerate() {
-        let target = target(index, rule);
-        if let (true, Some(change)) = (granted, &prepared[index]) {
-            change.commit(key)?;
-        } else if granted {
-            // One long record at a time is encoded and stored, so that only one is in memory. The decision is the same again.
-            target.charge(key, rule, now, |_, _, _| true)?;
-        } else if row.granted > 0 {
-            // The call takes nothing, so the row of a rule that would have granted shows the rule's present state.
-            *row = target.peek(key, rule, now)?;
-        }
-    }
+        deny(&keys, &rules, &decided, waited, now)?
+    };
     drop(keys);
-    for (index, (rule, row)) in rules.iter().zip(&rows).enumerate() {
+    for (index, (rule, decision)) in rules.iter().zip(&decisions).enumerate() {
         // In a denied call, a rule that would have granted counts neither as granted nor as denied.
-        if granted || row.granted == 0 {
-            let changed = granted && !row.retried;
+        if granted || decision.granted == 0 {
+            let changed = granted && !decision.retried;
             if any_waiters && changed {
                 waiting::changed(call, FIRST_KEY + index);
             }
-            let outcome = Outcome::of(rule.request.amount, row, changed);
-            record_outcome(call, || call.key(FIRST_KEY + index), rule.policy.kind(), outcome, now);
+            let name = || (call.db(), call.argument(FIRST_KEY + index).unwrap_or_default());
+            let outcome = Outcome::of(rule.request.amount, decision, changed);
+            record_outcome(call, name, rule.policy.kind(), outcome, now);
         }
     }
-    Ok(Some(rows))
+    Ok(Answered::Now(decisions))
+}
+
+/// Decides a rule, and changes nothing. Sets `any_waiters` if the change of the key concerns a waiting call.
+fn decide(
+    call: &Call<'_>,
+    index: usize,
+    key: &WriteKey<'_>,
+    rule: &Rule<'_>,
+    now: Instant,
+    any_waiters: &mut bool,
+) -> Result<Decided, Box<Error>> {
+    target(index, rule).view(key, &rule.policy, now, |view, record| {
+        let waiters = match rule.request.id.and_then(|id| view.held(id)) {
+            Some(held) => {
+                rule.check_cost(held)?;
+                Waiters::None
+            }
+            None => waiting::waiters(call, FIRST_KEY + index),
+        };
+        *any_waiters |= waiters != Waiters::None;
+        if waiters == Waiters::InLine {
+            return Ok(Decided::behind_line(view, rule.request)?);
+        }
+        let decided = Decided::of(view, rule.request)?;
+        // A change lengthens a value by less than this. So after this check, no commit fails after another.
+        if !WriteKey::fits(record.map_or(0, <[u8]>::len) + Bytes::SHORT) {
+            return Err(Overflow.into());
+        }
+        Ok(if decided.len() > MAX_KEPT { Decided::unchanged(decided.decision) } else { decided })
+    })
+}
+
+/// Charges all rules.
+fn commit(
+    keys: &mut [WriteKey<'_>],
+    rules: &[Rule<'_>],
+    decided: &[Decided],
+    now: Instant,
+) -> Result<Vec<Decision>, Box<Error>> {
+    for (index, ((key, rule), decided)) in keys.iter_mut().zip(rules).zip(decided).enumerate() {
+        if decided.changes() || decided.decision.retried {
+            decided.commit(key)?;
+        } else {
+            // The change was too long to be kept. The decision is the same again.
+            let again = target(index, rule).view(key, &rule.policy, now, |view, _| Ok(Decided::of(view, rule.request)?))?;
+            again.commit(key)?;
+        }
+    }
+    Ok(decided.iter().map(|decided| decided.decision).collect())
+}
+
+/// The decisions of a denied call: the denials of the rules that refused it, and the present state of the others, since the call takes
+/// nothing from them.
+fn deny(
+    keys: &[WriteKey<'_>],
+    rules: &[Rule<'_>],
+    decided: &[Decided],
+    waited: Span,
+    now: Instant,
+) -> Result<Vec<Decision>, Box<Error>> {
+    let decision = |(index, ((key, rule), decided)): (usize, ((&WriteKey<'_>, &Rule<'_>), &Decided))| {
+        if decided.is_refused() {
+            return Ok(denied(decided.decision, waited));
+        }
+        target(index, rule).peek(key, &rule.policy, rule.request, now)
+    };
+    keys.iter().zip(rules).zip(decided).enumerate().map(decision).collect()
 }
 
 /// The key of the rule at `index`, which should hold a limiter of the rule's algorithm.

@@ -8,8 +8,13 @@
 //! and can share a key. A negative quantity gives units back. A quantity of 0 takes none, as `RL.PEEK`. Replies with five
 //! integers: limited (0 or 1), limit, remaining, retry_after, reset_after; the last two are in seconds.
 
-use super::numbers::{digits, BAD_PERIOD};
-use super::{count, grammar, integer, limit, now, reply, Args, CommandName, Error, Rule, Target};
+use super::limit;
+use super::shared::clock::now;
+use super::shared::error::{CommandName, Error};
+use super::shared::grammar::{self, Args, Rule, KEY};
+use super::shared::numbers::{count, digits, BAD_PERIOD};
+use super::shared::reply::{integer, reply, Answered};
+use super::shared::target::Target;
 use crate::limiter::{Amount, Decision, Kind, Policy, PolicyOption, Quota, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, ReadKey};
 
@@ -93,14 +98,14 @@ pub(super) fn run(call: &Call<'_>, args: Result<ThrottleArgs, Error>) {
 
 fn decide(call: &Call<'_>, ThrottleArgs { policy, amount }: ThrottleArgs) -> Result<[i64; 5], Error> {
     let request = Request::now(amount.unwrap_or(Amount::Cost(1)));
-    let rule = Rule::new(policy, request);
     let Some(amount) = amount else {
-        let key = ReadKey::open(call, 1).ok_or(Error::InUse)?;
-        return Ok(row(true, &Target::only(Kind::Gcra).peek(&key, &rule, now(call))?));
+        let key = ReadKey::open(call, KEY).ok_or(Error::InUse)?;
+        return Ok(row(true, &Target::only(Kind::Gcra).peek(&key, &policy, request, now(call))?));
     };
-    let decision = limit::decide(call, Kind::Gcra, &rule, None)?;
-    // A call without BLOCK never waits.
-    let decision = decision.ok_or(Error::Unblocked)?;
+    let Answered::Now(decision) = limit::decide(call, Kind::Gcra, &Rule::new(policy, request), None)? else {
+        // A call without BLOCK never waits.
+        return Err(Error::Unblocked);
+    };
     // A refund is never a denial, even if there is nothing to give back.
     Ok(row(decision.granted > 0 || matches!(amount, Amount::Refund(_)), &decision))
 }

@@ -7,8 +7,9 @@
 //! The reply is that of [`cl_throttle`]. The errors and their texts follow the tests of the server's own command.
 
 use super::cl_throttle::{self, policy, ThrottleArgs};
-use super::numbers::{self, digits, printable, sign};
-use super::{grammar, Args, CommandName, Error};
+use super::shared::error::{CommandName, Error};
+use super::shared::grammar::{self, Args};
+use super::shared::numbers::{self, digits, printable, sign};
 use crate::limiter::{Amount, Span, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec};
 

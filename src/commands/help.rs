@@ -8,8 +8,9 @@
 //! its syntax and its summary, similar to `HELP` of the server's own container commands. With the name of a command, also what
 //! this command replies, and an example.
 
-use super::numbers::printable;
-use super::{reply, CommandName, Error};
+use super::shared::error::{CommandName, Error};
+use super::shared::numbers::printable;
+use super::shared::reply::reply;
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec};
 
 pub(super) const COMMAND: Command = Command {
@@ -50,7 +51,7 @@ fn lines(call: &Call<'_>) -> Result<Vec<String>, Error> {
         .iter()
         .chain(super::compat_commands())
         // If the name of a compat command was taken, another module or the server provides that command.
-        .filter(|command| call.provides(command));
+        .filter(|command| call.provides(command.name));
     let Some(word) = call.argument(1) else {
         let heading = FIVE_INTEGERS.iter().map(|&line| line.into());
         return Ok(heading.chain(commands.flat_map(short)).collect());

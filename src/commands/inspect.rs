@@ -6,7 +6,12 @@
 //!
 //! Replies with a map of names and values, or with nil if the key does not exist.
 
-use super::{grammar, integer, now, reply, waiting, Error, Target};
+use super::shared::clock::now;
+use super::shared::error::Error;
+use super::shared::grammar::{self, KEY};
+use super::shared::reply::{integer, reply};
+use super::shared::target::Target;
+use super::shared::waiting;
 use crate::limiter::{self, Fact, Holder, Inspection, Span};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};
 
@@ -75,10 +80,10 @@ fn reply_milliseconds(call: &Call<'_>, span: Span) {
 }
 
 fn run(call: &Call<'_>) -> Result<Option<Inspection>, Error> {
-    let key = ReadKey::open(call, 1).ok_or(Error::InUse)?;
+    let key = ReadKey::open(call, KEY).ok_or(Error::InUse)?;
     let target = Target::ANY;
     let Some(bytes) = target.stored(&key)? else { return Ok(None) };
     let mut inspection = limiter::inspect(bytes, now(call)).map_err(|error| target.record_error(error))?;
-    inspection.push(("waiting", Fact::Number(integer(waiting::count_waiters(call, 1) as u64))));
+    inspection.push(("waiting", Fact::Number(integer(waiting::count_waiters(call, KEY) as u64))));
     Ok(Some(inspection))
 }

@@ -7,8 +7,14 @@
 //! Replies with five integers: the units that the id holds, limit, remaining, wait_ms, reset_ms. With BLOCK the reply may come
 //! later. A call with an id that holds a lease renews the lease.
 
-use super::{grammar, help, now, record_outcome, reply, row, waiting};
-use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
+use super::help;
+use super::shared::clock::now;
+use super::shared::commit::commit_or_wait;
+use super::shared::error::{CommandName, Error};
+use super::shared::grammar::{self, Args, Cursor, Rule, KEY};
+use super::shared::reply::{reply_decision, reply_now_or_later, Answered};
+use super::shared::target::{Decided, Target};
+use super::shared::waiting;
 use crate::limiter::{Decision, Kind, Wait};
 use crate::queue::Waiters;
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
@@ -38,12 +44,7 @@ struct Lease;
 
 impl CommandHandler for Lease {
     fn run(call: &Call<'_>) {
-        match run(call) {
-            // The client is blocked. `waiting` replies to it later.
-            Ok(None) => {}
-            Ok(Some(decision)) => reply(call, Ok(decision), |decision| call.reply_integers(&row(&decision))),
-            Err(error) => reply(call, Err(*error), |()| {}),
-        }
+        reply_now_or_later(call, run(call), |decision| reply_decision(call, &decision));
     }
 }
 
@@ -56,32 +57,27 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
     rule.request.id.map(|_| rule).ok_or_else(|| Box::new(Error::NoId))
 }
 
-fn run(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
+fn run(call: &Call<'_>) -> Result<Answered<Decision>, Box<Error>> {
     let rule = parse(call)?;
-    let mut key = WriteKey::open(call, 1).ok_or(Error::InUse)?;
-    let (target, now) = (Target::only(Kind::Lease), now(call));
-    let held = target.held(&key, &rule, now)?;
-    // A renewal can't restore an earlier value, so the lines need not be told of it.
-    let waiters = if held.is_none() { waiting::waiters(call, 1) } else { Waiters::None };
-    let decided = match held {
-        // A renewal does not wait for other clients.
-        Some(held) => {
+    let request = rule.request;
+    let key = WriteKey::open(call, KEY).ok_or(Error::InUse)?;
+    let now = now(call);
+    let mut waiters = waiting::waiters(call, KEY);
+    let decided = Target::only(Kind::Lease).view(&key, &rule.policy, now, |view, _| {
+        let held = request.id.and_then(|id| view.held(id));
+        if let Some(held) = held {
             rule.check_cost(held)?;
-            target.charge(&mut key, &rule, now, |_, _, _| true)?
+            // A renewal does not wait for other clients. Nor does it restore an earlier value, so no line need be served for it.
+            waiters = Waiters::None;
+        } else if rule.renew {
+            let present = view.peek(request)?;
+            return Ok(Decided::unchanged(Decision { granted: 0, wait: Wait::Never, ..present }));
+        } else if rule.policy.limit() > 0 && call.is_out_of_memory() {
+            return Err(Box::new(Error::OutOfMemory));
+        } else if waiters == Waiters::InLine {
+            return Ok(Decided::behind_line(view, request)?);
         }
-        None if rule.renew => {
-            let present = target.peek(&key, &rule, now)?;
-            Some((Decision { granted: 0, wait: Wait::Never, ..present }, false))
-        }
-        None if rule.policy.limit() > 0 && call.is_out_of_memory() => return Err(Box::new(Error::OutOfMemory)),
-        None if waiters == Waiters::InLine => None,
-        None => target.charge(&mut key, &rule, now, |_, _, decision| decision.granted > 0 || rule.block.is_none())?,
-    };
-    let Some((decision, changed)) = waiting::decided_or_blocked(call, &key, &rule, now, decided)? else { return Ok(None) };
-    drop(key);
-    if waiters != Waiters::None && changed {
-        waiting::changed(call, 1);
-    }
-    record_outcome(call, || call.key(1), Kind::Lease, Outcome::of(rule.request.amount, &decision, changed), now);
-    Ok(Some(decision))
+        Ok(Decided::of(view, request)?)
+    })?;
+    commit_or_wait(call, key, Kind::Lease, &rule, &decided, waiters, now)
 }

@@ -8,9 +8,16 @@
 
 use std::ffi::CStr;
 
-use super::{grammar, help, now, record_outcome, repeated, reply, row, waiting};
-use super::{Args, CommandName, Cursor, Error, Outcome, Rule, Target};
-use crate::limiter::{Decision, Kind, LastingDenial, View};
+use super::help;
+use super::shared::clock::now;
+use super::shared::commit::commit_or_wait;
+use super::shared::error::{CommandName, Error};
+use super::shared::grammar::{self, Args, Cursor, Rule, KEY};
+use super::shared::repeated::{self, LastDenial};
+use super::shared::reply::{reply_decision, reply_now_or_later, Answered};
+use super::shared::target::{Decided, Target};
+use super::shared::waiting;
+use crate::limiter::{Decision, Kind};
 use crate::queue::Waiters;
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
@@ -69,19 +76,18 @@ struct Limit<const KIND: usize>;
 
 impl<const KIND: usize> CommandHandler for Limit<KIND> {
     fn run(call: &Call<'_>) {
-        match run::<KIND>(call) {
-            // The client is blocked. `waiting` replies to it later.
-            Ok(None) => {}
-            Ok(Some(decision)) => reply(call, Ok(decision), |decision| call.reply_integers(&row(&decision))),
-            Err(error) => reply(call, Err(*error), |()| {}),
-        }
+        reply_now_or_later(call, run::<KIND>(call), |decision| reply_decision(call, &decision));
     }
 }
 
 #[inline(always)]
-fn run<const KIND: usize>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
+fn run<const KIND: usize>(call: &Call<'_>) -> Result<Answered<Decision>, Box<Error>> {
     let kind = Kind::ALL[KIND];
-    match repeated::plain(call, kind, |rule, denial| decide(call, kind, rule, Some(denial))) {
+    let plain = repeated::plain(call, kind, |last| {
+        let (rule, last_denial) = last?;
+        decide(call, kind, rule, Some(last_denial))
+    });
+    match plain {
         Some(decided) => decided,
         None => run_with_options::<KIND>(call),
     }
@@ -89,7 +95,7 @@ fn run<const KIND: usize>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error
 
 /// One function for each algorithm, as each of them decides by code of its own.
 #[inline(never)]
-fn run_with_options<const KIND: usize>(call: &Call<'_>) -> Result<Option<Decision>, Box<Error>> {
+fn run_with_options<const KIND: usize>(call: &Call<'_>) -> Result<Answered<Decision>, Box<Error>> {
     let kind = Kind::ALL[KIND];
     match parse(kind, call) {
         // The rule is used in its place, because a copy takes as long as a part of the decision.
@@ -107,50 +113,39 @@ pub fn parse<A: Args + ?Sized>(kind: Kind, args: &A) -> Result<Rule<'_>, Box<Err
     grammar::rule(kind, CommandName::Limit(kind), &mut Cursor::new(args, 2))
 }
 
-/// Decides `rule`, whose algorithm is `kind`, for the key that argument 1 names; `None` if the client was blocked. `last_denial` is the
-/// place of the last denial of this rule, if the rule has no options.
+/// Decides `rule`, whose algorithm is `kind`, for the key that argument 1 names. `last_denial` is the last denial of this rule, if the
+/// rule has no options.
 #[inline(always)]
 pub(super) fn decide(
     call: &Call<'_>,
     kind: Kind,
     rule: &Rule<'_>,
-    last_denial: Option<&mut Option<LastingDenial>>,
-) -> Result<Option<Decision>, Box<Error>> {
-    let mut key = WriteKey::open(call, 1).ok_or(Error::InUse)?;
+    last_denial: Option<&mut LastDenial>,
+) -> Result<Answered<Decision>, Box<Error>> {
+    let key = WriteKey::open(call, KEY).ok_or(Error::InUse)?;
     let target = Target::only(kind);
-    let amount = rule.request.amount;
     let now = now(call);
-    let waiters = waiting::waiters(call, 1);
+    let waiters = waiting::waiters(call, KEY);
+    let in_line = waiters == Waiters::InLine;
     let repeated = match &last_denial {
-        Some(Some(denial)) if waiters != Waiters::InLine => {
-            target.stored(&key)?.and_then(|record| denial.repeated(record, now))
-        }
+        Some(last) if !in_line => last.repeated(target.stored(&key)?, now),
         _ => None,
     };
-    let decided = if let Some(denial) = repeated {
-        Some((denial, false))
-    } else if waiters == Waiters::InLine && amount.takes_free_units() && target.held(&key, rule, now)?.is_none() {
-        None
-    } else {
-        let mut lasting = None;
-        let accept = |view: &View<'_>, record: Option<&[u8]>, decision: &Decision| {
-            if last_denial.is_some() {
-                lasting = record.and_then(|record| view.lasting_denial(record, decision));
+    let decided = match repeated {
+        Some(denial) => Decided::unchanged(denial),
+        None => target.view(&key, &rule.policy, now, |view, record| {
+            let request = rule.request;
+            // A call that repeats a charge takes nothing, so it need not wait for its turn.
+            let is_retry = || request.id.is_some_and(|id| view.held(id).is_some());
+            if in_line && request.amount.takes_free_units() && !is_retry() {
+                return Ok(Decided::behind_line(view, request)?);
             }
-            decision.granted > 0 || rule.block.is_none()
-        };
-        let charged = target.charge(&mut key, rule, now, accept)?;
-        // A denial that does not hold any more does no harm: see `LastingDenial::repeated`.
-        if let (Some(last_denial), Some(lasting)) = (last_denial, lasting) {
-            *last_denial = Some(lasting);
-        }
-        charged
+            let decided = Decided::of(view, request)?;
+            if let Some(last) = last_denial {
+                last.note(view, record, &decided.decision);
+            }
+            Ok(decided)
+        })?,
     };
-    let Some((decision, changed)) = waiting::decided_or_blocked(call, &key, rule, now, decided)? else { return Ok(None) };
-    drop(key);
-    if waiters != Waiters::None && changed {
-        waiting::changed(call, 1);
-    }
-    record_outcome(call, || call.key(1), kind, Outcome::of(amount, &decision, changed), now);
-    Ok(Some(decision))
+    commit_or_wait(call, key, kind, rule, &decided, waiters, now)
 }

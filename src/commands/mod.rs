@@ -1,39 +1,26 @@
-//! The commands. Each has one file with its syntax, its row in the table, its arguments, its parser and its handler.
+//! The commands. Each has one file with its syntax, its row in the table, its arguments, its parser and its handler; RL.FIXED,
+//! RL.SLIDE, RL.GCRA and RL.BUCKET share one, and so do RL.SETTLE and RL.RELEASE. What several commands need is in [`shared`].
 //!
-//! All handlers take the same steps: parse all arguments, open the key, read the clock once, decide with a [`target`], close
-//! the key, record the [`outcome`], reply.
+//! All handlers take the same steps: parse all arguments, open the key, read the clock once, decide with a
+//! [`target`](shared::target), close the key, record the [`outcome`](shared::outcome), reply.
 
 mod all;
 mod cl_throttle;
-mod error;
 mod gcra;
-mod grammar;
 mod help;
+mod info;
 mod inspect;
 mod lease;
 mod limit;
-mod numbers;
-mod outcome;
-mod parameters;
 mod peek;
-mod repeated;
 mod settle;
-mod stats;
-mod target;
+mod shared;
 mod top;
-mod waiting;
 
 use redis_module::{Context, RedisString, Status};
 
-use crate::server::{self, Call, Command, Server};
-pub(crate) use stats::info_fields;
-
-// Several commands use each of these, through `super`.
-use error::{CommandName, Error};
-use grammar::{Args, Cursor, Rule};
-use numbers::count;
-use outcome::{integer, now, record_answer, record_outcome, reply, row, Outcome};
-use target::Target;
+use crate::server::{self, Command, Server};
+use shared::{denials, parameters, stats, waiting};
 
 /// The commands that the module always provides.
 const COMMANDS: &[Command] = &[
@@ -64,12 +51,12 @@ pub mod parsers {
     pub use super::all::{parse_numkeys, parse_rules};
     pub use super::cl_throttle::{parse as parse_cl_throttle, ThrottleArgs};
     pub use super::gcra::parse as parse_gcra;
-    pub use super::grammar::{Args, Rule};
     pub use super::lease::parse as parse_lease;
     pub use super::limit::parse as parse_limit;
-    pub use super::parameters::MAX_TOP_KEYS;
     pub use super::peek::parse as parse_peek;
     pub use super::settle::{parse_release, parse_settle, SettleArgs};
+    pub use super::shared::grammar::{Args, Rule};
+    pub use super::shared::parameters::MAX_TOP_KEYS;
     pub use super::top::{parse as parse_top, TopArgs};
 }
 
@@ -80,7 +67,7 @@ pub(crate) fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
         let server = Server::from_context(ctx);
         waiting::start(&server);
         stats::reset();
-        top::start(&server);
+        denials::start(&server);
     }
     status
 }
@@ -88,20 +75,7 @@ pub(crate) fn load(ctx: &Context, arguments: &[RedisString]) -> Status {
 /// Unloads the module: frees all memory that it has allocated.
 pub(crate) fn unload(ctx: &Context) -> Status {
     let server = Server::from_context(ctx);
-    top::free(&server);
+    denials::free(&server);
     server::unregister(&server);
     Status::Ok
-}
-
-impl Call<'_> {
-    /// The database and the name of the key that argument `index` names.
-    fn key(&self, index: usize) -> (i32, &[u8]) {
-        (self.db(), self.argument(index).unwrap_or_default())
-    }
-}
-
-impl Args for Call<'_> {
-    fn arg(&self, index: usize) -> Option<&[u8]> {
-        self.argument(index)
-    }
 }

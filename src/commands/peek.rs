@@ -8,7 +8,13 @@
 //! Replies with the integers of the limiter's own command, except that remaining and reset_ms show the present state, because
 //! no units are taken.
 
-use super::{grammar, help, now, reply, row, waiting, Args, CommandName, Cursor, Error, Rule, Target};
+use super::help;
+use super::shared::clock::now;
+use super::shared::error::{CommandName, Error};
+use super::shared::grammar::{self, Args, Cursor, Rule};
+use super::shared::reply::{reply, reply_decision};
+use super::shared::target::Target;
+use super::shared::waiting;
 use crate::limiter::{Decision, Span};
 use crate::queue::{denied, Waiters};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, ReadKey};
@@ -37,7 +43,7 @@ struct Peek;
 
 impl CommandHandler for Peek {
     fn run(call: &Call<'_>) {
-        reply(call, run(call), |decision| call.reply_integers(&row(&decision)));
+        reply(call, run(call), |decision| reply_decision(call, &decision));
     }
 }
 
@@ -53,6 +59,6 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
 fn run(call: &Call<'_>) -> Result<Decision, Error> {
     let rule = parse(call)?;
     let key = ReadKey::open(call, 2).ok_or(Error::InUse)?;
-    let decision = Target::only(rule.policy.kind()).peek(&key, &rule, now(call))?;
+    let decision = Target::only(rule.policy.kind()).peek(&key, &rule.policy, rule.request, now(call))?;
     Ok(if waiting::waiters(call, 2) == Waiters::InLine { denied(decision, Span::ZERO) } else { decision })
 }

@@ -7,9 +7,15 @@
 //!
 //! Both reply with five integers: units, limit, remaining, 0, reset_ms, or with nil if the key does not remember the id.
 
-use super::outcome::notify;
-use super::stats::{RELEASED, SETTLED};
-use super::{count, grammar, now, reply, row, waiting, Args, CommandName, Error, Target};
+use super::shared::clock::now;
+use super::shared::error::{CommandName, Error};
+use super::shared::grammar::{self, Args, KEY};
+use super::shared::numbers::count;
+use super::shared::outcome::notify;
+use super::shared::reply::{reply, reply_decision};
+use super::shared::stats::{RELEASED, SETTLED};
+use super::shared::target::Target;
+use super::shared::waiting;
 use crate::limiter::{Id, Settlement, MAX_UNITS};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
 
@@ -107,20 +113,19 @@ impl CommandHandler for Release {
 fn run(call: &Call<'_>, command: CommandName, args: Result<SettleArgs<'_>, Error>) {
     reply(call, args.and_then(|args| Ok(settle(call, command, args)?)), |settlement| match settlement {
         None => call.reply_nil(),
-        Some(settlement) => call.reply_integers(&row(&settlement.decision)),
+        Some(settlement) => reply_decision(call, &settlement.decision),
     });
 }
 
 fn settle(call: &Call<'_>, command: CommandName, args: SettleArgs<'_>) -> Result<Option<Settlement>, Box<Error>> {
-    let mut key = WriteKey::open(call, 1).ok_or(Error::InUse)?;
+    let mut key = WriteKey::open(call, KEY).ok_or(Error::InUse)?;
     let settled = Target::ANY.settle(&mut key, args.id, args.units, now(call))?;
     drop(key);
     if let Some(settlement) = settled {
-        waiting::changed(call, 1);
+        waiting::changed(call, KEY);
         if command == CommandName::Release { &RELEASED } else { &SETTLED }.increment();
         if call.notifications_enabled() {
-            let (db, name) = call.key(1);
-            notify(call, db, name, settlement.kind, false);
+            notify(call, call.db(), call.argument(KEY).unwrap_or_default(), settlement.kind, false);
         }
     }
     Ok(settled)

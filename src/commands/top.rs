@@ -8,13 +8,15 @@
 //! overcount. RESET removes all keys from the table. WAITING replies with the 100 keys that the most clients wait for, each as a
 //! map: key, db, waiting, longest_ms.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
-
-use super::parameters::{MAX_TOP_KEYS, TOP_HALF_LIFE, TOP_KEYS};
-use super::{count, grammar, integer, now, reply, waiting, Args, CommandName, Error};
-use crate::limiter::{Instant, Span};
-use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, MainThread, Server};
+use super::shared::clock::now;
+use super::shared::denials::with_denials;
+use super::shared::error::{CommandName, Error};
+use super::shared::grammar::{self, Args};
+use super::shared::numbers::count;
+use super::shared::parameters::MAX_TOP_KEYS;
+use super::shared::reply::{integer, reply};
+use super::shared::waiting;
+use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec};
 use crate::sketch::Sketch;
 
 pub(super) const COMMAND: Command = Command {
@@ -69,44 +71,6 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<TopArgs, Error> {
             Ok(TopArgs::List(usize::try_from(most).unwrap_or(DEFAULT)))
         }
     }
-}
-
-/// The table of denials; `None` while the module is not loaded.
-static DENIALS: MainThread<Option<Sketch>> = MainThread::new(None);
-
-/// Calls `work` with the table of denials. If its configured size or half-life has changed, it is replaced by an empty one before.
-#[inline(always)]
-fn with_denials(server: &Server<'_>, now: Instant, work: impl FnOnce(&mut Sketch)) {
-    let most = usize::try_from(TOP_KEYS.get()).unwrap_or(0);
-    let half_life = Span::from_us(u64::try_from(TOP_HALF_LIFE.get()).unwrap_or(1).saturating_mul(1_000_000));
-    DENIALS.with(server, |table| match table {
-        Some(sketch) if sketch.is_for(most, half_life) => work(sketch),
-        _ => work(table.insert(empty_for(most, half_life, now))),
-    });
-}
-
-/// A table without denials.
-#[cold]
-fn empty_for(most: usize, half_life: Span, now: Instant) -> Sketch {
-    // The seed is random, so that no caller can choose names that collide.
-    let seed = [0, 1].map(|number| RandomState::new().hash_one(number));
-    Sketch::new(most, half_life, seed, now)
-}
-
-/// Makes an empty table, when the module is loaded.
-pub(super) fn start(server: &Server<'_>) {
-    free(server);
-    with_denials(server, now(server), |_| ());
-}
-
-/// Frees the table, when the module is unloaded.
-pub(super) fn free(server: &Server<'_>) {
-    DENIALS.with(server, |table| *table = None);
-}
-
-/// Counts a denial.
-pub(super) fn count_denial(server: &Server<'_>, db: i32, name: &[u8], now: Instant) {
-    with_denials(server, now, |sketch| sketch.count(db, name, now));
 }
 
 struct Top;

@@ -1,9 +1,8 @@
 //! The functions of the module API: calls them, and checks that the server has them. Also helpers that all callbacks use.
 
-use std::ffi::{CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use super::{raw, Server};
+use super::raw;
 
 /// The context in which the server calls the module.
 pub(super) type Ctx = *mut raw::RedisModuleCtx;
@@ -55,22 +54,6 @@ pub(super) unsafe fn string_bytes<'a>(string: ServerString) -> &'a [u8] {
 /// aborts the server.
 pub(super) fn contain_panic(work: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(work));
-}
-
-/// Logs a warning. The message must not contain bytes that a client sent, so that clients cannot forge log lines.
-pub(super) fn log_warning(server: &Server<'_>, message: &str) {
-    log(server, c"warning", message);
-}
-
-/// Logs a message at a level of the server's. See [`log_warning`].
-pub(super) fn log(server: &Server<'_>, level: &CStr, message: &str) {
-    let Ok(message) = CString::new(message) else { return };
-    // SAFETY: the context is live as long as `server`. The format `%s` takes exactly the one string that follows it.
-    unsafe {
-        if let Some(log) = raw::RedisModule_Log {
-            log(server.ctx, level.as_ptr(), c"%s".as_ptr(), message.as_ptr());
-        }
-    }
 }
 
 #[cfg(test)]

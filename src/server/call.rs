@@ -5,7 +5,7 @@ use std::ffi::{c_int, CStr, CString};
 use std::ops::Deref;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use super::{api, raw, shortcuts, string_bytes, Command, Ctx, Server, ServerString};
+use super::{api, raw, shortcuts, string_bytes, Ctx, Server, ServerString};
 
 /// One call of a command. It lives as long as the server's call of the handler, and so does everything borrowed from it.
 pub struct Call<'a> {
@@ -71,9 +71,9 @@ impl<'a> Call<'a> {
     }
 
     /// Whether this module provides the command of this name. False if the name was taken when the module was loaded.
-    pub fn provides(&self, command: &Command) -> bool {
+    pub fn provides(&self, command: &CStr) -> bool {
         // SAFETY: `self.ctx` is live, and the name ends with a NUL.
-        !unsafe { api!(RedisModule_GetCommand(self.ctx, command.name.as_ptr())) }.is_null()
+        !unsafe { api!(RedisModule_GetCommand(self.ctx, command.as_ptr())) }.is_null()
     }
 
     /// Replies with an array of five integers.

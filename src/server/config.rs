@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 
-use super::{api, log_warning, raw, Server, ServerString};
+use super::{api, raw, Server, ServerString};
 
 /// A configuration parameter.
 pub enum Parameter {
@@ -189,7 +189,7 @@ fn values(parameters: &[Parameter], arguments: &[&[u8]]) -> Result<Vec<Option<St
 /// may be loaded; if it may not, logs the reason.
 pub(super) fn configure(server: &Server<'_>, parameters: &'static [Parameter], arguments: &[&[u8]]) -> bool {
     if let Err(error) = register(server, parameters, arguments) {
-        log_warning(server, &format!("redis-rl: {error}"));
+        server.log_warning(&format!("redis-rl: {error}"));
         return false;
     }
     ARE_FIXED.store(false, Ordering::Relaxed);

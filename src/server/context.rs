@@ -1,6 +1,6 @@
 //! The server during one call of the module: its clocks, its state and its notifications.
 
-use std::ffi::{c_int, CString};
+use std::ffi::{c_int, CStr, CString};
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use redis_module::Context;
 
-use super::{api, raw, write_refusals, Ctx};
+use super::{api, raw, Ctx};
 
 /// The server, during one call of the module: by a command, by the timer or with an event.
 pub struct Server<'a> {
@@ -72,23 +72,6 @@ impl<'a> Server<'a> {
         self.flags() & forbidding != 0
     }
 
-    /// Whether a timer may write.
-    ///
-    /// The server does not check what a timer writes, so the module refrains from writing wherever the server would refuse a
-    /// client's command: on a read-only replica, while writes are paused (Redis 7.0 aborts if a timer writes then), and for the
-    /// reasons that [`write_refusals`] lists.
-    pub fn may_write(&self) -> bool {
-        let read_only = self.flags() & raw::REDISMODULE_CTX_FLAGS_READONLY != 0;
-        // SAFETY: the function has no requirements.
-        let paused = unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
-        !read_only && !paused && !write_refusals::refuses_writes(self)
-    }
-
-    /// Whether the server would refuse a command that has the flag `deny-oom`, because it is out of memory.
-    pub fn is_out_of_memory(&self) -> bool {
-        write_refusals::refuses_memory(self)
-    }
-
     /// Whether the server is a node of a cluster.
     pub(super) fn in_cluster(&self) -> bool {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
@@ -121,6 +104,22 @@ impl<'a> Server<'a> {
             let name = api!(RedisModule_CreateString(ptr::null_mut(), name.as_ptr().cast(), name.len()));
             api!(RedisModule_NotifyKeyspaceEvent(self.ctx, class, event.as_ptr(), name));
             api!(RedisModule_FreeString(ptr::null_mut(), name));
+        }
+    }
+
+    /// Logs a warning. The message must not contain bytes that a client sent, so that clients cannot forge log lines.
+    pub(super) fn log_warning(&self, message: &str) {
+        self.log(c"warning", message);
+    }
+
+    /// Logs a message at a level of the server's. See [`Self::log_warning`].
+    pub(super) fn log(&self, level: &CStr, message: &str) {
+        let Ok(message) = CString::new(message) else { return };
+        // SAFETY: `self.ctx` is live. The format `%s` takes exactly the one string that follows it.
+        unsafe {
+            if let Some(log) = raw::RedisModule_Log {
+                log(self.ctx, level.as_ptr(), c"%s".as_ptr(), message.as_ptr());
+            }
         }
     }
 }

@@ -14,7 +14,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::key::OwnedName;
+use super::owned_name::OwnedName;
 use super::{api, raw, Call, Server, ServerString};
 
 /// The option by which a module declares that it can handle this: `VALKEYMODULE_OPTIONS_HANDLE_FORKLESS`.

@@ -7,6 +7,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use super::effects::Effects;
+use super::owned_name::OwnedName;
 use super::{api, forkless, propagation, raw, Call, Server, ServerString};
 
 /// The longest string that the server stores.
@@ -53,12 +54,6 @@ pub struct WriteKey<'c> {
 
 /// The key's slot is on another node of the cluster, or is being moved to one.
 pub struct Moved;
-
-/// A string that the module made, and frees.
-pub(super) struct OwnedName<'c> {
-    server: &'c Server<'c>,
-    pub(super) name: ServerString,
-}
 
 const WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
 
@@ -405,20 +400,5 @@ impl Drop for ReadKey<'_> {
     fn drop(&mut self) {
         // SAFETY: `open_with` opened the key, it is closed only here, and nothing borrows from it any more. Null is accepted.
         unsafe { api!(RedisModule_CloseKey(self.handle)) };
-    }
-}
-
-impl<'c> OwnedName<'c> {
-    pub(super) fn new(server: &'c Server<'c>, name: &[u8]) -> Self {
-        // SAFETY: the context is live as long as `server`. The server copies the name; dropping the result frees the copy.
-        let name = unsafe { api!(RedisModule_CreateString(server.ctx, name.as_ptr().cast(), name.len())) };
-        Self { server, name }
-    }
-}
-
-impl Drop for OwnedName<'_> {
-    fn drop(&mut self) {
-        // SAFETY: `new` made the string, it is freed only here, and nothing uses it any more: see `WriteKey::own_name`.
-        unsafe { api!(RedisModule_FreeString(self.server.ctx, self.name)) };
     }
 }

@@ -15,13 +15,14 @@ mod forkless;
 mod info;
 mod key;
 mod main_thread;
+mod owned_name;
 mod random;
 mod register;
 mod shortcuts;
 mod write_refusals;
 
 // Several files of this layer use each of these, through `super`.
-use api::{api, contain_panic, log_warning, string_bytes, Ctx, ServerString};
+use api::{api, contain_panic, string_bytes, Ctx, ServerString};
 use info::Info;
 use redis_module::raw;
 use shortcuts::propagation;

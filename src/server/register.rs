@@ -5,11 +5,11 @@ use std::ptr;
 
 use redis_module::{Context, RedisString, Status};
 
-use super::api::{log, missing};
+use super::api::missing;
 use super::arguments::RawArguments;
 use super::config::configure;
 use super::shortcuts::{self, reply};
-use super::{api, effects, forkless, log_warning, propagation, raw, Argument, Ctx, Info, Parameter, Server, ServerString};
+use super::{api, effects, forkless, propagation, raw, Argument, Ctx, Info, Parameter, Server, ServerString};
 
 /// Where a command's keys are among its arguments, and how the command accesses them.
 #[derive(Clone, Copy)]
@@ -72,13 +72,13 @@ pub fn register<'c>(
     let server = &Server::from_context(ctx);
     if let Some(function) = missing() {
         let needs = "redis-rl needs Redis 7.0.5 or newer, or Valkey 7.2 or newer";
-        log_warning(server, &format!("{needs}: this server has no {function}"));
+        server.log_warning(&format!("{needs}: this server has no {function}"));
         return Status::Err;
     }
     if let Some(command) = effects::COMMANDS.iter().find(|command| !knows(server, command)) {
         let needs = format!("redis-rl needs the command {}", command.to_string_lossy());
         let reason = "redis-rl uses this command to replicate its changes to replicas and the append-only file";
-        log_warning(server, &format!("{needs}, which this server has renamed or disabled: {reason}"));
+        server.log_warning(&format!("{needs}, which this server has renamed or disabled: {reason}"));
         return Status::Err;
     }
     set_options(server);
@@ -93,9 +93,9 @@ pub fn register<'c>(
         let is_created = create(server, command);
         if !is_created && !is_required {
             let message = format!("redis-rl does not provide the command {name}: the server has one of that name");
-            log(server, c"notice", &message);
+            server.log(c"notice", &message);
         } else if !is_created || !describe(server, command) {
-            log_warning(server, &format!("redis-rl could not register the command {name}"));
+            server.log_warning(&format!("redis-rl could not register the command {name}"));
             return Status::Err;
         }
     }

@@ -107,8 +107,27 @@ fn number(value: &[u8]) -> i64 {
     std::str::from_utf8(value).ok().and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
+impl Server<'_> {
+    /// Whether a timer may write.
+    ///
+    /// The server does not check what a timer writes, so the module refrains from writing wherever the server would refuse a
+    /// client's command: on a read-only replica, while writes are paused (Redis 7.0 aborts if a timer writes then), and when it
+    /// has no memory, too few replicas or a failed snapshot.
+    pub fn may_write(&self) -> bool {
+        let read_only = self.flags() & raw::REDISMODULE_CTX_FLAGS_READONLY != 0;
+        // SAFETY: the function has no requirements.
+        let paused = unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
+        !read_only && !paused && !refuses_writes(self)
+    }
+
+    /// Whether the server would refuse a command that has the flag `deny-oom`, because it is out of memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        refuses_memory(self)
+    }
+}
+
 /// Whether the server, which is a primary, would now refuse a client's command that writes and takes memory.
-pub(super) fn refuses_writes(server: &Server<'_>) -> bool {
+fn refuses_writes(server: &Server<'_>) -> bool {
     let (configuration, flags) = (configuration(server), server.flags());
     is_out_of_memory(server, configuration, flags)
         || lacks_replicas(server, configuration)
@@ -116,7 +135,7 @@ pub(super) fn refuses_writes(server: &Server<'_>) -> bool {
 }
 
 /// Whether the server, which is a primary, would now refuse a client's command with the flag `deny-oom`.
-pub(super) fn refuses_memory(server: &Server<'_>) -> bool {
+fn refuses_memory(server: &Server<'_>) -> bool {
     let flags = server.flags();
     flags & raw::REDISMODULE_CTX_FLAGS_OOM != 0 && is_out_of_memory(server, configuration(server), flags)
 }

@@ -185,7 +185,7 @@ impl From<Box<Error>> for Error {
 
 impl Error {
     /// The error of the key at `position`, from 1 on, of a command with several keys.
-    pub(super) fn at(self, position: usize) -> Self {
+    pub fn at(self, position: usize) -> Self {
         match self {
             Self::WrongType { holds, wanted, .. } => Self::WrongType { position: Some(position), holds, wanted },
             other => other,

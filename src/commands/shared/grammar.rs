@@ -3,10 +3,13 @@
 //! Arguments are arbitrary bytes. Keywords come in any order and any letter case, each at most once. `COMMAND DOCS` is
 //! generated from the same tables that the parser reads.
 
-use super::numbers::{self, bad_period, printable};
-use super::{count, CommandName, Error};
+use std::sync::Arc;
+
+use super::error::{CommandName, Error};
+use super::numbers::{self, bad_period, count, printable};
 use crate::limiter::{Amount, Id, Kind, OptionSpec, OptionValue, Policy, PolicyOption, Quota, Request, Span, MAX_UNITS};
-use crate::server::{Argument, ArgumentKind};
+use crate::queue;
+use crate::server::{Argument, ArgumentKind, Call};
 
 /// The arguments of a call.
 pub trait Args {
@@ -37,12 +40,19 @@ pub struct Rule<'r> {
 
 impl<'r> Rule<'r> {
     /// A rule without BLOCK.
-    pub(super) const fn new(policy: Policy, request: Request<'r>) -> Self {
+    pub const fn new(policy: Policy, request: Request<'r>) -> Self {
         Self { policy, request, block: None, names_amount: false, renew: false }
     }
 
+    /// The rule of a call that waits, for the key of this name. No field is left out here: one that is new has to be handled.
+    pub fn queued(&self, key: Arc<[u8]>) -> queue::Rule {
+        let Self { policy, request: Request { amount, id: _, ahead: _ }, block: _, names_amount, renew: _ } = *self;
+        // The id belongs to the call, which waits as a whole. RESERVE, which books ahead, and RENEW do not wait.
+        queue::Rule { key, policy, amount, names_amount }
+    }
+
     /// Checks a call whose id holds `held` units: a lease can't be renewed with another COST.
-    pub(super) fn check_cost(&self, held: u64) -> Result<(), Error> {
+    pub fn check_cost(&self, held: u64) -> Result<(), Error> {
         let other = self.policy.kind() == Kind::Lease && self.names_amount && self.request.amount != Amount::Cost(held);
         if other {
             return Err(Error::OtherCost { held });
@@ -51,8 +61,21 @@ impl<'r> Rule<'r> {
     }
 }
 
+/// The arguments of a call of a command.
+impl Args for Call<'_> {
+    fn arg(&self, index: usize) -> Option<&[u8]> {
+        self.argument(index)
+    }
+}
+
+/// The index of the key, in the commands that have one key and no word before it.
+pub const KEY: usize = 1;
+
+/// The index of the first key of `RL.ALL`.
+pub const FIRST_KEY_OF_ALL: usize = 2;
+
 /// Reads the arguments of a call one by one.
-pub(super) struct Cursor<'a, A: ?Sized> {
+pub struct Cursor<'a, A: ?Sized> {
     args: &'a A,
     next: usize,
     /// Argument `next`, if [`Self::peek`] has looked it up: a look-up takes longer than the comparison with a keyword.
@@ -61,7 +84,7 @@ pub(super) struct Cursor<'a, A: ?Sized> {
 
 impl<'a, A: Args + ?Sized> Cursor<'a, A> {
     /// A cursor before argument `next`.
-    pub(super) const fn new(args: &'a A, next: usize) -> Self {
+    pub const fn new(args: &'a A, next: usize) -> Self {
         Self { args, next, peeked: None }
     }
 
@@ -72,7 +95,7 @@ impl<'a, A: Args + ?Sized> Cursor<'a, A> {
         self.peeked
     }
 
-    pub(super) fn word(&mut self) -> Option<&'a [u8]> {
+    pub fn word(&mut self) -> Option<&'a [u8]> {
         let word = self.peek()?;
         self.skip();
         Some(word)
@@ -110,10 +133,10 @@ const WAITS: [WaitClause; 2] = [
 ];
 
 /// The keyword for the longest wait in a line.
-pub(super) const BLOCK: &str = "BLOCK";
+pub const BLOCK: &str = "BLOCK";
 
 /// The keyword for the id.
-pub(super) const ID: &str = "ID";
+pub const ID: &str = "ID";
 /// The keywords for the amount that can be combined with an id.
 const AMOUNTS_WITH_ID: &[&str] = &["COST", "UPTO"];
 
@@ -147,7 +170,7 @@ impl CommandName {
 }
 
 /// Parses the name of an algorithm.
-pub(super) fn algorithm(word: &[u8]) -> Result<Kind, Error> {
+pub fn algorithm(word: &[u8]) -> Result<Kind, Error> {
     algorithm_named(word).ok_or_else(|| Error::UnknownAlgorithm { word: printable(word) })
 }
 
@@ -156,7 +179,7 @@ fn algorithm_named(word: &[u8]) -> Option<Kind> {
 }
 
 /// Parses an id. `name` is what error texts call the argument.
-pub(super) fn id<'a>(word: &'a [u8], name: &'static str) -> Result<Id<'a>, Error> {
+pub fn id<'a>(word: &'a [u8], name: &'static str) -> Result<Id<'a>, Error> {
     Id::new(word).ok_or(Error::IdLength(name))
 }
 
@@ -175,7 +198,7 @@ fn is_keyword(word: &[u8], keyword: &str) -> bool {
 /// Parses `limit period [algorithm options] [amount] [ID id] [RENEW] [wait]`, up to the last argument or, for
 /// [`CommandName::All`], up to the next rule. The id and the wait of `RL.ALL` follow the last rule, and are parsed with it.
 #[inline(always)]
-pub(super) fn rule<'a, A: Args + ?Sized>(
+pub fn rule<'a, A: Args + ?Sized>(
     kind: Kind,
     command: CommandName,
     args: &mut Cursor<'a, A>,
@@ -191,7 +214,7 @@ pub(super) fn rule<'a, A: Args + ?Sized>(
 
 /// Parses the limit and the period of a policy.
 #[inline(always)]
-pub(super) fn policy(kind: Kind, limit: &[u8], period: &[u8]) -> Result<Policy, Box<Error>> {
+pub fn policy(kind: Kind, limit: &[u8], period: &[u8]) -> Result<Policy, Box<Error>> {
     let limit = count(limit, "limit", 0, kind.spec().max_limit)?;
     let period = numbers::period(period).ok_or_else(|| bad_period(kind))?;
     let quota = Quota::new(limit, period).ok_or_else(|| bad_period(kind))?;
@@ -278,19 +301,19 @@ fn option_value<A: Args + ?Sized>(spec: &OptionSpec, args: &mut Cursor<'_, A>, p
 }
 
 /// The argument that is the key.
-pub(super) fn key_argument() -> Argument {
+pub fn key_argument() -> Argument {
     Argument::new("key", ArgumentKind::Key)
 }
 
 /// The id and the wait, which follow the amount. In `RL.ALL` they follow the last rule, and hold for all rules.
-pub(super) fn call_arguments(command: CommandName) -> (Option<Argument>, Option<Argument>) {
+pub fn call_arguments(command: CommandName) -> (Option<Argument>, Option<Argument>) {
     let id = command.takes_id().then(|| Argument::new("id", ArgumentKind::Text).token(ID));
     let waits = command.waits().iter().map(|wait| Argument::new("duration", ArgumentKind::Text).token(wait.keyword));
     (id, one_of("wait", waits.collect()).map(Argument::optional))
 }
 
 /// The arguments of a rule, as [`rule`] parses them, except for what [`call_arguments`] returns for `RL.ALL`.
-pub(super) fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
+pub fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
     let period = if kind == Kind::Lease { "ttl" } else { "period" };
     let mut arguments = vec![Argument::new("limit", ArgumentKind::Integer), Argument::new(period, ArgumentKind::Text)];
     let options = kind.spec().options.iter().map(|option| {
@@ -324,7 +347,7 @@ pub(super) fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> 
 }
 
 /// A choice between arguments. A single argument is returned as it is; without arguments there is no choice.
-pub(super) fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argument> {
+pub fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argument> {
     if arguments.len() > 1 {
         return Some(Argument::new(name, ArgumentKind::OneOf(arguments)));
     }
@@ -333,7 +356,7 @@ pub(super) fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argumen
 
 /// A choice between the algorithms. Each alternative is the algorithm's name, followed by the arguments that
 /// `rest` returns for it.
-pub(super) fn algorithm_arguments(name: &str, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
+pub fn algorithm_arguments(name: &str, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
     let block = |&kind: &Kind| {
         let name = kind.name().to_lowercase();
         let mut arguments = vec![Argument::new(&*name, ArgumentKind::Token).token(kind.name())];

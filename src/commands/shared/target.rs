@@ -2,16 +2,15 @@
 
 use std::ops::RangeInclusive;
 
-use super::error::Holds;
-use super::{Error, Rule};
-use crate::limiter::{settle, Bytes, Change, Decision, Id, Instant, Kind, Overflow, Policy, RecordError, SettleError};
-use crate::limiter::{Next, Settlement, Span, View, MIN_LEN};
+use super::error::{Error, Holds};
+use crate::limiter::{settle, Bytes, Change, Decision, Id, Instant, Kind, Overflow, Policy, RecordError, Request};
+use crate::limiter::{SettleError, Settlement, Span, View, MIN_LEN};
 use crate::queue::KeyState;
 use crate::server::{random_seed, ReadKey, Value, WriteKey};
 
 /// A key of a command: its position, and the algorithm of the limiter that it should hold.
 #[derive(Clone, Copy)]
-pub(super) struct Target {
+pub struct Target {
     /// The key's position, from 1 on, if the command takes several keys.
     position: Option<usize>,
     /// The algorithm; `None`: any.
@@ -20,15 +19,15 @@ pub(super) struct Target {
 
 impl Target {
     /// The only key of a command, which should hold a limiter of this kind.
-    pub(super) const fn only(kind: Kind) -> Self {
+    pub const fn only(kind: Kind) -> Self {
         Self { position: None, kind: Some(kind) }
     }
 
     /// The only key of a command, which should hold any limiter.
-    pub(super) const ANY: Self = Self { position: None, kind: None };
+    pub const ANY: Self = Self { position: None, kind: None };
 
     /// The key at a position, from 1 on, which should hold a limiter of this kind.
-    pub(super) const fn at(position: usize, kind: Kind) -> Self {
+    pub const fn at(position: usize, kind: Kind) -> Self {
         Self { position: Some(position), kind: Some(kind) }
     }
 
@@ -37,13 +36,13 @@ impl Target {
     }
 
     /// The error for a string that is not a record of the wanted algorithm.
-    pub(super) fn record_error(self, error: RecordError) -> Error {
+    pub fn record_error(self, error: RecordError) -> Error {
         self.wrong_type(Holds::String(error))
     }
 
     /// The value of the key; `None` if the key does not exist.
     #[inline]
-    pub(super) fn stored<'k>(self, key: &'k ReadKey<'_>) -> Result<Option<&'k [u8]>, Box<Error>> {
+    pub fn stored<'k>(self, key: &'k ReadKey<'_>) -> Result<Option<&'k [u8]>, Box<Error>> {
         match key.value(self.kind.map_or(MIN_LEN, |kind| kind.spec().min_len)) {
             Value::Missing => Ok(None),
             Value::String(bytes) => Ok(Some(bytes)),
@@ -52,82 +51,40 @@ impl Target {
         }
     }
 
-    /// The limiter that [`Policy::view`] has loaded from the value of the key. It is used in its place, because a copy takes as long
-    /// as a part of the decision. Refuses a rule whose window would end too far ahead, which only the clock shows.
+    /// Calls `work` with the limiter that the key holds, and with the value of the key.
+    ///
+    /// # Errors
+    /// If the key holds something else, or the policy's window would end too far ahead, which only the clock shows.
     #[inline(always)]
-    fn loaded<'v, 'k>(
+    pub fn view<R>(
         self,
-        view: &'v Result<View<'k>, RecordError>,
-        rule: &Rule<'_>,
+        key: &ReadKey<'_>,
+        policy: &Policy,
         now: Instant,
-    ) -> Result<&'v View<'k>, Box<Error>> {
-        if self.kind == Some(Kind::Fixed) && rule.policy.is_too_far_ahead(now) {
+        work: impl FnOnce(&View<'_>, Option<&[u8]>) -> Result<R, Box<Error>>,
+    ) -> Result<R, Box<Error>> {
+        let stored = self.stored(key)?;
+        let view = policy.view(stored, now);
+        if self.kind == Some(Kind::Fixed) && policy.is_too_far_ahead(now) {
             return Err(Box::new(Error::TooFarAhead));
         }
-        view.as_ref().map_err(|&error| Box::new(self.record_error(error)))
+        // The view is used in its place, because a copy takes as long as a part of the decision.
+        work(view.as_ref().map_err(|&error| Box::new(self.record_error(error)))?, stored)
     }
 
     /// The decision of [`View::peek`].
-    pub(super) fn peek(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Decision, Box<Error>> {
-        let view = rule.policy.view(self.stored(key)?, now);
-        Ok(self.loaded(&view, rule, now)?.peek(rule.request)?)
-    }
-
-    /// The units that the id of the rule holds; `None` if the rule has no id, or the id holds none.
-    pub(super) fn held(self, key: &ReadKey<'_>, rule: &Rule<'_>, now: Instant) -> Result<Option<u64>, Box<Error>> {
-        let Some(id) = rule.request.id else { return Ok(None) };
-        let view = rule.policy.view(self.stored(key)?, now);
-        Ok(self.loaded(&view, rule, now)?.held(id))
-    }
-
-    /// Returns the decision or the error that [`Self::charge`] would return, but changes nothing. Also returns the change, if it
-    /// takes no memory.
-    pub(super) fn decide(
+    pub fn peek(
         self,
         key: &ReadKey<'_>,
-        rule: &Rule<'_>,
+        policy: &Policy,
+        request: Request<'_>,
         now: Instant,
-    ) -> Result<(Decision, Option<Prepared>), Box<Error>> {
-        let stored = self.stored(key)?;
-        let view = rule.policy.view(stored, now);
-        let view = self.loaded(&view, rule, now)?;
-        let (decision, next) = view.decide(rule.request)?;
-        // A change lengthens a value by less than this.
-        if !WriteKey::fits(stored.map_or(0, <[u8]>::len) + Bytes::SHORT) {
-            return Err(Overflow.into());
-        }
-        let prepared = matches!(next, Next::Meter(_)).then(|| {
-            let mut bytes = Bytes::default();
-            Prepared { change: view.store(&next, random_seed, &mut bytes), bytes }
-        });
-        Ok((decision, prepared))
-    }
-
-    /// Decides a request, and changes the key accordingly if `accept` returns true for the limiter, the value of the key and the
-    /// decision. Returns the decision and whether the key changed; `None` if `accept` returned false.
-    #[inline(always)]
-    pub(super) fn charge(
-        self,
-        key: &mut WriteKey<'_>,
-        rule: &Rule<'_>,
-        now: Instant,
-        accept: impl FnOnce(&View<'_>, Option<&[u8]>, &Decision) -> bool,
-    ) -> Result<Option<(Decision, bool)>, Box<Error>> {
-        let stored = self.stored(key)?;
-        let view = rule.policy.view(stored, now);
-        let view = self.loaded(&view, rule, now)?;
-        let (decision, next) = view.decide(rule.request)?;
-        if !accept(view, stored, &decision) {
-            return Ok(None);
-        }
-        let mut bytes = Bytes::default();
-        let change = view.store(&next, random_seed, &mut bytes);
-        commit(key, &change, &bytes)?;
-        Ok(Some((decision, !matches!(change, Change::Keep))))
+    ) -> Result<Decision, Box<Error>> {
+        self.view(key, policy, now, |view, _| Ok(view.peek(request)?))
     }
 
     /// Settles what an id holds to `units`. `None` if the key does not exist, or does not remember the id: it is not changed then.
-    pub(super) fn settle(
+    pub fn settle(
         self,
         key: &mut WriteKey<'_>,
         id: Id<'_>,
@@ -147,16 +104,59 @@ impl Target {
     }
 }
 
-/// A change that was decided, and not yet made.
-pub(super) struct Prepared {
+/// A decision on a key, and the change that belongs to it, which [`Self::commit`] makes.
+pub struct Decided {
+    /// The decision.
+    pub decision: Decision,
+    /// Whether clients stand in the line of the key, so that the call is refused, whatever the decision is.
+    pub is_behind_line: bool,
     change: Change,
     bytes: Bytes,
 }
 
-impl Prepared {
-    /// Changes the key.
-    pub(super) fn commit(&self, key: &mut WriteKey<'_>) -> Result<(), Box<Error>> {
-        Ok(commit(key, &self.change, &self.bytes)?)
+impl Decided {
+    /// A decision that changes nothing.
+    #[inline(always)]
+    pub fn unchanged(decision: Decision) -> Self {
+        Self { decision, is_behind_line: false, change: Change::Keep, bytes: Bytes::default() }
+    }
+
+    /// The decision on a request.
+    #[inline(always)]
+    pub fn of(view: &View<'_>, request: Request<'_>) -> Result<Self, Overflow> {
+        let (decision, next) = view.decide(request)?;
+        let mut bytes = Bytes::default();
+        let change = view.store(&next, random_seed, &mut bytes);
+        Ok(Self { decision, is_behind_line: false, change, bytes })
+    }
+
+    /// The present state of a key, for a call that the clients in its line come before.
+    pub fn behind_line(view: &View<'_>, request: Request<'_>) -> Result<Self, Overflow> {
+        Ok(Self { is_behind_line: true, ..Self::unchanged(view.peek(request)?) })
+    }
+
+    /// Whether the call takes units that it does not get now.
+    pub fn is_refused(&self) -> bool {
+        self.is_behind_line || self.decision.granted == 0
+    }
+
+    /// Whether [`Self::commit`] changes the key.
+    pub fn changes(&self) -> bool {
+        self.change != Change::Keep
+    }
+
+    /// How many bytes [`Self::commit`] writes.
+    pub fn len(&self) -> usize {
+        self.bytes.as_slice().len()
+    }
+
+    /// Changes the key on which this was decided.
+    ///
+    /// # Errors
+    /// If the new value would be too long for the server. The key is not changed then.
+    #[inline(always)]
+    pub fn commit(&self, key: &mut WriteKey<'_>) -> Result<(), Overflow> {
+        commit(key, &self.change, &self.bytes)
     }
 }
 

@@ -1,16 +1,16 @@
 //! Numbers and durations, as callers write them.
 
-use super::Error;
+use super::error::Error;
 use crate::limiter::{Instant, Kind, Span, MAX_PERIOD, MIN_PERIOD};
 
 /// The longest duration after RESERVE or BLOCK: a day.
 const MAX_WAIT_US: u64 = 86_400_000_000;
 
 /// The error for a period that is malformed or out of range.
-pub(super) const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
+pub const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
 
 /// The error for the period of an algorithm, which is the ttl of a lease.
-pub(super) const fn bad_period(kind: Kind) -> Error {
+pub const fn bad_period(kind: Kind) -> Error {
     match kind {
         Kind::Lease => Error::Duration { name: "ttl", range: "from 1ms to 3650d" },
         _ => BAD_PERIOD,
@@ -18,18 +18,18 @@ pub(super) const fn bad_period(kind: Kind) -> Error {
 }
 
 /// Parses a whole number from `min` to `max`.
-pub(super) fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Error> {
+pub fn count(word: &[u8], name: &'static str, min: u64, max: u64) -> Result<u64, Error> {
     digits(word).filter(|number| (min..=max).contains(number)).ok_or(Error::Count { name, min, max })
 }
 
 /// Parses a word that consists of digits; `None` if it contains anything else or is empty, or if the number exceeds 64 bits.
-pub(super) fn digits(word: &[u8]) -> Option<u64> {
+pub fn digits(word: &[u8]) -> Option<u64> {
     let (number, rest) = leading_digits(word)?;
     rest.is_empty().then_some(number)
 }
 
 /// Splits an optional sign off. Returns whether it is a minus, and the rest of the word.
-pub(super) fn sign(word: &[u8]) -> (bool, &[u8]) {
+pub fn sign(word: &[u8]) -> (bool, &[u8]) {
     match word.split_first() {
         Some((b'-', size)) => (true, size),
         Some((b'+', size)) => (false, size),
@@ -55,18 +55,18 @@ fn leading_digits(word: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 /// Parses a period; `None` if it is malformed or out of range.
-pub(super) fn period(word: &[u8]) -> Option<Span> {
+pub fn period(word: &[u8]) -> Option<Span> {
     duration_us(word).map(Span::from_us).filter(|period| (MIN_PERIOD..=MAX_PERIOD).contains(period))
 }
 
 /// Parses the duration after RESERVE or BLOCK.
-pub(super) fn wait(word: &[u8], name: &'static str) -> Result<Span, Error> {
+pub fn wait(word: &[u8], name: &'static str) -> Result<Span, Error> {
     let span = duration_us(word).filter(|us| (1..=MAX_WAIT_US).contains(us)).map(Span::from_us);
     span.ok_or(Error::Duration { name, range: "above 0, at most 1d" })
 }
 
 /// Parses a signed duration, whose absolute value must be less than `period`, into microseconds.
-pub(super) fn offset_us(word: &[u8], name: &'static str, period: Span) -> Result<i64, Error> {
+pub fn offset_us(word: &[u8], name: &'static str, period: Span) -> Result<i64, Error> {
     let (negative, size) = sign(word);
     let size_us = duration_us(size).filter(|&us| us < period.as_us()).and_then(|us| i64::try_from(us).ok());
     let size_us = size_us.ok_or(Error::Duration { name, range: "less than the period, either way" })?;
@@ -75,7 +75,7 @@ pub(super) fn offset_us(word: &[u8], name: &'static str, period: Span) -> Result
 
 /// Parses a moment: seconds since the Unix epoch, with up to six decimals. A number that is too large to be represented is the
 /// last moment, so that the error says that it lies too far ahead.
-pub(super) fn time(word: &[u8], name: &'static str) -> Result<Instant, Error> {
+pub fn time(word: &[u8], name: &'static str) -> Result<Instant, Error> {
     let is_whole = !word.is_empty() && word.iter().all(u8::is_ascii_digit);
     let has_no_suffix = word.last().is_some_and(u8::is_ascii_digit);
     match duration_us(word).filter(|_| has_no_suffix) {
@@ -121,7 +121,7 @@ fn duration_us(word: &[u8]) -> Option<u64> {
 }
 
 /// A caller's word for use in an error text: escaped to printable ASCII, and shortened if it is long.
-pub(super) fn printable(word: &[u8]) -> String {
+pub fn printable(word: &[u8]) -> String {
     const MAX_LEN: usize = 32;
     let end = if word.len() > MAX_LEN { "..." } else { "" };
     format!("{}{end}", word[..word.len().min(MAX_LEN)].escape_ascii())

@@ -3,7 +3,7 @@
 use crate::server::{NumberParameter, Parameter, WordsParameter, SHORTCUTS};
 
 /// All parameters.
-pub(super) static PARAMETERS: &[Parameter] = &[
+pub static PARAMETERS: &[Parameter] = &[
     Parameter::Words(&COMPAT),
     Parameter::Number(&MAX_WAITERS),
     Parameter::Number(&TOP_KEYS),
@@ -12,22 +12,22 @@ pub(super) static PARAMETERS: &[Parameter] = &[
 ];
 
 /// The bit of `CL.THROTTLE` in [`COMPAT`].
-pub(super) const CL_THROTTLE: i32 = 1;
+pub const CL_THROTTLE: i32 = 1;
 /// The bit of `GCRA` in [`COMPAT`].
-pub(super) const GCRA: i32 = 2;
+pub const GCRA: i32 = 2;
 
 /// The commands of other rate limiters that the module provides.
-pub(super) static COMPAT: WordsParameter =
+pub static COMPAT: WordsParameter =
     WordsParameter::any_of(c"compat", &[(c"none", 0), (c"cl.throttle", CL_THROTTLE), (c"gcra", GCRA)], CL_THROTTLE);
 
 /// How many clients may wait at the same time; 0: any number.
-pub(super) static MAX_WAITERS: NumberParameter = NumberParameter::new(c"max-waiters", 0, 0..=1_000_000);
+pub static MAX_WAITERS: NumberParameter = NumberParameter::new(c"max-waiters", 0, 0..=1_000_000);
 
 /// The most keys that `RL.TOP` can count.
 pub const MAX_TOP_KEYS: u64 = 1024;
 
 /// How many keys `RL.TOP` counts; 0 switches the counting off.
-pub(super) static TOP_KEYS: NumberParameter = NumberParameter::new(c"top-keys", 128, 0..=MAX_TOP_KEYS as i64);
+pub static TOP_KEYS: NumberParameter = NumberParameter::new(c"top-keys", 128, 0..=MAX_TOP_KEYS as i64);
 
 /// The half-life of the counts in `RL.TOP`, in seconds.
-pub(super) static TOP_HALF_LIFE: NumberParameter = NumberParameter::new(c"top-half-life", 60, 1..=86_400);
+pub static TOP_HALF_LIFE: NumberParameter = NumberParameter::new(c"top-half-life", 60, 1..=86_400);

@@ -1,8 +1,9 @@
 //! What a call can take over from the call before it: most calls have the limit and the period of the last one, and a flood of denied
 //! calls gets the same denial again and again.
 
-use super::{grammar, Args, Error, Rule};
-use crate::limiter::{Amount, Kind, LastingDenial, Request};
+use super::error::Error;
+use super::grammar::{self, Args, Rule};
+use crate::limiter::{Amount, Decision, Instant, Kind, LastingDenial, Request, View};
 use crate::server::{Call, MainThread};
 
 /// The most bytes of a limit and of a period that are compared.
@@ -17,12 +18,31 @@ struct LastCall {
     words: (Word, Word),
     /// What the call asked for; `None` before the first call.
     rule: Option<Rule<'static>>,
-    /// What it was denied.
-    denial: Option<LastingDenial>,
+    denial: LastDenial,
+}
+
+/// What the last denied call of a rule without options was told.
+pub struct LastDenial(Option<LastingDenial>);
+
+impl LastDenial {
+    /// The decision on a call of the same rule at `now` whose key holds `record`; `None` if it must be decided anew.
+    #[inline(always)]
+    pub fn repeated(&self, record: Option<&[u8]>, now: Instant) -> Option<Decision> {
+        self.0.as_ref()?.repeated(record?, now)
+    }
+
+    /// Notes the decision on a key that holds `record`, if it is a denial that lasts. An older one does no harm: see
+    /// [`LastingDenial::repeated`].
+    #[inline(always)]
+    pub fn note(&mut self, view: &View<'_>, record: Option<&[u8]>, decision: &Decision) {
+        if let Some(lasting) = record.and_then(|record| view.lasting_denial(record, decision)) {
+            self.0 = Some(lasting);
+        }
+    }
 }
 
 impl LastCall {
-    const NONE: Self = Self { words: (Word::EMPTY, Word::EMPTY), rule: None, denial: None };
+    const NONE: Self = Self { words: (Word::EMPTY, Word::EMPTY), rule: None, denial: LastDenial(None) };
 }
 
 /// An argument of up to [`LONGEST`] bytes, in a form that is compared in a few instructions: its length, and its first and its last
@@ -55,17 +75,18 @@ impl Word {
     }
 }
 
-/// Calls `decide` with the rule of a call that has a limit, a period, and no options, and with the place of the last denial under this
-/// rule. `None` if the call is not of this form, or while another call of the algorithm is being decided, which a module can cause.
+/// Calls `decide` with the rule of a call that has a limit, a period, and no options, and with the last denial of this rule. Returns
+/// `None` without calling it if the call is not of this form, or while another call of the algorithm is being decided, which a module
+/// can cause.
 ///
 /// # Errors
-/// Those of `decide`, or if an argument is malformed.
+/// If an argument is malformed.
 #[inline(always)]
-pub(super) fn plain<R>(
+pub fn plain<R>(
     call: &Call<'_>,
     kind: Kind,
-    decide: impl FnOnce(&Rule<'_>, &mut Option<LastingDenial>) -> Result<R, Box<Error>>,
-) -> Option<Result<R, Box<Error>>> {
+    decide: impl FnOnce(Result<(&Rule<'_>, &mut LastDenial), Box<Error>>) -> R,
+) -> Option<R> {
     if call.count() != 4 {
         return None;
     }
@@ -76,12 +97,12 @@ pub(super) fn plain<R>(
             *last = LastCall { words, ..LastCall::NONE };
             match grammar::policy(kind, limit, period) {
                 Ok(policy) => last.rule = Some(Rule::new(policy, Request::now(Amount::Cost(1)))),
-                Err(error) => return Some(Err(error)),
+                Err(error) => return Some(decide(Err(error))),
             }
         }
-        Some(decide(last.rule.as_ref()?, &mut last.denial))
+        Some(decide(Ok((last.rule.as_ref()?, &mut last.denial))))
     };
-    LAST.get(kind as usize)?.with(call, decide).flatten()
+    LAST.get(kind as usize)?.with(call, decide)?
 }
 
 #[cfg(test)]

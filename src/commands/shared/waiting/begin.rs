@@ -1,0 +1,80 @@
+//! A call whose units are not free begins to wait.
+
+use super::lines::{lock, waiting_clients, WaitQueues, WaitingClient};
+use crate::commands::shared::error::Error;
+use crate::commands::shared::grammar::{Rule, FIRST_KEY_OF_ALL};
+use crate::commands::shared::parameters::MAX_WAITERS;
+use crate::commands::shared::stats::WAITS;
+use crate::commands::shared::target::Decided;
+use crate::limiter::{Instant, Span, Wait};
+use crate::queue::{first_grant, Rules, Waiter};
+use crate::server::{Call, WriteKey};
+
+/// What becomes of a call whose keys refuse it.
+pub enum Begun {
+    /// Its client waits. The timer will have it answered.
+    Waits,
+    /// Its client is not blocked. The call is denied as it would be after this span.
+    Denied(Span),
+}
+
+/// Blocks the client of a call that its keys refuse now. `first_key` is the index of the argument that names the first of them, and
+/// `decided` is what was decided on each.
+///
+/// Denies the call instead if the server forbids to block the client, as if the call had no BLOCK option, or if the units of a
+/// rule are not due before the timeout.
+///
+/// # Errors
+/// If a key does not hold a record of its rule's algorithm, or if as many clients wait as `rl.max-waiters` allows.
+pub fn begin(
+    call: &Call<'_>,
+    first_key: usize,
+    keys: &[WriteKey<'_>],
+    rules: &[Rule<'_>],
+    decided: &[Decided],
+    timeout: Span,
+    now: Instant,
+) -> Result<Begun, Error> {
+    if call.forbids_blocking() {
+        return Ok(Begun::Denied(Span::ZERO));
+    }
+    for ((key, rule), Decided { decision, .. }) in keys.iter().zip(rules).zip(decided) {
+        let due_in_time = match decision.wait {
+            Wait::Never => false,
+            Wait::For(_) if decision.granted > 0 => true,
+            // Units that are usually given back early can be free before the wait is over.
+            Wait::For(need) if need <= timeout || rule.policy.frees_early() => true,
+            Wait::For(need) => {
+                let due = first_grant(key, &rule.policy, rule.request, now, now.saturating_add(need))?;
+                due.since(now) <= timeout
+            }
+        };
+        if !due_in_time {
+            return Ok(Begun::Denied(timeout));
+        }
+    }
+    // This comes before the server is asked to block the client, because a client that is blocked takes memory.
+    if (1..=waiting_clients()).contains(&MAX_WAITERS.get().cast_unsigned()) {
+        return Err(Error::TooManyWaiters);
+    }
+    // The server has refused to block this client: the call is answered as without BLOCK.
+    let Some(client) = WaitingClient::block(call) else { return Ok(Begun::Denied(Span::ZERO)) };
+    WAITS.increment();
+    let id = rules.first().and_then(|rule| rule.request.id).map(|id| id.as_bytes().into());
+    let name = |index| call.argument(first_key + index).unwrap_or_default().into();
+    let mut rules: Vec<_> = rules.iter().enumerate().map(|(index, rule)| rule.queued(name(index))).collect();
+    let rules = match rules.pop() {
+        Some(rule) if first_key != FIRST_KEY_OF_ALL => Rules::One(rule),
+        last => Rules::All(rules.into_iter().chain(last).collect()),
+    };
+    let waiter = Waiter { client, db: call.db(), rules, id, joined: now, deadline: now.saturating_add(timeout) };
+    let mut waiting = lock();
+    waiting.adjust_to_clock(call);
+    waiting.queues.join(waiter, keys);
+    if !waiting.subscribed {
+        waiting.subscribed = true;
+        call.subscribe_to_key_events::<WaitQueues>();
+    }
+    waiting.rearm_timer(call, now);
+    Ok(Begun::Waits)
+}

@@ -1,0 +1,137 @@
+//! The timer, which serves the lines, and the events that make it fire at once.
+
+use std::sync::Arc;
+
+use super::answer::{answer, record_answer};
+use super::lines::{lock, WaitQueues, WaitingClient};
+use crate::commands::shared::clock::now;
+use crate::commands::shared::error::Error;
+use crate::commands::shared::stats::ABANDONED;
+use crate::limiter::{Instant, Span};
+use crate::queue::{self, Task};
+use crate::server::{EventHandler, Moved, Server, WriteKey};
+
+/// How many keys the timer asks for clients, before the server goes on with other work: a call with several keys counts once for
+/// each.
+const BATCH: usize = 500;
+
+/// If the timer is later than this, it is replaced: see [`WaitQueues::on_cron`].
+const MAX_TIMER_DELAY: Span = Span::from_us(50_000);
+
+impl EventHandler for WaitQueues {
+    fn on_timer(server: &Server<'_>) {
+        {
+            let mut waiting = lock();
+            waiting.timer = None;
+            waiting.adjust_to_clock(server);
+        }
+        let now = now(server);
+        let Done { answers, moved } = do_tasks(server, now);
+        lock().rearm_timer(server, now);
+        for (waiter, rows) in &answers {
+            if let Ok(rows) = rows {
+                record_answer(server, waiter.db, &waiter.rules, rows, now);
+            }
+        }
+        let answers = answers.into_iter().map(|(waiter, rows)| (waiter.client, answer(&waiter.rules, rows)));
+        let answers = answers.chain(moved.into_iter().map(|client| (client, Err(Error::Moved))));
+        // If several clients are unblocked in one callback, the server sends their replies in reverse order.
+        for (client, answer) in answers.collect::<Vec<_>>().into_iter().rev() {
+            if answer.is_err() {
+                ABANDONED.increment();
+            }
+            client.reply_with(answer);
+        }
+    }
+
+    fn on_key_event(server: &Server<'_>, name: &[u8]) {
+        Self::update(server, |waiting, now| waiting.queues.wake(server.db(), name, now));
+    }
+
+    fn on_database_event(server: &Server<'_>) {
+        Self::update(server, |waiting, now| waiting.queues.wake_all(now));
+    }
+
+    fn on_cron(server: &Server<'_>) {
+        // After the wall clock was set back, the server's timers do not fire for a while. So a timer that is too late is replaced.
+        Self::update(server, |waiting, now| {
+            if waiting.timer.is_some_and(|(_, at)| now.since(at) > MAX_TIMER_DELAY) {
+                waiting.stop_timer(server);
+            }
+        });
+    }
+}
+
+/// The clients whose wait has ended.
+#[derive(Default)]
+struct Done {
+    /// Those that were granted their units, or denied them, and their answers.
+    answers: Vec<queue::Answer<WaitingClient, Error>>,
+    /// Those whose keys are on another node now.
+    moved: Vec<WaitingClient>,
+}
+
+/// Does the tasks that are due, as many as one callback may take.
+fn do_tasks(server: &Server<'_>, now: Instant) -> Done {
+    let may_grant = server.may_write();
+    let mut done = Done::default();
+    let mut asked = 0;
+    // However many lines are due, clients whose wait has ended are answered, too.
+    while asked < 2 * BATCH {
+        let next = if asked < BATCH { lock().queues.next_task(now) } else { lock().queues.next_timeout(now) };
+        let Some(task) = next else { break };
+        let keys_each = task.keys.len().max(1);
+        // The lock is not held here: if a key has expired, opening it notifies other modules, which may call this one.
+        match open_keys(server, &task) {
+            Opened::Keys(mut keys) => {
+                let most = (2 * BATCH - asked).div_ceil(keys_each).min(BATCH);
+                let served = lock().queues.serve(&task, &mut keys, now, may_grant, most);
+                asked += served.len().max(1) * keys_each;
+                done.answers.extend(served);
+            }
+            Opened::InUse => {
+                lock().queues.postpone(&task, now);
+                asked += keys_each;
+            }
+            Opened::Moved => {
+                let moved = lock().queues.dismiss(&task, now);
+                asked += moved.len().max(1);
+                done.moved.extend(moved);
+            }
+        }
+    }
+    done
+}
+
+/// The keys of a task.
+enum Opened<'s> {
+    /// They are open.
+    Keys(Vec<WriteKey<'s>>),
+    /// The server is using one of them.
+    InUse,
+    /// This node of the cluster does not serve them.
+    Moved,
+}
+
+fn open_keys<'s>(server: &'s Server<'s>, task: &Task) -> Opened<'s> {
+    let open = || -> Result<Option<Vec<WriteKey<'s>>>, Moved> {
+        task.keys.iter().try_for_each(|key| WriteKey::check_node(server, task.db, key))?;
+        let open = |key: &Arc<[u8]>| WriteKey::open_named(server, task.db, key);
+        if task.keys.len() > 1 {
+            // To open an expired key deletes it, and subscribers to the notification may modify the other keys. So each is opened
+            // once while no other is open.
+            for key in &task.keys {
+                drop(open(key)?);
+            }
+        }
+        if !server.announce(task.db, &task.keys) {
+            return Ok(None);
+        }
+        task.keys.iter().map(open).collect()
+    };
+    match open() {
+        Ok(Some(keys)) => Opened::Keys(keys),
+        Ok(None) => Opened::InUse,
+        Err(Moved) => Opened::Moved,
+    }
+}

@@ -46,21 +46,11 @@ fn make(policy: &Policy, value: &mut Vec<u8>, now: Instant, request: Request) ->
     decision.granted
 }
 
+/// Changes a value as the server would. Empty bytes are a key that does not exist.
 fn write(value: &mut Vec<u8>, change: Change, bytes: &Bytes) {
-    match change {
-        Change::Keep => {}
-        Change::Write { offset, head, .. } => {
-            let (head, rest) = bytes.as_slice().split_at(head);
-            value.truncate(offset);
-            value[..head.len()].copy_from_slice(head);
-            value.extend_from_slice(rest);
-        }
-        Change::Patch { len, .. } => {
-            value.resize(len, 0);
-            bytes.patches().for_each(|(offset, patch)| value[offset..offset + patch.len()].copy_from_slice(patch));
-        }
-        Change::Remove => value.clear(),
-    }
+    let mut stored = Some(std::mem::take(value)).filter(|value| !value.is_empty());
+    change.apply(bytes, &mut stored);
+    *value = stored.unwrap_or_default();
 }
 
 fn holding(policy: &Policy, units: u64) -> Vec<u8> {

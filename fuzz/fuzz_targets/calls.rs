@@ -3,8 +3,9 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use redis_rl::limiter::MAX_PERIOD;
-use redis_rl_fuzz::model::{Key, Model, Rule, Silence};
+use redis_rl::limiter::{Instant, MAX_PERIOD};
+use redis_rl_fuzz::key::Key;
+use redis_rl_fuzz::model::{Model, Rule, Silence};
 use redis_rl_fuzz::steps::DecideError;
 use redis_rl_fuzz::{is_refused, rules, start, starting, Call, Clock, Step};
 
@@ -54,7 +55,7 @@ fuzz_target!(|play: Play| {
             continue;
         }
         if expiring {
-            key.expire(clock.now);
+            key.expire(Instant::from_us(clock.now));
         }
         let expected = model.call(rule, clock.now, request);
         if expected == Err(Silence::Open) {

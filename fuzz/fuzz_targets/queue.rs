@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use redis_rl::limiter::{self, Amount, Bytes, Decision, Instant, Policy, RecordError, Request, Span, Wait};
-use redis_rl::queue::{self, KeyState, Queues, Rules, Waiter};
-use redis_rl_fuzz::model::{Form, Key, Rule, Windows};
-use redis_rl_fuzz::steps::{Change, DecideError, Steps};
+use redis_rl::limiter::{Amount, Instant, Policy, Request, Span, Wait};
+use redis_rl::queue::{self, Queues, Rules, Waiter};
+use redis_rl_fuzz::key::Key;
+use redis_rl_fuzz::model::{Form, Rule, Windows};
 use redis_rl_fuzz::{rules, starting, units, START};
 
 const MS: u64 = 1_000;
@@ -122,53 +122,6 @@ struct Place {
     grantable_since: Option<(u32, Instant)>,
 }
 
-impl KeyState for Place {
-    type Error = DecideError;
-
-    fn stored(&self, _: &Policy) -> std::result::Result<Option<&[u8]>, DecideError> {
-        Ok(self.key.value.as_deref())
-    }
-
-    fn expires(&self) -> Option<Instant> {
-        self.key.expires
-    }
-
-    fn record_error(_: &Policy, error: RecordError) -> DecideError {
-        error.into()
-    }
-
-    fn other_cost(held: u64) -> DecideError {
-        unreachable!("no lease of {held} units")
-    }
-
-    fn random_seed() -> u64 {
-        0x5eed
-    }
-
-    fn fits(_: usize) -> bool {
-        true
-    }
-
-    fn commit(&mut self, change: &limiter::Change, bytes: &Bytes, now: Instant) -> std::result::Result<(), DecideError> {
-        self.apply(&Change::with(change, bytes), now);
-        Ok(())
-    }
-}
-
-impl Place {
-    fn peek(&self, policy: &Policy, at: Instant, request: Request) -> std::result::Result<Decision, DecideError> {
-        policy.peek(self.key.value.as_deref(), at, request)
-    }
-
-    /// Carries out a change as the server does.
-    fn apply(&mut self, change: &Change, now: Instant) {
-        self.key.apply(change);
-        if let Change::Write { expires, .. } = change {
-            self.key.expires = Some(Instant::from_us((*expires).max(now).as_ms_ceil().saturating_mul(1_000)));
-        }
-    }
-}
-
 struct World {
     rules: Vec<Rule>,
     most: usize,
@@ -186,7 +139,7 @@ impl World {
     /// A place, after its key has been deleted if it has expired.
     fn place(&mut self, at: usize) -> &mut Place {
         let place = &mut self.places[at];
-        place.key.expire(self.now.as_us());
+        place.key.expire(self.now);
         place
     }
 
@@ -200,7 +153,7 @@ impl World {
         for &(at, policy, amount) in &wants {
             let (db, name) = NAMES[at];
             let queued = self.queues.has_waiters(db, name);
-            let Ok(decision) = self.place(at).peek(&policy, now, Request::now(amount)) else { return };
+            let Ok(decision) = self.place(at).key.peek(&policy, now, Request::now(amount)) else { return };
             let Wait::For(need) = decision.wait else { return };
             granted &= decision.granted > 0 && !queued;
             if need > patience {
@@ -210,9 +163,9 @@ impl World {
         if granted {
             for (at, policy, amount) in wants {
                 let place = &mut self.places[at];
-                let decided = policy.decide(place.key.value.as_deref(), now, Request::now(amount));
+                let decided = place.key.decide(&policy, now, Request::now(amount));
                 let outcome = decided.expect("the same decision as the peek");
-                place.apply(&outcome.change, now);
+                place.key.apply_at(&outcome.change, &outcome.bytes, now);
                 place.grants.push((now, outcome.decision.granted));
                 let (db, name) = NAMES[at];
                 self.queues.changed(db, name, now);
@@ -237,20 +190,20 @@ impl World {
         assert!(self.queues.next_wake().is_some_and(|wakes| wakes <= deadline));
     }
 
-    fn take(&mut self, places: impl Iterator<Item = usize>) -> Vec<Place> {
-        places.map(|at| std::mem::take(self.place(at))).collect()
+    fn take(&mut self, places: impl Iterator<Item = usize>) -> Vec<Key> {
+        places.map(|at| std::mem::take(&mut self.place(at).key)).collect()
     }
 
-    fn put(&mut self, places: impl Iterator<Item = usize>, keys: Vec<Place>) {
-        places.zip(keys).for_each(|(at, place)| self.places[at] = place);
+    fn put(&mut self, places: impl Iterator<Item = usize>, keys: Vec<Key>) {
+        places.zip(keys).for_each(|(at, key)| self.places[at].key = key);
     }
 
     fn act(&mut self, at: usize, rule: usize, amount: Amount) {
         let (now, (db, name)) = (self.now, NAMES[at]);
         let policy = self.rules[rule % self.rules.len()].policy();
         let place = self.place(at);
-        let Ok(outcome) = policy.decide(place.key.value.as_deref(), now, Request::now(amount)) else { return };
-        place.apply(&outcome.change, now);
+        let Ok(outcome) = place.key.decide(&policy, now, Request::now(amount)) else { return };
+        place.key.apply_at(&outcome.change, &outcome.bytes, now);
         place.changed_by_hand = true;
         self.queues.changed(db, name, now);
     }
@@ -331,7 +284,7 @@ impl World {
         let place = self.place(at);
         let Some(first) = first.filter(|client| client.wants.len() == 1) else { return };
         let (_, policy, amount) = first.wants[0];
-        let Ok(decision) = place.peek(&policy, now, Request::now(amount)) else { return };
+        let Ok(decision) = place.key.peek(&policy, now, Request::now(amount)) else { return };
         let wakes = wakes.expect("a time, as a client waits");
         if decision.granted > 0 {
             assert!(!exact, "{first:?} could be granted at {now:?}");

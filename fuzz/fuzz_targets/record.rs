@@ -3,9 +3,10 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use redis_rl::limiter::{inspect, Amount, Fact, Instant, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
-use redis_rl_fuzz::model::{survives, Form, Key, Rule, Windows};
-use redis_rl_fuzz::steps::{Change, Outcome, Steps};
+use redis_rl::limiter::{inspect, Amount, Change, Fact, Instant, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
+use redis_rl_fuzz::key::Key;
+use redis_rl_fuzz::model::{survives, Form, Rule, Windows};
+use redis_rl_fuzz::steps::{Outcome, Steps};
 use redis_rl_fuzz::{rule, rules, start, starting, units, Call, Clock};
 
 #[derive(Debug)]
@@ -82,7 +83,7 @@ fn check(rule: &Rule, value: &[u8], now: i64, request: Request<'static>, sound: 
     survives(&policy, value, now, request);
     let _ = policy.wrote(value);
     let peeked = policy.peek(Some(value), at, request);
-    let Outcome { decision, change } = match policy.decide(Some(value), at, request) {
+    let Outcome { decision, change, bytes } = match policy.decide(Some(value), at, request) {
         Err(error) => return assert_eq!(peeked, Err(error)),
         Ok(outcome) => outcome,
     };
@@ -95,10 +96,10 @@ fn check(rule: &Rule, value: &[u8], now: i64, request: Request<'static>, sound: 
         assert!(decision.wait > Wait::NONE && change == Change::Keep, "a denial: {decision:?}, {change:?}");
     }
     // The log may be shared with a caller that has a longer period.
-    let mut key = Key { value: Some(value.to_vec()), longest: MAX_PERIOD.as_us(), ..Key::default() };
+    let mut key = Key { value: Some(value.to_vec()), longest_us: MAX_PERIOD.as_us(), ..Key::default() };
     if let Change::Write { .. } = change {
         let mut key = key.clone();
-        key.apply(&change);
+        key.apply(&change, &bytes);
         let written = key.value.expect("a value");
         let until = matches!(rule.form, Form::Fixed { windows: Windows::Until(_) });
         assert!(policy.wrote(&written) || until || matches!(rule.form, Form::Fixed { windows: Windows::Align(_) }));

@@ -6,17 +6,19 @@ pub mod exercise;
 #[allow(dead_code, unused_imports)]
 #[path = "../../tests/core/ids/mod.rs"]
 pub mod ids;
+#[path = "../../tests/core/key.rs"]
+pub mod key;
 #[path = "../../tests/core/model.rs"]
 pub mod model;
 #[path = "../../tests/core/steps.rs"]
 pub mod steps;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use model::{Form, Key, Rule, Windows};
+use key::Key;
+use model::{Form, Rule, Windows};
 use redis_rl::limiter::{Amount, Decision, Instant, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
 const SECOND: u64 = 1_000_000;
-/// When most sequences begin.
 /// The moment at which most sequences of calls begin, in microseconds since the Unix epoch.
 pub const START: i64 = 1_760_000_000_000_000;
 

@@ -1,5 +1,7 @@
 //! The change that a decision makes to the stored value.
 
+use std::fmt;
+
 use super::{Instant, Span};
 
 /// The change that a decision makes to the stored value. The bytes of a [`Self::Write`] are returned separately, in a
@@ -31,6 +33,44 @@ pub enum Change {
     },
     /// The key is deleted, because its value affects no decision any more.
     Remove,
+}
+
+impl Change {
+    /// Carries the change out on a value in memory, as the server does on the value of the key. `None` is a key that does not exist.
+    /// `bytes` are those that were returned with the change, and `value` is the one that the decision was made on.
+    ///
+    /// # Panics
+    /// May panic if the change was decided on another value.
+    pub fn apply(&self, bytes: &Bytes, value: &mut Option<Vec<u8>>) {
+        match *self {
+            Self::Keep => {}
+            Self::Write { offset, head, .. } => {
+                let value = value.get_or_insert_default();
+                debug_assert!(head <= offset && offset <= value.len(), "{self:?} of a value of {} bytes", value.len());
+                let (head, tail) = bytes.as_slice().split_at(head);
+                value.truncate(offset);
+                value[..head.len()].copy_from_slice(head);
+                value.extend_from_slice(tail);
+            }
+            Self::Patch { len, .. } => {
+                let value = value.get_or_insert_default();
+                debug_assert!(value.len() <= len, "{self:?} of a value of {} bytes", value.len());
+                value.resize(len, 0);
+                for (offset, patch) in bytes.patches() {
+                    value[offset..offset + patch.len()].copy_from_slice(patch);
+                }
+            }
+            Self::Remove => *value = None,
+        }
+    }
+
+    /// The moment from which on the new value affects no decision; `None` if no value is written.
+    pub const fn expires(&self) -> Option<Instant> {
+        match *self {
+            Self::Write { expires, .. } | Self::Patch { expires, .. } => Some(expires),
+            Self::Keep | Self::Remove => None,
+        }
+    }
 }
 
 /// Bytes to be stored. Up to [`Bytes::SHORT`] bytes, the usual case, need no allocation.
@@ -117,6 +157,13 @@ impl Bytes {
     }
 }
 
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let patches: Vec<_> = self.patches().collect();
+        f.debug_struct("Bytes").field("all", &self.as_slice()).field("patches", &patches).finish()
+    }
+}
+
 /// No bytes.
 impl Default for Bytes {
     #[inline]
@@ -127,7 +174,43 @@ impl Default for Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::Bytes;
+    use super::{Bytes, Change, Instant, Span};
+
+    #[test]
+    fn a_change_is_carried_out_on_a_value() {
+        let (expires, slack) = (Instant::from_us(7), Span::ZERO);
+        let with = |parts: &[&[u8]]| {
+            let mut bytes = Bytes::default();
+            parts.iter().for_each(|part| bytes.extend(part));
+            bytes
+        };
+        let write = |offset, head| Change::Write { offset, head, expires, slack };
+        let mut patches = Bytes::default();
+        for (offset, patch) in [(1, &b"P"[..]), (6, b"QR")] {
+            patches.start_patch(offset);
+            patches.extend(patch);
+        }
+        let mut value = None;
+        for (change, bytes, expected) in [
+            (Change::Keep, with(&[b"unused"]), None),
+            (write(0, 0), with(&[b"abcdef"]), Some(&b"abcdef"[..])),
+            (Change::Keep, Bytes::default(), Some(b"abcdef")),
+            // Appends, then appends after a truncation, and then changes the front, too.
+            (write(6, 0), with(&[b"gh"]), Some(b"abcdefgh")),
+            (write(4, 0), with(&[b"x"]), Some(b"abcdx")),
+            (write(5, 2), with(&[b"AB", b"yz"]), Some(b"ABcdxyz")),
+            (Change::Patch { len: 9, expires, slack }, patches, Some(b"APcdxyQR\0")),
+            (write(3, 0), Bytes::default(), Some(b"APc")),
+            (write(0, 0), with(&[b"new"]), Some(b"new")),
+            (Change::Remove, Bytes::default(), None),
+            (Change::Remove, Bytes::default(), None),
+        ] {
+            change.apply(&bytes, &mut value);
+            assert_eq!(value.as_deref(), expected, "{change:?} {bytes:?}");
+            let writes = matches!(change, Change::Write { .. } | Change::Patch { .. });
+            assert_eq!(change.expires(), writes.then_some(expires));
+        }
+    }
 
     #[test]
     fn bytes_that_outgrow_their_place_stay_in_order() {

@@ -1,10 +1,10 @@
 //! A limit that changes on a live key keeps the waits and resets that replies have named. A denied call writes nothing, and
 //! still the wait in its reply is long enough under the new policy.
 
-use crate::steps::{Change, Outcome, Steps};
+use crate::steps::{Outcome, Steps};
 use proptest::prelude::*;
 use redis_rl::limiter::{
-    inspect, Amount, Decision, Fact, Instant, Kind, OptionValue, Policy, PolicyOption, Quota, Request, Span, Wait,
+    inspect, Amount, Change, Decision, Fact, Instant, Kind, OptionValue, Policy, PolicyOption, Quota, Request, Span, Wait,
 };
 
 fn policy(kind: Kind) -> impl Strategy<Value = Policy> {
@@ -46,14 +46,7 @@ fn written(policy: &Policy, calls: &[(u64, Amount)]) -> Option<Vec<u8>> {
     let mut key: Option<Vec<u8>> = None;
     for &(us, amount) in calls {
         let outcome = policy.decide(key.as_deref(), at(us), Request::now(amount)).expect("a decision");
-        match outcome.change {
-            Change::Keep => {}
-            Change::Remove => key = None,
-            Change::Write { offset, head, bytes, .. } => {
-                crate::model::write(key.get_or_insert_default(), offset, head, bytes.as_slice());
-            }
-            Change::Patch { len, patches, .. } => crate::model::patch(key.get_or_insert_default(), len, &patches),
-        }
+        outcome.change.apply(&outcome.bytes, &mut key);
     }
     key
 }
@@ -124,8 +117,8 @@ fn two_grids_on_one_key_grant_no_more_than_one() {
             let policy = if second % 2 == 0 { &one } else { &other };
             let outcome = policy.decide(key.as_deref(), at(second * 1_000_000), request).expect("a decision");
             granted += outcome.decision.granted;
-            if let Change::Write { bytes, .. } = outcome.change {
-                key = Some(bytes.as_slice().to_vec());
+            if let Change::Write { .. } = outcome.change {
+                key = Some(outcome.bytes.as_slice().to_vec());
             }
         }
         assert!((10..=30).contains(&granted), "{granted}");
@@ -171,17 +164,12 @@ fn slide(limit: u64, seconds: u64, segments: u64) -> Policy {
 /// Makes a call and carries out its change. Returns the decision and how many bytes of the value stayed, were changed in
 /// place, and were written.
 fn charge(policy: &Policy, key: &mut Option<Vec<u8>>, us: u64, amount: Amount) -> (Decision, Option<(usize, usize, usize)>) {
-    let Outcome { decision, change } = policy.decide(key.as_deref(), at(us), Request::now(amount)).expect("a decision");
+    let Outcome { decision, change, bytes } =
+        policy.decide(key.as_deref(), at(us), Request::now(amount)).expect("a decision");
+    change.apply(&bytes, key);
     let written = match change {
-        Change::Keep => None,
-        Change::Remove => {
-            *key = None;
-            None
-        }
-        Change::Write { offset, head, bytes, .. } => {
-            crate::model::write(key.get_or_insert_default(), offset, head, bytes.as_slice());
-            Some((offset, head, bytes.as_slice().len()))
-        }
+        Change::Keep | Change::Remove => None,
+        Change::Write { offset, head, .. } => Some((offset, head, bytes.as_slice().len())),
         Change::Patch { .. } => panic!("a record without ids is not patched"),
     };
     (decision, written)
@@ -278,10 +266,9 @@ fn a_booking_stays_in_place_in_a_shared_log() {
     let mut key = None;
     charge(&minute, &mut key, 0, Amount::Cost(10));
     let ahead = Request { ahead: Span::from_us(70_000_000), ..Request::now(Amount::Cost(10)) };
-    let Outcome { decision, change } = minute.decide(key.as_deref(), at(1_000_000), ahead).expect("a decision");
+    let Outcome { decision, change, bytes } = minute.decide(key.as_deref(), at(1_000_000), ahead).expect("a decision");
     let Wait::For(wait) = decision.wait else { panic!("{decision:?}") };
-    let Change::Write { offset, head, bytes, .. } = change else { panic!("{change:?}") };
-    crate::model::write(key.get_or_insert_default(), offset, head, bytes.as_slice());
+    change.apply(&bytes, &mut key);
     let acts = 1_000_000 + wait.as_us();
     // A caller with finer ticks and a shorter period: the log adopts the ticks, and bookings count for both callers.
     charge(&moment, &mut key, 2_000_000, Amount::Force(1));
@@ -350,14 +337,7 @@ fn a_refund_on_other_ticks_reports_the_units_that_count_again() {
     ] {
         let now = Instant::from_us(1_760_000_000_000_000 + us);
         let outcome = policy.decide(key.as_deref(), now, Request::now(amount)).expect("a decision");
-        match outcome.change {
-            Change::Keep => {}
-            Change::Remove => key = None,
-            Change::Write { offset, head, bytes, .. } => {
-                crate::model::write(key.get_or_insert_default(), offset, head, bytes.as_slice());
-            }
-            Change::Patch { len, patches, .. } => crate::model::patch(key.get_or_insert_default(), len, &patches),
-        }
+        outcome.change.apply(&outcome.bytes, &mut key);
         last = Some((policy, now, outcome.decision));
     }
     let (policy, now, decision) = last.expect("calls");

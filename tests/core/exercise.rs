@@ -2,7 +2,7 @@
 
 use redis_rl::limiter::{inspect, settle, Amount, Bytes, Id, Instant, Kind, Policy, PolicyOption, Quota, Request, Span};
 
-use crate::steps::{Change, Steps};
+use crate::steps::Steps;
 
 /// A policy of each algorithm, and of each way to count.
 pub fn policies() -> Vec<Policy> {
@@ -13,18 +13,6 @@ pub fn policies() -> Vec<Policy> {
     policies.push(Kind::Fixed.policy(quota).expect("in range").with(until));
     policies.push(Kind::Slide.policy(quota).expect("in range").with(PolicyOption::Segments(3)));
     policies
-}
-
-/// Changes a value as the server does.
-pub fn apply(value: &mut Option<Vec<u8>>, change: &Change) {
-    match change {
-        Change::Keep => {}
-        Change::Write { offset, head, bytes, .. } => {
-            crate::model::write(value.get_or_insert_default(), *offset, *head, bytes.as_slice());
-        }
-        Change::Patch { len, patches, .. } => crate::model::patch(value.get_or_insert_default(), *len, patches),
-        Change::Remove => *value = None,
-    }
 }
 
 /// Makes calls of all sorts, from `now` on.
@@ -45,14 +33,14 @@ pub fn exercise(value: &mut Option<Vec<u8>>, policy: &Policy, mut now: i64, call
             let Some(stored) = value.as_deref() else { continue };
             let mut bytes = Bytes::default();
             if let Ok(Some(settled)) = settle(stored, at, id, units % 8, &mut bytes) {
-                apply(value, &Change::with(&settled.change, &bytes));
+                settled.change.apply(&bytes, value);
             }
         } else {
             let with_id = call % 8 != 0 && call % 8 != 1;
             let ahead = if call % 8 == 3 { Span::from_us(5_000_000) } else { Span::ZERO };
             let request = Request { amount, ahead, id: with_id.then_some(id) };
             if let Ok(outcome) = policy.decide(value.as_deref(), at, request) {
-                apply(value, &outcome.change);
+                outcome.change.apply(&outcome.bytes, value);
             }
         }
         if let Some(stored) = value.as_deref() {

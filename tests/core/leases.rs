@@ -2,10 +2,11 @@
 
 use proptest::prelude::*;
 use redis_rl::limiter::{
-    settle, Amount, Bytes, Decision, Id, Instant, Kind, Policy, Quota, Request, SettleError, Span, Wait,
+    settle, Amount, Bytes, Change, Decision, Id, Instant, Kind, Policy, Quota, Request, SettleError, Span, Wait,
 };
 
-use crate::steps::{Change, Steps};
+use crate::key::Key;
+use crate::steps::Steps;
 
 /// A lease of the model. Times are in microseconds.
 #[derive(Clone, Debug)]
@@ -121,30 +122,6 @@ fn name(id: usize) -> String {
     format!("{id}{}", "x".repeat(id % 60))
 }
 
-/// A key of the server.
-#[derive(Default)]
-struct Key {
-    value: Option<Vec<u8>>,
-    expires: Option<Instant>,
-}
-
-impl Key {
-    fn apply(&mut self, change: &Change) {
-        match change {
-            Change::Keep => {}
-            Change::Write { offset, head, bytes, expires, .. } => {
-                crate::model::write(self.value.get_or_insert_default(), *offset, *head, bytes.as_slice());
-                self.expires = Some(*expires);
-            }
-            Change::Patch { len, patches, expires, .. } => {
-                crate::model::patch(self.value.as_mut().expect("a value"), *len, patches);
-                self.expires = Some(*expires);
-            }
-            Change::Remove => *self = Self::default(),
-        }
-    }
-}
-
 fn policy(limit: u64, ttl: i64) -> Policy {
     let quota = Quota::new(limit, Span::from_us(ttl as u64)).expect("in range");
     Kind::Lease.policy(quota).expect("in range")
@@ -170,7 +147,7 @@ fn compare(calls: &[(i64, Call)]) -> Result<(), TestCaseError> {
                 if expected.granted > 0 {
                     limit_written = limit;
                 }
-                key.apply(&outcome.change);
+                key.apply(&outcome.change, &outcome.bytes);
             }
             Call::Peek(limit, ttl, units) => {
                 let mut expected = model.clone().call(now, limit, ttl, "of nobody", units);
@@ -189,7 +166,7 @@ fn compare(calls: &[(i64, Call)]) -> Result<(), TestCaseError> {
                 let released = released.flatten();
                 prop_assert_eq!(released.map(|released| released.decision), expected);
                 if let Some(released) = released {
-                    key.apply(&Change::with(&released.change, &bytes));
+                    key.apply(&released.change, &bytes);
                 }
             }
             Call::Settle(id) => {
@@ -237,7 +214,7 @@ fn a_full_ledger_takes_the_last_lease_and_no_more() {
         let name = id.to_string();
         let request = Request::now(Amount::Cost(1)).with_id(Id::new(name.as_bytes()).expect("an id"));
         let outcome = policy.decide(key.value.as_deref(), at, request).expect("a decision");
-        key.apply(&outcome.change);
+        key.apply(&outcome.change, &outcome.bytes);
         outcome.decision
     };
     assert!((0..LIMIT).all(|id| call(id).granted == 1));

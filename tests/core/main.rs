@@ -4,6 +4,7 @@ mod changes;
 mod damage;
 mod exercise;
 mod ids;
+mod key;
 mod leases;
 mod lines;
 mod model;

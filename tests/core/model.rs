@@ -5,11 +5,14 @@
 //! how many units are used now and when they will have been paid. The meaning of a call follows from these in the same way
 //! for all four, in [`call`].
 
-use crate::steps::{Change, DecideError, Steps};
+use crate::key::Key;
+use crate::steps::{DecideError, Steps};
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{Signed, ToPrimitive, Zero};
-use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait, MAX_UNITS};
+use redis_rl::limiter::{
+    Amount, Change, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait, MAX_UNITS,
+};
 
 pub type Q = BigRational;
 
@@ -1029,32 +1032,6 @@ impl Model {
     }
 }
 
-/// Carries out a [`Change::Write`] on `value`.
-pub fn write(value: &mut Vec<u8>, offset: usize, head: usize, bytes: &[u8]) {
-    let (head, rest) = bytes.split_at(head);
-    value.truncate(offset);
-    value[..head.len()].copy_from_slice(head);
-    value.extend_from_slice(rest);
-}
-
-/// Carries out a [`Change::Patch`] on `value`.
-pub fn patch(value: &mut Vec<u8>, len: usize, patches: &[(usize, Vec<u8>)]) {
-    assert!(value.len() <= len, "a patch shortens the value");
-    value.resize(len, 0);
-    for (offset, patch) in patches {
-        value[*offset..][..patch.len()].copy_from_slice(patch);
-    }
-}
-
-/// A key of the server: the value that the core wrote, and the time until which it counts.
-#[derive(Clone, Debug, Default)]
-pub struct Key {
-    pub value: Option<Vec<u8>>,
-    pub expires: Option<Instant>,
-    /// The longest period under which it was written.
-    pub longest: u64,
-}
-
 impl Key {
     /// Makes a call to the core, carries out the change, and checks what must hold for every change.
     pub fn call(&mut self, rule: &Rule, now: i64, request: Request) -> Result<Decision, DecideError> {
@@ -1071,20 +1048,20 @@ impl Key {
             assert!(decision.wait > Wait::NONE, "a denied call has to wait: {outcome:?}");
             assert_eq!(outcome.change, Change::Keep, "a denied call changes nothing: {outcome:?}");
         }
-        if let Change::Write { offset, head, bytes, expires, .. } = &outcome.change {
-            let length = offset + bytes.as_slice().len() - head;
+        if let Change::Write { offset, head, expires, .. } = &outcome.change {
+            let length = offset + outcome.bytes.as_slice().len() - head;
             assert!(*offset <= self.value.as_ref().map_or(0, Vec::len), "{outcome:?}");
             assert!(head <= offset && (*head == 0 || matches!(rule.form, Form::Slide { .. })), "{outcome:?}");
             assert!(length <= 64 || matches!(rule.form, Form::Slide { .. }), "a record of {length} bytes");
             let free = now.checked_add(decision.reset).expect("a state whose end does not fit is refused");
             // A log that other callers share lives as long as it counts for any of them, with bookings.
-            self.longest = self.longest.max(rule.period);
-            let later = if self.longest == rule.period { rule.period } else { 4 * self.longest };
+            self.longest_us = self.longest_us.max(rule.period);
+            let later = if self.longest_us == rule.period { rule.period } else { 4 * self.longest_us };
             let latest = free.checked_add(Span::from_us(later)).unwrap_or(Instant::MAX);
             assert!((free..=latest).contains(expires), "free at {free:?}, {outcome:?}");
         }
         let written = matches!(outcome.change, Change::Write { .. });
-        self.apply(&outcome.change);
+        self.apply(&outcome.change, &outcome.bytes);
         if written {
             let again = policy.decide(self.value.as_deref(), now, Request::now(Amount::Cost(1)));
             let again = again.map(|outcome| (outcome.decision.granted, outcome.decision.wait == Wait::NONE));
@@ -1108,29 +1085,6 @@ impl Key {
         let more = Request::now(Amount::Cost(MAX_UNITS));
         rule.policy().peek(self.value.as_deref(), Instant::from_us(now), more).expect("a record").reset.as_us()
     }
-
-    /// Carries out a change as the server does.
-    pub fn apply(&mut self, change: &Change) {
-        match change {
-            Change::Keep => {}
-            Change::Write { offset, head, bytes, expires, .. } => {
-                write(self.value.get_or_insert_default(), *offset, *head, bytes.as_slice());
-                self.expires = Some(*expires);
-            }
-            Change::Patch { len, patches, expires, .. } => {
-                patch(self.value.get_or_insert_default(), *len, patches);
-                self.expires = Some(*expires);
-            }
-            Change::Remove => *self = Self::default(),
-        }
-    }
-
-    /// Lets the key expire if its deadline has passed, as the server does.
-    pub fn expire(&mut self, now: i64) {
-        if self.expires.is_some_and(|at| at <= Instant::from_us(now)) {
-            *self = Self::default();
-        }
-    }
 }
 
 /// Checks that a call on any value is either refused or decided without a panic, that the same holds for the value that the
@@ -1142,7 +1096,7 @@ pub fn survives(policy: &Policy, value: &[u8], now: i64, request: Request) {
         if let Change::Write { offset, .. } = outcome.change {
             assert!(offset <= value.len());
         }
-        key.apply(&outcome.change);
+        key.apply(&outcome.change, &outcome.bytes);
         let again = policy.decide(key.value.as_deref(), now, request);
         assert!(!matches!(again, Err(DecideError::Record(_))), "{value:02x?} became {:02x?}", key.value);
     }

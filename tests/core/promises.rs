@@ -15,7 +15,6 @@ use std::path::Path;
 use redis_rl::commands::parsers::{parse_lease, parse_limit};
 use redis_rl::limiter::{Amount, Decision, Id, Instant, Kind, Policy, Request, Wait, MAX_UNITS};
 
-use crate::exercise::apply;
 use crate::steps::Steps;
 
 /// A promise. The times are microseconds.
@@ -181,7 +180,7 @@ impl Limiter {
     fn call(&mut self, amount: Amount) -> Decision {
         let outcome = self.policy.decide(self.value.as_deref(), Instant::from_us(self.now_us as i64), Request::now(amount));
         let outcome = outcome.expect("a decision");
-        apply(&mut self.value, &outcome.change);
+        outcome.change.apply(&outcome.bytes, &mut self.value);
         if outcome.decision.granted > 0 {
             self.grants.push((self.now_us, outcome.decision.granted));
         }
@@ -236,7 +235,7 @@ fn replay(words: &[String], promise: Promise) -> Result<Promise, String> {
             let request = rule.request.with_id(Id::new(std::slice::from_ref(id)).expect("an id"));
             let now = Instant::from_us(limiter.now_us as i64);
             let outcome = limiter.policy.decide(limiter.value.as_deref(), now, request).expect("a decision");
-            apply(&mut limiter.value, &outcome.change);
+            outcome.change.apply(&outcome.bytes, &mut limiter.value);
             outcome.decision.granted > 0
         });
         return Ok(Promise::Held(held.count() as u64));

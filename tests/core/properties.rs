@@ -6,11 +6,12 @@
 //! `PROPTEST_CASES` sets another number of cases than the default.
 
 use crate::ids::histories::windows;
-use crate::model::{survives, Form, Key, Model, Rule, Silence, Windows};
-use crate::steps::{Change, DecideError, Steps};
+use crate::key::Key;
+use crate::model::{survives, Form, Model, Rule, Silence, Windows};
+use crate::steps::{DecideError, Steps};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, Request, Span, Wait};
+use redis_rl::limiter::{Amount, Change, Decision, Instant, Kind, Policy, Request, Span, Wait};
 use redis_rl::limiter::{MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 use std::collections::VecDeque;
 
@@ -319,7 +320,7 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
         let rule = &rules[action.rule % rules.len()];
         let (now, request) = clock.next(rule, action, &key);
         if expiring {
-            key.expire(now);
+            key.expire(Instant::from_us(now));
         }
         let expected = model.call(rule, now, request);
         if expected == Err(Silence::Open) {
@@ -781,7 +782,9 @@ proptest! {
             let rule = &rules[index % rules.len()];
             let request = Action { rule: 0, step: Step::Us(0), verb, size, ahead }.request(rule, now, &key);
             match rule.policy().decide(key.value.as_deref(), Instant::from_us(now), request) {
-                Ok(outcome) => key.apply(&outcome.change),
+                Ok(outcome) => {
+                    key.apply(&outcome.change, &outcome.bytes);
+                }
                 Err(refusal) => prop_assert_eq!(refusal, DecideError::Overflow),
             }
         }
@@ -906,7 +909,7 @@ fn assert_bound(rule: &Rule, grants: &[(i128, u128)], late: u128) {
 fn decide(key: &mut Key, policy: &Policy, now: u64, amount: Amount) -> Decision {
     let outcome =
         policy.decide(key.value.as_deref(), Instant::from_us(now as i64), Request::now(amount)).expect("a decision");
-    key.apply(&outcome.change);
+    key.apply(&outcome.change, &outcome.bytes);
     outcome.decision
 }
 
@@ -989,11 +992,11 @@ fn written(rules: &[Rule], calls: u64, gap: u64) -> (usize, usize) {
         let (policy, now) = (&policies[call as usize % policies.len()], Instant::from_us((call * gap) as i64));
         let outcome = policy.decide(key.value.as_deref(), now, Request::now(Amount::Cost(1))).expect("a decision");
         assert_eq!(outcome.decision.granted, 1);
-        if let Change::Write { offset, bytes: more, .. } = &outcome.change {
-            bytes += more.as_slice().len();
+        if let Change::Write { offset, .. } = &outcome.change {
+            bytes += outcome.bytes.as_slice().len();
             rewrites += usize::from(*offset == 0);
         }
-        key.apply(&outcome.change);
+        key.apply(&outcome.change, &outcome.bytes);
     }
     (bytes, rewrites)
 }
@@ -1068,11 +1071,11 @@ fn a_booking_seldom_rewrites_a_slide_log() {
             let request = Request { ahead: Span::from_us(2 * SECOND), ..Request::now(Amount::Cost(1)) };
             let outcome = policy.decide(key.value.as_deref(), Instant::from_us(now as i64), request).expect("a decision");
             booked += u64::from(outcome.decision.wait > Wait::NONE && outcome.decision.granted == 1);
-            if let Change::Write { offset: 0, bytes, .. } = &outcome.change {
+            if let Change::Write { offset: 0, .. } = &outcome.change {
                 rewrites += 1;
-                rewritten += bytes.as_slice().len();
+                rewritten += outcome.bytes.as_slice().len();
             }
-            key.apply(&outcome.change);
+            key.apply(&outcome.change, &outcome.bytes);
         }
         let figures = format!("{limit} in {segments}: {booked} booked, {rewrites} rewrites of {rewritten} bytes");
         assert!(booked > CALLS * 4 / 5, "{figures}");

@@ -1,14 +1,12 @@
 //! The queues, without a server: random clients join, leave, reach their timeout and are granted, while the timer is late,
 //! the key is deleted or changed, and writes are paused. In no case is a client overtaken, granted too early or forgotten.
 
-use crate::model::{patch, write};
-use crate::steps::{Change, DecideError, Outcome, Steps};
+use crate::key::Key;
+use crate::steps::{DecideError, Steps};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use redis_rl::limiter::{
-    self, Amount, Bytes, Decision, Instant, Kind, Policy, PolicyOption, Quota, RecordError, Request, Span, Wait,
-};
-use redis_rl::queue::{KeyState, Queues, Rule, Rules, Task, Waiter};
+use redis_rl::limiter::{self, Amount, Bytes, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait};
+use redis_rl::queue::{Queues, Rule, Rules, Task, Waiter};
 use std::slice;
 
 mod examples;
@@ -20,82 +18,10 @@ const MAX_LATENESS: u64 = 100 * MS;
 /// The time after which a queue that found writes paused tries again.
 const PAUSE: Span = Span::from_us(20 * MS);
 
-/// A key in memory.
-#[derive(Default)]
-struct Key {
-    value: Option<Vec<u8>>,
-    expires: Option<Instant>,
-}
-
-impl Key {
-    /// The value that a server would return: none if it has expired.
-    fn at(&mut self, now: Instant) -> &mut Self {
-        if self.expires.is_some_and(|at| at <= now) {
-            *self = Self::default();
-        }
-        self
-    }
-}
-
-impl Key {
-    fn decide(&self, policy: &Policy, at: Instant, request: Request) -> Result<Outcome, DecideError> {
-        policy.decide(self.value.as_deref(), at, request)
-    }
-
-    fn peek(&self, policy: &Policy, at: Instant, request: Request) -> Result<Decision, DecideError> {
-        policy.peek(self.value.as_deref(), at, request)
-    }
-
-    /// Carries out a change as the server does.
-    fn apply(&mut self, change: &Change, now: Instant) {
-        match change {
-            Change::Keep => {}
-            Change::Remove => *self = Self::default(),
-            Change::Write { offset, head, bytes, expires, .. } => {
-                write(self.value.get_or_insert_default(), *offset, *head, bytes.as_slice());
-                let expires_ms = (*expires).max(now).as_ms_ceil();
-                self.expires = Some(Instant::from_us(expires_ms * 1_000));
-            }
-            Change::Patch { len, patches, expires, .. } => {
-                patch(self.value.get_or_insert_default(), *len, patches);
-                let expires_ms = (*expires).max(now).as_ms_ceil();
-                self.expires = Some(Instant::from_us(expires_ms * 1_000));
-            }
-        }
-    }
-}
-
-impl KeyState for Key {
-    type Error = DecideError;
-
-    fn stored(&self, _: &Policy) -> Result<Option<&[u8]>, DecideError> {
-        Ok(self.value.as_deref())
-    }
-
-    fn expires(&self) -> Option<Instant> {
-        self.expires
-    }
-
-    fn record_error(_: &Policy, error: RecordError) -> DecideError {
-        error.into()
-    }
-
-    fn other_cost(held: u64) -> DecideError {
-        unreachable!("no lease of {held} units")
-    }
-
-    fn random_seed() -> u64 {
-        0x5eed
-    }
-
-    fn fits(_: usize) -> bool {
-        true
-    }
-
-    fn commit(&mut self, change: &limiter::Change, bytes: &Bytes, now: Instant) -> Result<(), DecideError> {
-        self.apply(&Change::with(change, bytes), now);
-        Ok(())
-    }
+/// Makes a call that does not wait.
+fn take(key: &mut Key, policy: &Policy, request: Request, now: Instant) {
+    let outcome = key.decide(policy, now, request).expect("a decision");
+    key.apply_at(&outcome.change, &outcome.bytes, now);
 }
 
 /// A policy of GCRA or BUCKET with this capacity.
@@ -165,7 +91,7 @@ impl World {
     /// Makes a call that would wait for `patience`.
     fn call(&mut self, amount: Amount, patience: Span) {
         let (now, request) = (self.now, Request::now(amount));
-        self.key.at(now);
+        self.key.expire(now);
         let decision = self.key.peek(&self.policy, now, request).expect("a decision");
         let queued = self.queues.has_waiters(0, b"key");
         assert_eq!(queued, !self.waiting.is_empty());
@@ -175,7 +101,7 @@ impl World {
         };
         if decision.granted > 0 && !queued {
             let outcome = self.key.decide(&self.policy, now, request).expect("a decision");
-            self.key.apply(&outcome.change, now);
+            self.key.apply_at(&outcome.change, &outcome.bytes, now);
             self.tell(format!("{amount:?} granted at once"));
             return self.grants.push((now, outcome.decision.granted));
         }
@@ -195,9 +121,9 @@ impl World {
     /// Makes a call that does not wait.
     fn act(&mut self, amount: Amount) {
         let now = self.now;
-        let key = self.key.at(now);
+        let key = self.key.expire(now);
         let Ok(outcome) = key.decide(&self.policy, now, Request::now(amount)) else { return };
-        key.apply(&outcome.change, now);
+        key.apply_at(&outcome.change, &outcome.bytes, now);
         self.queues.changed(0, b"key", now);
         self.forced = true;
         self.tell(format!("{amount:?}"));
@@ -210,7 +136,7 @@ impl World {
         for round in 0.. {
             let Some(task) = self.queues.next_task(now) else { break };
             assert!(round < 10_000, "the timer fires again and again without an end\n{}", self.story());
-            let answers = serve(&mut self.queues, &task, self.key.at(now), now, may_grant, most);
+            let answers = serve(&mut self.queues, &task, self.key.expire(now), now, may_grant, most);
             self.history.push(format!("{now:?}: the timer answers {answers:?}"));
             for (waiter, answer) in answers {
                 let decision = answer.expect("a decision");
@@ -443,7 +369,7 @@ proptest! {
 /// A key of which one unit was taken at `now`.
 fn used(policy: &Policy, now: Instant) -> Key {
     let mut key = Key::default();
-    key.apply(&policy.decide(None, now, Request::now(Amount::Cost(1))).expect("a decision").change, now);
+    take(&mut key, policy, Request::now(Amount::Cost(1)), now);
     key
 }
 
@@ -508,10 +434,10 @@ fn a_client_due_before_its_timeout_is_granted_though_the_timer_is_late() {
             let due = EPOCH.saturating_add(wait);
             let late = due.saturating_add(Span::from_us(3_000));
             for (deadline, granted) in [(due, 1), (Instant::from_us(due.as_us() - 1), 0)] {
-                let (mut queues, mut key) = (Queues::default(), Key { value: key.value.clone(), expires: key.expires });
+                let (mut queues, mut key) = (Queues::default(), key.clone());
                 join(&mut queues, 0, waiter(policy, 1, EPOCH, deadline), &key);
                 let task = queues.next_task(late).expect("a task");
-                let answers = serve(&mut queues, &task, key.at(late), late, true, 10);
+                let answers = serve(&mut queues, &task, key.expire(late), late, true, 10);
                 assert!(
                     matches!(&answers[..], [(Waiter { client: 1, .. }, Ok(row))] if row.granted == granted),
                     "{kind:?} {answers:?}"
@@ -533,7 +459,7 @@ fn no_waiter_is_charged_for_a_moment_before_it_joined() {
     join(&mut queues, 0, waiter(burst_one, 2, at(60), Instant::MAX), &key);
     queues.leave(1, at(61));
     let task = queues.next_task(at(70)).expect("a task");
-    assert_eq!(serve(&mut queues, &task, key.at(at(70)), at(70), true, 10).len(), 1);
+    assert_eq!(serve(&mut queues, &task, key.expire(at(70)), at(70), true, 10).len(), 1);
     let next = key.peek(&burst_one, at(70), Request::now(Amount::Cost(1))).expect("a decision");
     assert_eq!(next.wait, Wait::For(Span::from_us(40 * MS)), "it is charged as of its arrival, at 60 ms");
 }
@@ -551,7 +477,7 @@ fn a_log_that_has_expired_is_begun_anew() {
     let late = Instant::from_us(500_000);
     queues.leave(1, late);
     let task = queues.next_task(late).expect("a task");
-    let answers = serve(&mut queues, &task, key.at(late), late, true, 10);
+    let answers = serve(&mut queues, &task, key.expire(late), late, true, 10);
     assert!(matches!(&answers[..], [(Waiter { client: 2, .. }, Ok(decision))] if decision.granted == 1), "{answers:?}");
     assert_eq!(key.value, used(&policy, late).value);
 }
@@ -586,7 +512,7 @@ fn queues_of_different_keys_are_independent() {
 fn looks(written: &Policy, policy: Policy) -> usize {
     let mut key = Key::default();
     let all = Request::now(Amount::Cost(1_000));
-    key.apply(&written.decide(None, EPOCH, all).expect("a decision").change, EPOCH);
+    take(&mut key, written, all, EPOCH);
     let Wait::For(_) = key.peek(&policy, EPOCH, Request::now(Amount::Cost(1))).expect("a decision").wait else {
         panic!("the call can never be granted")
     };
@@ -595,7 +521,7 @@ fn looks(written: &Policy, policy: Policy) -> usize {
     for looks in 1.. {
         let now = queues.next_wake().expect("a time");
         let task = queues.next_task(now).expect("a task");
-        if let [(_, answer)] = &serve(&mut queues, &task, key.at(now), now, true, 10)[..] {
+        if let [(_, answer)] = &serve(&mut queues, &task, key.expire(now), now, true, 10)[..] {
             assert_eq!(answer.as_ref().expect("a decision").granted, 1);
             return looks;
         }
@@ -627,9 +553,9 @@ proptest! {
         let (written, own) = (policy(kind, limits.0, periods.0), policy(kind, limits.1, periods.1));
         let asked = Request::now(Amount::Cost(asked.min(limits.1)));
         let mut key = Key::default();
-        key.apply(&written.decide(None, EPOCH, Request::now(Amount::Force(used))).expect("a decision").change, EPOCH);
+        take(&mut key, &written, Request::now(Amount::Force(used)), EPOCH);
         let now = EPOCH.saturating_add(Span::from_us(passed));
-        let decision = key.at(now).peek(&own, now, asked).expect("a decision");
+        let decision = key.expire(now).peek(&own, now, asked).expect("a decision");
         if decision.granted > 0 {
             return Ok(());
         }

@@ -1,38 +1,13 @@
 //! The three steps of a decision (load, decide, store) as one call, for tests that check all of them together.
 
-use redis_rl::limiter::{Bytes, Decision, Instant, Next, Overflow, Policy, RecordError, Request, Span};
+use redis_rl::limiter::{Bytes, Change, Decision, Instant, Next, Overflow, Policy, RecordError, Request};
 
-/// A decision, and the change that carries it out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A decision, and the change that carries it out, with its bytes.
+#[derive(Debug)]
 pub struct Outcome {
     pub decision: Decision,
     pub change: Change,
-}
-
-/// [`redis_rl::limiter::Change`], together with the new bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    Keep,
-    Write { offset: usize, head: usize, bytes: Vec<u8>, expires: Instant, slack: Span },
-    Patch { len: usize, patches: Vec<(usize, Vec<u8>)>, expires: Instant, slack: Span },
-    Remove,
-}
-
-impl Change {
-    /// The same change, with `bytes`.
-    pub fn with(change: &redis_rl::limiter::Change, bytes: &Bytes) -> Self {
-        match *change {
-            redis_rl::limiter::Change::Keep => Self::Keep,
-            redis_rl::limiter::Change::Write { offset, head, expires, slack } => {
-                Self::Write { offset, head, bytes: bytes.as_slice().into(), expires, slack }
-            }
-            redis_rl::limiter::Change::Patch { len, expires, slack } => {
-                let patches = bytes.patches().map(|(offset, patch)| (offset, patch.into())).collect();
-                Self::Patch { len, patches, expires, slack }
-            }
-            redis_rl::limiter::Change::Remove => Self::Remove,
-        }
-    }
+    pub bytes: Bytes,
 }
 
 /// Why there is no decision.
@@ -42,6 +17,8 @@ pub enum DecideError {
     Record(RecordError),
     /// The next state does not fit a record.
     Overflow,
+    /// A waiting call renews a lease of so many units, with another cost.
+    OtherCost(u64),
 }
 
 impl From<RecordError> for DecideError {
@@ -76,7 +53,7 @@ impl Steps for Policy {
         let change = view.store(&next, || 0x5eed, &mut bytes);
         // A step that is not needed changes nothing.
         assert!(!matches!(next, Next::Keep) || bytes.as_slice().is_empty());
-        Ok(Outcome { decision, change: Change::with(&change, &bytes) })
+        Ok(Outcome { decision, change, bytes })
     }
 
     fn peek(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Decision, DecideError> {

@@ -5,7 +5,8 @@
 //! [`Window`] is a second model of the contract, besides that of `model.rs`: whole numbers, one limit and one period, written
 //! with ends instead of starts.
 
-use crate::steps::{Change, Steps};
+use crate::key::Key;
+use crate::steps::Steps;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use redis_rl::limiter::{
@@ -109,25 +110,14 @@ impl Window {
     }
 }
 
-/// A key of the server.
-#[derive(Clone, Debug, Default)]
-struct Key {
-    value: Option<Vec<u8>>,
-}
-
-impl Key {
-    fn apply(&mut self, change: &Change) {
-        crate::exercise::apply(&mut self.value, change);
+/// Makes a call.
+fn call(key: &mut Key, policy: &Policy, now: i64, request: Request) -> Decision {
+    let outcome = key.decide(policy, Instant::from_us(now), request).expect("a decision");
+    key.apply(&outcome.change, &outcome.bytes);
+    if let Some(value) = &key.value {
+        assert!(request.id.is_some() || value.len() == 28 || value[1] == 2, "{value:02x?}");
     }
-
-    fn call(&mut self, policy: &Policy, now: i64, request: Request) -> Decision {
-        let outcome = policy.decide(self.value.as_deref(), Instant::from_us(now), request).expect("a decision");
-        self.apply(&outcome.change);
-        if let Some(value) = &self.value {
-            assert!(request.id.is_some() || value.len() == 28 || value[1] == 2, "{value:02x?}");
-        }
-        outcome.decision
-    }
+    outcome.decision
 }
 
 fn policy(limit: i64, period: i64) -> Policy {
@@ -261,7 +251,7 @@ proptest! {
             };
             let request = Request { ahead: Span::from_us(ahead as u64), ..Request::now(amount) };
             let before = key.value.clone();
-            let decision = key.call(&until(&plain, time), now, request);
+            let decision = call(&mut key, &until(&plain, time), now, request);
             let (granted, remaining, wait, reset) = window.call(now, time, amount, ahead);
             let actual = (
                 decision.granted as i64,
@@ -287,7 +277,7 @@ proptest! {
         for (now, action) in in_order(&calendar, &actions) {
             let (time, day) = (calendar.end(now + action.clock), calendar.day(now));
             let amount = if action.verb < 4 { Amount::UpTo(action.amount) } else { Amount::Cost(action.amount) };
-            let decision = key.call(&until(&plain, time), now, Request::now(amount));
+            let decision = call(&mut key, &until(&plain, time), now, Request::now(amount));
             if decision.granted == 0 {
                 continue;
             }
@@ -315,7 +305,7 @@ proptest! {
         let (mut granted, mut provisional) = (vec![0; calendar.begins.len()], vec![false; calendar.begins.len()]);
         for (now, action) in in_order(&calendar, &actions) {
             let (time, day) = (calendar.end(now + action.clock), calendar.day(now));
-            let decision = key.call(&until(&plain, time), now, Request::now(Amount::UpTo(action.amount)));
+            let decision = call(&mut key, &until(&plain, time), now, Request::now(Amount::UpTo(action.amount)));
             let end = now + decision.reset.as_us() as i64;
             if decision.granted > 0 {
                 provisional[day] = !calendar.begins.iter().any(|begin| (begin - SKEW..=*begin).contains(&end));
@@ -336,7 +326,7 @@ proptest! {
         let mut key = Key::default();
         // The charges of the window in force, by name: what they hold.
         let mut charges: Vec<([u8; 2], i64)> = Vec::new();
-        for (call, (now, action)) in in_order(&calendar, &actions).into_iter().enumerate() {
+        for (number, (now, action)) in in_order(&calendar, &actions).into_iter().enumerate() {
             let time = calendar.end(now + action.clock);
             if window.recorded(now).is_none() {
                 charges.clear();
@@ -357,21 +347,21 @@ proptest! {
                         window.in_force = Some((end, after));
                         prop_assert_eq!(settled.decision.remaining as i64, limit - after);
                         prop_assert_eq!(settled.decision.reset.as_us() as i64, if after == 0 { 0 } else { end - now });
-                        key.apply(&Change::with(&settled.change, &bytes));
+                        key.apply(&settled.change, &bytes);
                     }
                 }
                 1 if used < charges.len() => {
                     let request = Request::now(Amount::Cost(action.amount)).with_id(Id::new(&name).expect("an id"));
                     let before = key.value.clone();
-                    let decision = key.call(&until(&plain, time), now, request);
+                    let decision = call(&mut key, &until(&plain, time), now, request);
                     prop_assert!(decision.retried);
                     prop_assert_eq!((decision.granted as i64, us(decision.wait)), (charges[used].1, 0));
                     prop_assert_eq!(&before, &key.value);
                 }
                 _ => {
-                    let name = [call as u8, 1];
+                    let name = [number as u8, 1];
                     let request = Request::now(Amount::Cost(action.amount)).with_id(Id::new(&name).expect("an id"));
-                    let decision = key.call(&until(&plain, time), now, request);
+                    let decision = call(&mut key, &until(&plain, time), now, request);
                     let (granted, remaining, wait, reset) = window.call(now, time, request.amount, 0);
                     let actual = (decision.granted as i64, decision.remaining as i64, us(decision.wait));
                     prop_assert_eq!(actual, (granted, remaining, wait), "{:?} at {} until {}", action, now, time);
@@ -394,15 +384,15 @@ proptest! {
         let mut last = 0;
         for (now, action) in in_order(&calendar, &actions) {
             let time = calendar.end(now + action.clock);
-            key.call(&until(&plain, time), now, Request::now(Amount::UpTo(action.amount)));
+            call(&mut key, &until(&plain, time), now, Request::now(Amount::UpTo(action.amount)));
             last = now;
         }
         let now = last + later;
         let (mut one, mut other) = (key.clone(), key);
         let (one_says, other_says) = (
-            one.call(&plain, now, Request::now(Amount::Force(1))),
+            call(&mut one, &plain, now, Request::now(Amount::Force(1))),
             // A time that has passed leaves the window in force as it is.
-            other.call(&until(&plain, now), now, Request::now(Amount::Force(1))),
+            call(&mut other, &until(&plain, now), now, Request::now(Amount::Force(1))),
         );
         prop_assert_eq!(one_says, other_says);
         prop_assert_eq!(one.value, other.value);
@@ -491,7 +481,7 @@ proptest! {
                 1 => Amount::UpTo(n),
                 _ => Amount::Cost(n),
             };
-            let decision = key.call(&policy, now, Request::now(amount));
+            let decision = call(&mut key, &policy, now, Request::now(amount));
             let (granted, remaining, reset) = called(&mut in_force, limit, period, now, time, amount);
             let actual = (decision.granted as i64, decision.remaining as i64, decision.reset.as_us() as i64);
             prop_assert_eq!(actual, (granted, remaining, reset), "{:?} at {} until {} in {} us", amount, now, time, period);
@@ -513,17 +503,17 @@ fn a_shorter_period_does_not_end_the_window_early() {
     let time = now + DAY + 3 * SECOND;
     let (long, short) = (until(&policy(100, 2 * DAY), time), until(&policy(100, DAY), time));
     let mut key = Key::default();
-    assert_eq!(key.call(&long, now, Request::now(Amount::Cost(60))).granted, 60);
-    let decision = key.call(&short, now + SECOND, Request::now(Amount::Cost(1)));
+    assert_eq!(call(&mut key, &long, now, Request::now(Amount::Cost(60))).granted, 60);
+    let decision = call(&mut key, &short, now + SECOND, Request::now(Amount::Cost(1)));
     assert_eq!((decision.granted, decision.remaining), (1, 39));
     assert_eq!(decision.reset.as_us() as i64, DAY + 2 * SECOND);
     // The window would have ended after two more seconds, a period after its beginning.
     for (later, policy) in [(4 * SECOND, &short), (4 * SECOND, &long), (time - now - 1, &short)] {
-        let decision = key.call(policy, now + later, Request::now(Amount::Cost(40)));
+        let decision = call(&mut key, policy, now + later, Request::now(Amount::Cost(40)));
         assert_eq!((decision.granted, decision.remaining), (0, 39), "after {later} us");
         assert_eq!((us(decision.wait), decision.reset.as_us() as i64), (time - now - later, time - now - later));
     }
-    assert_eq!(key.call(&short, time, Request::now(Amount::Cost(100))).granted, 100);
+    assert_eq!(call(&mut key, &short, time, Request::now(Amount::Cost(100))).granted, 100);
 }
 
 #[test]
@@ -533,8 +523,8 @@ fn a_window_longer_than_the_callers_period_ends_sooner_after_the_clock_is_set_ba
     let (long, short) = (until(&policy(100, 2 * DAY), time), until(&policy(100, DAY), time));
     for back in [0, 1, SECOND, DAY, 30 * DAY] {
         let mut key = Key::default();
-        key.call(&long, now, Request::now(Amount::Cost(60)));
-        key.call(&short, now + SECOND, Request::now(Amount::Cost(1)));
+        call(&mut key, &long, now, Request::now(Amount::Cost(60)));
+        call(&mut key, &short, now + SECOND, Request::now(Amount::Cost(1)));
         let later = now + SECOND - back;
         for policy in [&long, &short] {
             let reset = policy.peek(key.value.as_deref(), Instant::from_us(later), Request::now(Amount::Cost(100)));

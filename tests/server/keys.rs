@@ -1,8 +1,12 @@
 //! Keys: their deadlines, what a denial changes, values that are no limiters, and memory.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use redis::{Connection, Value};
+use redis_rl::commands::parsers::{parse_lease, parse_limit, parse_release, parse_settle};
+use redis_rl::limiter::{settle, Bytes, Change, Instant, Kind};
 use support::{call, command, error, info, limit, snapshot, time_us, wait_for, Server};
 
 const LIMITERS: [&str; 4] = ["RL.FIXED", "RL.SLIDE", "RL.GCRA", "RL.BUCKET"];
@@ -361,4 +365,113 @@ fn a_key_takes_as_much_memory_as_the_documents_say() {
     let (least, most) = (measured.iter().min().expect("figures"), measured.iter().max().expect("figures"));
     println!("a key takes {least} to {most} bytes");
     assert!((100..=200).contains(least) && (100..=200).contains(most), "a key takes {measured:?} bytes");
+}
+
+/// Makes a call as the core alone would make it at `at`, on a key with this value. Returns the change and the new value.
+fn by_core(words: &[&[u8]], value: Option<&[u8]>, at: Instant, seed: u64) -> (Change, Option<Vec<u8>>) {
+    thread_local!(static SEED: Cell<u64> = const { Cell::new(0) });
+    SEED.set(seed);
+    let mut bytes = Bytes::default();
+    let settlement = match words[0] {
+        b"RL.SETTLE" => Some(parse_settle(words).expect("words")),
+        b"RL.RELEASE" => Some(parse_release(words).expect("words")),
+        _ => None,
+    };
+    let change = match (settlement, value) {
+        (Some(args), Some(value)) => {
+            let settled = settle(value, at, args.id, args.units, &mut bytes).expect("a record");
+            settled.expect("an id that is remembered").change
+        }
+        (Some(_), None) => panic!("no key"),
+        (None, _) => {
+            let name = words[0].strip_prefix(b"RL.").expect("a command of the module");
+            let kind = *Kind::ALL.iter().find(|kind| kind.name().as_bytes() == name).expect("an algorithm");
+            let rule = if kind == Kind::Lease { parse_lease(words) } else { parse_limit(kind, words) }.expect("words");
+            let view = rule.policy.view(value, at).expect("a record");
+            let (_, next) = view.decide(rule.request).expect("a decision");
+            view.store(&next, || SEED.get(), &mut bytes)
+        }
+    };
+    let mut stored = value.map(<[u8]>::to_vec);
+    change.apply(&bytes, &mut stored);
+    (change, stored)
+}
+
+#[test]
+fn the_stored_bytes_are_those_that_the_core_applies() {
+    let server = Server::start();
+    let mut client = server.client();
+    let value = |client: &mut Connection| call::<Option<Vec<u8>>>(client, "GET key");
+    let mut seen = BTreeSet::new();
+    for calls in [
+        &["RL.FIXED key 10 1h COST 3", "RL.FIXED key 10 1h COST 4", "RL.FIXED key 10 1h COST 4", "RL.FIXED key 20 1h"][..],
+        &[
+            "RL.GCRA key 10 1h COST 3",
+            "RL.GCRA key 10 1h REFUND 1",
+            "RL.GCRA key 10 1h BURST 20",
+            "RL.GCRA key 10 1h REFUND 9",
+        ],
+        &["RL.BUCKET key 10 1h STEP", "RL.BUCKET key 10 1h CAPACITY 5 FORCE 7", "RL.BUCKET key 10 1h REFUND 10"],
+        // The fourth call adds an entry to the log, the fifth one takes it away. The last one marks the log as shared.
+        &[
+            "RL.SLIDE key 10 1s SEGMENTS 1000",
+            "RL.SLIDE key 10 1s SEGMENTS 1000 COST 2",
+            "RL.SLIDE key 10 1s SEGMENTS 1000 COST 10",
+            "RL.SLIDE key 10 1s SEGMENTS 1000 COST 3",
+            "RL.SLIDE key 10 1s SEGMENTS 1000 REFUND 4",
+            "RL.SLIDE key 20 1s SEGMENTS 1000",
+            "RL.SLIDE key 20 2s SEGMENTS 1000",
+        ],
+        &["RL.SLIDE key 10 1h ID a COST 3", "RL.SLIDE key 10 1h ID b COST 4", "RL.SETTLE key a 1", "RL.RELEASE key b"],
+        &["RL.GCRA key 10 1h ID a COST 3", "RL.GCRA key 10 1h", "RL.GCRA key 10 1h ID a COST 3", "RL.SETTLE key a 1"],
+        &["RL.FIXED key 10 1h ID a COST 3", "RL.FIXED key 10 1h ID b", "RL.RELEASE key a", "RL.RELEASE key b"],
+        &[
+            "RL.LEASE key 10 1h ID a",
+            "RL.LEASE key 10 1h ID b COST 9",
+            "RL.LEASE key 10 2h ID a",
+            "RL.RELEASE key b",
+            "RL.RELEASE key a",
+        ],
+    ] {
+        call::<()>(&mut client, "DEL key");
+        for words in calls {
+            // Each call of SLIDE falls into a tick of its own.
+            std::thread::sleep(Duration::from_millis(2));
+            let (old, before) = (value(&mut client), time_us(&mut client));
+            call::<Value>(&mut client, words);
+            let (after, new) = (time_us(&mut client), value(&mut client));
+            // A new table of ids has a random seed. That is the only part of the record that the core does not determine.
+            let seed = new.as_ref().and_then(|new| new.get(40..48)?.try_into().ok()).map_or(0, u64::from_le_bytes);
+            let split: Vec<&[u8]> = words.split_whitespace().map(str::as_bytes).collect();
+            // Which microsecond the call read is not known.
+            let mut moments = (before..=after).chain(before - 2_000..before).chain(after + 1..after + 2_000);
+            let change = moments.find_map(|us| {
+                let (change, stored) = by_core(&split, old.as_deref(), Instant::from_us(us), seed);
+                (stored == new).then_some(change)
+            });
+            let change = change.unwrap_or_else(|| panic!("{words} turns {old:02x?} into {new:02x?}"));
+            let len = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, Vec::len);
+            seen.insert(match change {
+                Change::Keep => "keeps",
+                Change::Remove => "removes",
+                Change::Patch { .. } if len(&new) > len(&old) => "patches and lengthens",
+                Change::Patch { .. } => "patches",
+                Change::Write { head: 1.., .. } => "changes the front and the end",
+                Change::Write { offset: 0, .. } => "replaces",
+                Change::Write { .. } if len(&new) < len(&old) => "shortens",
+                Change::Write { .. } => "appends",
+            });
+        }
+    }
+    let every = [
+        "appends",
+        "changes the front and the end",
+        "keeps",
+        "patches",
+        "patches and lengthens",
+        "removes",
+        "replaces",
+        "shortens",
+    ];
+    assert_eq!(seen, BTreeSet::from(every));
 }

@@ -4,10 +4,11 @@ use super::histories::{histories, segments, Mix, SECOND};
 use super::histories::{kinds, rule_changes, rules, starts, Action, Clock, ALL};
 use super::model::{Answer, Model};
 use super::rule::{calls, cases, note_reply, Call, Script};
+use crate::key::Key;
 use crate::model::{Form, Rule, Silence, Windows};
 use proptest::prelude::*;
 use redis_rl::limiter::{
-    self, Amount, Bytes, Change, Decision, Id, Instant, Overflow, RecordError, Request, SettleError, Span, Wait,
+    self, Amount, Bytes, Decision, Id, Instant, Overflow, RecordError, Request, SettleError, Span, Wait,
 };
 
 /// Why the core gives no answer.
@@ -53,18 +54,15 @@ fn random() -> u64 {
     (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// A key of the server: the value that the core wrote, and the time until which it counts.
-#[derive(Clone, Debug, Default)]
-pub struct Key {
-    pub value: Option<Vec<u8>>,
-    pub expires: Option<Instant>,
-    /// The bytes that all changes have written so far.
-    pub written: usize,
-}
-
 impl Key {
     /// Makes a call to the core and carries out the change. Returns also whether anything was changed.
-    pub fn call(&mut self, rule: &Rule, now: i64, request: Request, id: Option<&[u8]>) -> Result<(Answer, bool), Failure> {
+    pub fn call_with_id(
+        &mut self,
+        rule: &Rule,
+        now: i64,
+        request: Request,
+        id: Option<&[u8]>,
+    ) -> Result<(Answer, bool), Failure> {
         let policy = rule.policy();
         let mut named = Request::now(request.amount);
         named.ahead = request.ahead;
@@ -77,7 +75,7 @@ impl Key {
             let (decision, next) = view.decide(named)?;
             (decision, view.store(&next, random, &mut bytes))
         };
-        Ok((answer(decision), self.apply(change, &bytes)))
+        Ok((answer(decision), self.apply(&change, &bytes)))
     }
 
     /// `RL.SETTLE`.
@@ -88,7 +86,7 @@ impl Key {
         let Some(settlement) = limiter::settle(value, Instant::from_us(now), id, units, &mut bytes)? else {
             return Ok(None);
         };
-        Ok(Some((answer(settlement.decision), self.apply(settlement.change, &bytes))))
+        Ok(Some((answer(settlement.decision), self.apply(&settlement.change, &bytes))))
     }
 
     /// The units of a remembered charge.
@@ -96,37 +94,6 @@ impl Key {
         let policy = rule.policy();
         let view = policy.view(self.value.as_deref(), Instant::from_us(now))?;
         Ok(view.held(Id::new(id).expect("an id of 1 to 64 bytes")))
-    }
-
-    /// Carries out a change as the server does. Returns whether it is one.
-    fn apply(&mut self, change: Change, bytes: &Bytes) -> bool {
-        match change {
-            Change::Keep => return false,
-            Change::Write { offset, head, expires, .. } => {
-                self.written += bytes.as_slice().len();
-                crate::model::write(self.value.get_or_insert_default(), offset, head, bytes.as_slice());
-                self.expires = Some(expires);
-            }
-            Change::Patch { len, expires, .. } => {
-                let value = self.value.as_mut().expect("a value to patch");
-                assert!(len >= value.len(), "a patch makes the value shorter");
-                value.resize(len, 0);
-                self.written += bytes.as_slice().len();
-                for (offset, patch) in bytes.patches() {
-                    value[offset..][..patch.len()].copy_from_slice(patch);
-                }
-                self.expires = Some(expires);
-            }
-            Change::Remove => *self = Self::default(),
-        }
-        true
-    }
-
-    /// Lets the key expire if its deadline has passed, as the server does.
-    fn expire(&mut self, now: i64) {
-        if self.expires.is_some_and(|at| at <= Instant::from_us(now)) {
-            *self = Self::default();
-        }
     }
 }
 
@@ -212,7 +179,7 @@ impl Pair {
         let (expected, actual, denied) = match call {
             Call::Charge(request, id) => {
                 let expected = model.call(&rule, now, *request, id.as_deref()).map(Some);
-                let actual = key.call(&rule, now, *request, id.as_deref()).map(Some);
+                let actual = key.call_with_id(&rule, now, *request, id.as_deref()).map(Some);
                 let refund = matches!(request.amount, Amount::Refund(_));
                 let denied = matches!(expected, Ok(Some(answer)) if answer.granted == 0) && !refund;
                 (expected, actual, denied)
@@ -285,7 +252,7 @@ pub fn difference(rules: &[Rule], calls: &[Timed], expiring: bool) -> Option<(us
     let mut pair = Pair::new(rules);
     for (place, call) in calls.iter().enumerate() {
         if expiring {
-            pair.key.expire(call.0);
+            pair.key.expire(Instant::from_us(call.0));
         }
         match pair.call(call) {
             Ok(_) => {}
@@ -324,7 +291,7 @@ fn compare(rules: &[Rule], start: i64, actions: &[Action], expiring: bool) -> Re
         let rule = &rules[index];
         clock.step(action.step, rule);
         if expiring {
-            pair.key.expire(clock.now);
+            pair.key.expire(Instant::from_us(clock.now));
         }
         calls.push((clock.now, index, script.call(rule, action.act)));
         let call = calls.last().expect("the call just added");
@@ -385,11 +352,11 @@ proptest! {
             clock.step(action.step, &rule);
             let now = clock.now;
             if expiring {
-                key.expire(now);
+                key.expire(Instant::from_us(now));
             }
             match script.call(&rule, action.act) {
                 Call::Charge(request, id) => {
-                    let (answer, _) = key.call(&rule, now, request, id.as_deref()).expect("an answer");
+                    let (answer, _) = key.call_with_id(&rule, now, request, id.as_deref()).expect("an answer");
                     note_reply(&mut clock, &answer);
                     if let (false, Wait::For(wait), 1..) = (answer.retried, answer.wait, answer.granted) {
                         if let Some(id) = &id {
@@ -419,7 +386,7 @@ proptest! {
 
 /// Makes a charge that is granted.
 fn charge(key: &mut Key, rule: &Rule, now: i64, id: &[u8]) {
-    let (answer, changed) = key.call(rule, now, Request::now(Amount::Cost(1)), Some(id)).expect("an answer");
+    let (answer, changed) = key.call_with_id(rule, now, Request::now(Amount::Cost(1)), Some(id)).expect("an answer");
     assert!(changed && answer.granted == 1 && !answer.retried, "{answer:?}");
 }
 
@@ -476,7 +443,7 @@ fn a_limit_of_0_denies_retries_and_leaves_the_charge() {
         let mut key = Key::default();
         charge(&mut key, &rule, 0, b"a");
         let none = Rule { limit: 0, ..rule };
-        let (answer, changed) = key.call(&none, 1, Request::now(Amount::Cost(1)), Some(b"a")).expect("an answer");
+        let (answer, changed) = key.call_with_id(&none, 1, Request::now(Amount::Cost(1)), Some(b"a")).expect("an answer");
         assert!(!changed);
         assert_eq!(
             (answer.granted, answer.limit, answer.remaining, answer.wait, answer.retried),

@@ -1,7 +1,7 @@
 //! What a ledger of many ids costs, and what it remembers.
 
-use super::core::Key;
 use super::histories::SECOND;
+use crate::key::Key;
 use crate::model::{Form, Rule, Windows};
 use redis_rl::limiter::{Amount, Request, Span, Wait};
 
@@ -27,7 +27,7 @@ fn two_policies_in_turn_write_little() {
             let mut key = Key::default();
             let mut call = |n: usize, rule: &Rule, id: Option<&[u8]>| {
                 let request = Request::now(Amount::Cost(10));
-                assert!(key.call(rule, n as i64 * 1_000, request, id).expect("an answer").1);
+                assert!(key.call_with_id(rule, n as i64 * 1_000, request, id).expect("an answer").1);
                 key.written
             };
             let before = (0..1_000).map(|n| call(n, &rules[0], Some(n.to_string().as_bytes()))).last().expect("calls");
@@ -87,7 +87,8 @@ fn add(ids: u64, mut choose: impl FnMut(&Index) -> u64) -> (usize, usize, usize)
     for n in 0..ids {
         let id = choose(&index);
         most = most.max(index.steps(id));
-        key.call(&rule, n as i64 * 1_000, Request::now(Amount::Cost(1)), Some(&id.to_le_bytes())).expect("an answer");
+        key.call_with_id(&rule, n as i64 * 1_000, Request::now(Amount::Cost(1)), Some(&id.to_le_bytes()))
+            .expect("an answer");
         let after = Index::of(key.value.as_deref().expect("a record"));
         reseeded += usize::from(after.seed != index.seed && after.capacity == index.capacity);
         index = after;
@@ -128,7 +129,7 @@ fn a_booked_id_is_remembered_until_it_acts_however_many_came_after_it() {
     let (mut key, now) = (Key::default(), 100);
     let call = |key: &mut Key, limit, amount, ahead, id: &[u8]| {
         let request = Request { ahead: Span::from_us(ahead), ..Request::now(Amount::Cost(amount)) };
-        let (answer, _) = key.call(&rule(limit), now, request, Some(id)).expect("an answer");
+        let (answer, _) = key.call_with_id(&rule(limit), now, request, Some(id)).expect("an answer");
         assert_eq!(answer.granted, amount);
         answer.wait
     };
@@ -153,7 +154,7 @@ fn on_a_grid_a_booking_is_remembered_although_nothing_is_owed_as_its_window_begi
         let mut key = Key::default();
         let mut call = |amount, ahead, id: Option<&[u8]>| {
             let request = Request { ahead: Span::from_us(ahead), ..Request::now(amount) };
-            key.call(&rule, 500_000, request, id).expect("an answer").0
+            key.call_with_id(&rule, 500_000, request, id).expect("an answer").0
         };
         assert_eq!(call(Amount::Cost(10), 0, None).granted, 10);
         assert_eq!(call(Amount::Cost(10), SECOND, Some(b"a")).wait, Wait::For(Span::from_us(500_000)));
@@ -175,7 +176,7 @@ fn a_record_without_ids_is_written_as_one() {
             let rule = Rule { limit: 1_000_000, period: SECOND, form };
             let mut key = Key::default();
             let mut version = |now, id: Option<&[u8]>| {
-                key.call(&rule, now, Request::now(Amount::Cost(10)), id).expect("an answer");
+                key.call_with_id(&rule, now, Request::now(Amount::Cost(10)), id).expect("an answer");
                 key.value.as_deref().expect("a record")[1]
             };
             for id in 0..ids {
@@ -200,8 +201,9 @@ fn records_of_version_2_are_read_and_rewritten_by_the_next_write() {
             .expect("a form");
         let rule = Rule { limit: 10, period: 3_650 * DAY, form };
         let mut key = Key { value: Some(value), ..Key::default() };
-        let call =
-            |key: &mut Key, amount, id: Option<&[u8]>| key.call(&rule, now, Request::now(amount), id).expect("an answer");
+        let call = |key: &mut Key, amount, id: Option<&[u8]>| {
+            key.call_with_id(&rule, now, Request::now(amount), id).expect("an answer")
+        };
         assert_eq!(key.held(&rule, now, b"b"), Ok(None), "{name}");
         let (answer, changed) = call(&mut key, Amount::Cost(9), Some(b"a"));
         assert!(!changed && answer.retried && (answer.granted, answer.remaining) == (3, 5), "{name}: {answer:?}");
@@ -209,10 +211,10 @@ fn records_of_version_2_are_read_and_rewritten_by_the_next_write() {
         let other = Rule { limit: 20, period: 1_000 * DAY, form };
         for write in [
             |key: &mut Key, rule: &Rule, now| {
-                key.call(rule, now, Request::now(Amount::Cost(1)), Some(b"d")).map(|(answer, _)| answer.granted)
+                key.call_with_id(rule, now, Request::now(Amount::Cost(1)), Some(b"d")).map(|(answer, _)| answer.granted)
             },
             |key: &mut Key, rule: &Rule, now| {
-                key.call(rule, now, Request::now(Amount::Cost(1)), None).map(|(answer, _)| answer.granted)
+                key.call_with_id(rule, now, Request::now(Amount::Cost(1)), None).map(|(answer, _)| answer.granted)
             },
             |key: &mut Key, _: &Rule, now| key.settle(now, b"c", 1).map(|answer| answer.expect("a charge").0.granted),
         ] {

@@ -3,9 +3,10 @@
 mod share;
 mod world;
 
+use crate::key::Key;
 use redis_rl::limiter::{Amount, Bytes, Instant, Kind, Policy, Quota, Request, Span, Wait};
 use redis_rl::queue::{Queues, Rule, Rules, Waiter, Waiters};
-use world::{Counts, Key, World};
+use world::{Counts, World};
 
 /// Seeds whose worlds once had a finding.
 const ONCE_FAILED: &[u64] = &[61, 768, 100_246];
@@ -70,7 +71,7 @@ fn a_question_about_a_key_changes_no_later_charge() {
         let view = policy.view(None, ms(0)).expect("no record");
         let (_, next) = view.decide(Request::now(Amount::Cost(1))).expect("a decision");
         let change = view.store(&next, || 0x5eed, &mut bytes);
-        key.apply(&change, &bytes, ms(0));
+        key.apply_at(&change, &bytes, ms(0));
     };
     for asked in [false, true] {
         let mut keys = [Key::default(), Key::default()];
@@ -88,7 +89,9 @@ fn a_question_about_a_key_changes_no_later_charge() {
         // The timer is 50 ms late.
         let now = ms(1_050);
         let task = queues.next_task(now).expect("a task");
-        keys.iter_mut().for_each(|key| key.expire(now));
+        for key in &mut keys {
+            key.expire(now);
+        }
         let answers = queues.serve(&task, &mut keys, now, true, 10);
         assert!(matches!(&answers[..], [(_, Ok(rows))] if rows.iter().all(|row| row.granted == 1)));
         let waits = [wait(&one, &keys[0], now), wait(&two, &keys[1], now)];

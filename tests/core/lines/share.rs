@@ -3,7 +3,7 @@
 use redis_rl::limiter::{Amount, Bytes, Instant, Kind, Policy, Quota, Request, Span};
 use redis_rl::queue::{Queues, Rule, Rules, Waiter};
 
-use super::world::Key;
+use crate::key::Key;
 
 const MS: u64 = 1_000;
 const SECONDS: u64 = 30;
@@ -66,7 +66,7 @@ impl Shop {
         let view = self.shared.view(key.value.as_deref(), self.now).expect("a record");
         let (decision, next) = view.decide(Request::now(Amount::Cost(1))).expect("a decision");
         let change = view.store(&next, || 0x5eed, &mut bytes);
-        key.apply(&change, &bytes, self.now);
+        key.apply_at(&change, &bytes, self.now);
         if decision.granted > 0 {
             self.queues.changed(0, SHARED, self.now);
         }
@@ -78,7 +78,9 @@ impl Shop {
         let rule = |key: &[u8], policy| Rule { key: key.into(), policy, amount: Amount::Cost(1), names_amount: false };
         let (scarce, shared) = (rule(SCARCE, self.scarce), rule(SHARED, self.shared));
         for _ in 0..count {
-            self.keys.iter_mut().for_each(|key| key.expire(self.now));
+            for key in &mut self.keys {
+                key.expire(self.now);
+            }
             let rules = if alone { Rules::One(shared.clone()) } else { Rules::All([scarce.clone(), shared.clone()].into()) };
             let id = (!alone).then(|| self.next.to_le_bytes()[..].into());
             let waiter = Waiter { client: self.next, db: 0, rules, id, joined: self.now, deadline: Instant::MAX };
@@ -91,7 +93,9 @@ impl Shop {
     fn serve(&mut self) {
         let (others, both) = (self.others, self.both);
         while let Some(task) = self.queues.next_task(self.now) {
-            self.keys.iter_mut().for_each(|key| key.expire(self.now));
+            for key in &mut self.keys {
+                key.expire(self.now);
+            }
             let keys = if task.keys.len() > 1 {
                 &mut self.keys[..]
             } else {
@@ -123,7 +127,7 @@ impl Shop {
             let key = &mut self.keys[0];
             let settled = redis_rl::limiter::settle(key.value.as_deref().expect("a lease"), self.now, id, 0, &mut bytes);
             let change = settled.expect("a lease").expect("a lease that is held").change;
-            key.apply(&change, &bytes, self.now);
+            key.apply_at(&change, &bytes, self.now);
             self.queues.changed(0, SCARCE, self.now);
         }
     }
@@ -152,7 +156,7 @@ impl Shop {
             let request = if policy.kind() == Kind::Lease { request.with_id(id) } else { request };
             let (_, next) = view.decide(request).expect("a decision");
             let change = view.store(&next, || 0x5eed, &mut bytes);
-            key.apply(&change, &bytes, self.now);
+            key.apply_at(&change, &bytes, self.now);
         }
         self.leases.push((self.now.saturating_add(Span::from_us(HELD_US)), FIRST));
         if in_line {

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use redis_rl::limiter::{
-    settle, Amount, Bytes, Change, Decision, Id, Instant, Kind, Overflow, Policy, PolicyOption, Quota, RecordError, Request,
-    Span, Wait,
+    settle, Amount, Bytes, Change, Decision, Id, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait,
 };
-use redis_rl::queue::{KeyState, Queues, Rule, Rules, Waiter, Waiters};
+use redis_rl::queue::{Queues, Rule, Rules, Waiter, Waiters};
+
+use crate::key::Key;
 
 const MS: u64 = 1_000;
 /// The most by which a grant may be late without delaying those after it.
@@ -20,96 +21,6 @@ const FORGIVEN: u64 = 100 * MS;
 const PAUSE: Span = Span::from_us(20 * MS);
 /// The most by which a line may be late if the record was written under another policy.
 const NOTICED: Span = Span::from_us(FORGIVEN + MS);
-
-/// A key in memory.
-#[derive(Default)]
-pub struct Key {
-    /// Its value; `None`: it does not exist.
-    pub value: Option<Vec<u8>>,
-    expires: Option<Instant>,
-    /// How often the key was changed by a call.
-    changes: u64,
-}
-
-impl Key {
-    /// Deletes the key if it has expired.
-    pub fn expire(&mut self, now: Instant) {
-        if self.expires.is_some_and(|at| at <= now) {
-            (self.value, self.expires) = (None, None);
-        }
-    }
-
-    /// Carries out a change as the server does.
-    pub fn apply(&mut self, change: &Change, bytes: &Bytes, now: Instant) {
-        let expires = match *change {
-            Change::Keep => return,
-            Change::Remove => {
-                (self.value, self.expires) = (None, None);
-                self.changes += 1;
-                return;
-            }
-            Change::Write { offset, head, expires, .. } => {
-                let value = self.value.get_or_insert_default();
-                let (head, tail) = bytes.as_slice().split_at(head);
-                value.truncate(offset);
-                value.extend_from_slice(tail);
-                value[..head.len()].copy_from_slice(head);
-                expires
-            }
-            Change::Patch { len, expires, .. } => {
-                let value = self.value.get_or_insert_default();
-                value.resize(len, 0);
-                bytes.patches().for_each(|(offset, patch)| value[offset..offset + patch.len()].copy_from_slice(patch));
-                expires
-            }
-        };
-        self.changes += 1;
-        self.expires = Some(Instant::from_us(expires.max(now).as_ms_ceil() * 1_000));
-    }
-}
-
-/// An error of a key: its text.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Refused(String);
-
-impl From<Overflow> for Refused {
-    fn from(overflow: Overflow) -> Self {
-        Self(format!("{overflow:?}"))
-    }
-}
-
-impl KeyState for Key {
-    type Error = Refused;
-
-    fn stored(&self, _: &Policy) -> Result<Option<&[u8]>, Refused> {
-        Ok(self.value.as_deref())
-    }
-
-    fn expires(&self) -> Option<Instant> {
-        self.expires
-    }
-
-    fn record_error(_: &Policy, error: RecordError) -> Refused {
-        Refused(format!("{error:?}"))
-    }
-
-    fn other_cost(held: u64) -> Refused {
-        Refused(format!("the lease holds {held}"))
-    }
-
-    fn random_seed() -> u64 {
-        0x5eed
-    }
-
-    fn fits(_: usize) -> bool {
-        true
-    }
-
-    fn commit(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> Result<(), Refused> {
-        self.apply(change, bytes, now);
-        Ok(())
-    }
-}
 
 /// What one call takes from one key.
 #[derive(Clone, Copy, Debug)]
@@ -520,7 +431,7 @@ impl World {
         let view = want.policy.view(key.value.as_deref(), self.now).map_err(|error| format!("{error:?}"))?;
         let (decision, next) = view.decide(call.request(want)).map_err(|error| format!("{error:?}"))?;
         let change = view.store(&next, || 0x5eed, &mut bytes);
-        key.apply(&change, &bytes, self.now);
+        key.apply_at(&change, &bytes, self.now);
         self.touched.push(want.key);
         self.note_charge(want.key);
         if change != Change::Keep {
@@ -583,7 +494,7 @@ impl World {
             }
             let Some(value) = &key.value else { continue };
             if let Ok(Some(settlement)) = settle(value, self.now, id, units, &mut bytes) {
-                key.apply(&settlement.change, &bytes, self.now);
+                key.apply_at(&settlement.change, &bytes, self.now);
                 self.queues.changed(0, &name(index), self.now);
                 self.touched.push(index);
             }
@@ -597,7 +508,7 @@ impl World {
         let key = &mut self.keys[index];
         key.expire(now);
         match self.rng.u8(..8) {
-            0 | 1 => *key = Key { changes: key.changes, ..Key::default() },
+            0 | 1 => key.delete(),
             2 => {
                 let sooner = now.saturating_add(Span::from_us(self.rng.u64(..500 * MS)));
                 key.expires = key.expires.map(|at| at.min(sooner));
@@ -610,7 +521,7 @@ impl World {
                 let Ok(view) = policy.view(key.value.as_deref(), now) else { return };
                 let Ok((_, next)) = view.decide(Request::now(amount)) else { return };
                 let change = view.store(&next, || 0x5eed, &mut bytes);
-                key.apply(&change, &bytes, now);
+                key.apply_at(&change, &bytes, now);
                 self.queues.changed(0, &name(index), now);
             }
             _ => return,

@@ -23,7 +23,7 @@ fn spaced() -> Policy {
 /// Looks at the queue that is due, and returns which clients were granted how many units.
 fn look(queues: &mut Queues<u32>, key: &mut Key, now: Instant) -> Vec<(u32, u64)> {
     let task = queues.next_task(now).expect("a task");
-    let answers = serve(queues, &task, key.at(now), now, true, 100);
+    let answers = serve(queues, &task, key.expire(now), now, true, 100);
     answers.into_iter().map(|(waiter, answer)| (waiter.client, answer.expect("a decision").granted)).collect()
 }
 
@@ -57,7 +57,7 @@ fn a_client_that_reaches_its_timeout_gets_the_rest_of_its_wait() {
     join(&mut queues, 0, waiter(policy, 1, EPOCH, at(300)), &key);
     assert_eq!(queues.next_wake(), Some(at(300)));
     let task = queues.next_task(at(300)).expect("a task");
-    let answers = serve(&mut queues, &task, key.at(at(300)), at(300), true, 10);
+    let answers = serve(&mut queues, &task, key.expire(at(300)), at(300), true, 10);
     let [(waiter, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((waiter.client, waiter.deadline.since(waiter.joined), decision.granted), (1, span(300), 0));
     // 700 ms are left; the same call waits 300 ms of them.
@@ -73,7 +73,7 @@ fn a_client_that_is_due_after_its_timeout_gets_the_rest_of_its_wait() {
     join(&mut queues, 0, waiter(policy, 2, at(40), at(60)), &key);
     // The timer is late: the second client's units are due at 100 ms, after its timeout.
     let task = queues.next_task(at(110)).expect("a task");
-    let answers = serve(&mut queues, &task, key.at(at(110)), at(110), true, 10);
+    let answers = serve(&mut queues, &task, key.expire(at(110)), at(110), true, 10);
     let [(_, Ok(first)), (_, Ok(second))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((first.granted, second.granted), (1, 0));
     assert_eq!(second.wait, Wait::For(span(1)), "the units are free by now");
@@ -94,7 +94,7 @@ fn reading_a_key_after_a_change_of_policy_does_not_delay_the_timer() {
     // of a second, since usage drains at the former rate until then.
     let (written, own) = (policy(Kind::Gcra, 10, 1_000), policy(Kind::Gcra, 10, 60_000));
     let mut key = Key::default();
-    key.apply(&written.decide(None, EPOCH, Request::now(Amount::Cost(10))).expect("a decision").change, EPOCH);
+    take(&mut key, &written, Request::now(Amount::Cost(10)), EPOCH);
     assert_eq!(wait(&key, &own, EPOCH), Wait::For(span(6_000)));
     let mut queues = Queues::default();
     join(&mut queues, 0, waiter(own, 1, EPOCH, Instant::MAX), &key);
@@ -135,7 +135,7 @@ fn a_queue_is_due_when_its_key_expires_before_the_first_client_is_due() {
 fn the_next_client_moves_up_when_the_first_leaves() {
     let policy = policy(Kind::Gcra, 10, 10_000);
     let mut key = Key::default();
-    key.apply(&policy.decide(None, EPOCH, Request::now(Amount::Cost(9))).expect("a decision").change, EPOCH);
+    take(&mut key, &policy, Request::now(Amount::Cost(9)), EPOCH);
     let mut queues = Queues::default();
     let five = asking(Amount::Cost(5), waiter(policy, 1, EPOCH, Instant::MAX));
     join(&mut queues, 0, five, &key);
@@ -208,9 +208,9 @@ fn units_that_drain_while_the_server_refuses_writes_are_not_granted_later() {
     let mut queues = Queues::default();
     join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
     let task = queues.next_task(at(60)).expect("a task");
-    assert!(serve(&mut queues, &task, key.at(at(60)), at(60), false, 10).is_empty());
+    assert!(serve(&mut queues, &task, key.expire(at(60)), at(60), false, 10).is_empty());
     assert_eq!(queues.next_wake(), Some(at(80)));
-    let answers = serve(&mut queues, &task, key.at(at(80)), at(80), true, 10);
+    let answers = serve(&mut queues, &task, key.expire(at(80)), at(80), true, 10);
     let [(_, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
     // The charge is as of 60 ms, when the server last refused. The reply comes at 80 ms.
     assert_eq!((decision.granted, decision.reset), (1, span(30)));
@@ -236,7 +236,7 @@ fn a_late_grant_after_a_change_of_the_key_is_charged_when_it_was_due() {
 fn a_deleted_key_is_charged_from_nothing() {
     let policy = with_capacity(policy(Kind::Gcra, 1, 50), 5);
     let mut key = Key::default();
-    key.apply(&policy.decide(None, EPOCH, Request::now(Amount::Cost(5))).expect("a decision").change, EPOCH);
+    take(&mut key, &policy, Request::now(Amount::Cost(5)), EPOCH);
     let mut queues = Queues::default();
     join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
     // The first unit is due at 50 ms, and the timer is late. At 55 ms the key is deleted.
@@ -271,7 +271,7 @@ fn an_expired_record_of_another_algorithm_does_not_concern_the_next_client() {
     join(&mut queues, 0, waiter(gcra, 2, EPOCH, Instant::MAX), &key);
     // The call answers only one client. The next call of the timer answers the other.
     let task = queues.next_task(at(50)).expect("a task");
-    let answers = serve(&mut queues, &task, key.at(at(50)), at(50), true, 1);
+    let answers = serve(&mut queues, &task, key.expire(at(50)), at(50), true, 1);
     assert!(matches!(&answers[..], [(waiter, Ok(_))] if waiter.client == 1), "{answers:?}");
     // The window of the first client is over by then, and the key is gone.
     assert_eq!(look(&mut queues, &mut key, at(200)), [(2, 1)]);
@@ -287,9 +287,9 @@ fn a_server_that_refuses_writes_denies_a_client_in_time_however_many_lines_are_d
     }
     join(&mut queues, 100, waiter(policy, 100, EPOCH, at(60)), &key);
     let task = queues.next_task(at(70)).expect("a line that is due");
-    assert!(serve(&mut queues, &task, key.at(at(70)), at(70), false, 10).is_empty());
+    assert!(serve(&mut queues, &task, key.expire(at(70)), at(70), false, 10).is_empty());
     let task = queues.next_task(at(70)).expect("a client whose wait has ended");
-    let answers = serve(&mut queues, &task, key.at(at(70)), at(70), false, 10);
+    let answers = serve(&mut queues, &task, key.expire(at(70)), at(70), false, 10);
     assert!(matches!(&answers[..], [(Waiter { client: 100, .. }, Ok(row))] if row.granted == 0), "{answers:?}");
     assert_eq!(queues.next_wake(), Some(at(90)));
     // Nor do lines that are due come before it for ever.
@@ -323,7 +323,7 @@ fn a_task_that_is_put_off_comes_again_soon_and_holds_up_no_other() {
     }
     // The wait of the second client ended at 60 ms. Its denial says when the same call would have been granted.
     let task = queues.next_task(at(100)).expect("a task");
-    let answers = serve(&mut queues, &task, key.at(at(100)), at(100), true, 10);
+    let answers = serve(&mut queues, &task, key.expire(at(100)), at(100), true, 10);
     assert!(matches!(&answers[..], [(Waiter { client: 2, .. }, Ok(row))] if row.granted == 0), "{answers:?}");
     assert_eq!(look(&mut queues, &mut key, at(115)), [(1, 1)]);
     assert!(queues.is_empty() && queues.next_wake().is_none());
@@ -342,7 +342,7 @@ fn a_server_that_refused_writes_before_its_clock_was_set_back_serves_new_clients
     let mut queues = Queues::default();
     join(&mut queues, 0, waiter(policy, 1, at(10_000), Instant::MAX), &key);
     let task = queues.next_task(at(10_070)).expect("a line that is due");
-    assert!(serve(&mut queues, &task, key.at(at(10_070)), at(10_070), false, 10).is_empty());
+    assert!(serve(&mut queues, &task, key.expire(at(10_070)), at(10_070), false, 10).is_empty());
     assert!(queues.leave(1, at(10_070)).is_some());
     // No client waits when the clock is set back.
     let mut key = used(&policy, EPOCH);

@@ -17,7 +17,7 @@ fn charge(key: &mut Key, policy: &Policy, id: &str, n: u64, now: Instant) {
     let id = limiter::Id::new(id.as_bytes()).expect("an id");
     let outcome = policy.decide(key.value.as_deref(), now, Request::now(Amount::Cost(n)).with_id(id)).expect("a decision");
     assert_eq!(outcome.decision.granted, n);
-    key.apply(&outcome.change, now);
+    key.apply_at(&outcome.change, &outcome.bytes, now);
 }
 
 /// Gives back what an id holds.
@@ -26,13 +26,13 @@ fn release(key: &mut Key, id: &str, now: Instant) {
     let id = limiter::Id::new(id.as_bytes()).expect("an id");
     let settled = limiter::settle(key.value.as_deref().expect("a key"), now, id, 0, &mut bytes);
     let change = settled.expect("a limiter").expect("an id that is remembered").change;
-    key.apply(&Change::with(&change, &bytes), now);
+    key.apply_at(&change, &bytes, now);
 }
 
 /// What the timer answers at `now`: the client, the units, whether it is a retry.
 fn look(queues: &mut Queues<u32>, key: &mut Key, now: Instant, may_grant: bool, most: usize) -> Vec<(u32, u64, bool)> {
     let Some(task) = queues.next_task(now) else { return Vec::new() };
-    let answers = serve(queues, &task, key.at(now), now, may_grant, most);
+    let answers = serve(queues, &task, key.expire(now), now, may_grant, most);
     let answer = |answer: Result<Decision, DecideError>| answer.map(|decision| (decision.granted, decision.retried));
     let answers = answers.into_iter().map(|(waiter, decision)| (waiter.client, answer(decision).expect("a decision")));
     answers.map(|(client, (granted, retried))| (client, granted, retried)).collect()

@@ -4,7 +4,8 @@ use crate::steps::{DecideError, Steps};
 use redis_rl::limiter::{Amount, Instant, Kind, RecordError, Request, MAX_PERIOD, MAX_UNITS};
 
 use super::{rule, BOOKING};
-use crate::model::{survives, Key};
+use crate::key::Key;
+use crate::model::survives;
 
 const POLICIES: &[&str] = &[
     "FIXED 10 60s",

@@ -4,7 +4,7 @@ use redis_rl::limiter::{inspect, Fact, Instant};
 
 use super::codec::is_foreign;
 use super::{decision, request, rule, timeline};
-use crate::model::Key;
+use crate::key::Key;
 use crate::steps::Steps;
 
 #[test]

@@ -3,7 +3,7 @@
 use redis_rl::limiter::{inspect, Fact, Instant};
 
 use super::{request, rule, time};
-use crate::model::Key;
+use crate::key::Key;
 
 /// The facts in words, but without the algorithm, and without the last two: no id is remembered.
 fn shown(value: &[u8], now: i64) -> String {

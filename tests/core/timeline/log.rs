@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use redis_rl::limiter::{Amount, Decision, Instant, Policy, Request, Span, Wait};
+use redis_rl::limiter::{Amount, Change, Decision, Instant, Policy, Request, Span, Wait};
 
 use super::{request, rule, span, time};
-use crate::steps::{Change, Steps};
+use crate::steps::{Outcome, Steps};
 
 /// From this value on a mark says that several callers share the log.
 const SHARED: u32 = 1 << 31;
@@ -41,13 +41,20 @@ fn log(mark: u32, entries: &[(u32, u32)]) -> Vec<u8> {
     value
 }
 
+/// Carries out the change of a call.
+fn apply(outcome: &Outcome, value: &mut Vec<u8>) {
+    let mut stored = Some(std::mem::take(value));
+    outcome.change.apply(&outcome.bytes, &mut stored);
+    *value = stored.expect("no log is removed");
+}
+
 /// Makes a call that is granted. Returns the decision, and how many bytes stay, are changed in place, and are written.
 fn charge(value: &mut Vec<u8>, at: &str, policy: &str, asked: &str) -> (Decision, (usize, usize, usize)) {
     let stored = Some(&value[..]).filter(|value| !value.is_empty());
     let outcome = rule(policy).policy().decide(stored, Instant::from_us(time(at)), request(asked)).expect("a decision");
-    let Change::Write { offset, head, bytes, .. } = outcome.change else { panic!("{at} {policy} {asked}: {outcome:?}") };
-    crate::model::write(value, offset, head, bytes.as_slice());
-    (outcome.decision, (offset, head, bytes.as_slice().len()))
+    let Change::Write { offset, head, .. } = outcome.change else { panic!("{at} {policy} {asked}: {outcome:?}") };
+    apply(&outcome, value);
+    (outcome.decision, (offset, head, outcome.bytes.as_slice().len()))
 }
 
 /// Makes calls, and checks what each writes and the log that it leaves.
@@ -238,8 +245,7 @@ fn a_long_shared_log_keeps_its_newest_entries_and_one_in_each_65536th_of_its_per
     let mut call = |value: &mut Vec<u8>| {
         calls += 1;
         let outcome = second.decide(Some(value), Instant::from_us(1_000 * calls), one).expect("a decision");
-        let Change::Write { offset, head, bytes, .. } = outcome.change else { panic!("{outcome:?}") };
-        crate::model::write(value, offset, head, bytes.as_slice());
+        apply(&outcome, value);
         calls
     };
     while value.len() < 40 + 8 * 3 * NEWEST {

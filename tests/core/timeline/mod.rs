@@ -15,7 +15,8 @@ mod slide;
 
 use redis_rl::limiter::{Amount, Decision, Request, Span, Wait};
 
-use crate::model::{Form, Key, Model, Rule, Windows};
+use crate::key::Key;
+use crate::model::{Form, Model, Rule, Windows};
 
 /// A booking that may be arbitrarily far ahead.
 const BOOKING: Request = Request { ahead: Span::from_us(u64::MAX), ..Request::now(Amount::Cost(1)) };

@@ -1,10 +1,12 @@
 //! What all algorithms have in common.
 
-use crate::steps::{Change, DecideError, Steps};
-use redis_rl::limiter::{Amount, Decision, Instant, Kind, Quota, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+use crate::steps::{DecideError, Steps};
+use redis_rl::limiter::{
+    Amount, Change, Decision, Instant, Kind, Quota, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD,
+};
 
 use super::{decision, request, rule, timeline, BOOKING};
-use crate::model::Key;
+use crate::key::Key;
 
 #[test]
 fn limit_zero_is_closed_and_touches_nothing() {

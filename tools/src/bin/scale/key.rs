@@ -1,8 +1,6 @@
 //! A limiter's key on a server that is simulated: the module's own decisions, on the bytes that the server would store.
 
-use tools::limiter::{
-    settle, Amount, Bytes, Change, Decision, Id, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait,
-};
+use tools::limiter::{settle, Amount, Bytes, Decision, Id, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait};
 
 /// A second in microseconds, which all simulated times are counted in.
 pub const SECOND: u64 = 1_000_000;
@@ -20,24 +18,20 @@ pub fn policy(kind: Kind, limit: u64, period: u64, options: &[PolicyOption]) -> 
     options.iter().fold(policy, |policy, &option| policy.with(option))
 }
 
-/// The value of a key.
+/// A key: its value, if it exists.
 #[derive(Default)]
 pub struct Key {
-    value: Vec<u8>,
+    value: Option<Vec<u8>>,
 }
 
 impl Key {
-    fn stored(&self) -> Option<&[u8]> {
-        (!self.value.is_empty()).then_some(&self.value[..])
-    }
-
     /// Makes a call.
     pub fn call(&mut self, policy: &Policy, us: u64, request: Request<'_>) -> Decision {
         let mut bytes = Bytes::default();
-        let view = policy.view(self.stored(), at(us)).expect("a record");
+        let view = policy.view(self.value.as_deref(), at(us)).expect("a record");
         let (decision, next) = view.decide(request).expect("a decision");
         let change = view.store(&next, || 0x5eed, &mut bytes);
-        self.write(change, &bytes);
+        change.apply(&bytes, &mut self.value);
         decision
     }
 
@@ -55,39 +49,20 @@ impl Key {
 
     /// Settles a charge. Whether the key remembers it still.
     pub fn settle(&mut self, us: u64, id: u64, units: u64) -> bool {
-        let Some(stored) = self.stored() else { return false };
+        let Some(stored) = self.value.as_deref() else { return false };
         let name = id.to_be_bytes();
         let mut bytes = Bytes::default();
         let id = Id::new(&name).expect("an id of eight bytes");
         let settled = settle(stored, at(us), id, units, &mut bytes).expect("a charge that can be settled");
         let Some(settlement) = settled else { return false };
-        self.write(settlement.change, &bytes);
+        settlement.change.apply(&bytes, &mut self.value);
         true
     }
 
     /// The units that could be taken.
     pub fn remaining(&self, policy: &Policy, us: u64) -> u64 {
-        let view = policy.view(self.stored(), at(us)).expect("a record");
+        let view = policy.view(self.value.as_deref(), at(us)).expect("a record");
         view.peek(Request::now(Amount::Cost(1))).expect("a decision").remaining
-    }
-
-    fn write(&mut self, change: Change, bytes: &Bytes) {
-        match change {
-            Change::Keep => {}
-            Change::Write { offset, head, .. } => {
-                let (head, rest) = bytes.as_slice().split_at(head);
-                self.value.truncate(offset);
-                self.value[..head.len()].copy_from_slice(head);
-                self.value.extend_from_slice(rest);
-            }
-            Change::Patch { len, .. } => {
-                self.value.resize(len, 0);
-                for (offset, patch) in bytes.patches() {
-                    self.value[offset..offset + patch.len()].copy_from_slice(patch);
-                }
-            }
-            Change::Remove => self.value.clear(),
-        }
     }
 }
 

@@ -15,7 +15,7 @@ use support::{call, wait_for, Server};
 use tools::probe::inspect;
 use tools::statistics::median;
 
-use crate::Size;
+use crate::scale::Size;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]

@@ -154,6 +154,15 @@ find_server() {
   check_server "$server"
 }
 
+# Prints a line for each of these names, `installed` or one of the table in scripts/servers.sh: the name, a tab, and the path of the
+# program.
+named_servers() {
+  local name
+  for name; do
+    if [ "$name" = installed ]; then printf 'installed\t%s\n' "$server"; else scripts/servers.sh "$name" || return; fi
+  done
+}
+
 # Finds or installs what all scripts need, and the things that the arguments name.
 need_all() {
   need_rust

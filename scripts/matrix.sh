@@ -8,13 +8,9 @@ read -r -a names <<<"${SERVERS:-}"
 # shellcheck disable=SC2119 # need_all has optional arguments.
 need_all
 if [ ${#names[@]} = 0 ]; then
-  list=$'installed\t'$server$'\n'$(scripts/servers.sh)
-elif [ "${names[*]}" = installed ]; then
-  list=$'installed\t'$server
+  list=$(named_servers installed && scripts/servers.sh)
 else
-  list=$(for name in "${names[@]}"; do
-    if [ "$name" = installed ]; then printf 'installed\t%s\n' "$server"; else scripts/servers.sh "$name"; fi
-  done)
+  list=$(named_servers "${names[@]}")
 fi
 build
 

@@ -36,6 +36,8 @@ few=(shortcuts:: listeners:: loading:: forkless:: operate:: replication:: crash:
 # Tests of the documents, of the tests' own helpers and of clients of redis-cell. What they find does not depend on the server; nor
 # does what the tests of the tools find.
 same=(--skip readme:: --skip harness:: --skip throttle_clients::)
+# The tests mostly wait, so more run at the same time than there are processors.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 # Runs the tests of the module and those of the tools, which start servers, too.
 test_on() {
   local name=$1 status=0

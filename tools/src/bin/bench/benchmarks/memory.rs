@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::benchmarks::peers::Peers;
 use crate::benchmarks::Options;
-use support::{call, Server};
+use support::{call, inspect, Server};
 use tools::chart::{self, grouped, Axis, Bar, Picture};
-use tools::probe::{inspect, line, settled_memory, Pipe};
+use tools::probe::{line, settled_memory, Pipe};
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
@@ -193,7 +193,7 @@ fn fill(subject: &Subject, limit: u64, options: &Options, peers: &Peers, allocat
     let bytes = (settled_memory(&mut client) - before) as f64 / keys as f64;
     assert_eq!(call::<u64>(&mut client, "DBSIZE"), keys, "{} {limit}", subject.name);
     let entries =
-        (subject.name == SLIDE).then(|| inspect(&mut client, "limit:0000000000", "entries_stored").expect("a log"));
+        (subject.name == SLIDE).then(|| inspect(&mut client, "limit:0000000000", "entries_stored").expect("a log") as u64);
     Cell { keys, bytes, entries }
 }
 

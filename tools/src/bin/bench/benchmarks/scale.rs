@@ -8,10 +8,10 @@ use redis::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::benchmarks::Options;
-use support::{call, Server};
+use support::{call, inspect, Server};
 use tools::chart::{self, grouped, Graph, Line, Picture};
 use tools::load::{each_key, redis_benchmark, Shape};
-use tools::probe::{cpu, inspect, line, packed, Pipe};
+use tools::probe::{cpu, line, packed, Pipe};
 use tools::statistics::median;
 
 /// The figures of this part.
@@ -252,7 +252,7 @@ fn stalls(options: &Options) -> Vec<Stall> {
             call::<()>(&mut client, "CONFIG RESETSTAT");
             rounds[row].push(single(&mut pipe, &mut client, words, calls));
             if row == 0 {
-                entries = entries.max(inspect(&mut client, "log", "entries_stored").expect("a log"));
+                entries = entries.max(inspect(&mut client, "log", "entries_stored").expect("a log") as u64);
             }
         }
     }

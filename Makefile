@@ -94,16 +94,16 @@ LOAD ?= 0.8
 # wallets, failover, memory, cluster or regions of `make scale`.
 PART ?=
 bench: ## Measure calls, built-ins and other rate limiters in ROUNDS=5 of LOAD=0.8 seconds a case, into docs/benchmarks.*
-	@scripts/tool.sh speed --rounds "$(ROUNDS)" --seconds "$(LOAD)" $(addprefix --part ,$(PART))
+	@scripts/tool.sh bench benchmarks --rounds "$(ROUNDS)" --seconds "$(LOAD)" $(addprefix --part ,$(PART))
 
 bench-report: ## Write docs/benchmarks.md and its charts again from docs/benchmarks.json
-	@scripts/tool.sh speed --report
+	@scripts/tool.sh bench benchmarks --report
 
 scale: ## Measure and simulate one server, a cluster and several regions, by SEED, into docs/scale.* (PART=shards: only this part)
-	@scripts/tool.sh scale $(if $(filter file,$(origin SEED)),,--seed "$(SEED)") $(addprefix --part ,$(PART))
+	@scripts/tool.sh bench scale $(if $(filter file,$(origin SEED)),,--seed "$(SEED)") $(addprefix --part ,$(PART))
 
 scale-report: ## Write the tables of docs/scale.md and its charts again from docs/scale.json
-	@scripts/tool.sh scale --report
+	@scripts/tool.sh bench scale --report
 
 DEMO ?= 26
 demo: ## Watch the four algorithms side by side under the same traffic, for DEMO=26 seconds

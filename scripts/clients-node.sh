@@ -5,9 +5,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 read -r -a names <<<"${SERVERS:-installed}"
 need_all node npm openssl
-servers=$(for name in "${names[@]}"; do
-  if [ "$name" = installed ]; then printf '%s\n' "$server"; else scripts/servers.sh "$name" | cut -f 2; fi
-done)
+servers=$(named_servers "${names[@]}" | cut -f 2)
 build
 node_packages clients/node
 cd clients/node

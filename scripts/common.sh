@@ -154,6 +154,15 @@ find_server() {
   check_server "$server"
 }
 
+# Prints a line for each of these names, `installed` or one of the table in scripts/servers.sh: the name, a tab, and the path of the
+# program.
+named_servers() {
+  local name
+  for name; do
+    if [ "$name" = installed ]; then printf 'installed\t%s\n' "$server"; else scripts/servers.sh "$name" || return; fi
+  done
+}
+
 # Finds or installs what all scripts need, and the things that the arguments name.
 need_all() {
   need_rust
@@ -178,10 +187,16 @@ recipes_python() {
   "$python" -m pip install --quiet --disable-pip-version-check -r examples/python/requirements.txt
 }
 
-# Installs the Node.js packages of the recipes, in examples/node, and those of the client package, whose tests they share servers with.
+# Installs the Node.js packages of the client package, and links those that the recipes import, and the client package itself.
 recipes_node() {
+  local package
   node_packages clients/node
-  node_packages examples/node
+  rm -rf examples/node/node_modules
+  mkdir examples/node/node_modules
+  for package in @redis ioredis redis; do
+    ln -s "../../../clients/node/node_modules/$package" "examples/node/node_modules/$package"
+  done
+  ln -s ../../../clients/node examples/node/node_modules/redis-rl
 }
 
 # Installs the Node.js packages that a folder's package-lock.json names, unless they are there. No package runs a script.
@@ -196,7 +211,6 @@ clients_python() {
   "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear target/clients/python
   "$python" -m pip install --quiet --disable-pip-version-check -r clients/python/tests/requirements.txt
 }
-
 
 # Prints the version in Cargo.toml.
 version() { sed -nE 's/^version = "(.*)"/\1/p' Cargo.toml; }

@@ -1,19 +1,16 @@
 #!/usr/bin/env bash
 # Runs the integration tests on each server of SERVERS: names of the table in scripts/servers.sh, or `installed`. The default is
-# all servers. In CI, the default runs only some tests on those servers of which it runs all on a newer or older one of the same kind.
+# all servers. In CI, the default runs only some tests on those servers of which it runs all on a newer or older one of the same kind,
+# and runs the tests that are the same on all servers on the installed one only.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 read -r -a names <<<"${SERVERS:-}"
 # shellcheck disable=SC2119 # need_all has optional arguments.
 need_all
 if [ ${#names[@]} = 0 ]; then
-  list=$'installed\t'$server$'\n'$(scripts/servers.sh)
-elif [ "${names[*]}" = installed ]; then
-  list=$'installed\t'$server
+  list=$(named_servers installed && scripts/servers.sh)
 else
-  list=$(for name in "${names[@]}"; do
-    if [ "$name" = installed ]; then printf 'installed\t%s\n' "$server"; else scripts/servers.sh "$name"; fi
-  done)
+  list=$(named_servers "${names[@]}")
 fi
 build
 
@@ -36,17 +33,24 @@ short() {
 # run the tests of that.
 few_in_ci=' redis-8.0 redis-8.2.3 valkey-8.1 '
 few=(shortcuts:: listeners:: loading:: forkless:: operate:: replication:: crash:: waiting:: block::each_)
+# Tests of the documents, of the tests' own helpers and of clients of redis-cell. What they find does not depend on the server; nor
+# does what the tests of the tools find.
+same=(--skip readme:: --skip harness:: --skip throttle_clients::)
+# The tests mostly wait, so more run at the same time than there are processors.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 # Runs the tests of the module and those of the tools, which start servers, too.
 test_on() {
   local name=$1 status=0
   export REDIS_RL_MODULE=$module REDIS_RL_SERVER
   REDIS_RL_SERVER=$(short "$2")
-  if [ -n "${CI:-}" ] && [ -z "${SERVERS:-}" ] && [[ $few_in_ci == *" $name "* ]]; then
-    cargo test --test server -- "${few[@]}"
-    return
+  if [ -z "${CI:-}" ] || [ -n "${SERVERS:-}" ] || [ "$name" = installed ]; then
+    cargo test --test server || status=1
+    cargo test --package redis-rl-tools || status=1
+  elif [[ $few_in_ci == *" $name "* ]]; then
+    cargo test --test server -- "${few[@]}" || status=1
+  else
+    cargo test --test server -- "${same[@]}" || status=1
   fi
-  cargo test --test server || status=1
-  cargo test --package redis-rl-tools || status=1
   return $status
 }
 rows=()

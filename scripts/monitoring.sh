@@ -3,7 +3,7 @@
 # operators copy. SERVERS names the servers, as for `make matrix`; the default is the installed one and three others.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-read -r -a names <<<"${SERVERS:-}"
+read -r -a names <<<"${SERVERS:-installed redis-8.2.3 redis-8.6.2 valkey-9.1.2}"
 need_all venv
 tools=$root/target/monitoring
 
@@ -49,13 +49,7 @@ for program in "$prometheus" "$promtool" "$exporter"; do
 done
 build
 
-if [ ${#names[@]} = 0 ]; then
-  servers=$server$'\n'$(scripts/servers.sh redis-8.2.3 redis-8.6.2 valkey-9.1.2 | cut -f 2)
-else
-  servers=$(for name in "${names[@]}"; do
-    if [ "$name" = installed ]; then printf '%s\n' "$server"; else scripts/servers.sh "$name" | cut -f 2; fi
-  done)
-fi
+servers=$(named_servers "${names[@]}" | cut -f 2)
 export REDIS_RL_MODULE=$module REDIS_RL_SERVERS=$servers
 export REDIS_RL_PROMETHEUS=$prometheus REDIS_RL_PROMTOOL=$promtool REDIS_RL_EXPORTER=$exporter
 

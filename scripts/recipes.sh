@@ -11,4 +11,4 @@ recipes_python
 # The tests mostly wait, so more run at the same time than there are cores. Each of the processes has servers of its own.
 "$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal --timeout 300 examples/python
 recipes_node
-(cd examples/node && npm test)
+node --test examples/node/test/*.test.mjs

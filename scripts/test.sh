@@ -16,22 +16,41 @@ else
   need_all
 fi
 
-scripts/lint.sh
-build
-cargo test --lib --test core
-if [ -n "${CI:-}" ]; then
-  SECONDS_EACH=15 scripts/fuzz.sh
-  scripts/matrix.sh
-  scripts/recipes.sh
-  scripts/clients.sh
-  scripts/languages.sh
-  scripts/monitoring.sh
-  # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.
-  scripts/packages.sh
+# stage NAME COMMAND...: runs a part of the checks, and notes how long it takes.
+times=()
+stage() {
+  local name=$1 from=$SECONDS
+  shift
+  say "" "== $name"
+  "$@"
+  times+=("$(printf '%5d s  %s' $((SECONDS - from)) "$name")")
+  say "$name: passed after $((SECONDS - from)) seconds"
+}
+pictures() {
   mkdir -p target/plots
   scripts/tool.sh demo --seconds 3 --picture target/plots/demo.svg
   scripts/tool.sh plots --out "$root/target/plots" --late 2000
+}
+
+stage "Format and lints" scripts/lint.sh
+stage "The module" build
+stage "Tests of the pure core" cargo test --lib --test core
+if [ -n "${CI:-}" ]; then
+  SECONDS_EACH=15 stage "Fuzzing" scripts/fuzz.sh
+  stage "Tests with a server, on each server" scripts/matrix.sh
+  stage "Recipes" scripts/recipes.sh
+  stage "The Python client package" scripts/clients-python.sh
+  stage "The Node.js client package" scripts/clients-node.sh
+  stage "The Rust client package" scripts/clients-rust.sh
+  stage "The tests of limits and flask-limiter" scripts/clients-peers.sh
+  stage "All client packages on one key" scripts/clients-load.sh
+  stage "Programs of docs/languages.md" scripts/languages.sh
+  stage "Monitoring" scripts/monitoring.sh
+  # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.
+  stage "Packages" scripts/packages.sh
+  stage "Demo and plots" pictures
 else
-  SERVERS=installed scripts/matrix.sh
+  SERVERS=installed stage "Tests with a server" scripts/matrix.sh
 fi
+say "" "${times[@]}"
 say "Everything passed, in $(((SECONDS - began) / 60)) minutes and $(((SECONDS - began) % 60)) seconds."

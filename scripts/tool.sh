@@ -10,8 +10,10 @@ things=()
 # The tools whose own speed matters have a profile of their own. The others are built as the tests are, whose libraries they share.
 profile="test"
 case $name in
-  speed) things=(redis-benchmark pip node npm) profile=tools ;;
-  scale) things=(redis-benchmark pip) profile=tools ;;
+  bench)
+    things=(redis-benchmark pip) profile=tools
+    [ "${1:-}" = scale ] || things+=(node npm)
+    ;;
   waiters) profile=tools ;;
   instructions) things=(valgrind) ;;
 esac
@@ -32,10 +34,10 @@ programs=target/$profile
 [ -d "$programs" ] || say "Building the tool; the first time takes about 2 minutes on two cores."
 cargo build --quiet --profile $profile --package redis-rl-tools --bin "$name"
 
-others=(redis-8.2.3 valkey-9.1.2)
 case $name in
-  speed | scale)
-    [ "$name" = speed ] || others=(redis-8.2.3 redis-8.6.2 valkey-9.1.2)
+  bench)
+    others=(redis-8.2.3 valkey-9.1.2)
+    [ "$1" = benchmarks ] || others=(redis-8.2.3 redis-8.6.2 valkey-9.1.2)
     while IFS=$'\t' read -r _ program; do set -- "$@" --server "$program"; done < <(scripts/servers.sh "${others[@]}")
     ;;
   instructions)

@@ -1,5 +1,7 @@
 """Runs the programs in docs/howto.md, and the failover of docs/operations.md. Only the addresses of the servers are replaced."""
 
+import asyncio
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import threading
 
+import httpx
 import pytest
 import redis
 from fastapi.testclient import TestClient
@@ -71,9 +74,46 @@ def test_the_request_passes_if_redis_is_down(tmp_path, dead_socket, program):
     assert response.status_code == 200 and "RateLimit" not in response.headers
 
 
+# More requests at the same time than a client has connections.
+FLOOD = 300
+
+
+def check_flood(socket, flood):
+    """`flood` makes requests at the same time, and returns their statuses. As many are let through as the limit allows."""
+    client = redis.Redis(unix_socket_path=socket)
+    before = client.info("rl")["rl_gcra_granted"]
+    statuses = flood()
+    granted = client.info("rl")["rl_gcra_granted"] - before
+    assert len(statuses) == FLOOD and sorted(set(statuses)) == [200, 429]
+    assert statuses.count(200) == granted >= 10 and len(client.keys("api:*")) == 1
+
+
+def test_a_flood_of_requests_to_flask(tmp_path, socket):
+    app = started(tmp_path, FLASK, socket)["app"]
+
+    def flood():
+        with concurrent.futures.ThreadPoolExecutor(FLOOD) as threads:
+            return list(threads.map(lambda _: app.test_client().get("/").status_code, range(FLOOD)))
+
+    check_flood(socket, flood)
+
+
+def test_a_flood_of_requests_to_fastapi(tmp_path, socket):
+    names = started(tmp_path, FASTAPI, socket)
+
+    async def flood():
+        transport = httpx.ASGITransport(names["app"])
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as web:
+            answers = await asyncio.gather(*(web.get("/") for _ in range(FLOOD)))
+        await names["limits"].aclose()
+        return [answer.status_code for answer in answers]
+
+    check_flood(socket, lambda: asyncio.run(flood()))
+
+
 def test_four_processes(tmp_path, socket):
     client = redis.Redis(unix_socket_path=socket)
-    before = client.info("rl")["rl_slide_granted"]
+    before = client.info("rl")
     program = tmp_path / "program.py"
     program.write_text(PARTNER.replace("redis.Redis(", f"redis.Redis(unix_socket_path={socket!r}"))
     start = client.time()
@@ -83,6 +123,10 @@ def test_four_processes(tmp_path, socket):
         command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment
     ) as processes:
         try:
+            # The connection of a process that waits breaks, as in a restart of the server. It stands in line again.
+            waiting = lambda: [each["id"] for each in client.client_list() if "b" in each["flags"]]
+            eventually(waiting)
+            client.client_kill_filter(_id=waiting()[0])
             output = processes.communicate(timeout=120)[0]
         finally:
             # All four, which would otherwise try again for ever.
@@ -91,7 +135,10 @@ def test_four_processes(tmp_path, socket):
     end = client.time()
     assert processes.returncode == 0
     assert sorted(map(int, re.findall(r"job (\d+) calls", output))) == list(range(24))
-    assert client.info("rl")["rl_slide_granted"] - before == 24
+    after = client.info("rl")
+    assert after["rl_slide_granted"] - before["rl_slide_granted"] == 24
+    assert after["rl_waits_abandoned"] - before["rl_waits_abandoned"] <= 1
+    assert after["rl_waits"] > before["rl_waits"] and after["rl_wait_timeouts"] == before["rl_wait_timeouts"]
     # 24 grants of at most 5 in any second take at least 4 seconds by the server's clock.
     assert end[0] + end[1] / 1e6 - start[0] - start[1] / 1e6 > 4
 

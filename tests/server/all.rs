@@ -13,7 +13,7 @@ pub(crate) mod states;
 use std::collections::BTreeMap;
 
 use redis::{Connection, FromRedisValue, Value};
-use support::{call, command, error, limit, snapshots, AllRows, Server};
+use support::{call, command, error, inspect, limit, snapshots, AllRows, Server};
 
 /// Calls `RL.ALL`, and returns whether it was granted, wait_ms, and a row for each rule.
 fn all(client: &mut Connection, words: &str) -> AllRows {
@@ -116,49 +116,6 @@ fn options_and_costs_belong_to_their_rule() {
 }
 
 #[test]
-fn clear_errors_that_change_nothing() {
-    const ALGORITHMS: &str = "must be FIXED, SLIDE, GCRA, BUCKET or LEASE";
-    const NUMKEYS: &str = "ERR numkeys must be a whole number from 1 to 1024";
-    let server = Server::start();
-    let mut client = server.client();
-    limit(&mut client, "RL.FIXED fixed 10 1d");
-    call::<()>(&mut client, "RPUSH list a");
-    call::<()>(&mut client, "SET text hello");
-    let before = call::<Vec<Vec<u8>>>(&mut client, "KEYS *").len();
-    let fixed = call::<Vec<u8>>(&mut client, "GET fixed");
-    for (words, text) in [
-        ("RL.ALL 1 a FIXED 10", "ERR wrong number of arguments for 'rl.all' command".to_string()),
-        ("RL.ALL 0 FIXED 10 60 a", NUMKEYS.into()),
-        ("RL.ALL x a FIXED 10 60", NUMKEYS.into()),
-        ("RL.ALL -1 a FIXED 10 60", NUMKEYS.into()),
-        ("RL.ALL 1025 a FIXED 10 60", NUMKEYS.into()),
-        ("RL.ALL 2 a b FIXED 10 60", "ERR fewer rules than keys: numkeys is 2, and the rules are 1".into()),
-        ("RL.ALL 9 a b FIXED 10 60", "ERR fewer rules than keys: numkeys is 9, and the rules are 0".into()),
-        ("RL.ALL 1 a FIXED 10 60 GCRA 10 60", "ERR more rules than keys: numkeys is 1".into()),
-        ("RL.ALL 1 a b FIXED 10 60", format!("ERR unknown algorithm 'b': {ALGORITHMS}")),
-        ("RL.ALL 2 a FIXED 10 60 GCRA", format!("ERR unknown algorithm '10': {ALGORITHMS}")),
-        ("RL.ALL 2 a b FIXED 10 60 GCRA 10", "ERR GCRA needs a limit and a period".into()),
-        ("RL.ALL 2 a b FIXED 10 60 GCRA x 60", "ERR limit must be a whole number from 0 to 1000000000000".into()),
-        ("RL.ALL 1 a FIXED 10 60 UPTO 3", "ERR unknown option 'UPTO' for RL.ALL".into()),
-        ("RL.ALL 1 a FIXED 10 60 FORCE 3", "ERR unknown option 'FORCE' for RL.ALL".into()),
-        ("RL.ALL 1 a FIXED 10 60 COST", "ERR COST needs a value".into()),
-        ("RL.ALL 1 a FIXED 10 60 COST 1 COST 1", "ERR COST is given twice".into()),
-        ("RL.ALL 3 a b a FIXED 10 60 GCRA 10 60 FIXED 10 60", "ERR keys 1 and 3 are the same".into()),
-        ("RL.ALL 2 a fixed GCRA 10 60 GCRA 10 60", "WRONGTYPE key 2 holds a FIXED limiter, not a GCRA limiter".into()),
-        ("RL.ALL 2 a list GCRA 10 60 GCRA 10 60", "WRONGTYPE key 2 holds a list, not a GCRA limiter".into()),
-        ("RL.ALL 2 text a SLIDE 10 60 GCRA 10 60", "WRONGTYPE key 1 holds a string that is not a SLIDE limiter".into()),
-        (
-            "RL.ALL 2 a b FIXED 10 60 GCRA 1 3650d BURST 1000000000000 COST 1000000000000",
-            "ERR the result is too large for a limiter's record".into(),
-        ),
-    ] {
-        assert_eq!(error(&mut client, &command(words)), text, "{words}");
-    }
-    assert_eq!(call::<Vec<Vec<u8>>>(&mut client, "KEYS *").len(), before);
-    assert_eq!(call::<Vec<u8>>(&mut client, "GET fixed"), fixed);
-}
-
-#[test]
 fn fifty_clients_on_overlapping_keys_never_get_more_than_any_rule_allows() {
     const RULES: [(&str, i64); 6] =
         [("GCRA", 300), ("FIXED", 400), ("SLIDE", 250), ("BUCKET", 350), ("SLIDE", 500), ("FIXED", 200)];
@@ -214,9 +171,8 @@ fn fifty_clients_on_overlapping_keys_never_get_more_than_any_rule_allows() {
 #[test]
 fn it_replicates_as_one() {
     let server = Server::on_port(&[]);
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    let replica = server.replica(&[]);
     let (mut client, mut other) = (server.client(), replica.client());
-    support::wait_for("the replica", || call::<String>(&mut other, "INFO replication").contains("master_link_status:up"));
     let mut monitor = replica.client();
     call::<()>(&mut monitor, "MONITOR");
     all(&mut client, "RL.ALL 3 a b c FIXED 10 1d GCRA 10 1d SLIDE 10 1d");
@@ -232,21 +188,6 @@ fn it_replicates_as_one() {
         }
     }
     assert_eq!(seen, ["multi", "set", "set", "set", "exec"]);
-}
-
-#[test]
-fn the_server_finds_its_keys() {
-    let server = Server::start();
-    let mut client = server.client();
-    let words = "RL.ALL 3 a b c FIXED 10 60 GCRA 10 60 SLIDE 10 60";
-    assert_eq!(call::<Vec<String>>(&mut client, &format!("COMMAND GETKEYS {words}")), ["a", "b", "c"]);
-    let access: Vec<(String, Vec<String>)> = call(&mut client, &format!("COMMAND GETKEYSANDFLAGS {words}"));
-    assert!(access.iter().all(|(_, flags)| flags == &["RW", "access", "update"]), "{access:?}");
-    call::<()>(&mut client, "ACL SETUSER some on >secret ~a ~b +@all");
-    let mut some = server.client();
-    call::<()>(&mut some, "AUTH some secret");
-    assert!(error(&mut some, &command(words)).contains("NOPERM"));
-    assert_eq!(all(&mut some, "RL.ALL 2 a b FIXED 10 60 GCRA 10 60").0, 1);
 }
 
 #[test]
@@ -326,9 +267,5 @@ fn a_call_takes_no_memory_for_what_it_refuses_and_little_for_what_it_grants() {
     assert!(granted == 1 && rows.iter().all(|row| row[..3] == [1, 1_000_000, 939_999]), "{rows:?}");
     let grown = server.peak_memory().saturating_sub(before);
     assert!(grown < 16_000_000, "{grown} bytes more for a grant");
-    let used = |key: &String, client: &mut Connection| {
-        let report: Vec<Value> = call(client, &format!("RL.INSPECT {key}"));
-        i64::from_redis_value(report[7].clone()).expect("the used units")
-    };
-    assert!(keys.iter().all(|key| used(key, &mut client) == 60_001));
+    assert!(keys.iter().all(|key| inspect(&mut client, key, "used") == Some(60_001)));
 }

@@ -634,26 +634,10 @@ fn databases_have_queues_of_their_own() {
 
 // ---- Replicas, files, pauses, failover ----
 
-/// Starts a replica of the server, and waits until it has synchronised.
-fn replica_of(server: &Server) -> Server {
-    let replica = Server::on_port(&[]);
-    call::<()>(&mut replica.client(), &format!("REPLICAOF 127.0.0.1 {}", server.port));
-    wait_for("the replica", || {
-        let status: String = call(&mut replica.client(), "INFO replication");
-        status.contains("master_link_status:up") && info(&mut server.client(), "replication", "connected_slaves") == 1
-    });
-    replica
-}
-
-fn in_step(server: &Server, replica: &Server) {
-    let offset = info(&mut server.client(), "replication", "master_repl_offset");
-    wait_for("the replica", || info(&mut replica.client(), "replication", "slave_repl_offset") >= offset);
-}
-
 #[test]
 fn grants_replicate_and_a_pause_holds_them_back() {
     let mut server = Watched::on_port(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let replica = replica_of(&server);
+    let replica = server.replica(&[]);
     let mut client = server.client();
     // The first clients are due after three seconds. The clients behind them reach their timeout after three and a half.
     // Both times are in the pause.
@@ -705,7 +689,7 @@ fn grants_replicate_and_a_pause_holds_them_back() {
         assert_eq!(limit(&mut control, &format!("RL.{name} long:{name} 5 12h REFUND 4"))[0], 4);
         assert!(replies(waiting).iter().all(|reply| reply.row.as_ref().is_ok_and(|row| row[0] == 1)));
     }
-    in_step(&server, &replica);
+    server.wait_until_in_step(&replica);
     let before = snapshots(&mut client);
     assert_same(&before, &snapshots(&mut replica.client()));
     let mut third = (server.client(), replica.client());
@@ -723,7 +707,7 @@ fn grants_replicate_and_a_pause_holds_them_back() {
 #[test]
 fn a_failover_ends_the_waits_and_the_new_primary_goes_on() {
     let mut server = Server::on_port(&["--appendonly", "yes"]);
-    let mut replica = replica_of(&server);
+    let mut replica = server.replica(&[]);
     let mut client = server.client();
     let start = time_us(&mut client);
     exhaust(&mut client, "RL.GCRA key 10 1 COST 10");
@@ -753,7 +737,7 @@ fn a_failover_ends_the_waits_and_the_new_primary_goes_on() {
     assert_eq!(held(&mut server.client()), 0);
     // This key may expire between the snapshots.
     call::<i64>(&mut replica.client(), "DEL key");
-    in_step(&replica, &server);
+    replica.wait_until_in_step(&server);
     assert_same(&snapshots(&mut replica.client()), &snapshots(&mut server.client()));
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use support::{assert_same, call, limit, root, server_program, snapshots, wait_for, Server};
+use support::{assert_same, call, limit, root, server_program, snapshots, Server};
 
 /// The folder of the append-only file, which has commands only, since `aof-use-rdb-preamble` is `no`.
 const APPEND_ONLY: &str = "appendonlydir";
@@ -37,9 +37,7 @@ fn programs() -> Vec<String> {
 fn start_with(program: &str, source: &Server, way: &str) -> Server {
     if way == REPLICATION {
         let target = Server::of(program, true, &["--replicaof", &format!("127.0.0.1 {}", source.port)]);
-        wait_for("the replica", || {
-            call::<String>(&mut target.client(), "INFO replication").contains("master_link_status:up")
-        });
+        target.wait_until_linked();
         call::<()>(&mut target.client(), "REPLICAOF NO ONE");
         return target;
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::Mutex;
 
 use redis::Connection;
-use support::{call, command, limit, time_us, wait_for, Load, Server};
+use support::{command, inspect, limit, time_us, wait_for, Load, Server};
 
 const CONNECTIONS: usize = 100;
 const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
@@ -84,12 +84,8 @@ fn used_units_are_the_granted_ones_less_the_refunded_ones() {
     let mut client = server.client();
     for (key, used) in used.iter().enumerate() {
         let used = used.load(Ordering::Relaxed);
-        let facts: Vec<redis::Value> = call(&mut client, &format!("RL.INSPECT key:{key}"));
-        let reported =
-            facts.chunks(2).find(|pair| pair[0] == redis::Value::BulkString(b"used".into())).map(|pair| pair[1].clone());
         // A key with nothing used is gone.
-        let reported = reported.unwrap_or(redis::Value::Int(0));
-        let redis::Value::Int(reported) = reported else { panic!("{reported:?}") };
+        let reported = inspect(&mut client, &format!("key:{key}"), "used").unwrap_or(0);
         // Two of the four algorithms drain all the time, if only a little.
         let drains = matches!(LIMITERS[key % 4], "GCRA" | "BUCKET");
         let fractions = if drains { fractions[key].load(Ordering::Relaxed) } else { 0 };

@@ -268,9 +268,7 @@ fn a_replica_that_connects_under_load_equals_its_primary_in_the_end() {
             let replica = Server::on_port(&["--repl-diskless-load", load]);
             flood_all(&mut replica.client());
             call::<()>(&mut replica.client(), &format!("REPLICAOF 127.0.0.1 {}", server.port));
-            wait_for("the replica", || {
-                call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up")
-            });
+            replica.wait_until_linked();
             pause(50);
             replica
         });
@@ -283,9 +281,7 @@ fn a_replica_that_connects_under_load_equals_its_primary_in_the_end() {
 #[test]
 fn a_replica_that_loses_the_connection_catches_up_by_what_it_missed() {
     let server = Server::on_port(&["--repl-backlog-size", "16mb"]);
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
-    let up = |replica: &Server| call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up");
-    wait_for("the replica", || up(&replica));
+    let replica = server.replica(&[]);
     let counts: [Count; 4] = Default::default();
     let mut control = server.client();
     let full = info(&mut control, "stats", "sync_full");
@@ -294,7 +290,8 @@ fn a_replica_that_loses_the_connection_catches_up_by_what_it_missed() {
             pause(60);
             call::<Value>(&mut control, "CLIENT KILL TYPE replica");
             flood_all(&mut control);
-            wait_for("the replica", || info(&mut control, "replication", "connected_slaves") == 1 && up(&replica));
+            wait_for("the replica", || info(&mut control, "replication", "connected_slaves") == 1);
+            replica.wait_until_linked();
         }
     });
     assert!(info(&mut control, "stats", "sync_partial_ok") >= 3);

@@ -1,7 +1,7 @@
 //! State survives in RDB and AOF files and on replicas. Values and deadlines are the same everywhere.
 
 use redis::Connection;
-use support::{assert_same, call, flood_all, limit, snapshots, wait_for, Server};
+use support::{assert_same, call, flood_all, limit, snapshots, Server};
 
 #[test]
 fn a_reload_from_rdb_keeps_every_byte_and_deadline() {
@@ -77,9 +77,8 @@ fn a_replica_holds_the_same_bytes_and_deadlines() {
     let server = Server::on_port(&[]);
     let mut client = server.client();
     flood_all(&mut client);
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    let replica = server.replica(&[]);
     let mut other = replica.client();
-    wait_for("the replica", || call::<String>(&mut other, "INFO replication").contains("master_link_status:up"));
     assert_same(&snapshots(&mut other), &snapshots(&mut client));
     for _ in 0..3 {
         flood_all(&mut client);

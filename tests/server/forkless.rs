@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::Connection;
 use support::witness::build;
-use support::{call, command, error, held, info, limit, server_program, snapshots, wait_for};
+use support::{call, command, error, held, info, inspect, limit, server_program, snapshots, wait_for};
 use support::{Held, Load, Server, Snapshots};
 use tempfile::TempDir;
 
@@ -142,10 +142,7 @@ fn a_waiting_call_of_several_keys_is_charged_on_none_while_one_is_being_saved() 
     let mut waiter = Held::send(&server, &format!("RL.ALL 3 {{x}}1 {{x}}2 {{x}}3 {rules} BLOCK 30"));
     call::<()>(&mut client, "FORKLESS.USE {x}2");
     wait_for("attempts", || call::<i64>(&mut client, "FORKLESS.REFUSED") >= 5);
-    let used = |client: &mut Connection, key: &str| -> i64 {
-        let facts: std::collections::HashMap<String, redis::Value> = call(client, &format!("RL.INSPECT {key}"));
-        redis::from_redis_value(facts["used"].clone()).expect("a number")
-    };
+    let used = |client: &mut Connection, key: &str| inspect(client, key, "used").expect("a key");
     assert_eq!(used(&mut client, "{x}3"), 1);
     assert_eq!(held(&mut client), 1);
     call::<()>(&mut client, "FORKLESS.FREE");

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use redis::{Connection, Value};
 use support::witness::Watched;
 use support::{
-    assert_same, at_once, call, command, error, held, info, limit, snapshot, snapshots, time_us, wait_for, Held, Load, Resp,
-    Server, Signal, Snapshot,
+    assert_same, at_once, call, command, error, held, info, inspect, limit, snapshot, snapshots, time_us, wait_for, Held,
+    Load, Resp, Server, Signal, Snapshot,
 };
 
 const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
@@ -162,9 +162,7 @@ fn a_settled_charge_is_what_it_really_cost() {
         assert_eq!(row[0], 0, "{name}");
         assert_eq!(settle(&mut client, &format!("RL.RELEASE {name} a")), None, "{name}");
         // 1 + 12 units are left.
-        let used: Vec<Value> = call(&mut client, &format!("RL.INSPECT {name}"));
-        let used = used.chunks(2).find(|pair| pair[0] == Value::BulkString(b"used".into())).expect("used")[1].clone();
-        assert_eq!(used, Value::Int(13), "{name}");
+        assert_eq!(inspect(&mut client, name, "used"), Some(13), "{name}");
     }
     for words in ["RL.SETTLE missing a 1", "RL.RELEASE missing a"] {
         assert_eq!(settle(&mut client, words), None, "{words}");
@@ -526,9 +524,8 @@ fn bytes_a_call(primary: &mut Connection, calls: impl Iterator<Item = String>) -
 #[test]
 fn calls_with_ids_replicate_little() {
     let primary = Server::on_port(&["--repl-ping-replica-period", "3600"]);
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
+    let replica = primary.replica(&[]);
     let (mut left, mut right) = (primary.client(), replica.client());
-    wait_for("the link", || call::<String>(&mut right, "INFO replication").contains("master_link_status:up"));
     for name in LIMITERS.into_iter().chain(["LEASE"]) {
         let words = |id: i64| match name {
             "LEASE" => format!("RL.LEASE LEASE 60000 1h ID lease:{id}"),

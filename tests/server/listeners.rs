@@ -75,19 +75,6 @@ fn under_load<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Starts a server that replicates from another one, and waits until it has synchronised.
-fn follow(primary: &Server, options: &[&str]) -> Server {
-    let address = format!("127.0.0.1 {}", primary.port);
-    let replica = Server::on_port(&[&["--replicaof", &address[..]], options].concat());
-    wait_until_linked(&replica);
-    replica
-}
-
-fn wait_until_linked(replica: &Server) {
-    let mut client = replica.client();
-    wait_for("the link", || call::<String>(&mut client, "INFO replication").contains("master_link_status:up"));
-}
-
 /// Panics unless both servers hold the same. No client may call meanwhile.
 fn assert_in_step(primary: &Server, replica: &Server) {
     let (mut left, mut right) = (primary.client(), replica.client());
@@ -113,7 +100,7 @@ fn assert_alone(server: &Server) {
 fn a_replica_that_syncs_by_disk() {
     let primary = Server::on_port(&["--repl-diskless-sync", "no"]);
     assert_alone(&primary);
-    let replica = under_load(&primary, || follow(&primary, &[]));
+    let replica = under_load(&primary, || primary.replica(&[]));
     assert_in_step(&primary, &replica);
 }
 
@@ -122,8 +109,8 @@ fn a_replica_that_syncs_by_socket_and_waits_for_others() {
     let primary = Server::on_port(&["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "1"]);
     assert_alone(&primary);
     let replicas = under_load(&primary, || {
-        let first = follow(&primary, &[]);
-        let second = follow(&primary, &["--repl-diskless-load", "swapdb"]);
+        let first = primary.replica(&[]);
+        let second = primary.replica(&["--repl-diskless-load", "swapdb"]);
         [first, second]
     });
     replicas.iter().for_each(|replica| assert_in_step(&primary, replica));
@@ -158,7 +145,7 @@ fn a_replica_that_gets_its_copy_by_a_second_connection() {
             }
             sleep(Duration::from_millis(300));
             call::<()>(&mut primary.client(), "CONFIG SET rdb-key-save-delay 0");
-            wait_until_linked(&replica);
+            replica.wait_until_linked();
             replica
         });
         assert_in_step(&primary, &replica);
@@ -175,7 +162,7 @@ fn a_replica_that_connects_during_a_snapshot_for_another_one() {
         // The receiver gets the next effect.
         sleep(Duration::from_millis(300));
         call::<()>(&mut primary.client(), "CONFIG SET rdb-key-save-delay 0");
-        wait_until_linked(&replica);
+        replica.wait_until_linked();
         replica
     });
     assert_in_step(&primary, &replica);
@@ -186,13 +173,13 @@ fn a_replica_that_resumes_its_stream_and_a_replica_of_it() {
     let primary = Server::on_port(&[]);
     assert_alone(&primary);
     let (replica, second) = under_load(&primary, || {
-        let replica = follow(&primary, &[]);
-        let second = follow(&replica, &[]);
+        let replica = primary.replica(&[]);
+        let second = replica.replica(&[]);
         for _ in 0..3 {
             call::<i64>(&mut primary.client(), "CLIENT KILL TYPE replica");
             sleep(Duration::from_millis(100));
         }
-        wait_until_linked(&replica);
+        replica.wait_until_linked();
         (replica, second)
     });
     assert!(info(&mut primary.client(), "stats", "sync_partial_ok") > 0);
@@ -204,7 +191,7 @@ fn a_replica_that_resumes_its_stream_and_a_replica_of_it() {
 fn a_replica_that_connects_after_the_backlog_has_ended() {
     let primary = Server::on_port(&["--repl-backlog-ttl", "1"]);
     for _ in 0..2 {
-        let replica = under_load(&primary, || follow(&primary, &[]));
+        let replica = under_load(&primary, || primary.replica(&[]));
         assert_in_step(&primary, &replica);
         drop(replica);
         let mut client = primary.client();
@@ -221,7 +208,7 @@ fn a_replica_that_connects_after_the_backlog_has_ended() {
 fn primaries_that_change() {
     let first = Server::on_port(&[]);
     assert_alone(&first);
-    let second = under_load(&first, || follow(&first, &[]));
+    let second = under_load(&first, || first.replica(&[]));
     assert_in_step(&first, &second);
     // The second server becomes the primary, and the first its replica, which synchronises in the middle of load. Then the
     // other way round.
@@ -229,7 +216,7 @@ fn primaries_that_change() {
         call::<()>(&mut new.client(), "REPLICAOF NO ONE");
         under_load(new, || {
             call::<()>(&mut old.client(), &format!("REPLICAOF 127.0.0.1 {}", new.port));
-            wait_until_linked(old);
+            old.wait_until_linked();
         });
         assert_in_step(new, old);
     }
@@ -239,13 +226,13 @@ fn primaries_that_change() {
 fn a_primary_that_was_loaded_with_its_history() {
     // The backlog has room for all that is replicated before the replica resumes.
     let mut primary = Server::on_port(&["--repl-backlog-size", "64mb"]);
-    let replica = under_load(&primary, || follow(&primary, &[]));
+    let replica = under_load(&primary, || primary.replica(&[]));
     assert_in_step(&primary, &replica);
     for _ in 0..2 {
         // The primary has read the state of its replication from its file. So the replica can resume, and gets no snapshot.
         call::<()>(&mut primary.client(), "SAVE");
         primary.crash_and_restart();
-        under_load(&primary, || wait_until_linked(&replica));
+        under_load(&primary, || replica.wait_until_linked());
         let mut client = primary.client();
         assert_eq!([info(&mut client, "stats", "sync_partial_ok"), info(&mut client, "stats", "sync_full")], [1, 0]);
         assert_in_step(&primary, &replica);
@@ -255,7 +242,7 @@ fn a_primary_that_was_loaded_with_its_history() {
 #[test]
 fn a_module_that_is_loaded_while_a_replica_is_connected() {
     let primary = Server::of(&support::server_program(), false, &[]);
-    let replica = follow(&primary, &[]);
+    let replica = primary.replica(&[]);
     call::<()>(&mut primary.client(), &format!("MODULE LOAD {}", support::module().display()));
     under_load(&primary, || ());
     assert_in_step(&primary, &replica);
@@ -337,7 +324,7 @@ fn a_replica_that_is_seeded_with_a_snapshot_made_without_a_fork() {
         }
         replica.add_option(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
         replica.restart();
-        wait_until_linked(&replica);
+        replica.wait_until_linked();
         // The replica continues where the file ends, and receives no other snapshot.
         assert_eq!(
             [info(&mut client, "stats", "sync_partial_ok"), info(&mut client, "stats", "total_forks")],

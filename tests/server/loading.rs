@@ -14,13 +14,8 @@ fn primary_and_replica(options: &[&str]) -> (Server, Server) {
     let mut client = primary.client();
     call::<()>(&mut client, "DEBUG POPULATE 600 filler 20000");
     let replica = Server::on_port(&[&own[..], options].concat());
-    wait_for_link(&replica);
+    replica.wait_until_linked();
     (primary, replica)
-}
-
-fn wait_for_link(replica: &Server) {
-    let mut client = replica.client();
-    wait_for("the link", || call::<String>(&mut client, "INFO replication").contains("master_link_status:up"));
 }
 
 /// Makes the replica load all keys again from the same primary, which takes two seconds or more. Waits until it is loading.
@@ -66,7 +61,7 @@ fn reads_go_on_during_a_load() {
     }
     assert!(is_loading(&mut right));
     call::<()>(&mut left, "CONFIG SET rdb-key-save-delay 0");
-    wait_for_link(&replica);
+    replica.wait_until_linked();
     for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
         wait_for(name, || limit(&mut right, &format!("RL.PEEK {name} {name} 9 1d"))[2] == 6);
         assert_eq!(used(&mut right, name), Value::Int(3), "{name}");

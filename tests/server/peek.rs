@@ -1,7 +1,7 @@
 //! `RL.PEEK` reports what a call would answer, works wherever a client may read, and changes nothing.
 
 use redis::Value;
-use support::{call, command, error, info, limit, snapshot, wait_for, Server};
+use support::{call, command, error, info, limit, snapshot, Server};
 
 const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
 
@@ -52,8 +52,7 @@ fn it_takes_the_options_of_each_algorithm() {
 #[test]
 fn it_touches_nothing() {
     let server = Server::on_port(&["--repl-ping-replica-period", "3600"]);
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
-    wait_for("the replica", || call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up"));
+    let _replica = server.replica(&[]);
     let mut client = server.client();
     let mut subscriber = server.client();
     let subscriber_id: i64 = call(&mut subscriber, "CLIENT ID");
@@ -126,9 +125,8 @@ fn it_runs_wherever_reading_is_allowed() {
         assert!(error(&mut reader, &command(words)).contains("NOPERM"), "{words}");
     }
 
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    let replica = server.replica(&[]);
     let mut other = replica.client();
-    wait_for("the replica", || call::<String>(&mut other, "INFO replication").contains("master_link_status:up"));
     assert_eq!(limit(&mut other, "RL.PEEK GCRA key 10 1d UPTO 5")[..3], [3, 10, 3]);
     for words in ["RL.GCRA key 10 1d", "RL.ALL 1 key GCRA 10 1d"] {
         assert!(error(&mut other, &command(words)).contains("READONLY"), "{words}");

@@ -55,10 +55,8 @@ fn bytes_a_call(primary: &mut Connection, replica: &mut Connection, entries: usi
 #[test]
 fn callers_in_turn_replicate_little() {
     let primary = Server::on_port(&["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"]);
-    let address = format!("127.0.0.1 {}", primary.port);
-    let replica = Server::on_port(&["--replicaof", &address]);
+    let replica = primary.replica(&[]);
     let (mut left, mut right) = (primary.client(), replica.client());
-    wait_for("the link", || call::<String>(&mut right, "INFO replication").contains("master_link_status:up"));
     for entries in [3, 100, ENTRIES] {
         let mut cost = |words: &[&str]| bytes_a_call(&mut left, &mut right, entries, words);
         let one = format!("RL.SLIDE log 4000000 {PERIOD}");

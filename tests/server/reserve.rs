@@ -1,7 +1,7 @@
 //! `RESERVE`: bookings are part of the key, also on replicas and after restarts, and no later call is granted before them.
 
 use redis::Connection;
-use support::{assert_same, call, command, info, limit, snapshot, snapshots, time_us, wait_for, Server};
+use support::{assert_same, call, command, limit, snapshot, snapshots, time_us, Server};
 
 /// Each algorithm at 10 units per 10 minutes, with all units used: so a unit can be booked within 20 minutes at most, and
 /// the seconds that a test takes matter little.
@@ -129,12 +129,7 @@ fn bookings_survive_a_crash_and_a_failover() {
     let mut client = server.client();
     assert_same(&before, &snapshots(&mut client));
 
-    let replica = Server::on_port(&[]);
-    call::<()>(&mut replica.client(), &format!("REPLICAOF 127.0.0.1 {}", server.port));
-    wait_for("the replica", || {
-        call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up")
-            && info(&mut server.client(), "replication", "connected_slaves") == 1
-    });
+    let replica = server.replica(&[]);
     let second: Vec<i64> = POLICIES.iter().map(|policy| book(&mut client, policy)).collect();
     let before = snapshots(&mut client);
     call::<i64>(&mut client, "WAIT 1 50000");

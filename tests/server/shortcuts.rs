@@ -86,9 +86,8 @@ fn the_setting_turns_both_shortcuts_off() {
 #[test]
 fn effects_reach_a_replica_and_the_append_only_file() {
     let primary = Server::on_port(&[&OFF[..], &["--appendonly", "yes"]].concat());
-    let replica = Server::on_port(&[&OFF[..], &["--replicaof", &format!("127.0.0.1 {}", primary.port)]].concat());
+    let replica = primary.replica(&OFF);
     let (mut left, mut right) = (primary.client(), replica.client());
-    wait_for("the link", || call::<String>(&mut right, "INFO replication").contains("master_link_status:up"));
     let offset = info(&mut left, "replication", "master_repl_offset");
     for round in 0..50 {
         for kind in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {

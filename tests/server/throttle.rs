@@ -7,7 +7,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, Value};
-use support::{call, command, error, held, info, limit, snapshot, wait_for, Held, Server};
+use support::{call, command, error, held, info, inspect, limit, snapshot, Held, Server};
 
 /// Enables both commands.
 const BOTH: [&str; 2] = ["--rl.compat", "cl.throttle gcra"];
@@ -173,9 +173,8 @@ fn gcra_refuses_what_the_servers_own_tests_expect_it_to() {
 #[test]
 fn calls_that_take_nothing_leave_no_trace() {
     let server = both_on_port(&["--appendonly", "yes", "--repl-ping-replica-period", "3600", "--appendfsync", "always"]);
-    let replica = both_on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    let _replica = server.replica(&BOTH);
     let mut client = server.client();
-    wait_for("the replica", || call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up"));
     call::<()>(&mut client, "CL.THROTTLE key 4 1 86400 5");
     let before = snapshot(&mut client, "key");
     call::<i64>(&mut client, "WAIT 1 50000");
@@ -212,9 +211,8 @@ fn calls_that_take_nothing_leave_no_trace() {
 #[test]
 fn a_grant_replicates_its_effect() {
     let server = both_on_port(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let replica = both_on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    let replica = server.replica(&BOTH);
     let mut client = server.client();
-    wait_for("the replica", || call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up"));
     for words in [
         "CL.THROTTLE cell 4 1 86400 2",
         "CL.THROTTLE cell 4 1 86400 -1",
@@ -445,12 +443,8 @@ fn it_shares_its_keys_with_rl_gcra() {
             ("CL.THROTTLE key 4 1 1000 -3", [0, 5, 2, -1, 3000]),
         ],
     );
-    let report: Vec<Value> = call(&mut client, "RL.INSPECT key");
-    let field = |name: &str| {
-        let at = report.iter().position(|value| *value == Value::BulkString(name.into())).expect("the field");
-        report[at + 1].clone()
-    };
-    assert_eq!(["limit", "period_ms", "burst", "used"].map(field), [1, 1_000_000, 5, 3].map(Value::Int));
+    let report = ["limit", "period_ms", "burst", "used"].map(|name| inspect(&mut client, "key", name));
+    assert_eq!(report, [1, 1_000_000, 5, 3].map(Some));
 }
 
 #[test]

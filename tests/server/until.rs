@@ -159,9 +159,8 @@ fn a_waiting_client_is_granted_when_the_window_ends() {
 #[test]
 fn a_replica_holds_the_same_windows() {
     let server = Server::on_port(&[]);
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
+    let replica = server.replica(&[]);
     let (mut client, mut follower) = (server.client(), replica.client());
-    wait_for("the replica", || call::<String>(&mut follower, "INFO replication").contains("master_link_status:up"));
     let now = seconds(&mut client, 0);
     for (key, ahead) in [("a", 3_600), ("b", -5), ("a", 1_800), ("b", 600), ("c", 20 * 3_600), ("c", -7)] {
         call::<()>(&mut client, &format!("RL.FIXED {key} 10 25h UNTIL {} COST 2", now + ahead));

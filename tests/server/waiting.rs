@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, Value};
 use support::{
-    assert_same, call, command, error, held, info, limit, server_program, snapshots, time_us, wait_for, AllRows, Held,
-    Server,
+    assert_same, call, command, error, held, info, inspect, limit, server_program, snapshots, time_us, wait_for, AllRows,
+    Held, Server,
 };
 
 use super::all::states::Waiting;
@@ -255,12 +255,7 @@ fn each_wait_ends_in_one_count() {
         ["waiting_clients", "waits", "wait_timeouts", "waits_abandoned", "gcra_granted"]
             .map(|field| info(client, "rl", &format!("rl_{field}")))
     };
-    let inspected = |client: &mut Connection| {
-        let report: Vec<Value> = call(client, "RL.INSPECT key");
-        let (name, value) = (&report[report.len() - 2], &report[report.len() - 1]);
-        assert_eq!(*name, Value::BulkString(b"waiting".to_vec()));
-        redis::from_redis_value::<i64>(value.clone()).expect("a number")
-    };
+    let inspected = |client: &mut Connection| inspect(client, "key", "waiting").expect("a key");
     limit(&mut client, "RL.GCRA key 1 1d");
     assert_eq!(inspected(&mut client), 0);
     let mut waiting: Vec<_> = (0..6).map(|_| Held::send(&server, "RL.GCRA key 1 1d BLOCK 1d")).collect();

@@ -98,6 +98,36 @@ pub struct Bar {
     pub figure: String,
 }
 
+/// A line of a graph.
+pub struct Line {
+    /// What the legend calls it.
+    pub name: &'static str,
+    /// The class of its colour.
+    pub class: &'static str,
+    /// The class of its stroke.
+    pub stroke: &'static str,
+    /// Numbers, and the values at them.
+    pub points: Vec<Point>,
+}
+
+/// Lines over an axis on which each step multiplies by the same number, and up from 0.
+pub struct Graph<'a> {
+    /// What the numbers are.
+    pub across: &'a str,
+    /// The numbers with a tick.
+    pub numbers: Vec<f64>,
+    /// The values with a tick, and their labels. The last one is at the top.
+    pub values: Vec<(f64, String)>,
+    /// See [`Line`].
+    pub lines: &'a [Line],
+    /// The room at the left for labels, and at the right.
+    pub sides: (f64, f64),
+    /// From the legend to the axis.
+    pub height: f64,
+    /// The length of a line of the legend, the distance of its name, and that of the next line.
+    pub legend: [f64; 3],
+}
+
 /// A picture that is drawn from its top to its bottom.
 pub struct Picture {
     style: String,
@@ -210,6 +240,31 @@ impl Picture {
             self.line("axis", &[(at, y.start), (at, y.start + 4.0)]);
             self.text(label, (at, y.start + 14.0), Side::Middle, "muted");
         }
+    }
+
+    /// Draws a graph, with a legend above it.
+    pub fn graph(&mut self, graph: &Graph<'_>) {
+        let Graph { across, numbers, values, lines, sides, height, legend: [length, name, next] } = graph;
+        let (top, bottom) = (self.y + LINE + 10.0, self.y + LINE + height);
+        let points = || lines.iter().flat_map(|line| &line.points);
+        let (from, to) = points().fold((f64::MAX, 1.0_f64), |(from, to), &(at, _)| (from.min(at), to.max(at)));
+        let x = Axis { from: from.log10(), to: to.log10(), start: sides.0, end: WIDTH - sides.1 };
+        let most = values.last().map_or(1.0, |(value, _)| *value);
+        let y = Axis { from: 0.0, to: most, start: bottom, end: top };
+        let ticks: Vec<_> = numbers.iter().map(|&at| (at.log10(), short(at))).collect();
+        self.axes(x, y, &ticks, values);
+        self.text(across, ((x.start + x.end) / 2.0, bottom + 34.0), Side::Middle, "muted");
+        let (mut left, middle) = (x.start, self.y + LINE / 2.0);
+        for line in *lines {
+            let class = format!("{} {}", line.stroke, line.class);
+            let points: Vec<_> = line.points.iter().map(|&(at, value)| (x.at(at.log10()), y.at(value))).collect();
+            self.line(&class, &points);
+            points.iter().for_each(|&point| self.dot(line.class, point));
+            self.line(&class, &[(left, middle), (left + length, middle)]);
+            self.text(line.name, (left + name, middle), Side::Left, "");
+            left += next;
+        }
+        self.y = bottom + 44.0;
     }
 
     /// The whole picture.

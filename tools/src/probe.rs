@@ -84,13 +84,6 @@ impl Pipe {
     }
 }
 
-/// A number that `RL.INSPECT` reports; `None` if there is no such key.
-pub fn inspect(client: &mut Connection, key: &str, fact: &str) -> Option<u64> {
-    let report: Vec<redis::Value> = call(client, &format!("RL.INSPECT {key}"));
-    let at = report.iter().position(|name| *name == redis::Value::BulkString(fact.into()))?;
-    Some(redis::from_redis_value(report[at + 1].clone()).expect("a number"))
-}
-
 /// The processor time that the server's main thread has used.
 pub fn cpu(client: &mut Connection) -> Duration {
     let text: String = call(client, "INFO cpu");

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use redis::{from_redis_value, Connection, Value};
 use support::witness::Watched;
-use support::{assert_same, call, command, held, info, limit, snapshots, wait_for, AllRows, Held, Server};
+use support::{assert_same, call, command, held, info, inspect, limit, snapshots, wait_for, AllRows, Held, Server};
 
 use super::{all, settle};
 
@@ -79,14 +79,8 @@ fn assert_transactions(commands: &[(String, String)], count: usize, keys: &[&str
 fn primary_and_replica() -> (Server, Server) {
     let options = ["--appendonly", "yes", "--appendfsync", "always", "--repl-ping-replica-period", "3600"];
     let primary = Server::on_port(&options);
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
-    wait_for("the replica", || call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up"));
+    let replica = primary.replica(&[]);
     (primary, replica)
-}
-
-fn in_step(primary: &mut Connection, replica: &mut Connection) {
-    let offset = info(primary, "replication", "master_repl_offset");
-    wait_for("the replica", || info(replica, "replication", "slave_repl_offset") >= offset);
 }
 
 #[test]
@@ -128,7 +122,7 @@ fn a_grant_is_one_transaction_in_the_file_and_in_the_stream() {
     assert_eq!(all(&mut client, &words("ID two")).0, 1);
     assert!(added(&primary).iter().all(|(name, key)| key == "l" || ["multi", "exec"].contains(&&**name)));
     // The replica executes the same, and at no time holds only a part of a grant.
-    in_step(&mut client, &mut other);
+    primary.wait_until_in_step(&replica);
     call::<()>(&mut client, "SET end 1 EX 1000");
     let mut stream: Vec<(String, String)> = Vec::new();
     while stream.last().is_none_or(|(_, key)| key != "end") {
@@ -148,7 +142,7 @@ fn a_grant_is_one_transaction_in_the_file_and_in_the_stream() {
     assert_eq!(whole, [&KEYS[..], &KEYS[..4], &KEYS[..]], "{stream:?}");
     // The same bytes and deadlines everywhere, also after a reload of either file.
     let before = snapshots(&mut client);
-    in_step(&mut client, &mut other);
+    primary.wait_until_in_step(&replica);
     assert_same(&snapshots(&mut other), &before);
     primary.crash_and_restart();
     let mut client = primary.client();
@@ -165,7 +159,7 @@ fn a_denied_call_writes_and_replicates_nothing() {
     let mut client = primary.client();
     limit(&mut client, "RL.LEASE l 10 1h ID holder COST 10");
     limit(&mut client, "RL.FIXED f 10 12h COST 9 ID remembered");
-    in_step(&mut client, &mut replica.client());
+    primary.wait_until_in_step(&replica);
     let state = |client: &mut Connection| {
         let file = info(client, "persistence", "aof_current_size");
         let changes = info(client, "persistence", "rdb_changes_since_last_save");
@@ -237,7 +231,7 @@ fn random_calls_leave_the_same_on_a_replica_and_in_the_files() {
         waiting.drain(..).for_each(|held| assert_eq!(held.rows().0, 1, "round {round}"));
         all(&mut client, &format!("RL.ALL 2 f l FIXED 100000 1d LEASE 1000 2h ID direct:{round}"));
     }
-    in_step(&mut client, &mut other);
+    primary.wait_until_in_step(&replica);
     let before = snapshots(&mut client);
     assert_same(&snapshots(&mut other), &before);
     primary.crash_and_restart();
@@ -274,13 +268,7 @@ fn events_statistics_and_reports_show_each_call() {
         ["waiting_clients", "waits", "wait_timeouts", "waits_abandoned"]
             .map(|field| info(client, "rl", &format!("rl_{field}")))
     };
-    let inspected = |client: &mut Connection| {
-        KEYS.map(|key| {
-            let report: Vec<Value> = call(client, &format!("RL.INSPECT {key}"));
-            assert_eq!(report[report.len() - 2], Value::BulkString(b"waiting".to_vec()), "{key}");
-            from_redis_value::<i64>(report[report.len() - 1].clone()).expect("a number")
-        })
-    };
+    let inspected = |client: &mut Connection| KEYS.map(|key| inspect(client, key, "waiting").expect("a key"));
     let mut waiting: Vec<_> =
         (0..3).map(|number| Held::send(&server, &words(&format!("ID waits:{number} BLOCK 1d")))).collect();
     assert_eq!(waits(&mut client), [3, 3, 0, 0]);

@@ -4,7 +4,8 @@
 use redis::{Connection, Value};
 use support::witness::{Watched, A_FEW};
 use support::{
-    assert_same, call, command, error, held, info, limit, replies, snapshots, time_us, wait_for, AllRows, Held, Resp, Server,
+    assert_same, call, command, error, held, info, inspect, limit, replies, snapshots, time_us, wait_for, AllRows, Held,
+    Resp, Server,
 };
 
 use super::{all, settle};
@@ -25,11 +26,7 @@ fn stand_in_two_lines(server: &Server) -> Held {
     let waiting = Held::send(server, WORDS);
     let older = Held::send(server, "RL.LEASE {k}a 1 2h ID other BLOCK 1d");
     settle(&mut client, "RL.RELEASE {k}a holder").expect("a lease");
-    let in_line = |client: &mut Connection, key: &str| {
-        let report: Vec<Value> = call(client, &format!("RL.INSPECT {key}"));
-        report.last() == Some(&Value::Int(1))
-    };
-    wait_for("the second line", || in_line(&mut client, "{k}b"));
+    wait_for("the second line", || inspect(&mut client, "{k}b", "waiting") == Some(1));
     drop(older);
     wait_for("it to be gone", || held(&mut client) == 1);
     waiting
@@ -234,28 +231,17 @@ fn databases_have_lines_of_their_own() {
 
 // ---- The node ----
 
-/// Starts a replica of the server, and waits until it has synchronised.
-fn replica_of(server: &Server) -> Server {
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
-    wait_for("the replica", || {
-        let status: String = call(&mut replica.client(), "INFO replication");
-        status.contains("master_link_status:up") && info(&mut server.client(), "replication", "connected_slaves") == 1
-    });
-    replica
-}
-
 #[test]
 fn a_primary_that_becomes_a_replica_ends_the_waits() {
     for how in ["FAILOVER", "REPLICAOF"] {
         let server = Server::on_port(&[]);
-        let replica = replica_of(&server);
+        let replica = server.replica(&[]);
         let mut client = server.client();
         let first = stand_in_two_lines(&server);
         let others = (0..5).map(|number| Held::send(&server, &WORDS.replace("ID call", &format!("ID other:{number}"))));
         let waiting: Vec<_> = std::iter::once(first).chain(others.collect::<Vec<_>>()).collect();
         assert_eq!(call::<i64>(&mut client, "WAIT 1 50000"), 1);
-        let offset = info(&mut client, "replication", "master_repl_offset");
-        wait_for("the replica", || info(&mut replica.client(), "replication", "slave_repl_offset") >= offset);
+        server.wait_until_in_step(&replica);
         if how == "FAILOVER" {
             call::<()>(&mut client, "FAILOVER");
         } else {

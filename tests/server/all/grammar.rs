@@ -38,20 +38,44 @@ fn the_id_and_the_wait_follow_the_last_rule_in_any_order() {
 
 #[test]
 fn a_refused_call_changes_no_key() {
+    const ALGORITHMS: &str = "must be FIXED, SLIDE, GCRA, BUCKET or LEASE";
+    const NUMKEYS: &str = "ERR numkeys must be a whole number from 1 to 1024";
     let server = Server::start();
     let mut client = server.client();
     limit(&mut client, "RL.GCRA gcra 10 1d COST 4 ID a");
     limit(&mut client, "RL.LEASE lease 3 1d COST 2 ID a");
+    limit(&mut client, "RL.FIXED fixed 10 1d");
     call::<()>(&mut client, "SET text hello");
     call::<()>(&mut client, "RPUSH list a");
-    let keys = ["gcra", "lease", "text"];
+    let keys = ["gcra", "lease", "fixed", "text"];
     let before = keys.map(|key| support::snapshot(&mut client, key));
     let offset = info(&mut client, "persistence", "rdb_changes_since_last_save");
     let long = "x".repeat(65);
     for (words, text) in [
+        ("RL.ALL 2 gcra new ID b GCRA 10 1d FIXED 10 1d", format!("ERR unknown algorithm 'ID': {ALGORITHMS}")),
+        ("RL.ALL 1 a FIXED 10", "ERR wrong number of arguments for 'rl.all' command".into()),
+        ("RL.ALL 0 FIXED 10 60 a", NUMKEYS.into()),
+        ("RL.ALL x a FIXED 10 60", NUMKEYS.into()),
+        ("RL.ALL -1 a FIXED 10 60", NUMKEYS.into()),
+        ("RL.ALL 1025 a FIXED 10 60", NUMKEYS.into()),
+        ("RL.ALL 2 a b FIXED 10 60", "ERR fewer rules than keys: numkeys is 2, and the rules are 1".into()),
+        ("RL.ALL 9 a b FIXED 10 60", "ERR fewer rules than keys: numkeys is 9, and the rules are 0".into()),
+        ("RL.ALL 1 a FIXED 10 60 GCRA 10 60", "ERR more rules than keys: numkeys is 1".into()),
+        ("RL.ALL 1 a b FIXED 10 60", format!("ERR unknown algorithm 'b': {ALGORITHMS}")),
+        ("RL.ALL 2 a FIXED 10 60 GCRA", format!("ERR unknown algorithm '10': {ALGORITHMS}")),
+        ("RL.ALL 2 a b FIXED 10 60 GCRA 10", "ERR GCRA needs a limit and a period".into()),
+        ("RL.ALL 2 a b FIXED 10 60 GCRA x 60", "ERR limit must be a whole number from 0 to 1000000000000".into()),
+        ("RL.ALL 1 a FIXED 10 60 UPTO 3", "ERR unknown option 'UPTO' for RL.ALL".into()),
+        ("RL.ALL 1 a FIXED 10 60 FORCE 3", "ERR unknown option 'FORCE' for RL.ALL".into()),
+        ("RL.ALL 1 a FIXED 10 60 COST", "ERR COST needs a value".into()),
+        ("RL.ALL 1 a FIXED 10 60 COST 1 COST 1", "ERR COST is given twice".into()),
+        ("RL.ALL 3 a b a FIXED 10 60 GCRA 10 60 FIXED 10 60", "ERR keys 1 and 3 are the same".into()),
+        ("RL.ALL 2 a fixed GCRA 10 60 GCRA 10 60", "WRONGTYPE key 2 holds a FIXED limiter, not a GCRA limiter".into()),
+        ("RL.ALL 2 a list GCRA 10 60 GCRA 10 60", "WRONGTYPE key 2 holds a list, not a GCRA limiter".into()),
+        ("RL.ALL 2 text a SLIDE 10 60 GCRA 10 60", "WRONGTYPE key 1 holds a string that is not a SLIDE limiter".into()),
         (
-            "RL.ALL 2 gcra new ID b GCRA 10 1d FIXED 10 1d",
-            "ERR unknown algorithm 'ID': must be FIXED, SLIDE, GCRA, BUCKET or LEASE".to_string(),
+            "RL.ALL 2 a b FIXED 10 60 GCRA 1 3650d BURST 1000000000000 COST 1000000000000",
+            "ERR the result is too large for a limiter's record".into(),
         ),
         ("RL.ALL 2 gcra new GCRA 10 1d ID b FIXED 10 1d", "ERR ID must follow the last rule".into()),
         ("RL.ALL 2 gcra new GCRA 10 1d ID b FIXED 10 1d ID b", "ERR ID must follow the last rule".into()),
@@ -98,7 +122,7 @@ fn a_refused_call_changes_no_key() {
     let mut empty = command("RL.ALL 1 gcra GCRA 10 1d ID");
     assert_eq!(error(&mut client, empty.arg("")), "ERR ID must be 1 to 64 bytes long");
     assert_eq!(keys.map(|key| support::snapshot(&mut client, key)), before);
-    assert_eq!(call::<i64>(&mut client, "DBSIZE"), 4);
+    assert_eq!(call::<i64>(&mut client, "DBSIZE"), 5);
     assert_eq!(info(&mut client, "persistence", "rdb_changes_since_last_save"), offset);
     assert_eq!(held(&mut client), 0);
 }
@@ -243,20 +267,25 @@ fn a_client_with_a_subscription_gets_one_reply_to_each_call() {
 }
 
 #[test]
-fn the_server_finds_the_keys_before_id_and_block() {
+fn the_server_finds_the_keys_whatever_follows_the_rules() {
     let server = Server::start();
     let mut client = server.client();
-    let words = "RL.ALL 2 a b LEASE 10 60 GCRA 10 60 ID c BLOCK 5";
-    assert_eq!(call::<Vec<String>>(&mut client, &format!("COMMAND GETKEYS {words}")), ["a", "b"]);
-    // A user with access to one of the keys gets no answer about the other, and does not wait.
-    call::<()>(&mut client, "ACL SETUSER some on >secret ~a +@all");
-    limit(&mut client, "RL.LEASE a 1 1h ID holder");
+    call::<()>(&mut client, "ACL SETUSER some on >secret ~a ~b +@all");
     let mut some = server.client_of(Resp::Two);
     call::<()>(&mut some, "AUTH some secret");
-    assert!(error(&mut some, &command(words)).contains("NOPERM"));
-    // A read-only replica waits for nothing.
+    limit(&mut client, "RL.LEASE a 1 1h ID holder");
     let replica = Server::on_port(&["--replicaof", "127.0.0.1 1"]);
-    assert!(error(&mut replica.client(), &command(words)).starts_with("READONLY"));
+    for rest in ["GCRA 10 60 SLIDE 10 60", "GCRA 10 60 SLIDE 10 60 ID c BLOCK 5"] {
+        let words = format!("RL.ALL 3 a b c LEASE 10 60 {rest}");
+        assert_eq!(call::<Vec<String>>(&mut client, &format!("COMMAND GETKEYS {words}")), ["a", "b", "c"]);
+        let access: Vec<(String, Vec<String>)> = call(&mut client, &format!("COMMAND GETKEYSANDFLAGS {words}"));
+        assert!(access.iter().all(|(_, flags)| flags == &["RW", "access", "update"]), "{access:?}");
+        // A user with access to some of the keys gets no answer about the others, and does not wait.
+        assert!(error(&mut some, &command(&words)).contains("NOPERM"));
+        // A read-only replica waits for nothing.
+        assert!(error(&mut replica.client(), &command(&words)).starts_with("READONLY"));
+    }
     assert_eq!(held(&mut client), 0);
-    assert_eq!(call::<i64>(&mut client, "EXISTS b"), 0);
+    assert_eq!(call::<i64>(&mut client, "EXISTS b c"), 0);
+    assert_eq!(all(&mut some, "RL.ALL 2 b a FIXED 10 60 LEASE 10 60 ID c").0, 1);
 }

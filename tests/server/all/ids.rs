@@ -1,10 +1,9 @@
 //! `RL.ALL` with an id: the charge on each key is settled, released and retried by it, and leases are taken and renewed.
 
-use redis::{from_redis_value, Connection, Value};
 use support::witness::{timed, Watched};
 use support::{
-    assert_same, at_once, call, command, error, held, info, limit, snapshot, snapshots, time_us, wait_for, AllRows, Held,
-    Server,
+    assert_same, at_once, call, command, error, held, info, inspect, limit, snapshot, snapshots, time_us, wait_for, AllRows,
+    Held, Server,
 };
 
 use super::{all, settle};
@@ -16,14 +15,6 @@ fn heads(rows: &[[i64; 5]]) -> Vec<[i64; 4]> {
     rows.iter().map(|row| [row[0], row[1], row[2], row[3]]).collect()
 }
 
-/// A number in the report of `RL.INSPECT`; 0 if the key or the field is missing.
-fn inspected(client: &mut Connection, key: &str, field: &str) -> i64 {
-    let report: Option<Vec<Value>> = call(client, &format!("RL.INSPECT {key}"));
-    let report = report.unwrap_or_default();
-    let found = report.chunks(2).find(|pair| pair[0] == Value::BulkString(field.into()));
-    found.map_or(0, |pair| from_redis_value(pair[1].clone()).expect("a number"))
-}
-
 #[test]
 fn one_id_names_the_charge_on_each_key_and_is_settled_key_by_key() {
     let server = Server::start();
@@ -32,7 +23,7 @@ fn one_id_names_the_charge_on_each_key_and_is_settled_key_by_key() {
     let fresh = [[4, 10, 6, 0], [3, 10, 7, 0], [2, 10, 8, 0], [4, 10, 6, 0], [5, 10, 5, 0]];
     assert_eq!((granted, wait, heads(&rows)), (1, 0, fresh.to_vec()));
     for key in ["f", "s", "g", "b"] {
-        assert_eq!(inspected(&mut client, key, "ids"), 1, "{key}");
+        assert_eq!(inspect(&mut client, key, "ids"), Some(1), "{key}");
     }
     // Each command finds the charge by its id.
     assert_eq!(limit(&mut client, "RL.FIXED f 10 1d ID call")[..4], [4, 10, 6, 0]);

@@ -1,8 +1,10 @@
 //! A waiting `RL.ALL`: in which lines it stands, when it is granted, and when it is denied.
 
-use redis::{from_redis_value, Connection, Value};
+use redis::{Connection, Value};
 use support::witness::{timed, Watched, A_FEW};
-use support::{assert_same, at_once, call, held, limit, snapshots, time_us, wait_for, AllRows, AtOnce, Held, Server};
+use support::{
+    assert_same, at_once, call, held, inspect, limit, snapshots, time_us, wait_for, AllRows, AtOnce, Held, Server,
+};
 
 use super::{all, settle};
 
@@ -10,10 +12,7 @@ const MS: i64 = 1_000;
 
 /// How many clients stand in the line of each key.
 fn waiting<const N: usize>(client: &mut Connection, keys: [&str; N]) -> [i64; N] {
-    keys.map(|key| {
-        let report: Option<Vec<Value>> = call(client, &format!("RL.INSPECT {key}"));
-        report.map_or(0, |report| from_redis_value(report.last().expect("a number").clone()).expect("a number"))
-    })
+    keys.map(|key| inspect(client, key, "waiting").unwrap_or(0))
 }
 
 /// Has a holder take leases until the key is full.

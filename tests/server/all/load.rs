@@ -1,14 +1,15 @@
 //! Hundreds of connections wait for several keys at once, take and give back, and are killed and unblocked. In the end each key
 //! holds exactly what the replies say, no client waits any more, each call had one reply, and the replica holds the same.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::Duration;
 
 use redis::{from_redis_value, Connection, FromRedisValue, Value};
-use support::{assert_same, call, command, held, info, snapshots, time_us, wait_for, AllRows, Load, Server, Snapshots};
+use support::{
+    assert_same, call, command, held, info, inspect, snapshots, time_us, wait_for, AllRows, Load, Server, Snapshots,
+};
 
 const CONNECTIONS: usize = 500;
 const KEYS: usize = 50;
@@ -295,33 +296,16 @@ fn run(server: &Server, ms: i64, emptied: bool, mut event: impl FnMut(&mut Conne
     books
 }
 
-fn report(client: &mut Connection, key: usize) -> BTreeMap<String, Value> {
-    let report: Option<Vec<Value>> = call(client, &format!("RL.INSPECT {}", name(key)));
-    report
-        .unwrap_or_default()
-        .chunks(2)
-        .map(|pair| (from_redis_value(pair[0].clone()).expect("a name"), pair[1].clone()))
-        .collect()
-}
-
 /// What a key's record says is in use.
 fn in_use(client: &mut Connection, key: usize) -> i64 {
-    let report = report(client, key);
-    let units = report.get("used").or_else(|| report.get("held"));
-    assert!(report.get("waiting").is_none_or(|waiting| *waiting == Value::Int(0)), "{report:?}");
-    units.map_or(0, |units| from_redis_value(units.clone()).expect("a number"))
-}
-
-fn replica_of(server: &Server) -> Server {
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
-    wait_for("the replica", || call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up"));
-    replica
+    let mut number = |field: &str| inspect(client, &name(key), field);
+    assert!(number("waiting").is_none_or(|waiting| waiting == 0), "{}", name(key));
+    number("used").or_else(|| number("held")).unwrap_or(0)
 }
 
 fn assert_replicated(server: &Server, replica: &Server, db: i64) -> Snapshots {
     let (mut client, mut other) = (server.client(), replica.client());
-    let offset = info(&mut client, "replication", "master_repl_offset");
-    wait_for("the replica", || info(&mut other, "replication", "slave_repl_offset") >= offset);
+    server.wait_until_in_step(replica);
     call::<()>(&mut client, &format!("SELECT {db}"));
     call::<()>(&mut other, &format!("SELECT {db}"));
     let all = snapshots(&mut client);
@@ -333,7 +317,7 @@ fn assert_replicated(server: &Server, replica: &Server, db: i64) -> Snapshots {
 #[test]
 fn five_hundred_connections_get_what_the_keys_hold_to_the_unit() {
     let server = Server::on_port(&["--maxclients", "2000"]);
-    let replica = replica_of(&server);
+    let replica = server.replica(&[]);
     let books = run(&server, 6_000, false, |_, _| ());
     let mut client = server.client();
     for (key, units) in books.units.iter().enumerate() {
@@ -353,7 +337,7 @@ fn five_hundred_connections_get_what_the_keys_hold_to_the_unit() {
 #[test]
 fn five_hundred_connections_go_on_while_databases_are_swapped_and_emptied() {
     let server = Server::on_port(&["--maxclients", "2000"]);
-    let replica = replica_of(&server);
+    let replica = server.replica(&[]);
     let calm = time_us(&mut server.client()) + 6_000_000;
     let books = run(&server, 7_000, true, |client, round| match round % 40 {
         // In the end nothing is emptied, so that some charges are left.

@@ -3,7 +3,7 @@
 
 use redis::Connection;
 use support::witness::Watched;
-use support::{assert_same, call, command, error, held, limit, snapshots, wait_for, AllRows, Held, Server, Signal};
+use support::{assert_same, call, command, error, held, limit, snapshots, AllRows, Held, Server, Signal};
 
 use super::settle;
 
@@ -54,8 +54,7 @@ impl Waiting {
 #[test]
 fn a_pause_holds_grants_back_and_a_time_out_comes_in_it() {
     let mut server = Watched::on_port(&[]);
-    let replica = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", server.port)]);
-    wait_for("the replica", || call::<String>(&mut replica.client(), "INFO replication").contains("master_link_status:up"));
+    let replica = server.replica(&[]);
     let mut client = server.client();
     for kind in ["WRITE", "ALL"] {
         call::<()>(&mut client, "FLUSHALL");

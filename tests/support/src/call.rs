@@ -1,5 +1,7 @@
 //! Calls of commands whose replies come at once.
 
+use std::collections::BTreeMap;
+
 use redis::{Cmd, Connection, FromRedisValue, Value};
 
 /// The command that consists of these words, divided by spaces.
@@ -46,6 +48,13 @@ pub fn info(client: &mut Connection, section: &str, field: &str) -> i64 {
     let text: String = call(client, &format!("INFO {section}"));
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {field} in {text}"))
+}
+
+/// A number that `RL.INSPECT` reports of a key; `None` if there is no such key or no such number.
+pub fn inspect(client: &mut Connection, key: &str, name: &str) -> Option<i64> {
+    let report: Option<BTreeMap<String, Value>> = call(client, &format!("RL.INSPECT {key}"));
+    let number = report?.remove(name)?;
+    Some(redis::from_redis_value(number).unwrap_or_else(|error| panic!("{name} of {key}: {error}")))
 }
 
 /// Makes calls of every kind, with every algorithm: granted, denied, forced, refunded, with a changed policy, on short and long

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub use call::{call, command, error, flood_all, held, info, limit, time_us};
+pub use call::{call, command, error, flood_all, held, info, inspect, limit, time_us};
 pub use held::{at_once, at_once_by, replies, AllRows, AtOnce, Held, Reply};
 pub use keys::{assert_same, snapshot, snapshots, Snapshot, Snapshots};
 pub use load::Load;

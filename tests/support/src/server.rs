@@ -55,6 +55,27 @@ impl Server {
         Self::of(&server_program(), true, options)
     }
 
+    /// Starts a server that replicates this one, and waits until it has synchronised.
+    pub fn replica(&self, options: &[&str]) -> Self {
+        let address = format!("127.0.0.1 {}", self.port);
+        let replica = Self::on_port(&[&["--replicaof", &address], options].concat());
+        replica.wait_until_linked();
+        replica
+    }
+
+    /// Waits until this replica has synchronised.
+    pub fn wait_until_linked(&self) {
+        let mut client = self.client();
+        wait_for("the replica", || call::<String>(&mut client, "INFO replication").contains("master_link_status:up"));
+    }
+
+    /// Waits until a replica has received all that this server has sent.
+    pub fn wait_until_in_step(&self, replica: &Self) {
+        let (mut client, mut other) = (self.client(), replica.client());
+        let offset = info(&mut client, "replication", "master_repl_offset");
+        wait_for("the replica", || info(&mut other, "replication", "slave_repl_offset") >= offset);
+    }
+
     /// Starts this program on a free port, with options that name more of them. If another process takes one of the ports first,
     /// it tries others.
     pub fn on_ports<const N: usize>(

@@ -10,7 +10,7 @@ use support::{call, Server};
 use tools::clients::{run, rust_program};
 use tools::limiter::{Kind, Policy};
 
-use crate::key::{gap, most_in_any, policy, wait_us, Key, SECOND};
+use crate::scale::key::{gap, most_in_any, policy, wait_us, Key, SECOND};
 
 /// What is simulated: a limit of `RL.SLIDE` per second, and processes that have an equal part of the calls each.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

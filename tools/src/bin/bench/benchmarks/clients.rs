@@ -8,11 +8,11 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 use support::{root, Server};
 
-use crate::machine::Machine;
-use crate::statistics::{median, Quartiles};
-use crate::Options;
+use crate::benchmarks::Options;
 use tools::chart::grouped;
 use tools::clients::{run, rust_program};
+use tools::machine::Machine;
+use tools::statistics::{median, Quartiles};
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]

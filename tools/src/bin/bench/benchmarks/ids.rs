@@ -6,15 +6,15 @@ use std::fmt::Write;
 use redis::{Connection, Value};
 use serde::{Deserialize, Serialize};
 
-use crate::cases::{IDS, SET_OWN};
-use crate::machine::Machine;
-use crate::peers::Peers;
-use crate::speed::report::{prepared, table};
-use crate::speed::{follow, scenes, Scene, Stream};
-use crate::Options;
+use crate::benchmarks::cases::{IDS, SET_OWN};
+use crate::benchmarks::peers::Peers;
+use crate::benchmarks::speed::report::{prepared, table};
+use crate::benchmarks::speed::{follow, scenes, Scene, Stream};
+use crate::benchmarks::Options;
 use support::{call, info, server_program, Server};
 use tools::chart::grouped;
 use tools::ids::{make, Group, Keys, GROUPS, SEMAPHORE};
+use tools::machine::Machine;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]

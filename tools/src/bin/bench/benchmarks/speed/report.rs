@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use super::{ratio, Measured, Repeated, Round, Scene, Section, Setting, HOT};
-use crate::cases::{Case, CASES, SET, SET_EXPIRED, SET_NEW};
-use crate::load::{ID, KEY};
-use crate::statistics::Quartiles;
+use crate::benchmarks::cases::{Case, CASES, SET, SET_EXPIRED, SET_NEW};
 use tools::chart::grouped;
+use tools::load::{ID, KEY};
+use tools::statistics::Quartiles;
 
 pub const METERS: [&str; 3] = ["RL.FIXED, granted", "RL.GCRA, granted", "RL.BUCKET, granted"];
 pub const GRANTS: [&str; 4] = [METERS[0], METERS[1], METERS[2], SLIDE];
@@ -117,12 +117,7 @@ pub fn report(section: &Section) -> String {
 }
 
 fn introduction(section: &Section, text: &mut String) {
-    let repeated = section.repeated.map_or(String::new(), |Repeated { measured, repeated }| {
-        format!(
-            " A measurement begins when a fixed piece of work takes hardly longer than it ever took on this machine. It is repeated if that \
-             is not so any more at its end, because other work slows the processors down: {repeated} of {measured} were."
-        )
-    });
+    let Repeated { measured, repeated } = section.repeated;
     write!(
         text,
         "In each of {} rounds every case runs on a server of its own. All servers have the same options, and the keys exist before \
@@ -133,7 +128,9 @@ fn introduction(section: &Section, text: &mut String) {
          A ratio compares calls a second in the same round. Tables show the median over the rounds, with the quartiles in brackets. \
          The CPU time is that of the server's main thread for one call; it is comparable even where the load generator is the \
          bottleneck. Its ratio compares calls in the same CPU time, so in all ratios a larger number is faster. The replies, and the \
-         number of changes that the server counts during each load, confirm that the calls are granted or denied as intended.{repeated}\n\n\
+         number of changes that the server counts during each load, confirm that the calls are granted or denied as intended. A measurement \
+         begins when a fixed piece of work takes hardly longer than it ever took on this machine. It is repeated if that \
+         is not so any more at its end, because other work slows the processors down: {repeated} of {measured} were.\n\n\
          `SET` and `INCR` run on a server without the module. Other rate limiters: {}. redis-cell comes from the crate registry, \
          and is built in release mode. It neither replicates its writes nor logs them to the append-only file, so with a \
          replica or with that file it does less work than the others. The scripts are called by `EVALSHA` with the arguments that their \

@@ -2,8 +2,8 @@
 
 use redis::Value;
 
-use crate::load;
-use crate::peers::Peers;
+use crate::benchmarks::peers::Peers;
+use tools::load;
 
 /// The case that most other cases are compared with.
 pub const SET: &str = "SET key value EX 60";
@@ -355,10 +355,11 @@ impl Case {
     }
 
     /// The options of its server, including the modules that it loads besides redis-rl.
-    pub fn options<'a>(&self, peers: &'a Peers) -> Vec<&'a str> {
-        let path = match self.needs {
-            Needs::RedisCell => &peers.redis_cell,
-            Needs::Noop => &peers.noop,
+    pub fn options<'a>(&self, peers: Option<&'a Peers>) -> Vec<&'a str> {
+        let path = match (self.needs, peers) {
+            (Needs::RedisCell, Some(peers)) => &peers.redis_cell,
+            (Needs::Noop, Some(peers)) => &peers.noop,
+            (Needs::RedisCell | Needs::Noop, None) => panic!("{} needs another module", self.name),
             _ => return self.configured.to_vec(),
         };
         vec!["--loadmodule", path.to_str().expect("a path")]

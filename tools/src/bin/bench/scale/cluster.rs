@@ -10,7 +10,7 @@ use tools::load::{each_key, own, Shape};
 use tools::probe::cpu;
 use tools::statistics::median;
 
-use crate::Size;
+use crate::scale::Size;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]

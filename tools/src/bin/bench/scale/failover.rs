@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, Value};
 use serde::{Deserialize, Serialize};
-use support::{call, wait_for, Server};
-use tools::probe::inspect;
+use support::{call, inspect, wait_for, Server};
 use tools::statistics::median;
 
-use crate::Size;
+use crate::scale::Size;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
@@ -214,9 +213,9 @@ fn kill(lag: Duration, waits: bool, rng: &mut fastrand::Rng) -> (f64, u64) {
     });
     let seconds = start.elapsed().as_secs_f64();
     let mut client = pair.replica.client();
-    let known: u64 = (0..CALLERS).map(|nth| inspect(&mut client, &format!("key:{nth}"), "used").unwrap_or(0)).sum();
+    let known: i64 = (0..CALLERS).map(|nth| inspect(&mut client, &format!("key:{nth}"), "used").unwrap_or(0)).sum();
     let seen = seen.load(SeqCst);
-    (seen as f64 / seconds, seen.saturating_sub(known))
+    (seen as f64 / seconds, seen.saturating_sub(known as u64))
 }
 
 /// The most units above `burst` and `rate` a second in any span of time. The times are seconds.

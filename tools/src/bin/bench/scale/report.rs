@@ -4,13 +4,13 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use tools::chart::{self, describe, fill, grouped, short, Axis, Picture, Side, LINE, WIDTH};
+use tools::chart::{self, describe, fill, grouped, short, Graph, Line, Picture};
 use tools::statistics::median;
 
-use crate::memory::TYPICAL;
-use crate::regions::{Sharing, LEAST, ROUND_TRIP_MS, SHARES, SWING};
-use crate::shards::{Algorithm, Choice};
-use crate::{hot, memory, shards, wallets, Results};
+use crate::scale::memory::TYPICAL;
+use crate::scale::regions::{Sharing, LEAST, ROUND_TRIP_MS, SHARES, SWING};
+use crate::scale::shards::{Algorithm, Choice};
+use crate::scale::{hot, memory, shards, wallets, Results};
 
 /// Writes the page and its pictures.
 pub fn write_all(results: &Results, out: &Path) {
@@ -233,7 +233,7 @@ fn keys_chart(section: &shards::Section) -> String {
     ];
     let lines = lines.map(|(name, class, choice)| {
         let points = std::iter::once(1).chain(KEYS).map(|keys| (keys as f64, section.of(choice, keys, 1.0).used)).collect();
-        Graph { name, class, points }
+        Line { name, class, stroke: "line", points }
     });
     draw(
         &keys_title(section),
@@ -322,7 +322,7 @@ fn wallets_chart(section: &wallets::Section) -> String {
     let lines = [("1 process", chart::GCRA, 1), ("10", chart::SLIDE, 10), ("100", chart::FIXED, 100)];
     let lines = lines.map(|(name, class, processes)| {
         let points = BATCHES.iter().map(|&batch| (batch as f64, section.of(processes, batch, 1.0).used)).collect();
-        Graph { name, class, points }
+        Line { name, class, stroke: "line", points }
     });
     draw(
         &wallets_title(section),
@@ -334,35 +334,18 @@ fn wallets_chart(section: &wallets::Section) -> String {
 
 // ---- Charts ----
 
-struct Graph {
-    name: &'static str,
-    class: &'static str,
-    /// A share for each number.
-    points: Vec<(f64, f64)>,
-}
-
-/// Draws shares over numbers on an axis on which each step multiplies by the same number.
-fn draw(title: &str, subtitle: &str, across: &str, lines: &[Graph]) -> String {
+/// Draws shares over numbers.
+fn draw(title: &str, subtitle: &str, across: &str, lines: &[Line]) -> String {
     let mut picture = Picture::new(title, subtitle);
-    let numbers: Vec<f64> = lines[0].points.iter().map(|(at, _)| *at).collect();
-    let (top, bottom) = (picture.y + LINE + 10.0, picture.y + LINE + 170.0);
-    let x = Axis { from: numbers[0].log2(), to: numbers[numbers.len() - 1].log2(), start: 52.0, end: WIDTH - 20.0 };
-    let y = Axis { from: 0.0, to: 1.0, start: bottom, end: top };
-    let ticks: Vec<_> = numbers.iter().map(|&at| (at.log2(), short(at))).collect();
-    let up = [0.0, 0.25, 0.5, 0.75, 1.0].map(|share: f64| (share, format!("{:.0}{NARROW}%", share * 100.0)));
-    picture.axes(x, y, &ticks, &up);
-    picture.text(across, ((x.start + x.end) / 2.0, bottom + 34.0), Side::Middle, "muted");
-    let mut left = x.start;
-    let middle = picture.y + LINE / 2.0;
-    for Graph { name, class, points } in lines {
-        let points: Vec<_> = points.iter().map(|&(at, share)| (x.at(at.log2()), y.at(share))).collect();
-        picture.line(&format!("line {class}"), &points);
-        points.iter().for_each(|&point| picture.dot(class, point));
-        picture.line(&format!("line {class}"), &[(left, middle), (left + 24.0, middle)]);
-        picture.text(name, (left + 30.0, middle), Side::Left, "");
-        left += 142.0;
-    }
-    picture.y = bottom + 44.0;
+    picture.graph(&Graph {
+        across,
+        numbers: lines[0].points.iter().map(|(at, _)| *at).collect(),
+        values: [0.0, 0.25, 0.5, 0.75, 1.0].map(|share: f64| (share, format!("{:.0}{NARROW}%", share * 100.0))).into(),
+        lines,
+        sides: (52.0, 20.0),
+        height: 170.0,
+        legend: [24.0, 30.0, 142.0],
+    });
     picture.svg()
 }
 
@@ -545,7 +528,7 @@ fn cluster(results: &Results) -> String {
 fn regions(results: &Results) -> String {
     let rows = Sharing::ALL.into_iter().map(|sharing| {
         let at = |load: f64| {
-            let is = |row: &&crate::regions::Row| row.plan.sharing == sharing && row.plan.load == load;
+            let is = |row: &&crate::scale::regions::Row| row.plan.sharing == sharing && row.plan.load == load;
             &results.regions.rows.iter().find(is).expect("a row").outcome
         };
         let [calm, over] = [at(0.9), at(1.2)];
@@ -587,7 +570,7 @@ fn start(results: &Results) -> String {
     let two = results.shards.of(Choice::Two, 8, 1.0);
     let wallet = results.wallets.of(10, 100, 1.0);
     let region = |sharing| {
-        let is = |row: &&crate::regions::Row| row.plan.sharing == sharing && row.plan.load == 1.2;
+        let is = |row: &&crate::scale::regions::Row| row.plan.sharing == sharing && row.plan.load == 1.2;
         percent(results.regions.rows.iter().find(is).expect("a row").outcome.used)
     };
     let rows = [

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{package, root};
+use tools::clients::run;
 
 /// The newest versions in the registries.
 const REDIS_CELL: &str = "0.2.2";
@@ -88,7 +89,7 @@ pub fn install() -> Peers {
         .arg(header)
         .arg("-o")
         .arg(&noop)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/speed/noop.c")));
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/bench/benchmarks/noop.c")));
     Peers { redis_cell, noop, scripts }
 }
 
@@ -138,12 +139,6 @@ fn cargo(command: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.args([command, "--quiet"]);
     cargo
-}
-
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
 }
 
 fn read(path: &Path) -> String {

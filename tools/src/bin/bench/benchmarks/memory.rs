@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::peers::Peers;
-use crate::probe::{inspect, line, settled_memory, Pipe};
-use crate::Scale;
-use support::{call, Server};
+use crate::benchmarks::peers::Peers;
+use crate::benchmarks::Options;
+use support::{call, inspect, Server};
 use tools::chart::{self, grouped, Axis, Bar, Picture};
+use tools::probe::{line, settled_memory, Pipe};
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
@@ -129,25 +129,25 @@ fn used(plan: &Plan, command: &str, key: &str) -> Vec<Vec<u8>> {
 }
 
 /// Three quarters of a power of two: the server's hash table is equally full for each number of keys.
-fn keys(kind: Kind, limit: u64, scale: &Scale) -> u64 {
-    let entries = if scale.quick { 1 << 17 } else { 1 << 19 };
+fn keys(kind: Kind, limit: u64, options: &Options) -> u64 {
+    let entries = if options.common.quick { 1 << 17 } else { 1 << 19 };
     let most = if kind == Kind::Log { (entries / limit).max(4) } else { 1 << 17 };
     let power = most.next_power_of_two();
     (if power > most { power / 2 } else { power }) / 4 * 3
 }
 
 /// Measures all rows.
-pub fn measure(scale: &Scale, peers: &Peers) -> Section {
+pub fn measure(options: &Options, peers: &Peers) -> Section {
     let limits = vec![10, 1_000, 100_000];
     let mut allocator = String::new();
     let rows = SUBJECTS.map(|subject| {
-        let cells = limits.iter().map(|&limit| fill(&subject, limit, scale, peers, &mut allocator)).collect();
+        let cells = limits.iter().map(|&limit| fill(&subject, limit, options, peers, &mut allocator)).collect();
         Row { name: subject.name.into(), kind: subject.kind, cells }
     });
     Section { allocator, limits, rows: rows.into() }
 }
 
-fn fill(subject: &Subject, limit: u64, scale: &Scale, peers: &Peers, allocator: &mut String) -> Cell {
+fn fill(subject: &Subject, limit: u64, options: &Options, peers: &Peers, allocator: &mut String) -> Cell {
     let server = Server::with(&["--loadmodule", peers.redis_cell.to_str().expect("a path")]);
     let mut client = server.client();
     *allocator = call::<String>(&mut client, "INFO memory")
@@ -157,7 +157,7 @@ fn fill(subject: &Subject, limit: u64, scale: &Scale, peers: &Peers, allocator: 
         .into();
     let script = peers.script("limits/acquire_moving_window");
     let script = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut client).expect("a script");
-    let keys = keys(subject.kind, limit, scale);
+    let keys = keys(subject.kind, limit, options);
     let (rounds, apart) = match subject.kind {
         Kind::Count => (1, Duration::ZERO),
         // SLIDE keeps one entry for all grants in a tick, and a period has 65 536 ticks. These grants are so slow that each
@@ -193,7 +193,7 @@ fn fill(subject: &Subject, limit: u64, scale: &Scale, peers: &Peers, allocator: 
     let bytes = (settled_memory(&mut client) - before) as f64 / keys as f64;
     assert_eq!(call::<u64>(&mut client, "DBSIZE"), keys, "{} {limit}", subject.name);
     let entries =
-        (subject.name == SLIDE).then(|| inspect(&mut client, "limit:0000000000", "entries_stored").expect("a log"));
+        (subject.name == SLIDE).then(|| inspect(&mut client, "limit:0000000000", "entries_stored").expect("a log") as u64);
     Cell { keys, bytes, entries }
 }
 

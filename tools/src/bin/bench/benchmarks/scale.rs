@@ -7,12 +7,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use redis::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::load::{each_key, redis_benchmark, Shape};
-use crate::probe::{cpu, inspect, line, packed, Pipe};
-use crate::statistics::median;
-use crate::Scale;
-use support::{call, Server};
-use tools::chart::{self, grouped, short, Axis, Picture, Side, LINE, WIDTH};
+use crate::benchmarks::Options;
+use support::{call, inspect, Server};
+use tools::chart::{self, grouped, Graph, Line, Picture};
+use tools::load::{each_key, redis_benchmark, Shape};
+use tools::probe::{cpu, line, packed, Pipe};
+use tools::statistics::median;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
@@ -72,22 +72,22 @@ const PIPELINE: usize = 16;
 const VALUE: &str = "0123456789012345678901234567";
 
 /// Measures this part.
-pub fn measure(scale: &Scale) -> Section {
-    Section { keys: of_keys(scale), logs: of_logs(scale), stalls: stalls(scale) }
+pub fn measure(options: &Options) -> Section {
+    Section { keys: of_keys(options), logs: of_logs(options), stalls: stalls(options) }
 }
 
-fn of_keys(scale: &Scale) -> Vec<OfKeys> {
-    let sizes: Vec<u64> = (3..8).map(|power| 10u64.pow(power)).filter(|&keys| keys <= scale.keys).collect();
+fn of_keys(options: &Options) -> Vec<OfKeys> {
+    let sizes: Vec<u64> = (3..8).map(|power| 10u64.pow(power)).filter(|&keys| keys <= options.keys).collect();
     // Only one server runs at a time: ten million keys take more than a gigabyte.
     // The keys begin half used: otherwise a key would expire as soon as its one unit has drained.
-    let gcra = grown(&sizes, scale, "RL.GCRA key:# 1000000 1d COST 500000", "RL.GCRA key:# 1000000 1d");
+    let gcra = grown(&sizes, options, "RL.GCRA key:# 1000000 1d COST 500000", "RL.GCRA key:# 1000000 1d");
     let set = format!("SET key:# {VALUE} EX 86400");
-    let set = grown(&sizes, scale, &set, &set);
+    let set = grown(&sizes, options, &set, &set);
     let rows = sizes.iter().zip(gcra.into_iter().zip(set));
     rows.map(|(&keys, (gcra, set))| OfKeys { keys, gcra, set }).collect()
 }
 
-fn grown(sizes: &[u64], scale: &Scale, prepare: &str, words: &str) -> Vec<Cost> {
+fn grown(sizes: &[u64], options: &Options, prepare: &str, words: &str) -> Vec<Cost> {
     let server = Server::start();
     let mut client = server.client();
     let mut there = 0;
@@ -98,7 +98,8 @@ fn grown(sizes: &[u64], scale: &Scale, prepare: &str, words: &str) -> Vec<Cost> 
         assert_eq!(call::<u64>(&mut client, "DBSIZE"), keys);
         // Wait until the server has moved all keys to a larger hash table.
         std::thread::sleep(Duration::from_millis(if keys > 100_000 { 2_000 } else { 200 }));
-        let rounds: Vec<Cost> = (0..scale.rounds()).map(|_| benchmark(&server, &mut client, scale, keys, words)).collect();
+        let rounds: Vec<Cost> =
+            (0..options.repeats()).map(|_| benchmark(&server, &mut client, options, keys, words)).collect();
         // Other work on the machine can only make a round slower: the best round is the closest to the truth.
         costs.push(Cost {
             calls_per_second: rounds.iter().map(|cost| cost.calls_per_second).fold(0.0, f64::max),
@@ -108,8 +109,8 @@ fn grown(sizes: &[u64], scale: &Scale, prepare: &str, words: &str) -> Vec<Cost> 
     costs
 }
 
-fn benchmark(server: &Server, client: &mut Connection, scale: &Scale, keys: u64, words: &str) -> Cost {
-    let calls = if scale.quick { 100_000 } else { 500_000 };
+fn benchmark(server: &Server, client: &mut Connection, options: &Options, keys: u64, words: &str) -> Cost {
+    let calls = if options.common.quick { 100_000 } else { 500_000 };
     let before = cpu(client);
     let load = redis_benchmark(&server.socket(), words, Shape { keys, pipeline: PIPELINE }, calls);
     Cost { calls_per_second: load.per_second, cpu_ns: (cpu(client) - before).as_nanos() as f64 / calls as f64 }
@@ -144,17 +145,17 @@ fn log(entries: u64, limit: u32, period: Duration, apart: Duration) -> Vec<u8> {
 /// How many keys are called in turn: one pipeline of them.
 const LOGS: usize = PIPELINE;
 
-fn of_logs(scale: &Scale) -> Vec<OfLog> {
+fn of_logs(options: &Options) -> Vec<OfLog> {
     let server = Server::start();
     let mut client = server.client();
     let mut pipe = Pipe::to(&server);
-    let most = if scale.quick { 4_096 } else { 65_536 };
+    let most = if options.common.quick { 4_096 } else { 65_536 };
     let sizes = [10, 64, 512, 4_096, 16_384, 65_536].into_iter().filter(|&entries| entries <= most);
     // One and a half times as long as a round over all keys takes when the machine does nothing else.
     let rounds =
         (0..5).map(|_| paced(&mut pipe, "RL.SLIDE log:# 4000000000 1", Duration::from_millis(100), Duration::ZERO).0);
     let apart = rounds.min().unwrap_or_default() * 3 / 2;
-    sizes.map(|entries| of_log(&mut client, &mut pipe, entries, apart.max(LEAST), scale)).collect()
+    sizes.map(|entries| of_log(&mut client, &mut pipe, entries, apart.max(LEAST), options)).collect()
 }
 
 /// The least time between two rounds. The shortest period is a millisecond, and the smallest log must fit into it.
@@ -176,7 +177,7 @@ fn paced(pipe: &mut Pipe, words: &str, long: Duration, apart: Duration) -> (Dura
     (start.elapsed() / rounds, rounds)
 }
 
-fn of_log(client: &mut Connection, pipe: &mut Pipe, entries: u64, apart: Duration, scale: &Scale) -> OfLog {
+fn of_log(client: &mut Connection, pipe: &mut Pipe, entries: u64, apart: Duration, options: &Options) -> OfLog {
     let fill = |pipe: &mut Pipe, limit: u32, period: Duration, apart: Duration| {
         let value = log(entries, limit, period, apart);
         for key in 0..LOGS {
@@ -184,7 +185,7 @@ fn of_log(client: &mut Connection, pipe: &mut Pipe, entries: u64, apart: Duratio
             pipe.send(&packed(&[b"SET", name.as_bytes(), &value, b"EX", b"86400"]), 1);
         }
     };
-    let least = Duration::from_millis(if scale.quick { 200 } else { 600 });
+    let least = Duration::from_millis(if options.common.quick { 200 } else { 600 });
     let period = apart * entries as u32;
     let limit = 4_000_000_000;
     let words = format!("RL.SLIDE log:# {limit} {}us", period.as_micros());
@@ -192,7 +193,7 @@ fn of_log(client: &mut Connection, pipe: &mut Pipe, entries: u64, apart: Duratio
     // Expired entries are dropped when they are a quarter of the log. A measurement of at least a whole period includes that
     // work.
     paced(pipe, &words, period / 2, apart);
-    let granted_ns = per_call(client, pipe, &words, least.max(period), apart, scale);
+    let granted_ns = per_call(client, pipe, &words, least.max(period), apart, options);
     // The smallest log expires after a millisecond. On a busy machine it may be gone before it can be inspected.
     let counted = (0..15).filter_map(|_| {
         paced(pipe, &words, apart * 2 * entries.min(100) as u32, apart);
@@ -203,13 +204,20 @@ fn of_log(client: &mut Connection, pipe: &mut Pipe, entries: u64, apart: Duratio
     // None of these entries expires during the measurement.
     let period = Duration::from_secs(86_400);
     fill(pipe, entries as u32, period, period / 70_000);
-    let denied_ns = per_call(client, pipe, &format!("RL.SLIDE log:# {entries} 1d"), least, apart, scale);
+    let denied_ns = per_call(client, pipe, &format!("RL.SLIDE log:# {entries} 1d"), least, apart, options);
     OfLog { entries: counted, granted_ns, denied_ns }
 }
 
 /// The server's processor time per call, in nanoseconds, of the best round.
-fn per_call(client: &mut Connection, pipe: &mut Pipe, words: &str, long: Duration, apart: Duration, scale: &Scale) -> f64 {
-    let rounds = (0..scale.rounds()).map(|_| {
+fn per_call(
+    client: &mut Connection,
+    pipe: &mut Pipe,
+    words: &str,
+    long: Duration,
+    apart: Duration,
+    options: &Options,
+) -> f64 {
+    let rounds = (0..options.repeats()).map(|_| {
         let before = cpu(client);
         let rounds = paced(pipe, words, long, apart).1;
         (cpu(client) - before).as_nanos() as f64 / f64::from(rounds) / LOGS as f64
@@ -218,16 +226,16 @@ fn per_call(client: &mut Connection, pipe: &mut Pipe, words: &str, long: Duratio
 }
 
 /// Makes single calls, each after the reply to the last one.
-fn stalls(scale: &Scale) -> Vec<Stall> {
+fn stalls(options: &Options) -> Vec<Stall> {
     let server = Server::with(&["--latency-tracking-info-percentiles", "100"]);
     let mut client = server.client();
-    let calls: u64 = if scale.quick { 20_000 } else { 120_000 };
+    let calls: u64 = if options.common.quick { 20_000 } else { 120_000 };
     // A tick is a little shorter than a call takes, so that each call adds an entry. The log grows to its full length, and
     // is then rewritten again and again as entries expire.
     let mut pipe = Pipe::to(&server);
     let warm = Instant::now();
     (0..5_000).for_each(|_| pipe.send(&line("RL.SLIDE warm 4000000000 1"), 1));
-    let period = warm.elapsed() / 5_000 * if scale.quick { 10_000 } else { 65_536 };
+    let period = warm.elapsed() / 5_000 * if options.common.quick { 10_000 } else { 65_536 };
     let rows = [
         ("RL.SLIDE", format!("RL.SLIDE log 4000000000 {}us", period.as_micros())),
         ("RL.GCRA", "RL.GCRA meter 1000000000 1d".into()),
@@ -237,14 +245,14 @@ fn stalls(scale: &Scale) -> Vec<Stall> {
     let mut entries = 0;
     let mut rounds: Vec<Vec<[f64; 4]>> = vec![Vec::new(); rows.len()];
     // The rows take turns in each round, so that other work on the machine affects all of them.
-    for _ in 0..scale.rounds() + 2 {
+    for _ in 0..options.repeats() + 2 {
         for (row, (_, words)) in rows.iter().enumerate() {
             call::<()>(&mut client, "FLUSHALL");
             call::<()>(&mut client, "RL.GCRA meter 1000000000 1d COST 500000000");
             call::<()>(&mut client, "CONFIG RESETSTAT");
             rounds[row].push(single(&mut pipe, &mut client, words, calls));
             if row == 0 {
-                entries = entries.max(inspect(&mut client, "log", "entries_stored").expect("a log"));
+                entries = entries.max(inspect(&mut client, "log", "entries_stored").expect("a log") as u64);
             }
         }
     }
@@ -374,38 +382,21 @@ pub fn logs_chart(section: &Section, path: &Path) -> String {
     title
 }
 
-struct Line {
-    name: &'static str,
-    class: &'static str,
-    stroke: &'static str,
-    points: Vec<(f64, f64)>,
-}
-
-/// Draws lines over an axis on which each step multiplies by the same number. The vertical axis begins at 0.
+/// Draws the CPU time of calls over numbers that are powers of ten, or between them.
 fn draw(title: &str, across: &str, lines: &[Line], path: &Path) {
     let mut picture = Picture::new(title, "CPU time of the server for one call, in microseconds.");
     let points = || lines.iter().flat_map(|line| &line.points);
-    let (from, to) = points().fold((f64::MAX, 1.0_f64), |(from, to), &(x, _)| (from.min(x), to.max(x)));
-    let most = points().fold(1.0_f64, |most, &(_, y)| most.max(y)).ceil();
-    let (top, bottom) = (picture.y + LINE + 10.0, picture.y + LINE + 160.0);
-    let x = Axis { from: from.log10(), to: to.log10(), start: 40.0, end: WIDTH - 30.0 };
-    let y = Axis { from: 0.0, to: most, start: bottom, end: top };
+    let (from, to) = points().fold((f64::MAX, 1.0_f64), |(from, to), &(at, _)| (from.min(at), to.max(at)));
+    let most = points().fold(1.0_f64, |most, &(_, us)| most.max(us)).ceil();
     let decades = from.log10().round() as i32..=to.log10() as i32;
-    let ticks: Vec<_> = decades.map(|power| (f64::from(power), short(10f64.powi(power)))).collect();
-    let up: Vec<_> = (0..=most as i32).map(|us| (f64::from(us), us.to_string())).collect();
-    picture.axes(x, y, &ticks, &up);
-    picture.text(across, ((x.start + x.end) / 2.0, bottom + 34.0), Side::Middle, "muted");
-    let mut left = x.start;
-    for line in lines {
-        let points: Vec<_> = line.points.iter().map(|&(at, us)| (x.at(at.log10()), y.at(us))).collect();
-        picture.line(&format!("{} {}", line.stroke, line.class), &points);
-        points.iter().for_each(|&point| picture.dot(line.class, point));
-        // The legend.
-        let middle = picture.y + LINE / 2.0;
-        picture.line(&format!("{} {}", line.stroke, line.class), &[(left, middle), (left + 30.0, middle)]);
-        picture.text(line.name, (left + 38.0, middle), Side::Left, "");
-        left += 150.0;
-    }
-    picture.y = bottom + 44.0;
+    picture.graph(&Graph {
+        across,
+        numbers: decades.map(|power| 10f64.powi(power)).collect(),
+        values: (0..=most as i32).map(|us| (f64::from(us), us.to_string())).collect(),
+        lines,
+        sides: (40.0, 30.0),
+        height: 160.0,
+        legend: [30.0, 38.0, 150.0],
+    });
     picture.save(path);
 }

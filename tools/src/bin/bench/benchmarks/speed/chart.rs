@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::report::{METERS, SLIDE, SLIDING_SCRIPTS};
-use crate::cases::SET;
-use crate::speed::{Measured, Scene, Section, Setting, HOT};
+use crate::benchmarks::cases::SET;
+use crate::benchmarks::speed::{Measured, Scene, Section, Setting, HOT};
 use tools::chart::{self, grouped, Axis, Bar, Picture, Side, LINE};
 
 /// A row: its name, its colour, and the cases of which it shows the fastest.

@@ -8,7 +8,8 @@ use support::{call, info, time_us, wait_for, Server};
 use tools::load::each_key;
 use tools::probe::settled_memory;
 
-use crate::{version, Size};
+use crate::scale::Size;
+use crate::version;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]

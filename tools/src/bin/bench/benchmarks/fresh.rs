@@ -4,18 +4,19 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cases::{Case, Needs, Width, EXPIRING, FIRST};
-use crate::load::{redis_benchmark, Shape};
-use crate::machine::Machine;
-use crate::peers::Peers;
-use crate::probe::settled_memory;
-use crate::speed::report::{fresh_bars, prepared, table};
-use crate::speed::{fresh_scenes, version, Repeated, Scene, NEW};
-use crate::statistics::median;
-use crate::steady::Steady;
-use crate::Options;
+use crate::benchmarks::cases::{Case, Needs, Width, EXPIRING, FIRST};
+use crate::benchmarks::peers::Peers;
+use crate::benchmarks::speed::report::{fresh_bars, prepared, table};
+use crate::benchmarks::speed::{fresh_scenes, Repeated, Scene, NEW};
+use crate::benchmarks::Options;
+use crate::version;
 use support::{call, server_program, Server};
 use tools::chart::grouped;
+use tools::load::{redis_benchmark, Shape};
+use tools::machine::Machine;
+use tools::probe::settled_memory;
+use tools::statistics::median;
+use tools::steady::Steady;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
@@ -48,18 +49,18 @@ struct Round {
 pub fn measure(options: &Options, peers: &Peers) -> Section {
     let mut steady = Steady::new();
     let scenes = fresh_scenes(options, peers, &mut steady);
-    let programs = [server_program()].into_iter().chain(options.server.iter().cloned());
+    let programs = [server_program()].into_iter().chain(options.common.server.iter().cloned());
     let created = programs.flat_map(|program| created(options, peers, &program, &mut steady)).collect();
     Section { machine: Machine::this(), rounds: options.rounds, repeated: Repeated::of(&steady), scenes, created }
 }
 
 fn created(options: &Options, peers: &Peers, program: &str, steady: &mut Steady) -> Vec<Created> {
-    let calls = if options.scale.quick { 100_000 } else { 1_000_000 };
+    let calls = if options.common.quick { 100_000 } else { 1_000_000 };
     let server = version(program);
     println!("{server}: creating {calls} keys");
     let cases: Vec<&Case> = FIRST.iter().filter(|case| case.width == Width::Narrow).collect();
     let mut rounds = vec![Vec::new(); cases.len()];
-    for _ in 0..options.scale.rounds() {
+    for _ in 0..options.repeats() {
         for (case, rounds) in cases.iter().zip(&mut rounds) {
             rounds.push(steady.measure(|| create(program, peers, case, calls)));
         }
@@ -69,7 +70,7 @@ fn created(options: &Options, peers: &Peers, program: &str, steady: &mut Steady)
 }
 
 fn create(program: &str, peers: &Peers, case: &Case, calls: u64) -> Round {
-    let server = Server::of(program, case.needs == Needs::Module, &case.options(peers));
+    let server = Server::of(program, case.needs == Needs::Module, &case.options(Some(peers)));
     let mut client = server.client();
     let before = settled_memory(&mut client);
     let load = redis_benchmark(&server.socket(), case.call, Shape { keys: NEW, pipeline: 1 }, calls);

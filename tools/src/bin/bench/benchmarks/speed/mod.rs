@@ -6,14 +6,15 @@ pub mod report;
 use redis::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::cases::{Case, Needs, Replies, Width, CASES, EXPIRING, FIRST};
-use crate::load::{self, Load, Shape};
-use crate::peers::Peers;
-use crate::probe::cpu;
-use crate::statistics::{median, Quartiles};
-use crate::steady::Steady;
-use crate::Options;
+use crate::benchmarks::cases::{Case, Needs, Replies, Width, CASES, EXPIRING, FIRST};
+use crate::benchmarks::peers::Peers;
+use crate::benchmarks::Options;
+use crate::version;
 use support::{self, call, command, info, Server};
+use tools::load::{self, Load, Shape};
+use tools::probe::cpu;
+use tools::statistics::{median, Quartiles};
+use tools::steady::Steady;
 
 #[derive(Serialize, Deserialize)]
 pub struct Section {
@@ -22,9 +23,7 @@ pub struct Section {
     pub connections: usize,
     pub peers: Vec<String>,
     /// How many measurements there were, and how many more were made because other work slowed the machine.
-    /// A file that was written before measurements were repeated has no such numbers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub repeated: Option<Repeated>,
+    pub repeated: Repeated,
     pub scenes: Vec<Scene>,
     pub stream: Vec<Stream>,
 }
@@ -93,13 +92,34 @@ pub struct Stream {
     pub bytes_per_call: f64,
 }
 
-struct Plan {
-    server: String,
-    setting: Setting,
-    pipeline: usize,
-    keys: u64,
-    which: Option<&'static str>,
-    cases: Vec<&'static Case>,
+/// A scene that is to be measured.
+pub struct Plan {
+    pub server: String,
+    pub setting: Setting,
+    pub pipeline: usize,
+    pub keys: u64,
+    pub which: Option<&'static str>,
+    pub cases: Vec<&'static Case>,
+}
+
+/// How scenes are measured.
+pub struct Effort<'a> {
+    pub rounds: usize,
+    /// How long the load on a case lasts in each round.
+    pub seconds: f64,
+    /// Only scenes whose title contains one of these, unless there are none.
+    pub only: &'a [String],
+    /// Whether our own loop makes all calls. It measures no percentiles.
+    pub own_loop: bool,
+    /// Cases of the module and of the server need none.
+    pub peers: Option<&'a Peers>,
+}
+
+impl<'a> Effort<'a> {
+    fn of(options: &'a Options, peers: &'a Peers) -> Self {
+        let Options { rounds, seconds, only, .. } = options;
+        Self { rounds: *rounds, seconds: *seconds, only, own_loop: false, peers: Some(peers) }
+    }
 }
 
 const RANDOM: u64 = 100_000;
@@ -125,13 +145,13 @@ pub fn measure(options: &Options, peers: &Peers) -> Section {
         plan(&first, Setting::Replica, 16, RANDOM, Width::Narrow),
         plan(&first, Setting::Replica, 16, HOT, Width::Narrow),
     ];
-    for server in &options.server {
+    for server in &options.common.server {
         plans.extend([RANDOM, HOT].map(|keys| plan(server, Setting::Plain, 16, keys, Width::Medium)));
     }
-    let mut steady = Steady::new();
-    let scenes = plans.iter().filter_map(|plan| plan.measure(options, peers, &mut steady)).collect();
+    let (effort, mut steady) = (Effort::of(options, peers), Steady::new());
+    let scenes = plans.iter().filter_map(|plan| plan.measure(&effort, &mut steady)).collect();
     Section {
-        repeated: Some(Repeated::of(&steady)),
+        repeated: Repeated::of(&steady),
         rounds: options.rounds,
         seconds: options.seconds,
         connections: load::CONNECTIONS,
@@ -147,8 +167,8 @@ pub fn scenes(options: &Options, peers: &Peers, cases: &'static [Case]) -> Vec<S
         let cases = cases.iter().collect();
         Plan { server: support::server_program(), setting: Setting::Plain, pipeline: 16, keys, which: None, cases }
     };
-    let mut steady = Steady::new();
-    [RANDOM, HOT].into_iter().filter_map(|keys| plan(keys).measure(options, peers, &mut steady)).collect()
+    let (effort, mut steady) = (Effort::of(options, peers), Steady::new());
+    [RANDOM, HOT].into_iter().filter_map(|keys| plan(keys).measure(&effort, &mut steady)).collect()
 }
 
 /// Measures calls with a new key each, and calls whose keys have expired, on every server.
@@ -163,8 +183,9 @@ pub fn fresh_scenes(options: &Options, peers: &Peers, steady: &mut Steady) -> Ve
     let settings = [(Setting::Plain, Width::Wide), (Setting::Aof, Width::Narrow)].into_iter();
     let here = settings.flat_map(|(setting, width)| kinds.map(|kind| plan(&first, setting, width, kind)));
     let others =
-        options.server.iter().flat_map(|server| kinds.map(|kind| plan(server, Setting::Plain, Width::Narrow, kind)));
-    here.chain(others).filter_map(|plan| plan.measure(options, peers, steady)).collect()
+        options.common.server.iter().flat_map(|server| kinds.map(|kind| plan(server, Setting::Plain, Width::Narrow, kind)));
+    let effort = Effort::of(options, peers);
+    here.chain(others).filter_map(|plan| plan.measure(&effort, steady)).collect()
 }
 
 /// A server that holds the keys of one case.
@@ -176,6 +197,7 @@ struct Runner<'a> {
     sha: String,
     /// Calls per second, roughly.
     rate: f64,
+    own_loop: bool,
     /// The replica of `server`, if there is one.
     _replica: Option<Server>,
     setting: Setting,
@@ -196,10 +218,11 @@ impl Plan {
         format!("{server}, pipeline {}{setting}, {keys}", self.pipeline)
     }
 
-    fn measure(&self, options: &Options, peers: &Peers, steady: &mut Steady) -> Option<Scene> {
+    /// `None` if only other scenes are wanted.
+    pub fn measure(&self, effort: &Effort<'_>, steady: &mut Steady) -> Option<Scene> {
         let name = version(&self.server);
         let title = self.title(&name);
-        if !options.only.is_empty() && !options.only.iter().any(|only| title.contains(only.as_str())) {
+        if !effort.only.is_empty() && !effort.only.iter().any(|only| title.contains(only.as_str())) {
             return None;
         }
         println!("{title}");
@@ -207,14 +230,14 @@ impl Plan {
         let set = cases.iter().position(|case| case.name == case.base()).expect("SET is everywhere");
         let count = cases.len();
         let mut rounds = vec![Vec::new(); count];
-        for round in 0..options.rounds {
+        for round in 0..effort.rounds {
             // The layout of its memory makes a server faster or slower for as long as it runs. So each measurement uses a
             // new server.
-            let mut measure = |at: usize| steady.measure(|| Runner::start(self, cases[at], peers).measure(options));
+            let mut measure = |at: usize| steady.measure(|| Runner::start(self, cases[at], effort).measure(effort.seconds));
             // SET is measured at the beginning, in the middle and at the end. Each round begins with another of the other
             // cases.
             let mut sets = vec![measure(set)];
-            let others = (0..count).map(|place| (place + round * count / options.rounds) % count).filter(|&at| at != set);
+            let others = (0..count).map(|place| (place + round * count / effort.rounds) % count).filter(|&at| at != set);
             for (place, at) in others.enumerate() {
                 if place == count / 2 {
                     sets.push(measure(set));
@@ -229,7 +252,7 @@ impl Plan {
                 p50_ms: sets.iter().map(|set| set.p50_ms).collect::<Option<Vec<_>>>().map(median),
                 p99_ms: sets.iter().map(|set| set.p99_ms).collect::<Option<Vec<_>>>().map(median),
             });
-            println!("  round {} of {}", round + 1, options.rounds);
+            println!("  round {} of {}", round + 1, effort.rounds);
         }
         let base_of = |case: &Case| {
             let base = cases.iter().position(|other| other.name == case.base());
@@ -259,23 +282,26 @@ pub fn ratio(of: &[Round], base: &[Round], figure: impl Fn(&Round) -> f64) -> Qu
 }
 
 impl<'a> Runner<'a> {
-    fn start(plan: &Plan, case: &'a Case, peers: &Peers) -> Self {
+    fn start(plan: &Plan, case: &'a Case, effort: &Effort<'_>) -> Self {
         let mut options = vec!["--auto-aof-rewrite-percentage", "0"];
         if plan.setting == Setting::Aof {
             options.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
         }
-        options.extend(case.options(peers));
+        options.extend(case.options(effort.peers));
         let server = Server::of(&plan.server, case.needs == Needs::Module, &options);
         let mut client = server.client();
         let replica = (plan.setting == Setting::Replica).then(|| follow(&plan.server, &server, &mut client));
         let sha = match case.needs {
             Needs::Script(name) => {
-                redis::cmd("SCRIPT").arg("LOAD").arg(peers.script(name)).query(&mut client).expect("a script")
+                let script = effort.peers.expect("its package").script(name);
+                redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut client).expect("a script")
             }
             _ => String::new(),
         };
         let shape = Shape { keys: plan.keys, pipeline: plan.pipeline };
-        let mut runner = Self { case, shape, server, client, sha, rate: 0.0, _replica: replica, setting: plan.setting };
+        let own_loop = case.own_loop || effort.own_loop;
+        let setting = plan.setting;
+        let mut runner = Self { case, shape, server, client, sha, rate: 0.0, own_loop, _replica: replica, setting };
         if !case.prepare.is_empty() {
             runner.each_key(case.prepare);
         }
@@ -297,7 +323,7 @@ impl<'a> Runner<'a> {
 
     fn load(&self, calls: u64) -> Load {
         let words = self.fill(self.case.call);
-        let generator = if self.case.own_loop { load::own } else { load::redis_benchmark };
+        let generator = if self.own_loop { load::own } else { load::redis_benchmark };
         generator(&self.server.socket(), &words, self.shape, calls)
     }
 
@@ -311,11 +337,11 @@ impl<'a> Runner<'a> {
         assert!(self.case.expects(&reply), "{}: {words}: {reply:?}", self.case.name);
     }
 
-    fn measure(mut self, options: &Options) -> Round {
+    fn measure(mut self, seconds: f64) -> Round {
         self.settle();
         // Without a pipeline, percentiles are reported, and the 99th needs many calls.
         let longer = if self.shape.pipeline == 1 { 3.0 } else { 1.0 };
-        let calls = (self.rate * options.seconds * longer).max(1_000.0) as u64;
+        let calls = (self.rate * seconds * longer).max(1_000.0) as u64;
         let before = cpu(&mut self.client);
         let changes = info(&mut self.client, "persistence", "rdb_changes_since_last_save");
         let load = self.load(calls);
@@ -348,16 +374,6 @@ pub fn follow(program: &str, server: &Server, client: &mut Connection) -> Server
     let replica = Server::of(program, true, &["--replicaof", &format!("127.0.0.1 {}", server.port)]);
     support::wait_for("a replica", || call::<String>(client, "INFO replication").contains("state=online"));
     replica
-}
-
-pub fn version(program: &str) -> String {
-    let server = Server::of(program, false, &[]);
-    let text: String = call(&mut server.client(), "INFO server");
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    match field("valkey_version") {
-        Some(version) => format!("Valkey {version}"),
-        None => format!("Redis {}", field("redis_version").expect("a version")),
-    }
 }
 
 /// Measures what calls add to the stream that replicas and the append-only file receive.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tools::limiter::{Kind, Policy, PolicyOption};
 
-use crate::key::{gap, most_in_any, policy, Key, SECOND};
+use crate::scale::key::{gap, most_in_any, policy, Key, SECOND};
 
 /// How a caller chooses a key.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

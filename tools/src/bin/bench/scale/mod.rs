@@ -1,0 +1,134 @@
+//! docs/scale.md: what one server, a cluster and several regions can do, measured and simulated. `make scale`
+
+mod cluster;
+mod failover;
+mod hot;
+mod key;
+mod memory;
+mod regions;
+mod report;
+mod shards;
+mod wallets;
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use support::server_program;
+use tools::machine::Machine;
+
+use crate::{figure, keep, read, Common};
+
+/// The options of `make scale`.
+#[derive(Args)]
+pub struct Options {
+    /// Determines the traffic that is simulated, and the moments at which servers are killed; the default is the time
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Measure only this part, and keep the other figures of the file
+    #[arg(long, value_parser = ["hot", "shards", "wallets", "failover", "memory", "cluster", "regions"])]
+    part: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// How much is measured and simulated.
+pub struct Size {
+    quick: bool,
+    rounds: usize,
+    /// Keys on a server whose memory is measured; other parts use fewer.
+    keys: u64,
+    /// The seconds of a load.
+    load: f64,
+    /// The seconds that are simulated, and those of a day of the regions.
+    seconds: u64,
+    day: u64,
+}
+
+impl Size {
+    const FULL: Self = Self { quick: false, rounds: 5, keys: 1_000_000, load: 0.5, seconds: 20, day: 3_600 };
+    const QUICK: Self = Self { quick: true, rounds: 1, keys: 2_000, load: 0.02, seconds: 1, day: 240 };
+}
+
+/// The content of docs/scale.json.
+#[derive(Serialize, Deserialize)]
+pub struct Results {
+    machine: Machine,
+    seed: u64,
+    hot: hot::Section,
+    shards: shards::Section,
+    wallets: wallets::Section,
+    failover: failover::Section,
+    memory: memory::Section,
+    cluster: cluster::Section,
+    regions: regions::Section,
+}
+
+/// Measures the figures, unless they are only to be shown again, and writes the page.
+pub fn write(options: &Options) {
+    let file = options.common.out.join("scale.json");
+    if !options.common.report {
+        let known = (!options.part.is_empty()).then(|| read::<Results>(&file).seed);
+        // The page names one seed for all parts.
+        let differs = options.seed.zip(known).is_some_and(|(seed, known)| seed != known);
+        assert!(!differs, "the other parts have the seed {known:?}: give that one, or measure all parts");
+        let seed = options.seed.or(known).unwrap_or_else(now);
+        let size = if options.common.quick { Size::QUICK } else { Size::FULL };
+        keep(&file, &measure(&file, &options.part, &size, seed, &options.common.server));
+    }
+    report::write_all(&read(&file), &options.common.out);
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs())
+}
+
+/// Measures these parts, or all if none is named.
+fn measure(file: &Path, wanted: &[String], size: &Size, seed: u64, others: &[String]) -> Results {
+    let servers: Vec<String> = std::iter::once(server_program()).chain(others.iter().cloned()).collect();
+    crate::measure(
+        file,
+        wanted,
+        &[("machine", figure(Machine::this())), ("seed", figure(seed))],
+        &[
+            ("hot", &|| figure(hot::measure(size))),
+            ("shards", &|| figure(shards::measure(size.seconds, seed))),
+            ("wallets", &|| figure(wallets::measure(size.seconds, seed, !size.quick))),
+            ("failover", &|| figure(failover::measure(size, seed))),
+            ("memory", &|| figure(memory::measure(size, &servers))),
+            ("cluster", &|| figure(cluster::measure(size))),
+            ("regions", &|| figure(regions::measure(size.day, seed))),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quick_run_measures_everything() {
+        let docs = support::root().join("docs");
+        let results = measure(&docs.join("scale.json"), &[], &Size::QUICK, 1, &[]);
+        let page = std::fs::read_to_string(docs.join("scale.md")).expect("the page");
+        let page = report::page(&results, &page);
+        assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
+        let lost = |waits: bool| results.failover.kills.iter().filter(move |kills| kills.waits == waits);
+        // Grants that a replica has confirmed survive.
+        assert!(lost(true).all(|kills| kills.lost.iter().all(|&units| units == 0)));
+        assert!(results.memory.kinds.iter().all(|of| of.used > 50.0));
+        // The same seed gives the same figures, whatever the machine does meanwhile.
+        for row in results.shards.rows.iter().step_by(10) {
+            let again = shards::simulate(row.plan, Size::QUICK.seconds, &mut fastrand::Rng::with_seed(1));
+            let counts = |of: &shards::Outcome| (of.made, of.granted, of.early, of.tries, of.most);
+            assert_eq!(counts(&row.outcome), counts(&again), "{:?}", row.plan);
+        }
+        for row in results.wallets.rows.iter().step_by(10) {
+            let again = wallets::simulate(row.plan, Size::QUICK.seconds, 1);
+            let counts = |of: &wallets::Outcome| (of.made, of.granted, of.charged, of.given_back, of.lost);
+            assert_eq!(counts(&row.outcome), counts(&again), "{:?}", row.plan);
+        }
+    }
+}

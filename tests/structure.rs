@@ -139,7 +139,7 @@ fn arrows(files: &BTreeMap<String, File>) -> BTreeSet<(String, String)> {
 /// The number of the layer of a file, from the top; `None` for `lib.rs`.
 fn layer(file: &str) -> Option<usize> {
     let is_in = |layer: &&str| file == *layer || file.strip_prefix(*layer).is_some_and(|rest| rest.starts_with('/'));
-    LAYERS.iter().rposition(|layer| is_in(&layer))
+    LAYERS.iter().rposition(is_in)
 }
 
 /// The names of the layers come from the longest match, so that `commands/shared` is not `commands`.

@@ -40,6 +40,12 @@ impl Aggregate {
         }
     }
 
+    /// Whether the first or the last moment may be another one when `after` replaces `before`.
+    pub(super) fn may_narrow(&self, before: &Slot, after: &Slot) -> bool {
+        let stays = after.is_live() && after.when == before.when;
+        before.is_live() && !stays && (self.first == before.when || self.last == before.when)
+    }
+
     /// Reads an aggregate from the front of `bytes`; missing bytes count as zero.
     pub(super) fn decode(bytes: &[u8]) -> Self {
         Self { weights: weight(bytes, 0), first: word(bytes, 16) as i64, last: word(bytes, 24) as i64 }

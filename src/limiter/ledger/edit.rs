@@ -31,6 +31,8 @@ pub(in crate::limiter) struct Edit<'a> {
     is_wide: bool,
     /// The slots that differ from `old`, by index.
     changed: BTreeMap<usize, Slot>,
+    /// The aggregates of changed blocks that were computed since the last change.
+    computed: BTreeMap<usize, Aggregate>,
     /// The id that is added. An edit adds at most one.
     added: Option<Added<'a>>,
 }
@@ -74,6 +76,7 @@ impl<'a> Edit<'a> {
             header: old.map_or(Header::EMPTY, |old| old.header),
             is_wide: old.is_some_and(|old| old.header.is_old),
             changed: BTreeMap::new(),
+            computed: BTreeMap::new(),
             added: None,
         }
     }
@@ -92,8 +95,12 @@ impl<'a> Edit<'a> {
     /// The latest [`Slot::when`] of the live slots of the old record, as changed; `None` if there are none.
     pub(in crate::limiter) fn last_when(&mut self) -> Option<i64> {
         if self.is_wide {
-            let blocks = 0..self.old_len().div_ceil(BLOCK);
-            self.header.aggregate = blocks.map(|block| self.block(block)).fold(Aggregate::NONE, Aggregate::join);
+            let mut touched: Vec<usize> = self.changed.keys().map(|index| index / BLOCK).collect();
+            touched.dedup();
+            self.header.aggregate = (0..self.old_len().div_ceil(BLOCK)).fold(Aggregate::NONE, |all, block| {
+                let untouched = self.old.filter(|old| !old.header.is_old && !touched.contains(&block));
+                all.join(untouched.map_or_else(|| self.block(block), |old| old.block(block)))
+            });
             self.is_wide = false;
         }
         let Aggregate { first, last, .. } = self.header.aggregate;
@@ -115,10 +122,11 @@ impl<'a> Edit<'a> {
     pub(in crate::limiter) fn set(&mut self, index: usize, slot: Slot) {
         let Some(before) = self.slot(index) else { return };
         let aggregate = self.header.aggregate;
-        self.is_wide |= before.is_live() && (aggregate.first == before.when || aggregate.last == before.when);
+        self.is_wide |= aggregate.may_narrow(&before, &slot);
         let weights = aggregate.weights.wrapping_sub(before.weight);
         self.header.aggregate = Aggregate { weights, ..aggregate }.join(Aggregate::of(&slot));
         self.changed.insert(index, slot);
+        self.computed.clear();
     }
 
     /// Forgets the id of a slot. Its weight stays.
@@ -255,7 +263,10 @@ impl<'a> Edit<'a> {
     }
 
     /// The aggregate of a block of the old record, as changed.
-    fn block(&self, block: usize) -> Aggregate {
+    fn block(&mut self, block: usize) -> Aggregate {
+        if let Some(&computed) = self.computed.get(&block) {
+            return computed;
+        }
         let range = BLOCK * block..(BLOCK * (block + 1)).min(self.old_len());
         // The block of the added slot may have no other slot yet, and so no aggregate.
         let before = self.old.filter(|_| !range.is_empty()).map_or(Aggregate::NONE, |old| old.block(block));
@@ -263,7 +274,7 @@ impl<'a> Edit<'a> {
         let mut is_wide = self.old.is_some_and(|old| old.header.is_old);
         for (&index, slot) in self.changed.range(range.clone()) {
             let Some(was) = self.old.map(|old| old.slot(index)) else { break };
-            is_wide |= was.is_live() && (before.first == was.when || before.last == was.when);
+            is_wide |= before.may_narrow(&was, slot);
             after = after.join(Aggregate::of(slot));
             after.weights = after.weights.wrapping_sub(was.weight);
         }
@@ -274,6 +285,7 @@ impl<'a> Edit<'a> {
             });
             let moments = moments.map(Aggregate::of_moment).fold(Aggregate::NONE, Aggregate::join);
             after = Aggregate { weights: after.weights, ..moments };
+            self.computed.insert(block, after);
         }
         after
     }

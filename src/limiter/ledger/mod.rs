@@ -170,11 +170,17 @@ impl<'a> Ledger<'a> {
     pub(super) fn units_after(&self, block: usize, when: i64) -> u64 {
         let end = (BLOCK * (block + 1)).min(self.len());
         let slots = self.bytes.get(self.header.slot_at(BLOCK * block)..self.header.slot_at(end)).unwrap_or_default();
-        slots.chunks_exact(self.header.slot_len()).fold(0, |sum: u64, slot| {
-            let (units, lapses) = (word(slot, 0), word(slot, 8) as i64);
-            let live = units as u8 > 0 && lapses > when;
-            sum.saturating_add(if live { (units & !EMPTIED) >> 8 } else { 0 })
-        })
+        let mut sum = 0_u64;
+        for slot in slots.chunks_exact(self.header.slot_len()) {
+            let Some((units, rest)) = slot.split_first_chunk() else { break };
+            let Some(lapses) = rest.first_chunk() else { break };
+            let (units, lapses) = (u64::from_le_bytes(*units), i64::from_le_bytes(*lapses));
+            if units as u8 > 0 && lapses > when {
+                // Only in a damaged record can this overflow.
+                sum = sum.wrapping_add((units & !EMPTIED) >> 8);
+            }
+        }
+        sum
     }
 
     /// The slots of a block that are in use, with their indices.

@@ -34,7 +34,14 @@ impl Edit<'_> {
     /// Takes layers of the given slots off the top until their sum, which is `sum`, is at most `level`. `part` masks the bits
     /// of a weight that hold the layer. Returns the new sum.
     pub(in crate::limiter) fn trim(&mut self, slots: Range<usize>, sum: u128, level: u128, part: u128) -> u128 {
+        let is_all = part == u128::MAX && slots == (0..self.old_len());
         self.take(slots, sum.saturating_sub(level), part);
+        debug_assert!(
+            !is_all || self.header.aggregate.weights == sum.min(level) || self.was_damaged(),
+            "the layers add up to {}, and not to {}",
+            self.header.aggregate.weights,
+            sum.min(level)
+        );
         sum.min(level)
     }
 
@@ -78,7 +85,10 @@ impl Edit<'_> {
             index -= 1;
             let taken = (self.weight(index) & part).min(amount);
             if taken > 0 {
-                let Some(slot) = self.slot(index) else { return };
+                let Some(slot) = self.slot(index) else {
+                    debug_assert!(false, "slot {index} has a weight, so it is in the ledger");
+                    return;
+                };
                 self.set(index, Slot { weight: slot.weight - taken, ..slot });
                 amount -= taken;
             }

@@ -38,6 +38,7 @@ mod header;
 mod layers;
 mod old;
 mod slot;
+mod sound;
 
 pub(super) use aggregate::Aggregate;
 pub(super) use edit::{Edit, Finish};
@@ -92,6 +93,11 @@ impl<'a> WithIds<'a> {
     pub(super) fn ledger(self) -> Ledger<'a> {
         // `Ledger::record` returns only records that are long enough.
         Ledger { bytes: self.0, header: Header::decode(self.0).unwrap_or(Header::EMPTY) }
+    }
+
+    /// The whole record.
+    pub(super) const fn bytes(self) -> &'a [u8] {
+        self.0
     }
 
     /// The sum of all weights, of charges.

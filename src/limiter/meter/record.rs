@@ -130,9 +130,14 @@ pub(super) fn holds(used: u128) -> bool {
 #[inline]
 pub(super) fn encode(meter: &Meter, level: Level, bytes: &mut Bytes) {
     let head = meter.kind.spec().tag | (meter.drain as u8) << DRAIN_SHIFT;
-    let _ = Layout::COMMON.encode(meter, level, head, bytes)
+    let encoded = Layout::COMMON.encode(meter, level, head, bytes)
         || Layout::BURST.encode(meter, level, head | 1 << LAYOUT_SHIFT, bytes)
         || Layout::WIDE.encode(meter, level, head | 2 << LAYOUT_SHIFT, bytes);
+    debug_assert!(encoded, "{level:?} of {meter:?} fits no layout");
+    debug_assert_eq!(
+        Record::decode(bytes.as_slice(), meter.kind).map(|record| (record.meter, record.level)),
+        Ok((Meter { grid: Grid::FirstCall, ..*meter }, level))
+    );
 }
 
 #[cfg(test)]

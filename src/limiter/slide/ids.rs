@@ -170,7 +170,9 @@ impl<'a> View<'a> {
         // A past charge may have had the same id.
         let same_id = self.ledger().zip(charge.id).and_then(|(ledger, id)| ledger.find(id));
         same_id.into_iter().for_each(|index| edit.kill(index));
-        self.put(edit, next, charge.id.map(|id| (id, charge, random)), bytes)
+        let change = self.put(edit, next, charge.id.map(|id| (id, charge, random)), bytes);
+        debug_assert_eq!(self.fault_after(Some(next), &change, bytes), None);
+        change
     }
 
     /// Encodes the next state, after the changes in `edit`. `added` is the charge that is to be remembered, with its id.

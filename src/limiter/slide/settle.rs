@@ -21,11 +21,15 @@ impl View<'_> {
         let (decision, change) = match units.checked_sub(slot.units).filter(|&more| more > 0) {
             Some(more) => {
                 let (decision, next) = self.decide(Request::now(Amount::Force(more)))?;
-                let crate::limiter::Next::Slide(next) = next else { return Err(Overflow) };
+                let crate::limiter::Next::Slide(next) = next else {
+                    debug_assert!(false, "forced units are always granted");
+                    return Err(Overflow);
+                };
                 (decision, self.put(edit, &next, None, bytes))
             }
             None => self.give_back(edit, index, slot, slot.units - units, bytes),
         };
+        debug_assert_eq!(self.fault_after(None, &change, bytes), None);
         let decision = Decision { granted: units, wait: Wait::NONE, ..decision };
         Ok(Some(Settlement { kind: Kind::Slide, decision, change }))
     }

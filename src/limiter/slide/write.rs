@@ -182,7 +182,9 @@ impl View<'_> {
                 (0, 0)
             }
         };
-        Change::Write { offset, head, expires: next.expires, slack: plan.slack() }
+        let change = Change::Write { offset, head, expires: next.expires, slack: plan.slack() };
+        debug_assert_eq!(self.fault_after(Some(next), &change, bytes), None);
+        change
     }
 
     /// The limit in the header: that of the last caller whose period is the log's. It fits, because a policy's limit is at

@@ -299,7 +299,7 @@ impl<'a> Edit<'a> {
     fn rebuilt(mut self, finish: &Finish<'_>) -> Bytes {
         let mut kept: Vec<(&[u8], Slot)> = Vec::with_capacity(self.header.live);
         // `when` of the slots that were dropped since the last kept one, and the sum of their weights. The next slot of the
-        // same stack gets this sum, because it is a part of the m of all later ids.
+        // same stack gets this sum, because it is a part of what is refundable of all later ids.
         let mut dropped = (0, 0_u128);
         let old = self.old.into_iter().flat_map(|old| (0..old.len()).map(move |index| (old.id(index), index)));
         for (id, index) in old {

@@ -148,6 +148,21 @@ impl<'a> View<'a> {
     ///
     /// A denial does not write a sooner end into the record. Once `time` has passed, the same call shortens nothing, so it is
     /// denied until the end in the record. Only a booking can be made before `time`, under the sooner end.
+    ///
+    /// ```text
+    /// by record: how long until the call fits, if windows follow each other from the end in the record
+    /// whole:     the windows of the record that end before `time`; the one after them ends at `time`
+    /// more:      the windows that must end before the call fits, less these
+    /// if more > 0, a booking fits from then on:
+    ///     booked = `time` + (more - 1) periods - `ahead`, but not before the window that ends at `time` begins
+    ///     if now < booked < `time`: wait until booked, if that is sooner than by record
+    /// ```
+    ///
+    /// An example: windows of 10 s, a limit of 10 units, all of them used. The record says that the window ends at second
+    /// 10, but the call, at second 2, states `time` = second 6, and books up to 3 s ahead. By the record the units are free
+    /// at second 10, so the call could be made at 7. No window of the record ends before second 6, so `whole` is 0. One
+    /// window must end, so `more` is 1, and `booked` is second 6 + 0 - 3 = 3. That lies between 2 and 6, so the wait is 1 s:
+    /// a call at second 3 that states the same time books its units for second 6.
     #[cold]
     pub(super) fn denied_until(&self, time: Instant, over: u128, ahead: Span, wait: Wait) -> (Wait, Span) {
         let Self { meter, now, level, recorded_at, .. } = *self;

@@ -134,7 +134,7 @@ impl View<'_> {
         let is_kept = |&wait: &Span| {
             wait >= free
                 || (ahead > Span::ZERO && wait > Span::ZERO)
-                    && [wait, Span::from_us(wait.as_ms_ceil() * 1_000)].into_iter().all(books_after)
+                    && [wait, Span::from_us(wait.as_ms_ceil().saturating_mul(1_000))].into_iter().all(books_after)
         };
         let kept = [wait, free.saturating_sub(ahead)].into_iter().find(is_kept);
         (Wait::For(kept.unwrap_or(free)), reset)

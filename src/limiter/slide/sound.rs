@@ -10,6 +10,10 @@ use crate::limiter::{Bytes, Change};
 /// Of the changes of a log with n entries, one in about (n / EACH + 1) is checked, so that the checks of a long log do not take too long.
 const EACH: usize = 64;
 
+/// Logs are sound within this many microseconds, 146 thousand years, of the Unix epoch. If the clock steps by more than 2^63 us, the
+/// entries of a log can't be placed by it any more.
+const NEAR_US: u128 = 1 << 62;
+
 /// A fault in a log; `None` if it is sound. `ledger` is that of the same record.
 fn fault(log: &Log<'_>, ledger: Option<Ledger<'_>>) -> Option<String> {
     if log.entries.is_empty() && ledger.is_none() {
@@ -47,7 +51,9 @@ impl View<'_> {
     /// the state that is stored; `None` if a charge was settled.
     pub(super) fn fault_after(&self, next: Option<&Next>, change: &Change, bytes: &Bytes) -> Option<String> {
         let last = self.log.entries.last().map_or(0, count) as usize;
-        if !(self.len() + last).is_multiple_of(self.len() / EACH + 1) {
+        let log_us = i128::from(self.log.base) * i128::from(self.log.grid.tick_us);
+        let is_near = log_us.unsigned_abs() < NEAR_US && u128::from(self.now.as_us().unsigned_abs()) < NEAR_US;
+        if !is_near || !(self.len() + last).is_multiple_of(self.len() / EACH + 1) {
             return None;
         }
         let mut value = match self.ids {

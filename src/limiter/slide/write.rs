@@ -1,5 +1,33 @@
 //! Changes of the log: a grant adds units, a refund removes units. The log is changed in place if possible, and otherwise
 //! rewritten.
+//!
+//! ```text
+//! plan:    the grid of the log, and whether callers with several policies share it      (View::plan)
+//! store:   if the log stays on its grid, its header can say what the plan says, and few enough of its entries are dead:
+//!              grant:  add the units to the last entry, or append one for a new tick    (View::append)
+//!              refund: write the last entry that stays, with fewer units; the value ends after it
+//!          otherwise:                                                                    (View::rewrite)
+//!              keep the entries that count for any caller
+//!              place them on the planned grid, each at the tick that holds the end of its own
+//!              of entries in one tick, keep the last, whose count includes the others
+//!              if the log is shared and long, keep only the newest and one in each 65536th of its period
+//!              write the header, these entries, and the entry of this change
+//! ```
+//!
+//! An example: `SLIDE 10 60s SEGMENTS 60`, with ticks of a second. An entry is written `tick/count`, with ticks from the
+//! base:
+//!
+//! | time | call | what is written | base | entries |
+//! |---|---|---|---|---|
+//! | 1 s | COST 3 | all 48 bytes | 1 | 0/3 |
+//! | 1.5 s | COST 1 | the last entry | 1 | 0/4 |
+//! | 3 s | COST 2 | a new entry | 1 | 0/4 2/6 |
+//! | 4 s | REFUND 3 | the first entry; the value ends after it | 1 | 0/3 |
+//! | 61 s | COST 1 | a new entry | 1 | 0/3 60/4 |
+//! | 62 s - 1 us | COST 1 | all: one of two entries is dead | 61 | 0/2 |
+//!
+//! At 62 s - 1 us the entry of tick 1 has left the window. The entry of tick 61 has then 2 units: one of them was granted at
+//! 61 s.
 
 use super::log::{
     booking_horizon, count, entry, offset, Entry, Grid, Log, Shared, AHEAD_ANYWHERE, ENTRY, HEADER, MAX_SEGMENTS,

@@ -8,10 +8,12 @@ use super::line::{least, Line, Lines};
 use super::{Client, Queues};
 use crate::limiter::Instant;
 
-/// Queues of n clients are checked at about every (n / EACH + 1)th change, so that a check takes no longer than in a queue of so many.
+/// Queues of n clients are checked at about every (n / EACH + 1)th change, so that a check takes no longer than in a queue
+/// of so many.
 const EACH: usize = 8;
 
-/// Returns `found`. A client whose number another part of the queues holds does wait, and each key of a waiting call has a line.
+/// Returns `found`. A client whose number another part of the queues holds does wait, and each key of a waiting call has a
+/// line.
 #[inline(always)]
 #[track_caller]
 pub(super) fn present<T>(found: Option<T>) -> Option<T> {

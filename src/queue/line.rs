@@ -102,8 +102,9 @@ impl Line {
         self.members.is_empty()
     }
 
-    /// What is wrong with the line, if `counted` is the number of waiting calls with a rule for the key, and of their units, and if `id`
-    /// returns the id of a waiting call with such a rule, with the number of its client. `None` if nothing is wrong.
+    /// What is wrong with the line, if `counted` is the number of waiting calls with a rule for the key, and of their units,
+    /// and if `id` returns the id of a waiting call with such a rule, with the number of its client. `None` if nothing is
+    /// wrong.
     pub(super) fn fault(
         &self,
         counted: (usize, u64),

@@ -39,6 +39,7 @@ fn a_view_stores_no_state_of_another_kind() {
             }
         }
     }
-    // Two states each of three views of one kind are refused by two views, two of SLIDE by four, and that of a lease by four.
+    // Two states each of three views of one kind are refused by two views, two of SLIDE by four, and that of a lease by
+    // four.
     assert_eq!(refused, 12 + 8 + 4);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    hash, sound, Aggregate, Header, Id, Ledger, RandomSeed, Slot, BLOCK, CELL, HEAD, HEADER, MAX_IDS, SLOT, WEIGHT,
+    hash, sound, Aggregate, Header, Id, Ledger, RandomSeed, Slot, BLOCK, CELL, HEAD, LEDGER_HEADER, MAX_IDS, SLOT, WEIGHT,
 };
 use crate::limiter::{Bytes, Change, Instant, Kind, Span};
 
@@ -263,10 +263,10 @@ impl<'a> Edit<'a> {
         self.header.aggregate = self.header.aggregate.join(added);
         patches.insert(0, self.header.encode(self.kind).to_vec());
         if !head.is_empty() {
-            patches.insert(HEADER, head.to_vec());
+            patches.insert(LEDGER_HEADER, head.to_vec());
         }
         if !tail.is_empty() {
-            patches.insert(HEADER + offset, tail.to_vec());
+            patches.insert(LEDGER_HEADER + offset, tail.to_vec());
         }
         patches
     }

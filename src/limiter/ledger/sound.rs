@@ -1,7 +1,8 @@
 //! What holds for each ledger that [`Edit`](super::Edit) writes. Debug builds check it after each edit.
 //!
-//! Clients can write to the keys, so a ledger that is read may be damaged, and nothing is asserted of it. If an edit leaves a fault, this
-//! is an error of the module only if the ledger had no fault before: an edit of a sound ledger leaves a sound one.
+//! Clients can write to the keys, so a ledger that is read may be damaged, and nothing is asserted of it. If an edit leaves
+//! a fault, this is an error of the module only if the ledger had no fault before: an edit of a sound ledger leaves a sound
+//! one.
 
 use super::{Aggregate, Id, Ledger, BLOCK, LOWER};
 use crate::limiter::record::{self, take};
@@ -11,8 +12,8 @@ use crate::limiter::{Bytes, Change, Kind};
 const MOST_WEIGHT: u128 = 1 << 127;
 /// The same for the layers of a SLIDE ledger, which are the lower halves of the weights.
 const MOST_LAYERS: u128 = 1 << 63;
-/// A ledger of n slots is checked at every (n / EACH + 1)th revision. So the checks of a long ledger take as much time per edit as those
-/// of a ledger with so many slots.
+/// A ledger of n slots is checked at every (n / EACH + 1)th revision. So the checks of a long ledger take as much time per
+/// edit as those of a ledger with so many slots.
 const EACH: usize = 32;
 
 /// A fault in the ledger that `change` makes of `old`; `None` if there is none, or if `old` had one already.

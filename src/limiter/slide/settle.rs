@@ -1,7 +1,7 @@
 //! Settles a charge of SLIDE: gives units back in the tick of the charge, or takes more of them now.
 
 use super::ids::Moved;
-use super::log::{ENTRY, HEADER};
+use super::log::{ENTRY, LOG_HEADER};
 use super::write::Plan;
 use super::View;
 use crate::limiter::ledger::{Edit, Slot, LOWER};
@@ -69,7 +69,7 @@ impl View<'_> {
         }
         let plan = Plan { grid: self.log.grid, shared: self.log.shared() };
         let expires = self.now.saturating_add(reset);
-        let inner_len = HEADER + ENTRY * len;
+        let inner_len = LOG_HEADER + ENTRY * len;
         if edit.fits(inner_len) && !self.strips(&mut edit, inner_len) {
             let change = self.finish(edit, &plan, (&[], inner_len, &[]), None, expires, bytes);
             return (decision, change);

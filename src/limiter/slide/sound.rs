@@ -2,16 +2,17 @@
 //! [ledgers](crate::limiter::ledger): a change of a sound log leaves a sound one.
 
 use super::log::{count, offset, Log};
-use super::write::{Edit, Next};
+use super::write::{LogEdit, Next};
 use super::View;
 use crate::limiter::ledger::{Ledger, WithIds, LOWER};
 use crate::limiter::{Bytes, Change};
 
-/// Of the changes of a log with n entries, one in about (n / EACH + 1) is checked, so that the checks of a long log do not take too long.
+/// Of the changes of a log with n entries, one in about (n / EACH + 1) is checked, so that the checks of a long log do not
+/// take too long.
 const EACH: usize = 64;
 
-/// Logs are sound within this many microseconds, 146 thousand years, of the Unix epoch. If the clock steps by more than 2^63 us, the
-/// entries of a log can't be placed by it any more.
+/// Logs are sound within this many microseconds, 146 thousand years, of the Unix epoch. If the clock steps by more than 2^63
+/// us, the entries of a log can't be placed by it any more.
 const NEAR_US: u128 = 1 << 62;
 
 /// A fault in a log; `None` if it is sound. `ledger` is that of the same record.
@@ -47,8 +48,8 @@ fn fault(log: &Log<'_>, ledger: Option<Ledger<'_>>) -> Option<String> {
 }
 
 impl View<'_> {
-    /// A fault in the record that `change` makes of this view's record; `None` if there is none, or if there was one already. `next` is
-    /// the state that is stored; `None` if a charge was settled.
+    /// A fault in the record that `change` makes of this view's record; `None` if there is none, or if there was one
+    /// already. `next` is the state that is stored; `None` if a charge was settled.
     pub(super) fn fault_after(&self, next: Option<&Next>, change: &Change, bytes: &Bytes) -> Option<String> {
         let last = self.log.entries.last().map_or(0, count) as usize;
         let log_us = i128::from(self.log.base) * i128::from(self.log.grid.tick_us);
@@ -77,7 +78,7 @@ impl View<'_> {
 
 /// After a grant, what can be given back of its tick is at most what was granted in it.
 fn fault_of_grant(log: &Log<'_>, ids: Option<WithIds<'_>>, next: Option<&Next>) -> Option<String> {
-    let _grant = next.filter(|next| matches!(next.edit, Edit::Grant(_)))?;
+    let _grant = next.filter(|next| matches!(next.edit, LogEdit::Grant(_)))?;
     let view = View { ids, ..View::new(*log, log.limit.into(), log.grid, super::Instant::MAX) };
     let last = view.len().checked_sub(1)?;
     let (level, layers) = (view.level(last), view.layers(view.slots_of(view.raw_tick(last))));

@@ -36,8 +36,9 @@ pub enum Change {
 }
 
 impl Change {
-    /// Carries the change out on a value in memory, as the server does on the value of the key. `None` is a key that does not exist.
-    /// `bytes` are those that were returned with the change, and `value` is the one that the decision was made on.
+    /// Carries the change out on a value in memory, as the server does on the value of the key. `None` is a key that does
+    /// not exist. `bytes` are those that were returned with the change, and `value` is the one that the decision was made
+    /// on.
     ///
     /// # Panics
     /// May panic if the change was decided on another value.

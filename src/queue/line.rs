@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::invariants::present;
 use super::{due, first_grant, KeyState, Rule, Waiter};
 use crate::limiter::{fingerprint, without_ids, Amount, Bytes, Change, Decision, Instant, Kind, Policy, Span, View};
 
@@ -99,6 +100,29 @@ impl Line {
 
     pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty()
+    }
+
+    /// What is wrong with the line, if `counted` is the number of waiting calls with a rule for the key, and of their units,
+    /// and if `id` returns the id of a waiting call with such a rule, with the number of its client. `None` if nothing is
+    /// wrong.
+    pub(super) fn fault(
+        &self,
+        counted: (usize, u64),
+        id: impl Fn(&u64) -> Option<(Option<Arc<[u8]>>, u64)>,
+    ) -> Option<&'static str> {
+        let members: Vec<_> = self.members.iter().filter_map(id).collect();
+        let ids: BTreeSet<_> = members.iter().filter_map(|(id, number)| Some((id.clone()?, *number))).collect();
+        if (self.calls, self.units) != counted {
+            Some("counts other calls or units than there are")
+        } else if members.len() != self.members.len() {
+            Some("holds a client without a call on its key")
+        } else if self.ids != ids {
+            Some("holds other ids than its clients")
+        } else if !self.retries.iter().all(|number| ids.iter().any(|(_, member)| member == number)) {
+            Some("takes a call for a retry that has no id or is in another line")
+        } else {
+            None
+        }
     }
 
     /// The number of the first client.
@@ -269,7 +293,7 @@ pub(super) fn charge<C, K: KeyState>(
 }
 
 /// The fewest units that a call for this amount is granted.
-const fn least(amount: Amount) -> u64 {
+pub(super) const fn least(amount: Amount) -> u64 {
     match amount {
         Amount::Cost(units) => units,
         _ => 1,
@@ -282,15 +306,19 @@ pub(super) type LineId = u64;
 /// The lines of all keys that clients wait for.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    lines: HashMap<LineId, Line>,
+    pub(super) lines: HashMap<LineId, Line>,
     /// The id of each key's line, by database and key.
-    ids: BTreeMap<i32, HashMap<Arc<[u8]>, LineId>>,
+    pub(super) ids: BTreeMap<i32, HashMap<Arc<[u8]>, LineId>>,
     /// The wake time of each line.
-    agenda: BTreeSet<(Instant, LineId)>,
-    next_id: LineId,
+    pub(super) agenda: BTreeSet<(Instant, LineId)>,
+    pub(super) next_id: LineId,
 }
 
 impl Lines {
+    pub(super) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
     pub(super) fn id(&self, db: i32, key: &[u8]) -> Option<LineId> {
         self.ids.get(&db)?.get(key).copied()
     }
@@ -337,8 +365,8 @@ impl Lines {
 
     /// Removes a call that has ended from the line of a rule's key. If its client was the first, the line is served now.
     pub(super) fn end<C>(&mut self, number: u64, waiter: &Waiter<C>, rule: &Rule, now: Instant) {
-        let Some(id) = self.id(waiter.db, &rule.key) else { return };
-        let Some(line) = self.lines.get_mut(&id) else { return };
+        let Some(id) = present(self.id(waiter.db, &rule.key)) else { return };
+        let Some(line) = present(self.lines.get_mut(&id)) else { return };
         line.calls = line.calls.saturating_sub(1);
         line.units = line.units.saturating_sub(least(rule.amount));
         let was_first = line.contains(number) && line.is_first(number);
@@ -353,7 +381,7 @@ impl Lines {
     }
 
     fn drop_line(&mut self, id: LineId) {
-        let Some(line) = self.lines.remove(&id) else { return };
+        let Some(line) = present(self.lines.remove(&id)) else { return };
         self.agenda.remove(&(line.wake, id));
         if let Some(keys) = self.ids.get_mut(&line.db) {
             keys.remove(&line.key);

@@ -13,6 +13,7 @@
 //! n), and a waiting client takes a few hundred bytes.
 #![forbid(unsafe_code)]
 
+mod invariants;
 mod line;
 mod serve;
 
@@ -23,6 +24,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::limiter::{Amount, Bytes, Change, Decision, Id, Instant, Overflow, Policy, RecordError, Request, Span, Wait};
+use invariants::present;
 use line::{Line, LineId, Lines};
 use serve::FreeKeys;
 
@@ -343,7 +345,9 @@ impl<C: Client> Queues<C> {
             }
         }
         if let Ok(Some(due)) = self.ask_more(number, keys, now, &mut FreeKeys::new(keys.len())) {
-            return self.sleep(number, keys, due);
+            self.sleep(number, keys, due);
+            debug_assert_eq!(self.fault(), None);
+            return;
         }
         // The caller's call was denied, so this is not expected. The next task answers the client.
         let Some((waiter, rule)) = self.waiters.get(&number).and_then(|waiter| Some((waiter, waiter.rules.first()?))) else {
@@ -353,6 +357,7 @@ impl<C: Client> Queues<C> {
             line.insert(number, waiter.id.as_ref());
             self.lines.wake(waiter.db, &rule.key, now);
         }
+        debug_assert_eq!(self.fault(), None);
     }
 
     /// Which of its keys refuse a client because of their lines: it stands in the line, or an older client does. Empty if the
@@ -362,7 +367,7 @@ impl<C: Client> Queues<C> {
     }
 
     fn refusals_of(&self, number: u64) -> Vec<bool> {
-        let Some(waiter) = self.waiters.get(&number) else { return Vec::new() };
+        let Some(waiter) = present(self.waiters.get(&number)) else { return Vec::new() };
         let line = |rule: &Rule| self.lines.of_key(waiter.db, &rule.key);
         waiter
             .rules
@@ -386,6 +391,7 @@ impl<C: Client> Queues<C> {
             // While no client waits, steps of the clock go unnoticed.
             self.refused = Instant::MIN;
         }
+        debug_assert_eq!(self.fault(), None);
         Some(waiter)
     }
 
@@ -394,6 +400,7 @@ impl<C: Client> Queues<C> {
     pub fn changed(&mut self, db: i32, key: &[u8], now: Instant) {
         self.lines.of_key_mut(db, key).into_iter().for_each(Line::forget);
         self.lines.wake(db, key, now);
+        debug_assert_eq!(self.fault(), None);
     }
 
     /// Sets the wake time of a key's line to now, because the server has deleted the key, or it may have changed in another
@@ -401,11 +408,13 @@ impl<C: Client> Queues<C> {
     pub fn wake(&mut self, db: i32, key: &[u8], now: Instant) {
         self.lines.of_key_mut(db, key).into_iter().for_each(|line| line.forget_unless_expired(now));
         self.lines.wake(db, key, now);
+        debug_assert_eq!(self.fault(), None);
     }
 
     /// Sets the wake times of all lines to now, because any key may have changed.
     pub fn wake_all(&mut self, now: Instant) {
         self.lines.wake_all(|wake| wake.min(now));
+        debug_assert_eq!(self.fault(), None);
     }
 
     /// Adjusts the waiting clients to a clock that was set forward by `by_us` microseconds, or back if that is negative. Deadlines
@@ -419,6 +428,7 @@ impl<C: Client> Queues<C> {
         self.deadlines = self.waiters.iter().map(|(&number, waiter)| (waiter.deadline, number)).collect();
         self.lines.wake_all(|_| now);
         self.refused = moved(self.refused).min(now);
+        debug_assert_eq!(self.fault(), None);
     }
 
     /// When [`Self::next_task`] next returns a task; `None` if no client waits.

@@ -1,5 +1,6 @@
 //! Serves the lines: grants units in the order of arrival, and denies clients whose wait has ended.
 
+use super::invariants::present;
 use super::line::{ask_now, charge, Ask, LineId};
 use super::{peek, Answer, Client, KeyState, Line, Queues, Rule, Task, Waiter};
 use crate::limiter::{Bytes, Decision, Instant, Overflow, Span};
@@ -93,6 +94,7 @@ impl<C: Client> Queues<C> {
             Some(_) => self.refused = now,
             None => self.time_out(task, keys, now, may_grant, most, &mut answers),
         }
+        debug_assert_eq!(self.fault(), None);
         answers
     }
 
@@ -103,12 +105,13 @@ impl<C: Client> Queues<C> {
         match task.line {
             Some(id) => self.lines.wake_at(id, retry),
             None => {
-                let Some(waiter) = self.waiters.get(&task.number) else { return };
+                let Some(waiter) = present(self.waiters.get(&task.number)) else { return };
                 let answer = self.postponed.insert(task.number, retry).unwrap_or(waiter.deadline);
                 self.deadlines.remove(&(answer, task.number));
                 self.deadlines.insert((retry, task.number));
             }
         }
+        debug_assert_eq!(self.fault(), None);
     }
 
     /// Removes the clients of a task whose keys are not on this server any more. Returns them in the order of arrival, for the
@@ -175,7 +178,7 @@ impl<C: Client> Queues<C> {
 
     /// Asks the keys of a client. If it must wait, sets the wake times of the lines in which it is the first.
     fn look<K: KeyState>(&mut self, number: u64, keys: &[K], now: Instant) -> Result<Look, RuleError<K::Error>> {
-        let Some(waiter) = self.waiters.get(&number) else { return Ok(Look::Wait) };
+        let Some(waiter) = present(self.waiters.get(&number)) else { return Ok(Look::Wait) };
         let mut wait: Option<Instant> = None;
         let mut free = FreeKeys::new(keys.len());
         for (index, (rule, key)) in waiter.rules.iter().zip(keys).enumerate() {
@@ -221,7 +224,7 @@ impl<C: Client> Queues<C> {
         now: Instant,
         free: &mut FreeKeys,
     ) -> Result<Option<Instant>, RuleError<K::Error>> {
-        let Some(waiter) = self.waiters.get(&number) else { return Ok(None) };
+        let Some(waiter) = present(self.waiters.get(&number)) else { return Ok(None) };
         let mut longest: Option<(Span, &Rule, &K, Instant, Ask)> = None;
         for (index, (rule, key)) in waiter.rules.iter().zip(keys).enumerate() {
             let Some(line) = self.lines.of_key(waiter.db, &rule.key).filter(|line| !line.contains(number)) else { continue };
@@ -242,7 +245,7 @@ impl<C: Client> Queues<C> {
             }
         }
         let Some((_, rule, key, due, asked)) = longest else { return Ok(None) };
-        let Some(line) = self.lines.of_key_mut(waiter.db, &rule.key) else { return Ok(None) };
+        let Some(line) = present(self.lines.of_key_mut(waiter.db, &rule.key)) else { return Ok(None) };
         line.insert(number, waiter.id.as_ref());
         if !line.is_first(number) {
             return Ok(Some(Instant::MAX));
@@ -254,9 +257,9 @@ impl<C: Client> Queues<C> {
     /// Sets the wake times of the lines in which a client is the first. `due` is when all its keys are expected to grant it. If
     /// another key than that of the line changes before that, the line of that key is served.
     pub(super) fn sleep<K: KeyState>(&mut self, number: u64, keys: &[K], due: Instant) {
-        let Some(waiter) = self.waiters.get(&number) else { return };
+        let Some(waiter) = present(self.waiters.get(&number)) else { return };
         for (rule, key) in waiter.rules.iter().zip(keys) {
-            let Some(id) = self.lines.id(waiter.db, &rule.key) else { continue };
+            let Some(id) = present(self.lines.id(waiter.db, &rule.key)) else { continue };
             // A line with retries is served at once, before its first client.
             if self.lines.get(id).is_some_and(|line| line.is_first(number) && line.next() == Some(number)) {
                 self.lines.wake_at(id, due.min(key.expires().unwrap_or(Instant::MAX)));
@@ -272,7 +275,7 @@ impl<C: Client> Queues<C> {
         moments: &[Instant],
         now: Instant,
     ) -> Result<Vec<Decision>, RuleError<K::Error>> {
-        let Some(waiter) = self.waiters.get(&number) else { return Ok(Vec::new()) };
+        let Some(waiter) = present(self.waiters.get(&number)) else { return Ok(Vec::new()) };
         for (index, (rule, key)) in waiter.rules.iter().zip(&*keys).enumerate() {
             // A change lengthens a value by less than this. So after this check, all rules can be charged.
             let len = key.stored(&rule.policy).map_err(|error| (index, error))?.map_or(0, <[u8]>::len) + Bytes::SHORT;
@@ -312,7 +315,7 @@ impl<C: Client> Queues<C> {
 
     /// See [`Waiter::deny`].
     fn denial<K: KeyState>(&self, number: u64, keys: &[K], now: Instant) -> Result<Vec<Decision>, RuleError<K::Error>> {
-        let Some(waiter) = self.waiters.get(&number) else { return Ok(Vec::new()) };
+        let Some(waiter) = present(self.waiters.get(&number)) else { return Ok(Vec::new()) };
         let decisions =
             waiter.rules.iter().zip(keys).enumerate().map(|(index, (rule, key))| {
                 peek(key, &rule.policy, now, waiter.request(rule)).map_err(|error| (index, error))

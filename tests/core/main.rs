@@ -8,6 +8,8 @@ mod key;
 mod leases;
 mod lines;
 mod model;
+#[cfg(debug_assertions)]
+mod pairs;
 mod promises;
 mod properties;
 mod queue;

@@ -533,3 +533,20 @@ fn a_window_longer_than_the_callers_period_ends_sooner_after_the_clock_is_set_ba
         }
     }
 }
+
+/// The example of `denied_until`.
+#[test]
+fn a_denied_booking_is_made_before_the_time_that_it_states() {
+    let policy = policy(10, 10 * SECOND);
+    let at = |second: i64| (1_760_000_000 + second) * SECOND;
+    let mut key = Key::default();
+    call(&mut key, &policy, at(0), Request::now(Amount::Cost(10)));
+    let ahead = Request { ahead: Span::from_us(3 * SECOND as u64), ..Request::now(Amount::Cost(1)) };
+    let sooner = until(&policy, at(6));
+    let wait = |key: &mut Key, policy, now| us(call(key, policy, now, ahead).wait);
+    assert_eq!(wait(&mut key, &policy, at(2)), 5 * SECOND);
+    assert_eq!(wait(&mut key, &sooner, at(2)), SECOND);
+    // One second later it is booked, for second 6.
+    let decision = call(&mut key, &sooner, at(3), ahead);
+    assert_eq!((decision.granted, us(decision.wait)), (1, 3 * SECOND));
+}

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{hash, Aggregate, Header, Id, Ledger, RandomSeed, Slot, BLOCK, CELL, HEAD, HEADER, MAX_IDS, SLOT, WEIGHT};
+use super::{
+    hash, sound, Aggregate, Header, Id, Ledger, RandomSeed, Slot, BLOCK, CELL, HEAD, LEDGER_HEADER, MAX_IDS, SLOT, WEIGHT,
+};
 use crate::limiter::{Bytes, Change, Instant, Kind, Span};
 
 /// The fewest slots that a rebuilt ledger has room for beyond those in use.
@@ -120,7 +122,10 @@ impl<'a> Edit<'a> {
 
     /// Replaces a slot of the old record.
     pub(in crate::limiter) fn set(&mut self, index: usize, slot: Slot) {
-        let Some(before) = self.slot(index) else { return };
+        let Some(before) = self.slot(index) else {
+            debug_assert!(false, "there is no slot {index} in a ledger of {}", self.old_len());
+            return;
+        };
         let aggregate = self.header.aggregate;
         self.is_wide |= aggregate.may_narrow(&before, &slot);
         let weights = aggregate.weights.wrapping_sub(before.weight);
@@ -154,6 +159,11 @@ impl<'a> Edit<'a> {
         self.added = Some(Added { id, slot, random });
     }
 
+    /// Whether the old record is damaged: what is true of sound records need not be true of the new one then.
+    pub(super) fn was_damaged(&self) -> bool {
+        self.old.is_some_and(|old| old.fault(self.kind).is_some())
+    }
+
     /// Whether no id is left that is not past.
     pub(in crate::limiter) fn is_empty(&mut self, is_past: &dyn Fn(i64) -> bool) -> bool {
         self.added.is_none() && self.last_when().is_none_or(is_past)
@@ -176,7 +186,14 @@ impl<'a> Edit<'a> {
 
     /// Encodes the record. If no id is left, and the inner record is rewritten or has at most `strip` bytes, the new record is
     /// the inner record alone.
-    pub(in crate::limiter) fn finish(mut self, finish: &Finish<'_>, strip: usize, bytes: &mut Bytes) -> Change {
+    pub(in crate::limiter) fn finish(self, finish: &Finish<'_>, strip: usize, bytes: &mut Bytes) -> Change {
+        let (kind, old) = (self.kind, self.old);
+        let change = self.encode(finish, strip, bytes);
+        debug_assert_eq!(sound::fault_after(kind, old, &change, bytes), None);
+        change
+    }
+
+    fn encode(mut self, finish: &Finish<'_>, strip: usize, bytes: &mut Bytes) -> Change {
         let (tail, offset, head) = finish.inner;
         let inner_len = offset + tail.len();
         if self.is_empty(finish.is_past) && (finish.rewritten || inner_len <= strip) {
@@ -254,10 +271,10 @@ impl<'a> Edit<'a> {
         self.header.aggregate = self.header.aggregate.join(added);
         patches.insert(0, self.header.encode(self.kind).to_vec());
         if !head.is_empty() {
-            patches.insert(HEADER, head.to_vec());
+            patches.insert(LEDGER_HEADER, head.to_vec());
         }
         if !tail.is_empty() {
-            patches.insert(HEADER + offset, tail.to_vec());
+            patches.insert(LEDGER_HEADER + offset, tail.to_vec());
         }
         patches
     }
@@ -294,7 +311,7 @@ impl<'a> Edit<'a> {
     fn rebuilt(mut self, finish: &Finish<'_>) -> Bytes {
         let mut kept: Vec<(&[u8], Slot)> = Vec::with_capacity(self.header.live);
         // `when` of the slots that were dropped since the last kept one, and the sum of their weights. The next slot of the
-        // same stack gets this sum, because it is a part of the m of all later ids.
+        // same stack gets this sum, because it is a part of what is refundable of all later ids.
         let mut dropped = (0, 0_u128);
         let old = self.old.into_iter().flat_map(|old| (0..old.len()).map(move |index| (old.id(index), index)));
         for (id, index) in old {
@@ -387,6 +404,7 @@ fn put_patches(old: &[u8], patches: BTreeMap<usize, Vec<u8>>, bytes: &mut Bytes)
     *bytes = Bytes::default();
     let mut end = None;
     for (at, patch) in patches {
+        debug_assert!(end.is_none_or(|end| end <= at), "a patch at {at} overlaps the one before, which ends at {end:?}");
         match end.and_then(|end: usize| old.get(end..at).filter(|between| between.len() <= GAP)) {
             Some(between) => bytes.extend(between),
             None => bytes.start_patch(at),

@@ -4,7 +4,7 @@ use super::{old, Aggregate, Id, BLOCK, CELL, MAX_SLOTS, SLOT};
 use crate::limiter::{record, Kind};
 
 /// The length of the header, in bytes.
-pub(super) const HEADER: usize = 96;
+pub(super) const LEDGER_HEADER: usize = 96;
 
 /// The fields of a record's header, without the inner record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(in crate::limiter) struct Header {
     pub(super) seed: u64,
     /// FIXED: whether the last caller stated where windows begin or end, so that they follow each other also if nothing is used. The
     /// others do not use it.
-    pub(in crate::limiter) on_grid: bool,
+    pub(in crate::limiter) is_aligned: bool,
     /// FIXED: the number of the window in force, counted from the first window with ids. The others do not use it.
     pub(in crate::limiter) window: u64,
     /// GCRA and BUCKET: how many grains of the weights are a unit. It is that of the policy that the ledger was made under, and stays
@@ -56,7 +56,7 @@ impl Header {
         id_room: 0,
         indexed: 0,
         seed: 0,
-        on_grid: false,
+        is_aligned: false,
         window: 0,
         grains_per_unit: 0,
         aggregate: Aggregate::NONE,
@@ -66,7 +66,7 @@ impl Header {
     /// Reads the header of a record with ids; `None` if the record is too short. Does not check it: see [`Self::is_valid`].
     pub(super) fn decode(record: &[u8]) -> Option<Self> {
         let is_old = record.get(1) == Some(&record::OLD_IDS);
-        let mut fields = record.get(4..if is_old { old::HEADER } else { HEADER })?;
+        let mut fields = record.get(4..if is_old { old::LEDGER_HEADER } else { LEDGER_HEADER })?;
         let mut word = |width| record::take(&mut fields, width);
         let mut header = Self {
             revision: word(4) as u32,
@@ -80,7 +80,7 @@ impl Header {
             indexed: word(4) as usize,
             seed: word(8) as u64,
             window: word(8) as u64,
-            on_grid: record.get(3) == Some(&1),
+            is_aligned: record.get(3) == Some(&1),
             is_old,
             ..Self::EMPTY
         };
@@ -94,9 +94,9 @@ impl Header {
     }
 
     /// The header of a record of `kind`, as it is stored.
-    pub(super) fn encode(&self, kind: Kind) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
-        bytes[..4].copy_from_slice(&[record::MAGIC, record::IDS, kind.spec().tag, self.on_grid.into()]);
+    pub(super) fn encode(&self, kind: Kind) -> [u8; LEDGER_HEADER] {
+        let mut bytes = [0; LEDGER_HEADER];
+        bytes[..4].copy_from_slice(&[record::MAGIC, record::IDS, kind.spec().tag, self.is_aligned.into()]);
         let words = [
             self.revision as usize,
             self.inner_len,
@@ -121,9 +121,9 @@ impl Header {
     /// Where the inner record begins.
     pub(super) const fn inner_at(&self) -> usize {
         if self.is_old {
-            old::HEADER
+            old::LEDGER_HEADER
         } else {
-            HEADER
+            LEDGER_HEADER
         }
     }
 

@@ -1,17 +1,39 @@
 //! The weights of charges: how much of a charge can still be given back.
 //!
-//! The level is the usage of the key. For each id let m be the lowest level since its charge. At most m can be given back,
-//! because the rest has drained: it was free for other calls, which may have taken it. In the order of the charges, m never
-//! decreases from one id to the next. So a slot holds only the difference to the slot before it, its weight, and m is the sum
-//! of the weights up to its slot. These differences form a stack of layers, whose top belongs to the newest charge:
+//! The level is the usage of the key. The *refundable* usage of an id is the lowest level since its charge. At most that
+//! much of the charge can be given back, because the rest has drained: it was free for other calls, which may have taken it.
+//! In the order of the charges, what is refundable never decreases from one id to the next. So a slot holds only the
+//! difference to the slot before it, its weight, and what is refundable is the sum of the weights up to its slot. These
+//! differences form a stack of layers, whose top belongs to the newest charge:
 //!
-//! * A charge adds a layer, so that its own m is the level after it.
-//! * When the level has fallen, m becomes min(m, level) for all ids: layers are taken off the top, until their sum is the
-//!   level ([`Edit::trim`]). This is needed only before the level rises. Until then the level itself bounds what can be given
-//!   back.
-//! * When d of charge A is given back, d is taken off the layers from A's own downwards ([`Edit::take`]). Then the m of A and
-//!   of each later charge are lower by d, and the m of an earlier charge is at most A's new m.
-//! * The layer of a forgotten id stays, because it is a part of the m of all later ids.
+//! ```text
+//! charge of n:          if the level has fallen since the last change:
+//!                           take layers off the top, until their sum is the level    (trim)
+//!                       raise the level by n
+//!                       add a slot with the layer: the new level, less the sum of the layers
+//!
+//! give back d of an id: take layers off the top, until their sum is the level        (trim)
+//!                       lower d to the sum of the layers up to the id's own
+//!                       take d off these layers, from the id's own downwards          (take)
+//!                       lower the level by d, and forget the id; what is left of its layer stays
+//! ```
+//!
+//! * Trimming makes the refundable usage of each id at most the level. It is needed only before the level rises. Until then
+//!   the level itself bounds what can be given back.
+//! * After d was given back, what is refundable of the id and of each later one is lower by d. Of an earlier id at most as
+//!   much is refundable as of this one.
+//! * The layer of a forgotten id stays, because it is a part of what is refundable of all later ids.
+//!
+//! An example, in units of a key whose usage drains by one unit each second. The brackets hold the layers, the oldest first:
+//!
+//! | second | call | level before | level after | layers | refundable |
+//! |---|---|---|---|---|---|
+//! | 0 | charge A of 5 | 0 | 5 | [5] | A 5 |
+//! | 2 | charge B of 4 | 3 | 7 | trimmed to [3], then [3, 4] | A 3, B 7 |
+//! | 3 | charge C of 1 | 6 | 7 | trimmed to [3, 3], then [3, 3, 1] | A 3, B 6, C 7 |
+//! | 3 | give back all of B | 7 | 3 | [2, 0, 1] | A 2, C 3 |
+//!
+//! In the last call the 4 units of B are given back: the 3 of its own layer, and one of A's.
 //!
 //! So each call changes O(1) weights, amortized: each layer is used up at most once.
 //!
@@ -34,13 +56,20 @@ impl Edit<'_> {
     /// Takes layers of the given slots off the top until their sum, which is `sum`, is at most `level`. `part` masks the bits
     /// of a weight that hold the layer. Returns the new sum.
     pub(in crate::limiter) fn trim(&mut self, slots: Range<usize>, sum: u128, level: u128, part: u128) -> u128 {
+        let is_all = part == u128::MAX && slots == (0..self.old_len());
         self.take(slots, sum.saturating_sub(level), part);
+        debug_assert!(
+            !is_all || self.header.aggregate.weights == sum.min(level) || self.was_damaged(),
+            "the layers add up to {}, and not to {}",
+            self.header.aggregate.weights,
+            sum.min(level)
+        );
         sum.min(level)
     }
 
     /// Takes what lies between two heights out of the stack of layers, when a change of policy lowers the capacity from `high` to
-    /// `low`: an m up to `low` stays as it is, one between them becomes `low`, and a higher one falls by their difference. Must be
-    /// called before other changes.
+    /// `low`: what is refundable stays as it is up to `low`, becomes `low` if it lies between them, and falls by their
+    /// difference if it is more. Must be called before other changes.
     pub(in crate::limiter) fn take_between(&mut self, low: u128, high: u128) {
         let top = self.header.aggregate.weights.min(high);
         let amount = top.saturating_sub(low);
@@ -78,7 +107,10 @@ impl Edit<'_> {
             index -= 1;
             let taken = (self.weight(index) & part).min(amount);
             if taken > 0 {
-                let Some(slot) = self.slot(index) else { return };
+                let Some(slot) = self.slot(index) else {
+                    debug_assert!(false, "slot {index} has a weight, so it is in the ledger");
+                    return;
+                };
                 self.set(index, Slot { weight: slot.weight - taken, ..slot });
                 amount -= taken;
             }

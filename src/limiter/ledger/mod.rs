@@ -5,7 +5,7 @@
 //!
 //! | bytes | what it is |
 //! |---|---|
-//! | 4 | magic byte, version, the algorithm's number, 1 if [`Header::on_grid`] or else 0 |
+//! | 4 | magic byte, version, the algorithm's number, 1 if [`Header::is_aligned`] or else 0 |
 //! | 4 | revision: each write increments it |
 //! | 4 + 4 | inner record: its length, and the bytes reserved for it (a multiple of 8) |
 //! | 4 + 4 | slots: how many there is room for (the capacity), and how many are in use, live or dead |
@@ -38,10 +38,11 @@ mod header;
 mod layers;
 mod old;
 mod slot;
+mod sound;
 
 pub(super) use aggregate::Aggregate;
 pub(super) use edit::{Edit, Finish};
-use header::{Header, HEADER};
+use header::{Header, LEDGER_HEADER};
 pub(super) use layers::LOWER;
 pub use slot::Charge;
 pub(super) use slot::Slot;
@@ -94,10 +95,15 @@ impl<'a> WithIds<'a> {
         Ledger { bytes: self.0, header: Header::decode(self.0).unwrap_or(Header::EMPTY) }
     }
 
+    /// The whole record.
+    pub(super) const fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
     /// The sum of all weights, of charges.
     pub(super) fn weights(self) -> u128 {
         let is_old = self.0.get(1) == Some(&record::OLD_IDS);
-        weight(self.0, if is_old { old::HEADER - old::AGGREGATE } else { HEADER - Aggregate::LEN })
+        weight(self.0, if is_old { old::LEDGER_HEADER - old::AGGREGATE } else { LEDGER_HEADER - Aggregate::LEN })
     }
 }
 

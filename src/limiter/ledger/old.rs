@@ -8,7 +8,7 @@ use super::{weight, word, Aggregate};
 use crate::limiter::Kind;
 
 /// The length of the header, in bytes.
-pub(super) const HEADER: usize = 72;
+pub(super) const LEDGER_HEADER: usize = 72;
 /// The length of an aggregate, in bytes.
 pub(super) const AGGREGATE: usize = 16;
 

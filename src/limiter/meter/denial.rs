@@ -1,7 +1,7 @@
 //! Denials that can be repeated without deciding again.
 
 use super::record::MAX_LEN;
-use super::{Decision, Grid, Instant, View, Wait};
+use super::{Alignment, Decision, Instant, View, Wait};
 use crate::limiter::MIN_RECORD;
 
 /// A denial of `COST 1` that holds for every call with the same policy while the key holds the same record, until the unit is free:
@@ -46,7 +46,7 @@ impl View<'_> {
         // forgotten one by one. A date in the future counts as `now`, whatever `now` is.
         let lasts = self.matches_policy
             && self.ids.is_none()
-            && self.meter.grid == Grid::FirstCall
+            && self.meter.alignment == Alignment::FirstCall
             && self.recorded_at <= self.now
             && record.len() >= MIN_RECORD
             && decision.remaining == 0;

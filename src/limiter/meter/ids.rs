@@ -4,7 +4,7 @@
 //! and how much of each charge can be given back.
 
 use super::migrate::{convert_down, convert_up};
-use super::{record, Drain, Grid, Level, Meter, Next, Record, View};
+use super::{record, Alignment, Drain, Level, Meter, Next, Record, View};
 use crate::limiter::ledger::{Edit, Finish, Ledger, RandomSeed, Slot, WithIds};
 use crate::limiter::record::RecordError;
 use crate::limiter::{Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, Request, Settlement, Span, Wait};
@@ -20,9 +20,10 @@ impl<'a> Record<'a> {
         Record::decode(bytes, kind).or_else(|_| {
             let ledger = Ledger::open(bytes, kind)?;
             let mut record = Record { ids: Some(ledger.record()), ..Record::decode(ledger.inner(), kind)? };
-            if ledger.header.on_grid {
-                // The record does not hold ALIGN or UNTIL, but a date on their grid, from which the windows follow each other.
-                record.meter.grid = Grid::Align(record.level.at.as_us().rem_euclid(record.meter.period_us as i64));
+            if ledger.header.is_aligned {
+                // The record does not hold ALIGN or UNTIL, but a date on their alignment, from which the windows follow each
+                // other.
+                record.meter.alignment = Alignment::Align(record.level.at.as_us().rem_euclid(record.meter.period_us as i64));
             }
             Ok(record)
         })
@@ -55,13 +56,13 @@ impl<'a> View<'a> {
     /// FIXED: the number of the window in force, as [`Header::window`](crate::limiter::ledger) counts.
     fn window(&self) -> u64 {
         let ledger = self.ledger();
-        let inner = ledger.filter(|_| matches!(self.meter.grid, Grid::Until(_))).map(|ledger| ledger.inner());
+        let inner = ledger.filter(|_| matches!(self.meter.alignment, Alignment::Until(_))).map(|ledger| ledger.inner());
         let start = match inner.map(|inner| Record::decode(inner, self.meter.kind)) {
             Some(Ok(old)) => self.meter.with_end_of(&old.meter, old.level.at.min(self.now), self.now),
             _ => self.recorded_at.min(self.now),
         };
         let since_us = self.level.at.since(start).as_us();
-        let windows = if self.meter.grid == Grid::FirstCall && self.level.used == 0 && since_us > 0 {
+        let windows = if self.meter.alignment == Alignment::FirstCall && self.level.used == 0 && since_us > 0 {
             // The window in the record has ended with nothing owed. The next one begins with a call, and is none of those after it.
             since_us / self.meter.period_us + 1
         } else {
@@ -123,7 +124,7 @@ impl<'a> View<'a> {
         let before = self.level.used;
         let (Level { used: after, .. }, _) = meter.read(next.level);
         let mut edit = self.edit();
-        edit.header.on_grid = meter.grid != Grid::FirstCall;
+        edit.header.is_aligned = meter.alignment != Alignment::FirstCall;
         let weights = |edit: &Edit<'_>, grains| convert_down(grains, meter.grains_per_unit(), edit.header.grains_per_unit);
         let window = self.window();
         let mut when = window;

@@ -1,6 +1,6 @@
 //! A change of policy on a live key: usage is carried over in units, not in time.
 
-use super::{Drain, Grid, Level, Meter, Record, View};
+use super::{Alignment, Drain, Level, Meter, Record, View};
 use crate::limiter::ledger::WithIds;
 use crate::limiter::{Instant, Span, Wait};
 
@@ -60,7 +60,8 @@ impl<'m> Migration<'m> {
     fn changed_at(&self, change: Instant, now: Instant) -> Level {
         let Self { new, old, .. } = *self;
         let Level { at, used } = old.advance(self.level, change);
-        if matches!(new.grid, Grid::Until(_)) && used == 0 && change.since(self.level.at).as_us() >= old.period_us {
+        if matches!(new.alignment, Alignment::Until(_)) && used == 0 && change.since(self.level.at).as_us() >= old.period_us
+        {
             // No window is in force, so a new one begins.
             return Level { at: new.start(now), used: 0 };
         }
@@ -69,7 +70,7 @@ impl<'m> Migration<'m> {
         let at = if steps_end { change } else { new.with_end_of(old, at, change) };
         let level = Level { at, used: new.carry(old, used) };
         if at > now {
-            // A window that ends more than one period ahead: see `grid`.
+            // A window that ends more than one period ahead: see `alignment`.
             level
         } else {
             new.advance_aligned(level, now)
@@ -134,7 +135,7 @@ impl View<'_> {
         let is_kept = |&wait: &Span| {
             wait >= free
                 || (ahead > Span::ZERO && wait > Span::ZERO)
-                    && [wait, Span::from_us(wait.as_ms_ceil() * 1_000)].into_iter().all(books_after)
+                    && [wait, Span::from_us(wait.as_ms_ceil().saturating_mul(1_000))].into_iter().all(books_after)
         };
         let kept = [wait, free.saturating_sub(ahead)].into_iter().find(is_kept);
         (Wait::For(kept.unwrap_or(free)), reset)
@@ -144,7 +145,7 @@ impl View<'_> {
     #[cold]
     pub(super) fn kept_reset(&self) -> Span {
         let reset = self.meter.reset(self.level, self.now);
-        if matches!(self.meter.grid, Grid::Until(_)) {
+        if matches!(self.meter.alignment, Alignment::Until(_)) {
             return reset;
         }
         self.kept(Wait::Never, reset, 0, Span::ZERO).1

@@ -14,14 +14,14 @@
 //! [`Meter::read`] rounds the usage up to whole units again, so this affects no decision under [`Drain::Steps`]. The time of
 //! the write is needed when the policy changes from steps to a continuous flow: tokens then flow from that time on.
 
+mod alignment;
 mod denial;
-mod grid;
 mod ids;
 mod migrate;
 mod record;
 
+use alignment::Alignment;
 pub use denial::LastingDenial;
-use grid::Grid;
 
 use super::inspection::common_facts;
 use super::ledger::WithIds;
@@ -67,14 +67,14 @@ pub struct Meter {
     /// Units that may be in use.
     pub(super) capacity: u64,
     pub(super) drain: Drain,
-    pub(super) grid: Grid,
+    pub(super) alignment: Alignment,
 }
 
 /// A level of usage, and its date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Level {
     /// The date: with [`Drain::Smooth`] the moment as of which `used` holds, with [`Drain::Steps`] the last step, with
-    /// [`Drain::Windows`] the window's start, or with [`Grid::Until`] a period before its end.
+    /// [`Drain::Windows`] the window's start, or with [`Alignment::Until`] a period before its end.
     at: Instant,
     /// Usage in grains. What exceeds the capacity is debt.
     used: u128,
@@ -83,13 +83,13 @@ struct Level {
 impl Meter {
     pub(super) const fn new(kind: Kind, quota: Quota, drain: Drain) -> Self {
         let limit = quota.limit();
-        Self { kind, limit, period_us: quota.period().as_us(), capacity: limit, drain, grid: Grid::FirstCall }
+        Self { kind, limit, period_us: quota.period().as_us(), capacity: limit, drain, alignment: Alignment::FirstCall }
     }
 
     pub(super) const fn set(&mut self, option: PolicyOption) {
         match (self.kind, option) {
-            (Kind::Fixed, PolicyOption::Align(offset_us)) => self.grid = Grid::Align(offset_us),
-            (Kind::Fixed, PolicyOption::Until(time)) => self.grid = Grid::Until(time),
+            (Kind::Fixed, PolicyOption::Align(offset_us)) => self.alignment = Alignment::Align(offset_us),
+            (Kind::Fixed, PolicyOption::Until(time)) => self.alignment = Alignment::Until(time),
             (Kind::Gcra, PolicyOption::Burst(units)) | (Kind::Bucket, PolicyOption::Capacity(units)) => {
                 self.capacity = units
             }
@@ -168,7 +168,7 @@ impl Meter {
         }
         let step = self.grains(self.limit);
         let steps = if grains <= step { 1 } else { grains.div_ceil(step) };
-        // The date is less than a period ago. It lies ahead if a window ends more than one period ahead: see `grid`.
+        // The date is less than a period ago. It lies ahead if a window ends more than one period ahead: see `alignment`.
         let since_us = i128::from(now.as_us()) - i128::from(level.at.as_us());
         Span::saturating(steps.saturating_mul(self.period_us.into()).saturating_add_signed(-since_us).max(1))
     }
@@ -204,7 +204,7 @@ impl Meter {
 /// A decoded record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
-    /// The policy that the record was written under, without the [`Grid`], which records do not hold.
+    /// The policy that the record was written under, without the [`Alignment`], which records do not hold.
     pub(super) meter: Meter,
     /// The level as [`Meter::written`] made it, to be read with [`Meter::read`].
     level: Level,
@@ -220,7 +220,7 @@ pub struct View<'a> {
     /// The level at `now`.
     level: Level,
     /// The date of the level that [`Meter::read`] returned for the record; without a record, that of `level`. With
-    /// [`Grid::Until`], the date that the level would have if the record alone said when its window ends.
+    /// [`Alignment::Until`], the date that the level would have if the record alone said when its window ends.
     recorded_at: Instant,
     /// See [`super::View::matches_policy`].
     pub(super) matches_policy: bool,
@@ -265,7 +265,7 @@ impl<'a> View<'a> {
                 let same = meter.drains_as(&old);
                 let level =
                     if same { meter.advance_aligned(recorded, now) } else { meter.migrate(&old, (recorded, written), now) };
-                if let Grid::Until(time) = meter.grid {
+                if let Alignment::Until(time) = meter.alignment {
                     return Self::of_until(meter, time, level, same, now);
                 }
                 (level, recorded.at, same && meter.start(recorded.at) == recorded.at)
@@ -335,8 +335,8 @@ impl<'a> View<'a> {
         if used > capacity && amount.takes_free_units() {
             let denied = |wait, ahead| {
                 let (limit, remaining) = (meter.capacity, meter.whole_units(free));
-                let (wait, reset) = match meter.grid {
-                    Grid::Until(time) => self.denied_until(time, used - capacity, ahead, wait),
+                let (wait, reset) = match meter.alignment {
+                    Alignment::Until(time) => self.denied_until(time, used - capacity, ahead, wait),
                     _ => (wait, meter.reset(level, now)),
                 };
                 let (wait, reset) =

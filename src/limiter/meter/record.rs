@@ -1,6 +1,6 @@
 //! The records of FIXED, GCRA and BUCKET: fields of fixed width, 28 or 41 bytes in all.
 
-use super::{Drain, Grid, Level, Meter, Record};
+use super::{Alignment, Drain, Level, Meter, Record};
 use crate::limiter::record::{self, fits, take, RecordError};
 use crate::limiter::{Bytes, Instant, Kind, Span, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
@@ -44,7 +44,7 @@ impl Layout {
         let valid = (1..=MAX_UNITS).contains(&limit)
             && (1..=MAX_UNITS).contains(&capacity)
             && (MIN_PERIOD..=MAX_PERIOD).contains(&Span::from_us(period_us));
-        let meter = Meter { kind, limit, period_us, capacity, drain, grid: Grid::FirstCall };
+        let meter = Meter { kind, limit, period_us, capacity, drain, alignment: Alignment::FirstCall };
         valid.then_some(Record { meter, level: Level { at, used }, ids: None })
     }
 
@@ -130,9 +130,14 @@ pub(super) fn holds(used: u128) -> bool {
 #[inline]
 pub(super) fn encode(meter: &Meter, level: Level, bytes: &mut Bytes) {
     let head = meter.kind.spec().tag | (meter.drain as u8) << DRAIN_SHIFT;
-    let _ = Layout::COMMON.encode(meter, level, head, bytes)
+    let encoded = Layout::COMMON.encode(meter, level, head, bytes)
         || Layout::BURST.encode(meter, level, head | 1 << LAYOUT_SHIFT, bytes)
         || Layout::WIDE.encode(meter, level, head | 2 << LAYOUT_SHIFT, bytes);
+    debug_assert!(encoded, "{level:?} of {meter:?} fits no layout");
+    debug_assert_eq!(
+        Record::decode(bytes.as_slice(), meter.kind).map(|record| (record.meter, record.level)),
+        Ok((Meter { alignment: Alignment::FirstCall, ..*meter }, level))
+    );
 }
 
 #[cfg(test)]
@@ -167,7 +172,7 @@ mod tests {
             at in prop_oneof![any::<i64>(), 0..1_i64 << 56, Just(0), Just(i64::MAX), Just(i64::MIN)],
             used in prop_oneof![any::<u64>().prop_map(u128::from), 0..1_u128 << 104],
         ) -> (Meter, Level) {
-            let meter = Meter { kind, limit, period_us, capacity: capacity.unwrap_or(limit), drain, grid: Grid::FirstCall };
+            let meter = Meter { kind, limit, period_us, capacity: capacity.unwrap_or(limit), drain, alignment: Alignment::FirstCall };
             (meter, Level { at: Instant::from_us(at), used })
         }
     }

@@ -7,9 +7,9 @@
 //! after it. Instead the slot of the settled id counts these units, in the upper half of its weight, and [`View::count`]
 //! subtracts them. When the log is rewritten, they are taken out of the log itself.
 
-use super::log::{entry, Grid, Log, ENTRY, HEADER};
+use super::log::{entry, Grid, Log, ENTRY, LOG_HEADER};
 use super::search::first_reaching;
-use super::write::{self, Next, Patch, Plan};
+use super::write::{self, InPlace, Next, Plan};
 use super::{Slide, View};
 use crate::limiter::ledger::{Edit, Finish, Ledger, RandomSeed, Slot, WithIds, LOWER};
 use crate::limiter::{Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, RecordError, Request};
@@ -170,7 +170,9 @@ impl<'a> View<'a> {
         // A past charge may have had the same id.
         let same_id = self.ledger().zip(charge.id).and_then(|(ledger, id)| ledger.find(id));
         same_id.into_iter().for_each(|index| edit.kill(index));
-        self.put(edit, next, charge.id.map(|id| (id, charge, random)), bytes)
+        let change = self.put(edit, next, charge.id.map(|id| (id, charge, random)), bytes);
+        debug_assert_eq!(self.fault_after(Some(next), &change, bytes), None);
+        change
     }
 
     /// Encodes the next state, after the changes in `edit`. `added` is the charge that is to be remembered, with its id.
@@ -186,18 +188,18 @@ impl<'a> View<'a> {
     {
         let plan = self.plan();
         let patch = match next.edit {
-            write::Edit::Grant(units) => self.append(&plan, next, units),
-            write::Edit::Refund(index) => {
-                self.header(&plan, None).map(|header| Patch { header, index, offset: self.log.offset(index) })
+            write::LogEdit::Grant(units) => self.append(&plan, next, units),
+            write::LogEdit::Refund(index) => {
+                self.header(&plan, None).map(|header| InPlace { header, index, offset: self.log.offset(index) })
             }
-            write::Edit::Clear => None,
+            write::LogEdit::Clear => None,
         };
         let moves = plan.grid.tick_us != self.log.grid.tick_us || self.shift != 0;
         let mut sum = 0;
         if moves {
             sum = self.trim_all(&mut edit, &plan, next.tick);
         }
-        if let write::Edit::Grant(units) = next.edit {
+        if let write::LogEdit::Grant(units) = next.edit {
             if !moves {
                 sum = self.trim_tick(&mut edit, next.tick);
             }
@@ -209,31 +211,31 @@ impl<'a> View<'a> {
             }
         }
 
-        let inner_len = |patch: &Patch| HEADER + ENTRY * (patch.index + 1);
+        let inner_len = |patch: &InPlace| LOG_HEADER + ENTRY * (patch.index + 1);
         let patch = patch.filter(|patch| edit.fits(inner_len(patch)) && !self.strips(&mut edit, inner_len(patch)));
-        let Some(Patch { header, index, offset }) = patch else {
+        let Some(InPlace { header, index, offset }) = patch else {
             let inner = match next.edit {
-                write::Edit::Clear => self.empty_log(&plan),
-                write::Edit::Grant(_) => self.rewrite(&plan, self.len(), next),
-                write::Edit::Refund(index) => self.rewrite(&plan, index, next),
+                write::LogEdit::Clear => self.empty_log(&plan),
+                write::LogEdit::Grant(_) => self.rewrite(&plan, self.len(), next),
+                write::LogEdit::Refund(index) => self.rewrite(&plan, index, next),
             };
             let cut = match next.edit {
-                write::Edit::Clear => i64::MIN,
-                write::Edit::Refund(index) => self.raw_tick(index),
-                write::Edit::Grant(_) => i64::MAX,
+                write::LogEdit::Clear => i64::MIN,
+                write::LogEdit::Refund(index) => self.raw_tick(index),
+                write::LogEdit::Grant(_) => i64::MAX,
             };
             let moved = Moved { grid: plan.grid, shift: self.shift, last: next.tick, cut };
             return self.finish(edit, &plan, (inner.as_slice(), 0, &[]), Some(moved), next.expires, bytes);
         };
         // The counts of the log include units that were given back: see the module.
         let tick = self.log.base.saturating_add(offset.into());
-        if let write::Edit::Refund(_) = next.edit {
+        if let write::LogEdit::Refund(_) = next.edit {
             self.cut(&mut edit, tick);
         }
         let last =
             entry(offset, next.count.wrapping_add(if self.has_given_back() { self.given_back_up_to(tick) } else { 0 }));
         let head = header.as_ref().map_or(&[][..], |header| header);
-        self.finish(edit, &plan, (&last, HEADER + ENTRY * index, head), None, next.expires, bytes)
+        self.finish(edit, &plan, (&last, LOG_HEADER + ENTRY * index, head), None, next.expires, bytes)
     }
 
     /// Whether the log, of `inner_len` bytes, is rewritten to a record without ids.

@@ -115,7 +115,7 @@ pub(super) struct Log<'a> {
 pub(super) const ENTRY: usize = 8;
 pub(super) type Entry = [u8; ENTRY];
 /// The length of the header, in bytes.
-pub(super) const HEADER: usize = 40;
+pub(super) const LOG_HEADER: usize = 40;
 
 impl<'a> Log<'a> {
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, RecordError> {
@@ -156,8 +156,8 @@ impl<'a> Log<'a> {
         valid.then_some(log).ok_or(RecordError::Unknown)
     }
 
-    pub(super) fn header(&self) -> [u8; HEADER] {
-        let mut header = [0; HEADER];
+    pub(super) fn header(&self) -> [u8; LOG_HEADER] {
+        let mut header = [0; LOG_HEADER];
         header[..3].copy_from_slice(&[record::MAGIC, record::VERSION, super::SPEC.tag]);
         header[4..8].copy_from_slice(&self.limit.to_le_bytes());
         header[8..16].copy_from_slice(&self.grid.period_us.to_le_bytes());

@@ -30,6 +30,7 @@ mod ids;
 mod log;
 mod search;
 mod settle;
+mod sound;
 mod write;
 
 use super::inspection::{common_facts, ids_facts};

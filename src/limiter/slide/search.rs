@@ -26,7 +26,10 @@ pub(super) fn first_reaching(entries: &[Entry], wanted: u64, value: impl Fn(&Ent
 
 /// [`first_reaching`] if the first entry has a value below `wanted`.
 fn after_first(entries: &[Entry], wanted: u64, value: impl Fn(&Entry) -> u64) -> usize {
-    let ([first, ..], [.., last]) = (entries, entries) else { return 0 };
+    let ([first, ..], [.., last]) = (entries, entries) else {
+        debug_assert!(false, "there is a first entry");
+        return 0;
+    };
     let is_below = |entry: &Entry| value(entry) < wanted;
     if is_below(last) {
         return entries.len();

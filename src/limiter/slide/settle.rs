@@ -1,7 +1,7 @@
 //! Settles a charge of SLIDE: gives units back in the tick of the charge, or takes more of them now.
 
 use super::ids::Moved;
-use super::log::{ENTRY, HEADER};
+use super::log::{ENTRY, LOG_HEADER};
 use super::write::Plan;
 use super::View;
 use crate::limiter::ledger::{Edit, Slot, LOWER};
@@ -21,11 +21,15 @@ impl View<'_> {
         let (decision, change) = match units.checked_sub(slot.units).filter(|&more| more > 0) {
             Some(more) => {
                 let (decision, next) = self.decide(Request::now(Amount::Force(more)))?;
-                let crate::limiter::Next::Slide(next) = next else { return Err(Overflow) };
+                let crate::limiter::Next::Slide(next) = next else {
+                    debug_assert!(false, "forced units are always granted");
+                    return Err(Overflow);
+                };
                 (decision, self.put(edit, &next, None, bytes))
             }
             None => self.give_back(edit, index, slot, slot.units - units, bytes),
         };
+        debug_assert_eq!(self.fault_after(None, &change, bytes), None);
         let decision = Decision { granted: units, wait: Wait::NONE, ..decision };
         Ok(Some(Settlement { kind: Kind::Slide, decision, change }))
     }
@@ -65,7 +69,7 @@ impl View<'_> {
         }
         let plan = Plan { grid: self.log.grid, shared: self.log.shared() };
         let expires = self.now.saturating_add(reset);
-        let inner_len = HEADER + ENTRY * len;
+        let inner_len = LOG_HEADER + ENTRY * len;
         if edit.fits(inner_len) && !self.strips(&mut edit, inner_len) {
             let change = self.finish(edit, &plan, (&[], inner_len, &[]), None, expires, bytes);
             return (decision, change);

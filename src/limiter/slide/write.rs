@@ -1,8 +1,36 @@
 //! Changes of the log: a grant adds units, a refund removes units. The log is changed in place if possible, and otherwise
 //! rewritten.
+//!
+//! ```text
+//! plan:    the grid of the log, and whether callers with several policies share it      (View::plan)
+//! store:   if the log stays on its grid, its header can say what the plan says, and few enough of its entries are dead:
+//!              grant:  add the units to the last entry, or append one for a new tick    (View::append)
+//!              refund: write the last entry that stays, with fewer units; the value ends after it
+//!          otherwise:                                                                    (View::rewrite)
+//!              keep the entries that count for any caller
+//!              place them on the planned grid, each at the tick that holds the end of its own
+//!              of entries in one tick, keep the last, whose count includes the others
+//!              if the log is shared and long, keep only the newest and one in each 65536th of its period
+//!              write the header, these entries, and the entry of this change
+//! ```
+//!
+//! An example: `SLIDE 10 60s SEGMENTS 60`, with ticks of a second. An entry is written `tick/count`, with ticks from the
+//! base:
+//!
+//! | time | call | what is written | base | entries |
+//! |---|---|---|---|---|
+//! | 1 s | COST 3 | all 48 bytes | 1 | 0/3 |
+//! | 1.5 s | COST 1 | the last entry | 1 | 0/4 |
+//! | 3 s | COST 2 | a new entry | 1 | 0/4 2/6 |
+//! | 4 s | REFUND 3 | the first entry; the value ends after it | 1 | 0/3 |
+//! | 61 s | COST 1 | a new entry | 1 | 0/3 60/4 |
+//! | 62 s - 1 us | COST 1 | all: one of two entries is dead | 61 | 0/2 |
+//!
+//! At 62 s - 1 us the entry of tick 1 has left the window. The entry of tick 61 has then 2 units: one of them was granted at
+//! 61 s.
 
 use super::log::{
-    booking_horizon, count, entry, offset, Entry, Grid, Log, Shared, AHEAD_ANYWHERE, ENTRY, HEADER, MAX_SEGMENTS,
+    booking_horizon, count, entry, offset, Entry, Grid, Log, Shared, AHEAD_ANYWHERE, ENTRY, LOG_HEADER, MAX_SEGMENTS,
 };
 use super::View;
 use crate::limiter::{Bytes, Change, Instant, Span};
@@ -24,7 +52,7 @@ pub(super) struct Plan {
 /// The change of the log that a decision leads to.
 #[derive(Clone, Copy, Debug)]
 pub struct Next {
-    pub(super) edit: Edit,
+    pub(super) edit: LogEdit,
     /// The tick of the last entry, on the planned grid.
     pub(super) tick: i128,
     /// The units granted up to the end of that entry, modulo 2^32.
@@ -34,7 +62,7 @@ pub struct Next {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Edit {
+pub(super) enum LogEdit {
     /// Adds this many units.
     Grant(u32),
     /// Makes the entry at this index the last one, with fewer units.
@@ -45,15 +73,15 @@ pub(super) enum Edit {
 
 impl Next {
     pub(super) const fn grant(units: u32, tick: i128, count: u32, expires: Instant) -> Self {
-        Self { edit: Edit::Grant(units), tick, count, expires }
+        Self { edit: LogEdit::Grant(units), tick, count, expires }
     }
 
     pub(super) const fn refund(index: usize, tick: i128, count: u32, expires: Instant) -> Self {
-        Self { edit: Edit::Refund(index), tick, count, expires }
+        Self { edit: LogEdit::Refund(index), tick, count, expires }
     }
 
     pub(super) const fn clear(expires: Instant) -> Self {
-        Self { edit: Edit::Clear, tick: i64::MIN as i128, count: 0, expires }
+        Self { edit: LogEdit::Clear, tick: i64::MIN as i128, count: 0, expires }
     }
 }
 
@@ -167,22 +195,26 @@ impl View<'_> {
     pub(in crate::limiter) fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
         let plan = self.plan();
         let patch = match next.edit {
-            Edit::Grant(units) => self.append(&plan, next, units),
-            Edit::Refund(index) => {
-                self.header(&plan, None).map(|header| Patch { header, index, offset: self.log.offset(index) })
+            LogEdit::Grant(units) => self.append(&plan, next, units),
+            LogEdit::Refund(index) => {
+                self.header(&plan, None).map(|header| InPlace { header, index, offset: self.log.offset(index) })
             }
             // Only a record with ids is cleared.
-            Edit::Clear => return Change::Remove,
+            LogEdit::Clear => return Change::Remove,
         };
         let (offset, head) = match patch {
-            Some(Patch { header, index, offset }) => (HEADER + ENTRY * index, put(bytes, header, entry(offset, next.count))),
+            Some(InPlace { header, index, offset }) => {
+                (LOG_HEADER + ENTRY * index, put(bytes, header, entry(offset, next.count)))
+            }
             None => {
-                let end = if let Edit::Refund(index) = next.edit { index } else { self.len() };
+                let end = if let LogEdit::Refund(index) = next.edit { index } else { self.len() };
                 *bytes = self.rewrite(&plan, end, next);
                 (0, 0)
             }
         };
-        Change::Write { offset, head, expires: next.expires, slack: plan.slack() }
+        let change = Change::Write { offset, head, expires: next.expires, slack: plan.slack() };
+        debug_assert_eq!(self.fault_after(Some(next), &change, bytes), None);
+        change
     }
 
     /// The limit in the header: that of the last caller whose period is the log's. It fits, because a policy's limit is at
@@ -198,7 +230,7 @@ impl View<'_> {
     /// The header for a change in place: `None` if the log has to be rewritten instead, `Some(None)` if the header stays as
     /// it is. `ahead` is the new [`Shared::ahead`], if it grows.
     #[inline]
-    pub(super) fn header(&self, plan: &Plan, ahead: Option<i128>) -> Option<Option<[u8; HEADER]>> {
+    pub(super) fn header(&self, plan: &Plan, ahead: Option<i128>) -> Option<Option<[u8; LOG_HEADER]>> {
         let log = &self.log;
         if plan.grid != log.grid || self.shift != 0 {
             return None;
@@ -221,7 +253,7 @@ impl View<'_> {
 
     /// Adds `units` to the last entry, or in a new entry; `None` if the log has to be rewritten.
     #[inline(always)]
-    pub(super) fn append(&self, plan: &Plan, next: &Next, units: u32) -> Option<Patch> {
+    pub(super) fn append(&self, plan: &Plan, next: &Next, units: u32) -> Option<InPlace> {
         let log = &self.log;
         let last = self.len().checked_sub(1)?;
         // Dead entries are dropped when there is more than one for four others. A grant then moves four entries on average.
@@ -239,7 +271,7 @@ impl View<'_> {
         // ones included.
         log.count(last).wrapping_sub(log.before_first).checked_add(units)?;
         let index = if offset == log.offset(last) { last } else { self.len() };
-        Some(Patch { header, index, offset })
+        Some(InPlace { header, index, offset })
     }
 
     /// The whole record on the planned grid: the entries before `end` that the log keeps, and then the entry of `next`.
@@ -262,7 +294,7 @@ impl View<'_> {
             entries: &[],
         };
         header.mark = self.new_mark(plan, next.tick, header.first_eighth(), offset_of);
-        let mut bytes = Bytes::with_capacity(HEADER + ENTRY * (end.saturating_sub(first) + 1));
+        let mut bytes = Bytes::with_capacity(LOG_HEADER + ENTRY * (end.saturating_sub(first) + 1));
         bytes.extend(&header.header());
         let added = (offset_of(next.tick), next.count.wrapping_sub(dropped));
         let thin_before = (plan.shared.is_some() && end.saturating_sub(first) > NEWEST).then(|| end - NEWEST);
@@ -333,9 +365,9 @@ impl View<'_> {
 }
 
 /// A change in place, which writes the last entry of the log.
-pub(super) struct Patch {
+pub(super) struct InPlace {
     /// The header, if it changes.
-    pub(super) header: Option<[u8; HEADER]>,
+    pub(super) header: Option<[u8; LOG_HEADER]>,
     /// The index of the last entry.
     pub(super) index: usize,
     /// The tick of the last entry, from the base.
@@ -344,13 +376,13 @@ pub(super) struct Patch {
 
 /// Writes the header, if it changes, and the last entry to `bytes`; returns how many bytes the header takes.
 #[inline]
-fn put(bytes: &mut Bytes, header: Option<[u8; HEADER]>, last: Entry) -> usize {
+fn put(bytes: &mut Bytes, header: Option<[u8; LOG_HEADER]>, last: Entry) -> usize {
     let Some(header) = header else {
         bytes.room(ENTRY)[..ENTRY].copy_from_slice(&last);
         return 0;
     };
-    let room = bytes.room(HEADER + ENTRY);
-    room[..HEADER].copy_from_slice(&header);
-    room[HEADER..HEADER + ENTRY].copy_from_slice(&last);
-    HEADER
+    let room = bytes.room(LOG_HEADER + ENTRY);
+    room[..LOG_HEADER].copy_from_slice(&header);
+    room[LOG_HEADER..LOG_HEADER + ENTRY].copy_from_slice(&last);
+    LOG_HEADER
 }

@@ -121,6 +121,23 @@ fn ids_that_nobody_chose_keep_the_seed() {
     assert!(most <= 64 && reseeded == 0, "{most} steps, {reseeded} seeds");
 }
 
+/// The example of `ledger/layers.rs`.
+#[test]
+fn a_charge_is_given_back_from_its_own_layer_down() {
+    let rule = Rule { limit: 60, period: 60 * SECOND, form: Form::Gcra { burst: None } };
+    let mut key = Key::default();
+    for (second, id, units, level) in [(0, b"A", 5, 5), (2, b"B", 4, 7), (3, b"C", 1, 7)] {
+        let request = Request::now(Amount::Cost(units));
+        let (answer, _) = key.call_with_id(&rule, second * SECOND as i64, request, Some(id)).expect("an answer");
+        assert_eq!(60 - answer.remaining, level);
+    }
+    // Of A two units are left, of C one.
+    for (id, level) in [(b"B", 3), (b"A", 1), (b"C", 0)] {
+        let (answer, _) = key.settle(3 * SECOND as i64, id, 0).expect("an answer").expect("a charge");
+        assert_eq!(60 - answer.remaining, level);
+    }
+}
+
 // ---- What is remembered ----
 
 #[test]

@@ -299,6 +299,20 @@ fn a_server_that_refuses_writes_denies_a_client_in_time_however_many_lines_are_d
 }
 
 #[test]
+fn a_step_of_the_clock_ends_a_postponement() {
+    let policy = spaced();
+    let key = used(&policy, EPOCH);
+    let mut queues = Queues::default();
+    join(&mut queues, 0, waiter(policy, 1, EPOCH, at(10)), &key);
+    let task = queues.next_timeout(at(10)).expect("a client whose wait has ended");
+    queues.postpone(&task, at(10));
+    assert!(queues.next_timeout(at(29)).is_none() && queues.next_timeout(at(30)).is_some());
+    // The clock is set back by 4 ms. The wait then ended at 6 ms, and no answer is put off any more.
+    queues.clock_stepped(-4_000, at(6));
+    assert!(queues.next_timeout(at(5)).is_none() && queues.next_timeout(at(6)).is_some());
+}
+
+#[test]
 fn a_task_that_is_put_off_comes_again_soon_and_holds_up_no_other() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);

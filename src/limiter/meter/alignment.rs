@@ -18,7 +18,7 @@ use crate::limiter::{Bytes, Change, Charge, Instant, RandomSeed, Span, Wait};
 
 /// [`Drain::Windows`]: where windows begin and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::limiter) enum Grid {
+pub(in crate::limiter) enum Alignment {
     /// A window begins with its first call.
     FirstCall,
     /// Windows begin at each multiple of the period since the Unix epoch, shifted by this many microseconds.
@@ -32,10 +32,10 @@ impl Meter {
     /// before the end that the policy states.
     #[inline]
     pub(super) fn start(&self, now: Instant) -> Instant {
-        let offset_us = match self.grid {
-            Grid::FirstCall => return now,
-            Grid::Align(offset_us) => offset_us,
-            Grid::Until(time) => return self.start_until(time, now),
+        let offset_us = match self.alignment {
+            Alignment::FirstCall => return now,
+            Alignment::Align(offset_us) => offset_us,
+            Alignment::Until(time) => return self.start_until(time, now),
         };
         let period_us = self.period_us as i64;
         // Both terms are less than a period in size, so one correction brings their difference back into 0 .. period.
@@ -50,9 +50,9 @@ impl Meter {
     /// [`Self::advance`], after moving the level's date to the start of its aligned window, if windows are aligned.
     #[inline]
     pub(super) fn advance_aligned(&self, level: Level, now: Instant) -> Level {
-        let at = match self.grid {
-            Grid::Align(_) => self.start(level.at.min(now)),
-            Grid::FirstCall | Grid::Until(_) => level.at,
+        let at = match self.alignment {
+            Alignment::Align(_) => self.start(level.at.min(now)),
+            Alignment::FirstCall | Alignment::Until(_) => level.at,
         };
         self.advance(Level { at, used: level.used }, now)
     }
@@ -60,7 +60,7 @@ impl Meter {
     /// See [`Policy::is_too_far_ahead`](crate::limiter::Policy::is_too_far_ahead).
     #[inline(always)]
     pub(in crate::limiter) const fn is_too_far_ahead(&self, now: Instant) -> bool {
-        matches!(self.grid, Grid::Until(time) if time.since(now).as_us() > 2 * self.period_us)
+        matches!(self.alignment, Alignment::Until(time) if time.since(now).as_us() > 2 * self.period_us)
     }
 
     /// The date of a window that begins at `now` and ends at `time`, at the latest after one period. If `time` has passed, the
@@ -76,12 +76,14 @@ impl Meter {
     }
 
     /// The date under this policy of a window that has the date `at` under the policy `old`; a date in the future counts as
-    /// `now`. With [`Grid::Until`] the window keeps its end, and its date can then lie in the future. Without, it keeps its
-    /// beginning, so nobody waits for an end that the new period does not explain.
+    /// `now`. With [`Alignment::Until`] the window keeps its end, and its date can then lie in the future. Without, it keeps
+    /// its beginning, so nobody waits for an end that the new period does not explain.
     pub(super) fn with_end_of(&self, old: &Self, at: Instant, now: Instant) -> Instant {
         let at = at.min(now);
-        match self.grid {
-            Grid::Until(_) => at.saturating_add(Span::from_us(old.period_us)).saturating_sub(Span::from_us(self.period_us)),
+        match self.alignment {
+            Alignment::Until(_) => {
+                at.saturating_add(Span::from_us(old.period_us)).saturating_sub(Span::from_us(self.period_us))
+            }
             _ => at,
         }
     }
@@ -91,11 +93,11 @@ impl<'a> View<'a> {
     /// The date of the level for the record.
     #[inline(always)]
     pub(super) fn dated(&self) -> Instant {
-        match self.meter.grid {
+        match self.meter.alignment {
             // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
             // the window's start further and further back.
-            Grid::Align(_) => self.level.at.max(self.recorded_at.min(self.now)),
-            Grid::FirstCall | Grid::Until(_) => self.level.at,
+            Alignment::Align(_) => self.level.at.max(self.recorded_at.min(self.now)),
+            Alignment::FirstCall | Alignment::Until(_) => self.level.at,
         }
     }
 
@@ -144,10 +146,26 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The wait and the reset of a denied call whose policy has [`Grid::Until`], and which fits when `over` grains have drained.
+    /// The wait and the reset of a denied call whose policy has [`Alignment::Until`], and which fits when `over` grains have
+    /// drained.
     ///
     /// A denial does not write a sooner end into the record. Once `time` has passed, the same call shortens nothing, so it is
     /// denied until the end in the record. Only a booking can be made before `time`, under the sooner end.
+    ///
+    /// ```text
+    /// by record: how long until the call fits, if windows follow each other from the end in the record
+    /// whole:     the windows of the record that end before `time`; the one after them ends at `time`
+    /// more:      the windows that must end before the call fits, less these
+    /// if more > 0, a booking fits from then on:
+    ///     booked = `time` + (more - 1) periods - `ahead`, but not before the window that ends at `time` begins
+    ///     if now < booked < `time`: wait until booked, if that is sooner than by record
+    /// ```
+    ///
+    /// An example: windows of 10 s, a limit of 10 units, all of them used. The record says that the window ends at second
+    /// 10, but the call, at second 2, states `time` = second 6, and books up to 3 s ahead. By the record the units are free
+    /// at second 10, so the call could be made at 7. No window of the record ends before second 6, so `whole` is 0. One
+    /// window must end, so `more` is 1, and `booked` is second 6 + 0 - 3 = 3. That lies between 2 and 6, so the wait is 1 s:
+    /// a call at second 3 that states the same time books its units for second 6.
     #[cold]
     pub(super) fn denied_until(&self, time: Instant, over: u128, ahead: Span, wait: Wait) -> (Wait, Span) {
         let Self { meter, now, level, recorded_at, .. } = *self;

@@ -35,11 +35,32 @@ for target in "${targets[@]}"; do
   fuzz "$target" "${inputs[@]}" -- -runs=0 -timeout=10
   say "$target: $(grep -c '^Executed' "$fuzzed/$target.log") kept inputs pass"
 done
-for target in "${targets[@]}"; do
-  dictionary=()
-  [ ! -f "fuzz/$target.dict" ] || dictionary=("-dict=fuzz/$target.dict")
+# look TARGET: looks for new inputs.
+look() {
+  local dictionary=()
+  [ ! -f "fuzz/$1.dict" ] || dictionary=("-dict=fuzz/$1.dict")
   # New inputs go into the first folder, which is not part of the repository.
-  fuzz "$target" "$fuzzed/corpus/$target" "$kept/corpus/$target" "fuzz/regressions/$target" -- \
+  fuzz "$1" "$fuzzed/corpus/$1" "$kept/corpus/$1" "fuzz/regressions/$1" -- \
     -max_total_time="$seconds" -max_len=1024 -timeout=10 "${dictionary[@]}"
-  say "$target: $(grep DONE "$fuzzed/$target.log")"
+  say "$1: $(grep DONE "$fuzzed/$1.log")"
+}
+
+# A target uses one processor, so as many run at a time as there are. Each has a process group of its own, which ends with this
+# script.
+set -m
+end_all() {
+  local job
+  for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || true; done
+}
+trap end_all EXIT
+trap 'exit 130' INT TERM HUP
+running=0
+for target in "${targets[@]}"; do
+  if [ "$running" -ge "$(nproc)" ]; then
+    wait -n
+    running=$((running - 1))
+  fi
+  look "$target" &
+  running=$((running + 1))
 done
+for ((; running > 0; running--)); do wait -n; done

@@ -1,8 +1,8 @@
 // Changes limits that live in a hash on the server, on a single server and in a cluster.
 import assert from 'node:assert/strict';
-import { after, before, beforeEach, test } from 'node:test';
+import { beforeEach, test } from 'node:test';
 import { Cluster, Redis } from 'ioredis';
-import { inspect, startCluster, startServer } from '../../../clients/node/test/server.mjs';
+import { inspect, onServer, startCluster } from '../../../clients/node/test/server.mjs';
 import { CentralLimits } from '../central-limits.mjs';
 
 const DEFAULTS = { api: 'GCRA 10 1m' };
@@ -11,14 +11,7 @@ let server;
 let redis;
 let logged;
 
-before(async () => {
-  server = await startServer();
-  redis = new Redis({ path: server.path });
-});
-after(async () => {
-  redis?.disconnect();
-  await server?.stop();
-});
+onServer((started, connection) => ([server, redis] = [started, connection]));
 beforeEach(() => {
   logged = [];
   return redis.flushall();

@@ -1,9 +1,9 @@
 // Tests the ends of windows against known moments, and on a server that callers share a window.
 import assert from 'node:assert/strict';
-import { after, before, beforeEach, test } from 'node:test';
+import { beforeEach, test } from 'node:test';
 import { Redis } from 'ioredis';
 import { Down, Limits } from 'redis-rl';
-import { inspect, startProxy, startServer } from '../../../clients/node/test/server.mjs';
+import { inspect, onServer, startProxy } from '../../../clients/node/test/server.mjs';
 import { endOf, PERIODS, Quota } from '../quota.mjs';
 
 const DAY_MS = 86_400_000;
@@ -12,14 +12,7 @@ const BERLIN = 'Europe/Berlin';
 let server;
 let redis;
 
-before(async () => {
-  server = await startServer();
-  redis = new Redis({ path: server.path });
-});
-after(async () => {
-  redis?.disconnect();
-  await server?.stop();
-});
+onServer((started, connection) => ([server, redis] = [started, connection]));
 beforeEach(() => redis.flushall());
 
 /** A quota of ten units, and a patience that is long enough on a busy machine. */

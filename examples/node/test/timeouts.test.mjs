@@ -1,22 +1,15 @@
 // Tests what docs/clients.md says about BLOCK and the time-outs of clients.
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createClient } from 'redis';
 import { Redis } from 'ioredis';
-import { eventually, startServer } from '../../../clients/node/test/server.mjs';
+import { eventually, onServer } from '../../../clients/node/test/server.mjs';
 
 let server;
 let admin;
 
-before(async () => {
-  server = await startServer();
-  admin = new Redis({ path: server.path });
-});
-after(async () => {
-  admin?.disconnect();
-  await server?.stop();
-});
+onServer((started, connection) => ([server, admin] = [started, connection]));
 
 // Long enough for any command that does not wait.
 const HURRY_MS = 1000;

@@ -39,7 +39,7 @@ pub use ledger::{fingerprint, without_ids, Charge, Id, RandomSeed, MAX_IDS};
 pub use meter::LastingDenial;
 pub use option::{OptionSpec, OptionValue, PolicyOption};
 pub use record::RecordError;
-pub use settle::{settle, SettleError, Settlement};
+pub use settle::{SettleError, Settlement};
 pub use time::{Instant, Span};
 
 use lease::Lease;
@@ -357,5 +357,32 @@ pub fn inspect(stored: &[u8], now: Instant) -> Result<Inspection, RecordError> {
             Ok(inspection)
         }
         Err(error) => gcra::inspect_redis_cell(stored, now).ok_or(error),
+    }
+}
+
+/// Settles the charge with this id to `units`, and forgets the id. If `units` are fewer than were charged, the key is then as
+/// if the charge had taken only them. If they are more, the difference is taken now, as
+/// [`Amount::Force`] does. A lease can only be settled to 0 units, which ends it. `None`: the key does
+/// not remember the id, and stays as it is.
+///
+/// # Errors
+/// See [`SettleError`].
+pub fn settle(
+    stored: &[u8],
+    now: Instant,
+    id: Id<'_>,
+    units: u64,
+    bytes: &mut Bytes,
+) -> Result<Option<Settlement>, SettleError> {
+    match record::kind(stored) {
+        Ok(Kind::Slide) => Ok(slide::View::of_record(stored, now)?.settle(id, units, bytes)?),
+        Ok(Kind::Lease) => lease::View::of_record(stored, now)?.settle(id, units, bytes),
+        Ok(kind) => {
+            let record = meter::Record::decode_any(stored, kind)?;
+            Ok(meter::View::of_record(&record, now).settle(id, units, bytes)?)
+        }
+        // A value of redis-cell is a limiter without ids.
+        Err(_) if record::tat_ns(stored).is_some() => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }

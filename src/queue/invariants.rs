@@ -12,15 +12,6 @@ use crate::limiter::Instant;
 /// of so many.
 const EACH: usize = 8;
 
-/// Returns `found`. A client whose number another part of the queues holds does wait, and each key of a waiting call has a
-/// line.
-#[inline(always)]
-#[track_caller]
-pub(super) fn present<T>(found: Option<T>) -> Option<T> {
-    debug_assert!(found.is_some(), "the queues have lost a client or a line");
-    found
-}
-
 impl<C: Client> Queues<C> {
     /// The first fault that is found; `None` if the queues are sound.
     pub(super) fn fault(&self) -> Option<String> {

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::invariants::present;
 use super::{due, first_grant, KeyState, Rule, Waiter};
 use crate::limiter::{fingerprint, without_ids, Amount, Bytes, Change, Decision, Instant, Kind, Policy, Span, View};
 
@@ -85,6 +84,15 @@ pub(super) fn ask_now<C, K: KeyState>(waiter: &Waiter<C>, rule: &Rule, key: &K, 
         return Ok(Ask::Wait { due, known: false });
     }
     Ok(Ask::Free(None))
+}
+
+/// Returns `found`. A client whose number another part of the queues holds does wait, and each key of a waiting call has a
+/// line.
+#[inline(always)]
+#[track_caller]
+pub(super) fn present<T>(found: Option<T>) -> Option<T> {
+    debug_assert!(found.is_some(), "the queues have lost a client or a line");
+    found
 }
 
 impl Line {

@@ -24,8 +24,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::limiter::{Amount, Bytes, Change, Decision, Id, Instant, Overflow, Policy, RecordError, Request, Span, Wait};
-use invariants::present;
-use line::{Line, LineId, Lines};
+use line::{present, Line, LineId, Lines};
 use serve::FreeKeys;
 
 /// The least wait in the reply to a client that is denied because other clients wait. The units themselves may be free.

@@ -1,7 +1,6 @@
 //! Serves the lines: grants units in the order of arrival, and denies clients whose wait has ended.
 
-use super::invariants::present;
-use super::line::{ask_now, charge, Ask, LineId};
+use super::line::{ask_now, charge, present, Ask, LineId};
 use super::{peek, Answer, Client, KeyState, Line, Queues, Rule, Task, Waiter};
 use crate::limiter::{Bytes, Decision, Instant, Overflow, Span};
 

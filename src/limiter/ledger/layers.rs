@@ -49,9 +49,6 @@ use std::ops::Range;
 
 use super::{Edit, Slot, BLOCK};
 
-/// SLIDE: the bits of a weight that hold the layer.
-pub(in crate::limiter) const LOWER: u128 = u64::MAX as u128;
-
 impl Edit<'_> {
     /// Takes layers of the given slots off the top until their sum, which is `sum`, is at most `level`. `part` masks the bits
     /// of a weight that hold the layer. Returns the new sum.

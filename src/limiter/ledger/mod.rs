@@ -43,9 +43,9 @@ mod sound;
 pub(super) use aggregate::Aggregate;
 pub(super) use edit::{Edit, Finish};
 use header::{Header, LEDGER_HEADER};
-pub(super) use layers::LOWER;
 pub use slot::Charge;
 pub(super) use slot::Slot;
+pub(super) use slot::LOWER;
 use slot::{EMPTIED, HEAD, SLOT, WEIGHT};
 
 use super::record::{self, RecordError};

@@ -3,6 +3,9 @@
 use super::{weight, word, Id};
 use crate::limiter::{Decision, Instant, Snapshot, Span, Wait};
 
+/// SLIDE: the bits of a weight that hold the layer, see [`layers`](super::layers).
+pub(in crate::limiter) const LOWER: u128 = u64::MAX as u128;
+
 /// The length of the fields before the id, in bytes.
 pub(super) const HEAD: usize = 32;
 /// The length of the weight, which is stored after the id, in bytes.

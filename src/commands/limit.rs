@@ -10,16 +10,16 @@ use std::ffi::CStr;
 
 use super::help;
 use super::shared::clock::now;
-use super::shared::commit::commit_or_wait;
+use super::shared::commit::{finish, wait};
 use super::shared::error::{CommandName, Error};
 use super::shared::grammar::{self, Args, Cursor, Rule, KEY};
 use super::shared::repeated::{self, LastDenial};
 use super::shared::reply::{reply_decision, reply_now_or_later, Answered};
-use super::shared::target::{Decided, Target};
+use super::shared::target::{commit, Target};
 use super::shared::waiting;
-use crate::limiter::{Decision, Kind};
+use crate::limiter::{Bytes, Change, Decision, Kind};
 use crate::queue::Waiters;
-use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
+use crate::server::{random_seed, run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
 pub(super) const FIXED: Command = command::<{ Kind::Fixed as usize }>(
     c"rl.fixed",
@@ -122,30 +122,50 @@ pub(super) fn decide(
     rule: &Rule<'_>,
     last_denial: Option<&mut LastDenial>,
 ) -> Result<Answered<Decision>, Box<Error>> {
-    let key = WriteKey::open(call, KEY).ok_or(Error::InUse)?;
+    let mut key = WriteKey::open(call, KEY).ok_or(Error::InUse)?;
     let target = Target::only(kind);
     let now = now(call);
     let waiters = waiting::waiters(call, KEY);
     let in_line = waiters == Waiters::InLine;
-    let repeated = match &last_denial {
-        Some(last) if !in_line => last.repeated(target.stored(&key)?, now),
+    let repeated = match last_denial.as_ref().and_then(|last| last.get()) {
+        Some(denial) if !in_line => target.stored(&key)?.and_then(|record| denial.repeated(record, now)),
         _ => None,
     };
-    let decided = match repeated {
-        Some(denial) => Decided::unchanged(denial),
-        None => target.view(&key, &rule.policy, now, |view, record| {
-            let request = rule.request;
-            // A call that repeats a charge takes nothing, so it need not wait for its turn.
-            let is_retry = || request.id.is_some_and(|id| view.held(id).is_some());
-            if in_line && request.amount.takes_free_units() && !is_retry() {
-                return Ok(Decided::behind_line(view, request)?);
+    // This uses neither closures nor a `Decided`, as RL.LEASE does: it is the path of most calls, and each copy shows.
+    let (decision, changed) = if let Some(denial) = repeated {
+        (denial, false)
+    } else {
+        let record = target.stored(&key)?;
+        let view = rule.policy.view(record, now);
+        let view = target.loaded(&view, &rule.policy, now)?;
+        let request = rule.request;
+        // A call that repeats a charge takes nothing, so it need not wait for its turn.
+        let is_retry = || request.id.is_some_and(|id| view.held(id).is_some());
+        if in_line && request.amount.takes_free_units() && !is_retry() {
+            let present = view.peek(request)?;
+            match wait(call, &key, rule, present, now)? {
+                Answered::Now(denial) => (denial, false),
+                Answered::Later => return Ok(Answered::Later),
             }
-            let decided = Decided::of(view, request)?;
+        } else {
+            let (decision, next) = view.decide(request)?;
             if let Some(last) = last_denial {
-                last.note(view, record, &decided.decision);
+                last.note(view, record, &decision);
             }
-            Ok(decided)
-        })?,
+            if rule.block.is_some() && decision.granted == 0 {
+                match wait(call, &key, rule, decision, now)? {
+                    Answered::Now(denial) => (denial, false),
+                    Answered::Later => return Ok(Answered::Later),
+                }
+            } else {
+                let mut bytes = Bytes::default();
+                let change = view.store(&next, random_seed, &mut bytes);
+                commit(&mut key, &change, &bytes)?;
+                (decision, change != Change::Keep)
+            }
+        }
     };
-    commit_or_wait(call, key, kind, rule, &decided, waiters, now)
+    drop(key);
+    finish(call, kind, rule, &decision, changed, waiters, now);
+    Ok(Answered::Now(decision))
 }

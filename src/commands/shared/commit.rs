@@ -1,5 +1,7 @@
 //! Carries out the decision on a command's only key, or lets the client of the call wait.
 
+use std::slice;
+
 use super::error::Error;
 use super::grammar::{Rule, KEY};
 use super::outcome::{record_outcome, Outcome};
@@ -26,7 +28,7 @@ pub fn commit_or_wait(
     now: Instant,
 ) -> Result<Answered<Decision>, Box<Error>> {
     let (decision, changed) = if decided.is_behind_line || (rule.block.is_some() && decided.is_refused()) {
-        match wait(call, &key, rule, decided, now)? {
+        match wait(call, &key, rule, decided.decision, now)? {
             Answered::Now(denial) => (denial, false),
             Answered::Later => return Ok(Answered::Later),
         }
@@ -35,33 +37,50 @@ pub fn commit_or_wait(
         (decided.decision, decided.changes())
     };
     drop(key);
+    finish(call, kind, rule, &decision, changed, waiters, now);
+    Ok(Answered::Now(decision))
+}
+
+/// Counts and publishes the decision on a command's only key, which must be closed. `changed` is whether the key changed.
+#[inline(always)]
+pub fn finish(
+    call: &Call<'_>,
+    kind: Kind,
+    rule: &Rule<'_>,
+    decision: &Decision,
+    changed: bool,
+    waiters: Waiters,
+    now: Instant,
+) {
     if waiters != Waiters::None && changed {
         waiting::changed(call, KEY);
     }
     let name = || (call.db(), call.argument(KEY).unwrap_or_default());
-    record_outcome(call, name, kind, Outcome::of(rule.request.amount, &decision, changed), now);
-    Ok(Answered::Now(decision))
+    record_outcome(call, name, kind, Outcome::of(rule.request.amount, decision, changed), now);
 }
 
-/// Blocks the client of a refused call. Returns the denial instead if the call has no option BLOCK, or as [`waiting::begin`] says.
+/// Blocks the client of a call that was refused by `decision`. Returns the denial instead if the call has no option BLOCK, or as
+/// [`waiting::begin`] says.
+///
+/// # Errors
+/// Those of [`waiting::begin`].
 #[inline(never)]
-fn wait(
+pub fn wait(
     call: &Call<'_>,
     key: &WriteKey<'_>,
     rule: &Rule<'_>,
-    decided: &Decided,
+    decision: Decision,
     now: Instant,
 ) -> Result<Answered<Decision>, Box<Error>> {
     let waited = match rule.block {
         None => Span::ZERO,
         Some(timeout) => {
-            let (keys, rules, decided) =
-                (std::slice::from_ref(key), std::slice::from_ref(rule), std::slice::from_ref(decided));
-            match waiting::begin(call, KEY, keys, rules, decided, timeout, now)? {
+            let (keys, rules, decided) = (slice::from_ref(key), slice::from_ref(rule), [Decided::unchanged(decision)]);
+            match waiting::begin(call, KEY, keys, rules, &decided, timeout, now)? {
                 Begun::Waits => return Ok(Answered::Later),
                 Begun::Denied(waited) => waited,
             }
         }
     };
-    Ok(Answered::Now(denied(decided.decision, waited)))
+    Ok(Answered::Now(denied(decision, waited)))
 }

@@ -3,7 +3,7 @@
 
 use super::error::Error;
 use super::grammar::{self, Args, Rule};
-use crate::limiter::{Amount, Decision, Instant, Kind, LastingDenial, Request, View};
+use crate::limiter::{Amount, Decision, Kind, LastingDenial, Policy, Request, View};
 use crate::server::{Call, MainThread};
 
 /// The most bytes of a limit and of a period that are compared.
@@ -25,10 +25,10 @@ struct LastCall {
 pub struct LastDenial(Option<LastingDenial>);
 
 impl LastDenial {
-    /// The decision on a call of the same rule at `now` whose key holds `record`; `None` if it must be decided anew.
+    /// The denial, if it lasts.
     #[inline(always)]
-    pub fn repeated(&self, record: Option<&[u8]>, now: Instant) -> Option<Decision> {
-        self.0.as_ref()?.repeated(record?, now)
+    pub const fn get(&self) -> Option<&LastingDenial> {
+        self.0.as_ref()
     }
 
     /// Notes the decision on a key that holds `record`, if it is a denial that lasts. An older one does no harm: see
@@ -43,6 +43,25 @@ impl LastDenial {
 
 impl LastCall {
     const NONE: Self = Self { words: (Word::EMPTY, Word::EMPTY), rule: None, denial: LastDenial(None) };
+}
+
+impl LastCall {
+    /// The rule of a call with these words, whose policy `parse` returns, and the last denial of this rule.
+    #[inline(always)]
+    fn take_over(
+        &mut self,
+        words: (Word, Word),
+        parse: impl FnOnce() -> Result<Policy, Box<Error>>,
+    ) -> Result<(&Rule<'static>, &mut LastDenial), Box<Error>> {
+        if self.words != words {
+            *self = Self { words, ..Self::NONE };
+        }
+        let rule = match &mut self.rule {
+            Some(rule) => rule,
+            none => none.insert(Rule::new(parse()?, Request::now(Amount::Cost(1)))),
+        };
+        Ok((rule, &mut self.denial))
+    }
 }
 
 /// An argument of up to [`LONGEST`] bytes, in a form that is compared in a few instructions: its length, and its first and its last
@@ -92,17 +111,8 @@ pub fn plain<R>(
     }
     let (limit, period) = (call.arg(2)?, call.arg(3)?);
     let words = (Word::new(limit)?, Word::new(period)?);
-    let decide = |last: &mut LastCall| {
-        if last.rule.is_none() || last.words != words {
-            *last = LastCall { words, ..LastCall::NONE };
-            match grammar::policy(kind, limit, period) {
-                Ok(policy) => last.rule = Some(Rule::new(policy, Request::now(Amount::Cost(1)))),
-                Err(error) => return Some(decide(Err(error))),
-            }
-        }
-        Some(decide(Ok((last.rule.as_ref()?, &mut last.denial))))
-    };
-    LAST.get(kind as usize)?.with(call, decide)?
+    // There is only one place that calls `decide`, so that the compiler inlines it.
+    LAST.get(kind as usize)?.with(call, |last| decide(last.take_over(words, || grammar::policy(kind, limit, period))))
 }
 
 #[cfg(test)]

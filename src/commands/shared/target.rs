@@ -51,10 +51,28 @@ impl Target {
         }
     }
 
-    /// Calls `work` with the limiter that the key holds, and with the value of the key.
+    /// The limiter that [`Policy::view`] has loaded from the value of the key. It is used in its place, because a copy takes as long
+    /// as a part of the decision.
     ///
     /// # Errors
     /// If the key holds something else, or the policy's window would end too far ahead, which only the clock shows.
+    #[inline(always)]
+    pub fn loaded<'v, 'k>(
+        self,
+        view: &'v Result<View<'k>, RecordError>,
+        policy: &Policy,
+        now: Instant,
+    ) -> Result<&'v View<'k>, Box<Error>> {
+        if self.kind == Some(Kind::Fixed) && policy.is_too_far_ahead(now) {
+            return Err(Box::new(Error::TooFarAhead));
+        }
+        view.as_ref().map_err(|&error| Box::new(self.record_error(error)))
+    }
+
+    /// Calls `work` with the limiter that the key holds, and with the value of the key.
+    ///
+    /// # Errors
+    /// As [`Self::loaded`].
     #[inline(always)]
     pub fn view<R>(
         self,
@@ -65,11 +83,7 @@ impl Target {
     ) -> Result<R, Box<Error>> {
         let stored = self.stored(key)?;
         let view = policy.view(stored, now);
-        if self.kind == Some(Kind::Fixed) && policy.is_too_far_ahead(now) {
-            return Err(Box::new(Error::TooFarAhead));
-        }
-        // The view is used in its place, because a copy takes as long as a part of the decision.
-        work(view.as_ref().map_err(|&error| Box::new(self.record_error(error)))?, stored)
+        work(self.loaded(&view, policy, now)?, stored)
     }
 
     /// The decision of [`View::peek`].
@@ -165,7 +179,7 @@ impl Decided {
 /// # Errors
 /// If the new value would be too long for the server. The key is not changed then.
 #[inline(always)]
-fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), Overflow> {
+pub fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), Overflow> {
     match *change {
         Change::Keep => {}
         Change::Write { offset, head, expires, slack } => {

@@ -163,7 +163,7 @@ impl<'a> View<'a> {
                 let others =
                     (0..ledger.blocks()).filter(|&block| block != released / BLOCK).map(|block| ledger.block(block));
                 let slots = ledger.block_slots(released / BLOCK).filter(|&(index, _)| index != released);
-                others.chain(slots.map(|(_, slot)| Aggregate::of(&slot))).fold(Aggregate::NONE, Aggregate::join)
+                others.chain(slots.map(|(_, slot)| Aggregate::of(&slot, Kind::Lease))).fold(Aggregate::NONE, Aggregate::join)
             }
         };
         Instant::from_us(all.last).max(self.now)

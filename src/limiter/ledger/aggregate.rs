@@ -1,11 +1,12 @@
 //! What a block of slots, or a whole ledger, has in total.
 
 use super::{weight, word, Slot};
+use crate::limiter::Kind;
 
 /// A summary of slots: the sum of their weights, and the first and the last [`Slot::when`] of those that are live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::limiter) struct Aggregate {
-    /// The sum of the weights, modulo 2^128: see [`layers`](super::layers). 0 for leases.
+    /// The sum of the weights, modulo 2^128: see [`layers`](super::layers). LEASE: the sum of the units of the live slots.
     pub(in crate::limiter) weights: u128,
     /// The first moment; [`i64::MAX`] if no slot is live.
     pub(in crate::limiter) first: i64,
@@ -20,9 +21,17 @@ impl Aggregate {
     /// The aggregate of no slot.
     pub(in crate::limiter) const NONE: Self = Self { weights: 0, first: i64::MAX, last: i64::MIN };
 
-    /// The aggregate of one slot.
-    pub(in crate::limiter) fn of(slot: &Slot) -> Self {
-        Self { weights: slot.weight, ..Self::of_moment(slot.is_live().then_some(slot.when)) }
+    /// The aggregate of one slot in a ledger of `kind`.
+    pub(in crate::limiter) fn of(slot: &Slot, kind: Kind) -> Self {
+        Self { weights: Self::weight_of(slot, kind), ..Self::of_moment(slot.is_live().then_some(slot.when)) }
+    }
+
+    /// What a slot adds to [`Self::weights`].
+    pub(super) fn weight_of(slot: &Slot, kind: Kind) -> u128 {
+        match kind {
+            Kind::Lease => u128::from(if slot.is_live() { slot.units } else { 0 }),
+            _ => slot.weight,
+        }
     }
 
     /// The aggregate of a slot without weight; `None` if it is dead.

@@ -128,8 +128,8 @@ impl<'a> Edit<'a> {
         };
         let aggregate = self.header.aggregate;
         self.is_wide |= aggregate.may_narrow(&before, &slot);
-        let weights = aggregate.weights.wrapping_sub(before.weight);
-        self.header.aggregate = Aggregate { weights, ..aggregate }.join(Aggregate::of(&slot));
+        let weights = aggregate.weights.wrapping_sub(Aggregate::weight_of(&before, self.kind));
+        self.header.aggregate = Aggregate { weights, ..aggregate }.join(Aggregate::of(&slot, self.kind));
         self.changed.insert(index, slot);
         self.computed.clear();
     }
@@ -261,7 +261,7 @@ impl<'a> Edit<'a> {
             touched.push(index / BLOCK);
         }
         touched.dedup();
-        let added = self.added.map_or(Aggregate::NONE, |added| Aggregate::of(&added.slot));
+        let added = self.added.map_or(Aggregate::NONE, |added| Aggregate::of(&added.slot, self.kind));
         for block in touched {
             let has_added = self.added.is_some() && block == self.old_len() / BLOCK;
             let aggregate = self.block(block).join(if has_added { added } else { Aggregate::NONE });
@@ -292,8 +292,8 @@ impl<'a> Edit<'a> {
         for (&index, slot) in self.changed.range(range.clone()) {
             let Some(was) = self.old.map(|old| old.slot(index)) else { break };
             is_wide |= before.may_narrow(&was, slot);
-            after = after.join(Aggregate::of(slot));
-            after.weights = after.weights.wrapping_sub(was.weight);
+            after = after.join(Aggregate::of(slot, self.kind));
+            after.weights = after.weights.wrapping_sub(Aggregate::weight_of(&was, self.kind));
         }
         if is_wide {
             let moments = range.map(|index| match (self.changed.get(&index), self.old) {
@@ -355,8 +355,10 @@ impl<'a> Edit<'a> {
         self.header.id_room = longest.next_multiple_of(8);
         self.header.indexed = kept.len();
         self.header.is_old = false;
-        let of =
-            |slots: &[(_, Slot)]| slots.iter().map(|(_, slot)| Aggregate::of(slot)).fold(Aggregate::NONE, Aggregate::join);
+        let kind = self.kind;
+        let of = |slots: &[(_, Slot)]| {
+            slots.iter().map(|(_, slot)| Aggregate::of(slot, kind)).fold(Aggregate::NONE, Aggregate::join)
+        };
         let blocks: Vec<_> = kept.chunks(BLOCK).map(of).collect();
         self.header.aggregate = blocks.iter().copied().fold(Aggregate::NONE, Aggregate::join);
         let header = &self.header;

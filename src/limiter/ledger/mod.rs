@@ -172,21 +172,14 @@ impl<'a> Ledger<'a> {
         (0..self.len()).map(|index| (index, self.slot(index)))
     }
 
-    /// The sum of the units of those live slots of a block whose [`Slot::when`] is after `when`.
+    /// The sum of the units of those leases in a block whose deadline is after `when`.
     pub(super) fn units_after(&self, block: usize, when: i64) -> u64 {
-        let end = (BLOCK * (block + 1)).min(self.len());
-        let slots = self.bytes.get(self.header.slot_at(BLOCK * block)..self.header.slot_at(end)).unwrap_or_default();
-        let mut sum = 0_u64;
-        for slot in slots.chunks_exact(self.header.slot_len()) {
-            let Some((units, rest)) = slot.split_first_chunk() else { break };
-            let Some(lapses) = rest.first_chunk() else { break };
-            let (units, lapses) = (u64::from_le_bytes(*units), i64::from_le_bytes(*lapses));
-            if units as u8 > 0 && lapses > when {
-                // Only in a damaged record can this overflow.
-                sum = sum.wrapping_add((units & !EMPTIED) >> 8);
-            }
+        let Aggregate { weights, first, .. } = self.block(block);
+        if first > when && !self.header.is_old {
+            return u64::try_from(weights).unwrap_or(u64::MAX);
         }
-        sum
+        let leases = self.block_slots(block).filter(|(_, slot)| slot.is_live() && slot.when > when);
+        leases.fold(0, |sum, (_, slot)| sum.saturating_add(slot.units))
     }
 
     /// The slots of a block that are in use, with their indices.

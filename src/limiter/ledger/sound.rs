@@ -36,7 +36,7 @@ pub(super) fn fault_after(kind: Kind, old: Option<Ledger<'_>>, change: &Change, 
 impl Ledger<'_> {
     /// The first fault that is found; `None` if the ledger is sound.
     pub(in crate::limiter) fn fault(&self, kind: Kind) -> Option<String> {
-        self.fault_of_slots(kind).or_else(|| self.fault_of_aggregates()).or_else(|| match kind {
+        self.fault_of_slots(kind).or_else(|| self.fault_of_aggregates(kind)).or_else(|| match kind {
             Kind::Lease => self.fault_of_leases(),
             Kind::Slide => self.fault_of_ticks(),
             Kind::Fixed | Kind::Gcra | Kind::Bucket => None,
@@ -71,10 +71,10 @@ impl Ledger<'_> {
     }
 
     /// The old layout has other aggregates, and is never written.
-    fn fault_of_aggregates(&self) -> Option<String> {
+    fn fault_of_aggregates(&self, kind: Kind) -> Option<String> {
         let mut all = Aggregate::NONE;
         for block in (0..self.blocks()).filter(|_| !self.header.is_old) {
-            let slots = self.block_slots(block).map(|(_, slot)| Aggregate::of(&slot));
+            let slots = self.block_slots(block).map(|(_, slot)| Aggregate::of(&slot, kind));
             let (aggregate, expected) = (self.block(block), slots.fold(Aggregate::NONE, Aggregate::join));
             if aggregate != expected {
                 return Some(format!("block {block} of {BLOCK} slots has {aggregate:?}, and not {expected:?}"));

@@ -136,13 +136,13 @@ fn arrows(files: &BTreeMap<String, File>) -> BTreeSet<(String, String)> {
     arrows
 }
 
-/// The number of the layer of a file, from the top; `None` for `lib.rs`.
+/// The number of the layer of a file, from the top; `None` for `lib.rs`. The last layer that fits counts: `commands/shared` is within
+/// `commands`.
 fn layer(file: &str) -> Option<usize> {
     let is_in = |layer: &&str| file == *layer || file.strip_prefix(*layer).is_some_and(|rest| rest.starts_with('/'));
     LAYERS.iter().rposition(is_in)
 }
 
-/// The names of the layers come from the longest match, so that `commands/shared` is not `commands`.
 #[test]
 fn no_file_uses_a_layer_above_its_own() {
     let files = files();

@@ -132,9 +132,10 @@ fn run(call: &Call<'_>) -> Result<Answered<Vec<Decision>>, Box<Error>> {
     let decisions = if granted {
         commit(&mut keys, &rules, &decided, now)?
     } else {
+        let decisions = decided.iter().map(|decided| decided.decision);
         let waited = match rules.first().and_then(|rule| rule.block) {
             None => Span::ZERO,
-            Some(timeout) => match waiting::begin(call, FIRST_KEY, &keys, &rules, &decided, timeout, now)? {
+            Some(timeout) => match waiting::begin(call, FIRST_KEY, &keys, &rules, decisions, timeout, now)? {
                 Begun::Waits => return Ok(Answered::Later),
                 Begun::Denied(waited) => waited,
             },
@@ -157,7 +158,7 @@ fn run(call: &Call<'_>) -> Result<Answered<Vec<Decision>>, Box<Error>> {
     Ok(Answered::Now(decisions))
 }
 
-/// Decides a rule, and changes nothing. Sets `any_waiters` if the change of the key concerns a waiting call.
+/// Decides a rule, and changes nothing. Sets `any_waiters` if a waiting call has a rule for the key.
 fn decide(
     call: &Call<'_>,
     index: usize,

@@ -131,7 +131,8 @@ pub(super) fn decide(
         Some(denial) if !in_line => target.stored(&key)?.and_then(|record| denial.repeated(record, now)),
         _ => None,
     };
-    // This uses neither closures nor a `Decided`, as RL.LEASE does: it is the path of most calls, and each copy shows.
+    // RL.LEASE calls `Target::view` and `commit_or_wait` for what follows. This is the path of most calls, and the copies that these
+    // make would take longer than a part of the decision.
     let (decision, changed) = if let Some(denial) = repeated {
         (denial, false)
     } else {

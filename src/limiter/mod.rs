@@ -361,9 +361,8 @@ pub fn inspect(stored: &[u8], now: Instant) -> Result<Inspection, RecordError> {
 }
 
 /// Settles the charge with this id to `units`, and forgets the id. If `units` are fewer than were charged, the key is then as
-/// if the charge had taken only them. If they are more, the difference is taken now, as
-/// [`Amount::Force`] does. A lease can only be settled to 0 units, which ends it. `None`: the key does
-/// not remember the id, and stays as it is.
+/// if the charge had taken only them. If they are more, the difference is taken now, as [`Amount::Force`] does. A lease can
+/// only be settled to 0 units, which ends it. `None`: the key does not remember the id, and stays as it is.
 ///
 /// # Errors
 /// See [`SettleError`].

@@ -75,8 +75,8 @@ pub fn wait(
     let waited = match rule.block {
         None => Span::ZERO,
         Some(timeout) => {
-            let (keys, rules, decided) = (slice::from_ref(key), slice::from_ref(rule), [Decided::unchanged(decision)]);
-            match waiting::begin(call, KEY, keys, rules, &decided, timeout, now)? {
+            let (keys, rules) = (slice::from_ref(key), slice::from_ref(rule));
+            match waiting::begin(call, KEY, keys, rules, [decision].into_iter(), timeout, now)? {
                 Begun::Waits => return Ok(Answered::Later),
                 Begun::Denied(waited) => waited,
             }

@@ -21,11 +21,11 @@ struct LastCall {
     denial: LastDenial,
 }
 
-/// What the last denied call of a rule without options was told.
+/// The last denial of a rule without options, if it was one that lasts.
 pub struct LastDenial(Option<LastingDenial>);
 
 impl LastDenial {
-    /// The denial, if it lasts.
+    /// The denial; `None` if there is none.
     #[inline(always)]
     pub const fn get(&self) -> Option<&LastingDenial> {
         self.0.as_ref()
@@ -43,9 +43,7 @@ impl LastDenial {
 
 impl LastCall {
     const NONE: Self = Self { words: (Word::EMPTY, Word::EMPTY), rule: None, denial: LastDenial(None) };
-}
 
-impl LastCall {
     /// The rule of a call with these words, whose policy `parse` returns, and the last denial of this rule.
     #[inline(always)]
     fn take_over(

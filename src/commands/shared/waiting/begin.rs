@@ -5,8 +5,7 @@ use crate::commands::shared::error::Error;
 use crate::commands::shared::grammar::{Rule, FIRST_KEY_OF_ALL};
 use crate::commands::shared::parameters::MAX_WAITERS;
 use crate::commands::shared::stats::WAITS;
-use crate::commands::shared::target::Decided;
-use crate::limiter::{Instant, Span, Wait};
+use crate::limiter::{Decision, Instant, Span, Wait};
 use crate::queue::{first_grant, Rules, Waiter};
 use crate::server::{Call, WriteKey};
 
@@ -19,7 +18,7 @@ pub enum Begun {
 }
 
 /// Blocks the client of a call that its keys refuse now. `first_key` is the index of the argument that names the first of them, and
-/// `decided` is what was decided on each.
+/// `decisions` are those on each key.
 ///
 /// Denies the call instead if the server forbids to block the client, as if the call had no BLOCK option, or if the units of a
 /// rule are not due before the timeout.
@@ -31,14 +30,14 @@ pub fn begin(
     first_key: usize,
     keys: &[WriteKey<'_>],
     rules: &[Rule<'_>],
-    decided: &[Decided],
+    decisions: impl Iterator<Item = Decision>,
     timeout: Span,
     now: Instant,
 ) -> Result<Begun, Error> {
     if call.forbids_blocking() {
         return Ok(Begun::Denied(Span::ZERO));
     }
-    for ((key, rule), Decided { decision, .. }) in keys.iter().zip(rules).zip(decided) {
+    for ((key, rule), decision) in keys.iter().zip(rules).zip(decisions) {
         let due_in_time = match decision.wait {
             Wait::Never => false,
             Wait::For(_) if decision.granted > 0 => true,

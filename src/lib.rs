@@ -1,8 +1,8 @@
 //! Exact, native rate limiting for Redis and Valkey: docs/commands.md says what the commands do.
 //!
-//! The layers are listed from left to right, and each uses only layers to its right: `commands` (parse, run, reply) → `server`
-//! (the interface to the server, with all `unsafe` code), [`queue`] (the clients that wait for a key: pure), [`sketch`] (the
-//! keys that are denied most: pure) → [`limiter`] (the decisions: pure, on integers only).
+//! The layers: `commands` (parse, run, reply) uses all others. `server` (the interface to the server, with all `unsafe` code) uses
+//! none of them. [`queue`] (the clients that wait for a key) and [`sketch`] (the keys that are denied most) use only [`limiter`] (the
+//! decisions). These three are pure: they call no server and read no clock.
 
 #![deny(unsafe_code)]
 // No input from a client and no value of a key may cause a panic. Clippy refuses the macros and functions below. It does not check

@@ -3,8 +3,10 @@
 //! The algorithm is Space-Saving (Metwally, Agrawal, El Abbadi: "Efficient Computation of Frequent and Top-k Elements in Data
 //! Streams", 2005). If the table is full, a new key replaces the key with the lowest count, and starts with its count. In a
 //! table for n keys, no count is too low, no count is too high by more than an n-th of all denials, and every key with more
-//! denials than that is in the table. All counts are halved after each half-life, so that they reflect recent denials. A key is
-//! removed when its count falls below one, so a count may be too low by up to two.
+//! denials than that is in the table.
+//!
+//! Beyond that algorithm, all counts are halved after each half-life, so that they reflect recent denials, and a key is removed when
+//! its count falls below one. So a count can also be too low, by up to two.
 //!
 //! Pure, as [`limiter`](crate::limiter): time is an argument, and all numbers are integers.
 #![forbid(unsafe_code)]
@@ -22,11 +24,11 @@ pub const LONGEST_NAME: usize = 512;
 /// The table.
 #[derive(Debug)]
 pub struct Sketch {
-    /// The hash table (open addressing). A slot holds the index of an entry in `entries`, plus 1; a free slot holds 0. There are at
-    /// least four times as many slots as entries.
-    slots: Box<[u16]>,
+    /// The hash table (open addressing). A cell holds the index of an entry in `entries`, plus 1; a free cell holds 0. There are at
+    /// least four times as many cells as entries.
+    cells: Box<[u16]>,
     entries: Vec<Entry>,
-    /// The counts of the entries, in the same order. A count is never too low.
+    /// The counts of the entries, in the same order: see [the module](self) for how far they can be wrong.
     counts: Vec<u64>,
     /// The most entries.
     capacity: usize,
@@ -69,9 +71,9 @@ impl Sketch {
     /// 0. The `seed` should be secret, since it would allow a caller to choose names that collide, which take longer to count.
     pub fn new(capacity: usize, half_life: Span, seed: [u64; 2], now: Instant) -> Self {
         let fades_at = now.saturating_add(half_life);
-        let slots = vec![0; (4 * capacity).next_power_of_two()].into();
+        let cells = vec![0; (4 * capacity).next_power_of_two()].into();
         let (entries, counts) = (Vec::new(), Vec::new());
-        Self { slots, entries, counts, capacity, half_life, seed, fades_at, last: 0, least: 0, scan_from: 0 }
+        Self { cells, entries, counts, capacity, half_life, seed, fades_at, last: 0, least: 0, scan_from: 0 }
     }
 
     /// Whether the table has this capacity and this half-life.
@@ -134,7 +136,7 @@ impl Sketch {
     pub fn reset(&mut self) {
         self.entries.clear();
         self.counts.clear();
-        self.slots.fill(0);
+        self.cells.fill(0);
         self.last = 0;
     }
 
@@ -160,24 +162,24 @@ impl Sketch {
         let mut counts = self.counts.iter();
         self.entries.retain(|_| counts.next().is_some_and(|&count| count >= ONE));
         self.counts.retain(|&count| count >= ONE);
-        self.slots.fill(0);
+        self.cells.fill(0);
         (0..self.entries.len()).for_each(|place| self.link(place));
         (self.last, self.least, self.scan_from) = (0, 0, 0);
     }
 
     fn find(&self, hash: u32, db: i32, name: &[u8]) -> Option<usize> {
         let is = |entry: &Entry| entry.hash == hash && entry.db == db && entry.name == name;
-        let places = self.slots_from(hash).map(|slot| self.slots[slot]).take_while(|&place| place > 0);
+        let places = self.cells_from(hash).map(|cell| self.cells[cell]).take_while(|&place| place > 0);
         places.map(|place| usize::from(place) - 1).find(|&place| is(&self.entries[place]))
     }
 
-    /// The slots that may hold an entry with this hash, in the order of the search. The entry was put into the first free one.
-    fn slots_from(&self, hash: u32) -> impl Iterator<Item = usize> {
-        let (first, len) = (hash as usize, self.slots.len());
+    /// The cells that may hold an entry with this hash, in the order of the search. The entry was put into the first free one.
+    fn cells_from(&self, hash: u32) -> impl Iterator<Item = usize> {
+        let (first, len) = (hash as usize, self.cells.len());
         (0..len).map(move |index| (first + index) & (len - 1))
     }
 
-    /// Assigns the entry at `place`, which has no slot, to a key.
+    /// Assigns the entry at `place`, which has no cell, to a key.
     fn assign(&mut self, place: usize, hash: u32, db: i32, name: &[u8]) {
         let entry = &mut self.entries[place];
         (entry.hash, entry.db, entry.certain) = (hash, db, 0);
@@ -186,30 +188,30 @@ impl Sketch {
         self.link(place);
     }
 
-    /// Puts the entry at `place` into a free slot.
+    /// Puts the entry at `place` into a free cell.
     fn link(&mut self, place: usize) {
-        let free = self.slots_from(self.entries[place].hash).find(|&slot| self.slots[slot] == 0);
-        if let Some(slot) = free {
-            self.slots[slot] = place as u16 + 1;
+        let free = self.cells_from(self.entries[place].hash).find(|&cell| self.cells[cell] == 0);
+        if let Some(cell) = free {
+            self.cells[cell] = place as u16 + 1;
         }
     }
 
-    /// Frees the slot of the entry at `place`. Entries in the slots after it move up, because a search ends at a free slot.
+    /// Frees the cell of the entry at `place`. Entries in the cells after it move up, because a search ends at a free cell.
     fn unlink(&mut self, place: usize) {
-        let own = self.slots_from(self.entries[place].hash).find(|&slot| usize::from(self.slots[slot]) == place + 1);
-        let (Some(mut free), mask) = (own, self.slots.len() - 1) else { return };
-        let mut slot = free;
+        let own = self.cells_from(self.entries[place].hash).find(|&cell| usize::from(self.cells[cell]) == place + 1);
+        let (Some(mut free), mask) = (own, self.cells.len() - 1) else { return };
+        let mut cell = free;
         loop {
-            slot = (slot + 1) & mask;
-            let Some(other) = usize::from(self.slots[slot]).checked_sub(1) else { break };
+            cell = (cell + 1) & mask;
+            let Some(other) = usize::from(self.cells[cell]).checked_sub(1) else { break };
             let wanted = self.entries[other].hash as usize & mask;
-            // An entry may not move before the slot at which the search for it begins.
-            if slot.wrapping_sub(wanted) & mask >= slot.wrapping_sub(free) & mask {
-                self.slots[free] = self.slots[slot];
-                free = slot;
+            // An entry may not move before the cell at which the search for it begins.
+            if cell.wrapping_sub(wanted) & mask >= cell.wrapping_sub(free) & mask {
+                self.cells[free] = self.cells[cell];
+                free = cell;
             }
         }
-        self.slots[free] = 0;
+        self.cells[free] = 0;
     }
 
     /// The place of an entry with the lowest count, in a full table. If `least` is still the lowest count, the search goes on from

@@ -4,10 +4,10 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use redis_rl::limiter::{Instant, MAX_PERIOD};
-use redis_rl_fuzz::key::Key;
+use redis_rl_fuzz::action::{Action, Clock, Step};
+use redis_rl_fuzz::key::{Key, Refusal};
 use redis_rl_fuzz::model::{Model, Rule, Silence};
-use redis_rl_fuzz::steps::DecideError;
-use redis_rl_fuzz::{is_refused, rules, start, starting, Call, Clock, Step};
+use redis_rl_fuzz::{is_refused, rules, start, starting};
 
 /// The most calls in a sequence. The model computes with rational numbers, which is slow: so many calls take about a
 /// millisecond.
@@ -22,7 +22,7 @@ struct Play {
     rules: Vec<Rule>,
     start: i64,
     expiring: bool,
-    calls: Vec<Call>,
+    calls: Vec<Action>,
 }
 
 impl<'a> Arbitrary<'a> for Play {
@@ -45,10 +45,10 @@ fuzz_target!(|play: Play| {
     let (mut key, mut model, mut clock) = (Key::default(), Model::default(), Clock::new(start));
     let mut in_force = 0;
     for call in &calls {
-        in_force += call.change;
+        in_force += call.rule;
         let rule = &rules[in_force % rules.len()];
-        let request = clock.next(call, rule, &key);
-        if clock.now > LAST {
+        let (now, request) = clock.next(rule, call, &key);
+        if now > LAST {
             break;
         }
         if is_refused(rule, clock.now) {
@@ -62,7 +62,7 @@ fuzz_target!(|play: Play| {
             break;
         }
         let actual = key.call(rule, clock.now, request);
-        let expected = expected.map_err(|_| DecideError::Overflow);
+        let expected = expected.map_err(|_| Refusal::Overflow);
         assert_eq!(actual, expected, "core and model differ at {} us: {request:?} of {rule:?}", clock.now);
         if let Ok(decision) = actual {
             clock.note_reply(&decision);

@@ -6,12 +6,12 @@ use std::fmt::Display;
 
 use libfuzzer_sys::fuzz_target;
 use redis_rl::commands::parsers::{
-    parse_cl_throttle, parse_gcra, parse_lease, parse_limit, parse_numkeys, parse_peek, parse_release, parse_rules,
-    parse_settle, parse_top, Rule, SettleArgs, ThrottleArgs, TopArgs, MAX_TOP_KEYS,
+    parse_cl_throttle, parse_gcra, parse_lease, parse_limit, parse_numkeys, parse_pause, parse_peek, parse_release,
+    parse_rules, parse_settle, parse_top, Rule, SettleArgs, ThrottleArgs, TopArgs, MAX_TOP_KEYS,
 };
 use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, Span};
-use redis_rl::limiter::{MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
-use redis_rl_fuzz::steps::{DecideError, Steps};
+use redis_rl::limiter::{MAX_PAUSE, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+use redis_rl_fuzz::key::{Refusal, Steps};
 
 const DAY: Span = Span::from_us(86_400_000_000);
 
@@ -38,7 +38,7 @@ fn in_range(rule: &Rule) {
     match policy.decide(None, Instant::from_us(1_760_000_000_000_000), *request).map(|outcome| outcome.decision) {
         Ok(Decision { limit, remaining, .. }) => assert!(remaining <= limit && limit <= MAX_UNITS, "{rule:?}"),
         // A debt or a wait past the end of time.
-        Err(error) => assert_eq!(error, DecideError::Overflow, "{rule:?}"),
+        Err(error) => assert_eq!(error, Refusal::Overflow, "{rule:?}"),
     }
 }
 
@@ -127,6 +127,9 @@ fuzz_target!(|line: &[u8]| {
     let released = accepted(parse_release(&words[..]));
     if let Some(SettleArgs { id, units }) = accepted(parse_settle(&words[..])) {
         assert!(units <= MAX_UNITS && released == Some(SettleArgs { id, units: 0 }));
+    }
+    if let Some(length) = accepted(parse_pause(&words[..])) {
+        assert!(length == Span::ZERO || (MIN_PERIOD..=MAX_PAUSE).contains(&length), "{length:?}");
     }
     if let Some(TopArgs::List(most)) = accepted(parse_top(&words[..])) {
         assert!((1..=MAX_TOP_KEYS as usize).contains(&most));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use redis_rl::limiter::{Amount, Instant, Policy, Request, Span, Wait};
-use redis_rl::queue::{self, Queues, Rules, Waiter};
+use redis_rl::queue::{self, Claims, Queues, Waiter};
 use redis_rl_fuzz::key::Key;
 use redis_rl_fuzz::model::{Form, Rule, Windows};
 use redis_rl_fuzz::{rules, starting, units, START};
@@ -174,15 +174,15 @@ impl World {
         }
         let deadline = now.saturating_add(patience);
         self.next += 1;
-        let rule = |&(at, policy, amount): &(usize, Policy, Amount)| queue::Rule {
+        let rule = |&(at, policy, amount): &(usize, Policy, Amount)| queue::Claim {
             key: NAMES[at].1.into(),
             policy,
             amount,
             names_amount: true,
         };
-        let rules =
-            if wants.len() == 1 { Rules::One(rule(&wants[0])) } else { Rules::All(wants.iter().map(rule).collect()) };
-        let waiter = Waiter { client: number, db: NAMES[wants[0].0].0, rules, id: None, joined: now, deadline };
+        let claims =
+            if wants.len() == 1 { Claims::One(rule(&wants[0])) } else { Claims::All(wants.iter().map(rule).collect()) };
+        let waiter = Waiter { client: number, db: NAMES[wants[0].0].0, claims, id: None, joined: now, deadline };
         let keys = self.take(wants.iter().map(|want| want.0));
         self.queues.join(waiter, &keys);
         self.put(wants.iter().map(|want| want.0), keys);

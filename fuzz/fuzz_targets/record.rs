@@ -3,16 +3,18 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use redis_rl::limiter::{inspect, Amount, Change, Fact, Instant, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
-use redis_rl_fuzz::key::Key;
+use redis_rl::limiter::{
+    inspect, pause, rest_of_pause, Amount, Bytes, Change, Fact, Instant, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS,
+};
+use redis_rl_fuzz::action::{Action, Clock};
+use redis_rl_fuzz::key::{Key, Outcome, Steps};
 use redis_rl_fuzz::model::{survives, Form, Rule, Windows};
-use redis_rl_fuzz::steps::{Outcome, Steps};
-use redis_rl_fuzz::{rule, rules, start, starting, units, Call, Clock};
+use redis_rl_fuzz::{rule, rules, start, starting, units};
 
 #[derive(Debug)]
 struct Stored {
     /// The calls that write a real record. If there are none, the value consists of arbitrary bytes.
-    calls: Vec<Call>,
+    calls: Vec<Action>,
     /// The rules of these calls, and one of any algorithm.
     rules: Vec<Rule>,
     start: i64,
@@ -49,9 +51,9 @@ fuzz_target!(|stored: Stored| {
     let Stored { calls, rules, start, patches, keep, now, request, more } = stored;
     let (mut key, mut clock, mut in_force) = (Key::default(), Clock::new(start), 0);
     for call in &calls {
-        in_force += call.change;
+        in_force += call.rule;
         let rule = &rules[in_force % (rules.len() - 1)];
-        let request = clock.next(call, rule, &key);
+        let (_, request) = clock.next(rule, call, &key);
         if let Ok(decision) = key.call(rule, clock.now, request) {
             clock.note_reply(&decision);
         }
@@ -74,7 +76,36 @@ fuzz_target!(|stored: Stored| {
             check(&Rule { limit: 0, ..*rule }, &value, now, request, sound);
         }
     }
+    if (0..1 << 55).contains(&now) {
+        check_paused(&rules, value, now, request);
+    }
 });
+
+/// Checks what must be true for any value with a pause: it takes nothing for that long. If the pause is ended, the value is as it was,
+/// or affects no decision any more.
+fn check_paused(rules: &[Rule], value: Vec<u8>, now: i64, request: Request<'static>) {
+    let (at, length) = (Instant::from_us(now), Span::from_us(1_000_000));
+    let mut bytes = Bytes::default();
+    // The bytes may be a pause already.
+    let was_paused = rest_of_pause(Some(&value), at) > Span::ZERO;
+    let Ok((rest, change)) = pause(Some(&value), None, at, length, &mut bytes) else { return };
+    let mut paused = Some(value.clone());
+    change.apply(&bytes, &mut paused);
+    assert!(rest >= length && rest_of_pause(paused.as_deref(), at) == rest);
+    for rule in rules {
+        survives(&rule.policy(), paused.as_deref().expect("a pause"), now, request);
+        let Ok(decision) = rule.policy().peek(paused.as_deref(), at, request) else { continue };
+        assert_eq!(decision.remaining, 0);
+        if let Amount::Cost(_) | Amount::UpTo(_) = request.amount {
+            assert!(decision.granted == 0 && decision.wait >= Wait::For(rest), "{decision:?}");
+        }
+    }
+    let mut bytes = Bytes::default();
+    let ended = pause(paused.as_deref(), None, at, Span::ZERO, &mut bytes);
+    let (Span::ZERO, change) = ended.expect("a limiter") else { panic!("the pause has not ended") };
+    change.apply(&bytes, &mut paused);
+    assert!(was_paused || paused.is_none_or(|ended| ended == value));
+}
 
 /// Checks what must be true for any value at any time, and if the value is `sound`, also what must be true for a value that
 /// a limiter may have written.

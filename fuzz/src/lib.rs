@@ -1,5 +1,7 @@
 //! What the targets share: policies and calls made of arbitrary bytes, near enough to each other that something happens.
 
+#[path = "../../tests/core/action.rs"]
+pub mod action;
 #[path = "../../tests/core/exercise.rs"]
 pub mod exercise;
 // Its property tests and examples are compiled, but not run.
@@ -10,15 +12,14 @@ pub mod ids;
 pub mod key;
 #[path = "../../tests/core/model.rs"]
 pub mod model;
-#[path = "../../tests/core/steps.rs"]
-pub mod steps;
 
+use action::{Action, Ahead, Step, Verb};
 use arbitrary::{Arbitrary, Result, Unstructured};
-use key::Key;
+use ids::histories::Size;
+pub use ids::histories::{share, SECOND};
 use model::{Form, Rule, Windows};
-use redis_rl::limiter::{Amount, Decision, Instant, Kind, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
+use redis_rl::limiter::{Instant, Kind, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 
-const SECOND: u64 = 1_000_000;
 /// The moment at which most sequences of calls begin, in microseconds since the Unix epoch.
 pub const START: i64 = 1_760_000_000_000_000;
 
@@ -113,68 +114,10 @@ pub fn is_refused(rule: &Rule, now: i64) -> bool {
     rule.policy().is_too_far_ahead(Instant::from_us(now))
 }
 
-/// So many thousandths of `n`.
-pub fn share(n: u64, permille: u64) -> u64 {
-    (u128::from(n) * u128::from(permille) / 1_000) as u64
-}
-
-/// How the clock moves before a call.
-#[derive(Clone, Copy, Debug)]
-pub enum Step {
-    Us(u64),
-    /// By thousandths of the period.
-    Period(u64),
-    /// To the moment that the wait in the last reply ends at, and the microsecond before it.
-    Promise,
-    Before,
-    /// To the moment at which nothing would be used any more.
-    Reset,
-    /// Back, by thousandths of the period.
-    Back(u64),
-}
-
-/// How far ahead a call may be booked.
-#[derive(Clone, Copy, Debug)]
-pub enum Ahead {
-    Us(u64),
-    /// By thousandths of the period.
-    Period(u64),
-    /// Just as long as the call has to wait, and a microsecond less.
-    Wait,
-    Less,
-}
-
-/// What a call does with its units.
-#[derive(Clone, Copy, Debug)]
-enum Verb {
-    Cost,
-    UpTo,
-    Force,
-    Refund,
-}
-
-/// How many, before the capacity is known.
-#[derive(Clone, Copy, Debug)]
-enum Size {
-    Units(u64),
-    /// By thousandths of the capacity.
-    Share(u64),
-}
-
-/// A call, before it is known under which rule.
-#[derive(Clone, Copy, Debug)]
-pub struct Call {
-    /// How many rules to move on by.
-    pub change: usize,
-    pub step: Step,
-    verb: Verb,
-    size: Size,
-    ahead: Ahead,
-}
-
-impl<'a> Arbitrary<'a> for Call {
+impl<'a> Arbitrary<'a> for Action {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
-        let change = u.int_in_range(0..=7usize)?.saturating_sub(4);
+        // How many rules to move on by.
+        let rule = u.int_in_range(0..=7usize)?.saturating_sub(4);
         let step = match u.int_in_range(0..=15u8)? {
             0 | 1 => Step::Us(0),
             2 => Step::Us(1),
@@ -205,55 +148,6 @@ impl<'a> Arbitrary<'a> for Call {
             13 | 14 => Ahead::Wait,
             _ => Ahead::Less,
         };
-        Ok(Self { change, step, verb, size, ahead })
-    }
-}
-
-/// Follows calls through time.
-#[derive(Debug)]
-pub struct Clock {
-    pub now: i64,
-    wait: u64,
-    reset: u64,
-}
-
-impl Clock {
-    pub fn new(now: i64) -> Self {
-        Self { now, wait: 0, reset: 0 }
-    }
-
-    /// The clock moves on to the call: what it asks of `key`.
-    pub fn next(&mut self, call: &Call, rule: &Rule, key: &Key) -> Request<'static> {
-        self.now = match call.step {
-            Step::Us(us) => self.now.saturating_add_unsigned(us),
-            Step::Period(permille) => self.now.saturating_add_unsigned(share(rule.period, permille)),
-            Step::Promise => self.now.saturating_add_unsigned(self.wait),
-            Step::Before => self.now.saturating_add_unsigned(self.wait.saturating_sub(1)),
-            Step::Reset => self.now.saturating_add_unsigned(self.reset),
-            Step::Back(permille) => self.now.saturating_sub_unsigned(share(rule.period, permille)).max(0),
-        };
-        let size = match call.size {
-            Size::Units(n) => n,
-            Size::Share(permille) => share(rule.capacity(), permille).clamp(1, MAX_UNITS),
-        };
-        let amount = match call.verb {
-            Verb::Cost => Amount::Cost(size),
-            Verb::UpTo => Amount::UpTo(size),
-            Verb::Force => Amount::Force(size),
-            Verb::Refund => Amount::Refund(size),
-        };
-        let ahead = match call.ahead {
-            Ahead::Us(us) => us,
-            Ahead::Period(permille) => share(rule.period, permille),
-            Ahead::Wait => key.wait(rule, self.now, amount),
-            Ahead::Less => key.wait(rule, self.now, amount).saturating_sub(1),
-        };
-        Request { ahead: Span::from_us(ahead), ..Request::now(amount) }
-    }
-
-    /// Remembers the wait and the reset of a reply.
-    pub fn note_reply(&mut self, decision: &Decision) {
-        self.wait = if let Wait::For(span) = decision.wait { span.as_us() } else { 0 };
-        self.reset = decision.reset.as_us();
+        Ok(Self { rule, step, verb, size, ahead })
     }
 }

@@ -16,7 +16,7 @@ use super::shared::outcome::{record_outcome, Outcome};
 use super::shared::reply::{reply_decisions, reply_now_or_later, Answered};
 use super::shared::target::{Decided, Target};
 use super::shared::waiting::{self, Begun};
-use crate::limiter::{Bytes, Decision, Instant, Kind, Overflow, Request, Span};
+use crate::limiter::{Bytes, Decision, Instant, Overflow, Request, Span};
 use crate::queue::{denied, Waiters};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
 
@@ -82,7 +82,7 @@ pub fn parse_rules<A: Args + ?Sized>(args: &A, keys: usize) -> Result<Vec<Rule<'
         }
         (rule.request.id, rule.block) = (*id, *block);
     }
-    if id.is_none() && rules.iter().any(|rule| rule.policy.kind() == Kind::Lease) {
+    if id.is_none() && rules.iter().any(|rule| rule.policy.kind().spec().holds) {
         return Err(Box::new(Error::NoId));
     }
     Ok(rules)
@@ -180,8 +180,9 @@ fn decide(
             return Ok(Decided::behind_line(view, rule.request)?);
         }
         let decided = Decided::of(view, rule.request)?;
-        // A change lengthens a value by less than this. So after this check, no commit fails after another.
-        if !WriteKey::fits(record.map_or(0, <[u8]>::len) + Bytes::SHORT) {
+        // Without ids, a change lengthens a value by less than this. Records with ids are far shorter than the longest value, unless a
+        // client has written them itself. So after this check, no commit fails after another.
+        if record.map_or(0, <[u8]>::len) + Bytes::SHORT > WriteKey::MAX_LEN {
             return Err(Overflow.into());
         }
         Ok(if decided.len() > MAX_KEPT { Decided::unchanged(decided.decision) } else { decided })

@@ -12,7 +12,7 @@ use super::limit;
 use super::shared::clock::now;
 use super::shared::error::{CommandName, Error};
 use super::shared::grammar::{self, Args, Rule, KEY};
-use super::shared::numbers::{count, digits, BAD_PERIOD};
+use super::shared::numbers::{bad_period, count, digits};
 use super::shared::reply::{integer, reply, Answered};
 use super::shared::target::Target;
 use crate::limiter::{Amount, Decision, Kind, Policy, PolicyOption, Quota, Request, Span, Wait, MAX_PERIOD, MAX_UNITS};
@@ -79,7 +79,8 @@ fn quantity(word: &[u8]) -> Result<Option<Amount>, Error> {
 
 /// The policy of `limit` units per `period` with a burst of `capacity` units.
 pub(super) fn policy(limit: u64, period: Span, capacity: u64) -> Result<Policy, Error> {
-    let policy = Quota::new(limit, period).and_then(|quota| Kind::Gcra.policy(quota)).ok_or(BAD_PERIOD)?;
+    let policy =
+        Quota::new(limit, period).and_then(|quota| Kind::Gcra.policy(quota)).ok_or_else(|| bad_period(Kind::Gcra))?;
     Ok(policy.with(PolicyOption::Burst(capacity)))
 }
 

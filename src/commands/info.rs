@@ -3,7 +3,7 @@
 use redis_module::{InfoContext, RedisResult};
 use redis_module_macros::info_command_handler;
 
-use super::shared::stats::{self, ABANDONED, RELEASED, SETTLED, TIMEOUTS, WAITS};
+use super::shared::stats::{self, ABANDONED, PAUSES, RELEASED, SETTLED, TIMEOUTS, WAITS};
 use super::shared::waiting::waiting_clients;
 use crate::limiter::Kind;
 use crate::server::shortcuts_are_in_use;
@@ -18,7 +18,7 @@ fn info(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
     Ok(())
 }
 
-/// The fields with a number, by name.
+/// The names and the values of all fields that are numbers.
 fn fields() -> Vec<(String, u64)> {
     let mut fields = Vec::new();
     let mut all_retried = 0_u64;
@@ -34,6 +34,7 @@ fn fields() -> Vec<(String, u64)> {
         ("settled", SETTLED.get()),
         ("released", RELEASED.get()),
         ("retried", all_retried),
+        ("pauses", PAUSES.get()),
         ("waiting_clients", waiting_clients()),
         ("waits", WAITS.get()),
         ("wait_timeouts", TIMEOUTS.get()),

@@ -98,7 +98,7 @@ fn run<const KIND: usize>(call: &Call<'_>) -> Result<Answered<Decision>, Box<Err
 fn run_with_options<const KIND: usize>(call: &Call<'_>) -> Result<Answered<Decision>, Box<Error>> {
     let kind = Kind::ALL[KIND];
     match parse(kind, call) {
-        // The rule is used in its place, because a copy takes as long as a part of the decision.
+        // The rule is borrowed, because to copy it takes as long as a part of the decision.
         Ok(ref rule) => decide(call, kind, rule, None),
         Err(error) => Err(error),
     }
@@ -131,8 +131,8 @@ pub(super) fn decide(
         Some(denial) if !in_line => target.stored(&key)?.and_then(|record| denial.repeated(record, now)),
         _ => None,
     };
-    // RL.LEASE calls `Target::view` and `commit_or_wait` for what follows. This is the path of most calls, and the copies that these
-    // make would take longer than a part of the decision.
+    // This is the path of most calls. RL.LEASE does by `Target::view` and `commit_or_wait` what is written out here. These copy the
+    // decision, which takes as long as a part of the work to decide.
     let (decision, changed) = if let Some(denial) = repeated {
         (denial, false)
     } else {

@@ -12,6 +12,7 @@ mod info;
 mod inspect;
 mod lease;
 mod limit;
+mod pause;
 mod peek;
 mod settle;
 mod shared;
@@ -31,6 +32,7 @@ const COMMANDS: &[Command] = &[
     lease::COMMAND,
     settle::SETTLE,
     settle::RELEASE,
+    pause::COMMAND,
     peek::COMMAND,
     all::COMMAND,
     inspect::COMMAND,
@@ -39,6 +41,7 @@ const COMMANDS: &[Command] = &[
 ];
 
 /// The commands of other rate limiters, for clients that were written for them; each with its bit in [`parameters::COMPAT`].
+/// [`gcra`] is the command `GCRA`; `RL.GCRA` is [`limit::GCRA`].
 const COMPAT: &[(i32, Command)] = &[(parameters::CL_THROTTLE, cl_throttle::COMMAND), (parameters::GCRA, gcra::COMMAND)];
 
 /// The commands of [`COMPAT`] that the configuration enables at the time of the iteration.
@@ -53,6 +56,7 @@ pub mod parsers {
     pub use super::gcra::parse as parse_gcra;
     pub use super::lease::parse as parse_lease;
     pub use super::limit::parse as parse_limit;
+    pub use super::pause::parse as parse_pause;
     pub use super::peek::parse as parse_peek;
     pub use super::settle::{parse_release, parse_settle, SettleArgs};
     pub use super::shared::grammar::{Args, Rule};

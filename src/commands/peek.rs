@@ -25,7 +25,7 @@ pub(super) const COMMAND: Command = Command {
     arity: -5,
     flags: c"readonly fast",
     keys: KeySpec::ReadOnly(2),
-    summary: c"Returns the reply that a limiter would give, without taking units.",
+    summary: c"Tells whether a limiter would grant a call, and takes no units.",
     complexity:
         c"O(log(N)) with N the grants in the window for SLIDE; O(N) with N the leases for LEASE; O(1) for the others",
     arguments,

@@ -19,6 +19,9 @@ pub(super) const SPEC: Spec = Spec {
     options_exclude: false,
     min_len: MIN_RECORD,
     charges_when_due: true,
+    period: "period",
+    holds: false,
+    takes_moment: false,
 };
 
 pub(super) const fn meter(quota: Quota) -> Meter {

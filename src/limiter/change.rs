@@ -120,6 +120,25 @@ impl Bytes {
         patches.iter().zip(ends).map(|(&(offset, start), end)| (offset, &self.as_slice()[start..end]))
     }
 
+    /// Inserts `front` before the bytes.
+    pub(super) fn prepend(&mut self, front: &[u8]) {
+        let mut all = Self::with_capacity(front.len() + self.as_slice().len());
+        all.extend(front);
+        all.extend(self.as_slice());
+        all.patches = self.patches.take();
+        all.patches.iter_mut().flat_map(|patches| &mut patches.0).for_each(|(_, start)| *start += front.len());
+        *self = all;
+    }
+
+    /// Moves all patches towards the end of the value, by `by` bytes. If `first` is not empty, it becomes a patch at the beginning.
+    pub(super) fn move_patches(&mut self, by: usize, first: &[u8]) {
+        self.patches.iter_mut().flat_map(|patches| &mut patches.0).for_each(|(offset, _)| *offset += by);
+        if !first.is_empty() {
+            self.prepend(first);
+            self.patches.get_or_insert_default().0.insert(0, (0, 0));
+        }
+    }
+
     /// Appends zeros up to a length of `len`.
     pub(super) fn fill(&mut self, len: usize) {
         while self.as_slice().len() < len {
@@ -162,6 +181,12 @@ impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let patches: Vec<_> = self.patches().collect();
         f.debug_struct("Bytes").field("all", &self.as_slice()).field("patches", &patches).finish()
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(long: Vec<u8>) -> Self {
+        Self { long: Some(long), ..Self::default() }
     }
 }
 

@@ -41,8 +41,8 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// Whether the call takes units only if they are free. While other clients wait for the key, such a call is denied or
-    /// joins the queue.
+    /// Whether the call takes units only if they are free. While other clients stand in the line of the key, such a call is denied
+    /// or waits.
     pub const fn takes_free_units(self) -> bool {
         matches!(self, Self::Cost(_) | Self::UpTo(_))
     }

@@ -1,4 +1,5 @@
-//! FIXED: a window that starts with its first call, or on a grid, or that ends when its callers say, and grants `limit` units.
+//! FIXED: a window that starts with its first call, or at a multiple of the period, or that ends when its callers say, and grants
+//! `limit` units.
 //!
 //! The window is a [`Meter`] whose capacity is the limit and which drains by the limit at each window's end. So a level
 //! above the limit (a debt) is paid by the next windows, `limit` units by each. After that, the next call starts a new
@@ -19,6 +20,9 @@ pub(super) const SPEC: Spec = Spec {
     min_len: MIN_RECORD,
     // A window starts with a grant, at the moment of the grant.
     charges_when_due: false,
+    period: "period",
+    holds: false,
+    takes_moment: true,
 };
 
 pub(super) const fn meter(quota: Quota) -> Meter {

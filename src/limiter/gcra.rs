@@ -21,6 +21,9 @@ pub(super) const SPEC: Spec = Spec {
     // The values that redis-cell stored are shorter than a record.
     min_len: TAT_DIGITS,
     charges_when_due: true,
+    period: "period",
+    holds: false,
+    takes_moment: false,
 };
 
 pub(super) const fn meter(quota: Quota) -> Meter {
@@ -33,11 +36,16 @@ pub(super) fn inspect(record: &Record<'_>, inspection: &mut Inspection) {
     inspection.extend([("burst", Fact::count(record.meter.capacity)), ("tat_ms", Fact::Number(tat_ms))]);
 }
 
+/// When the usage has drained that a theoretical arrival time of redis-cell stands for; `None` if `stored` is not one.
+pub(super) fn redis_cell_ends(stored: &[u8]) -> Option<Instant> {
+    let tat_ns = tat_ns(stored)?;
+    Some(Instant::from_us(tat_ns.div_euclid(1_000) + i64::from(tat_ns % 1_000 != 0)))
+}
+
 /// The facts in a theoretical arrival time that redis-cell stored; `None` if `stored` is not one. redis-cell does not store
 /// the policy, so most facts are unknown.
 pub(super) fn inspect_redis_cell(stored: &[u8], now: Instant) -> Option<Inspection> {
-    let tat_ns = tat_ns(stored)?;
-    let tat = Instant::from_us(tat_ns.div_euclid(1_000) + i64::from(tat_ns % 1_000 != 0));
+    let tat = redis_cell_ends(stored)?;
     let unknown = |name| (name, Fact::Nothing);
     let mut inspection = vec![
         ("algorithm", Fact::Word(SPEC.name)),

@@ -18,7 +18,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::ledger::{Aggregate, Edit, Finish, Ledger, RandomSeed, Slot, WithIds, BLOCK};
+use super::ledger::{Aggregate, Edit, Finish, Inner, Ledger, RandomSeed, Slot, WithIds, BLOCK};
 use super::record::{self, take, RecordError};
 use super::{
     Amount, Bytes, Change, Decision, Fact, Holder, Id, Inspection, Instant, Kind, Quota, Request, SettleError, Settlement,
@@ -37,6 +37,9 @@ pub(super) const SPEC: Spec = Spec {
     min_len: MIN_RECORD,
     // A lease lasts for its ttl from the answer on.
     charges_when_due: false,
+    period: "ttl",
+    holds: true,
+    takes_moment: false,
 };
 
 /// The length of the inner record.
@@ -169,6 +172,11 @@ impl<'a> View<'a> {
         Instant::from_us(all.last).max(self.now)
     }
 
+    /// When the last lease lapses.
+    pub(super) fn ends(&self) -> Instant {
+        self.last_deadline(None)
+    }
+
     /// How long until leases that hold `units` in total have lapsed, if none is renewed or released. For many leases this may
     /// be an upper bound: see [`Self::until_many_lapsed`].
     fn until_lapsed(&self, units: u64) -> Span {
@@ -256,8 +264,8 @@ impl<'a> View<'a> {
     }
 
     fn find(&self, id: Id<'_>) -> Option<(usize, Slot)> {
-        let (_, index, slot) = self.ids?.ledger().remembered(id, |when| when <= self.now.as_us())?;
-        Some((index, slot))
+        let lease = self.ids?.ledger().remembered(id, |when| when <= self.now.as_us())?;
+        Some((lease.index, lease.slot))
     }
 
     /// See [`super::View::held`].
@@ -348,7 +356,7 @@ impl<'a> View<'a> {
         let fields = [self.quota.limit(), self.quota.period().as_us(), held, self.now.as_us() as u64];
         let inner = fields.map(u64::to_le_bytes);
         let finish = Finish {
-            inner: (inner.as_flattened(), 0, &[]),
+            inner: Inner::whole(inner.as_flattened()),
             rewritten: false,
             room: INNER,
             is_past: &|_| false,

@@ -17,6 +17,8 @@ pub(super) const VERSION: u8 = 1;
 pub(super) const IDS: u8 = 3;
 /// The version that records with ids had before.
 pub(super) const OLD_IDS: u8 = 2;
+/// The version of values with a pause: see [`pause`](super::pause).
+pub(super) const PAUSED: u8 = 4;
 /// The bits of the third byte that hold the algorithm's number.
 pub(super) const TAG_BITS: u8 = 0b111;
 

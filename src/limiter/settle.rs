@@ -8,7 +8,7 @@ use super::{Change, Decision, Kind, Overflow};
 pub struct Settlement {
     /// The algorithm.
     pub kind: Kind,
-    /// `granted` is the units that the charge was settled to. The other fields show the state afterwards, under the policy of
+    /// `granted` is how many units the charge is now. The other fields show the state afterwards, under the policy of
     /// the record.
     pub decision: Decision,
     /// The change of the value.

@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 
 use super::line::{least, Line, Lines};
-use super::{Client, Queues};
+use super::queues::Queues;
+use super::waiter::Client;
 use crate::limiter::Instant;
 
-/// Queues of n clients are checked at about every (n / EACH + 1)th change, so that a check takes no longer than in a queue
-/// of so many.
+/// Queues of n clients are checked at about every (n / EACH + 1)th change. So the checks of many clients take about as much time per
+/// change as those of this many.
 const EACH: usize = 8;
 
 impl<C: Client> Queues<C> {
@@ -29,15 +30,15 @@ impl<C: Client> Queues<C> {
             format!("the answer to client {number} is postponed, but it does not wait")
         } else {
             return self.waiters.iter().find_map(|(&number, waiter)| {
-                let answer = self.postponed.get(&number).copied().unwrap_or(waiter.deadline);
+                let answered_at = self.postponed.get(&number).copied().unwrap_or(waiter.deadline);
                 let stands = |line: Option<&Line>| line.is_some_and(|line| line.contains(number));
                 let fault = if number >= self.next_number {
                     "has a number that a later client will have"
                 } else if self.numbers.get(&waiter.client.id()) != Some(&number) {
                     "has another number"
-                } else if !self.deadlines.contains(&(answer, number)) {
+                } else if !self.deadlines.contains(&(answered_at, number)) {
                     "has another deadline"
-                } else if !waiter.rules.iter().any(|rule| stands(self.lines.of_key(waiter.db, &rule.key))) {
+                } else if !waiter.claims.iter().any(|claim| stands(self.lines.of_key(waiter.db, &claim.key))) {
                     "stands in no line"
                 } else {
                     return None;
@@ -49,12 +50,12 @@ impl<C: Client> Queues<C> {
     }
 
     fn fault_of_lines(&self) -> Option<String> {
-        // The calls with a rule for each key, and their units.
+        // The calls with a claim for each key, and their units.
         let mut calls: BTreeMap<(i32, &[u8]), (usize, u64)> = BTreeMap::new();
         for waiter in self.waiters.values() {
-            for rule in &*waiter.rules {
-                let (calls, units) = calls.entry((waiter.db, &rule.key)).or_default();
-                (*calls, *units) = (*calls + 1, units.saturating_add(least(rule.amount)));
+            for claim in &*waiter.claims {
+                let (calls, units) = calls.entry((waiter.db, &claim.key)).or_default();
+                (*calls, *units) = (*calls + 1, units.saturating_add(least(claim.amount)));
             }
         }
         if self.lines.len() != calls.len() {
@@ -65,7 +66,7 @@ impl<C: Client> Queues<C> {
                 let Some(line) = self.lines.of_key(db, key) else { return Some(format!("no line of {key:?} in {db}")) };
                 let ids = |number: &u64| {
                     let waiter = self.waiters.get(number)?;
-                    waiter.rules.iter().any(|rule| *rule.key == *key).then(|| (waiter.id.clone(), *number))
+                    waiter.claims.iter().any(|claim| *claim.key == *key).then(|| (waiter.id.clone(), *number))
                 };
                 line.fault(counted, ids).map(|fault| format!("the line of {key:?} in database {db} {fault}"))
             })

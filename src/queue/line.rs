@@ -1,17 +1,19 @@
 //! The line of each key: its clients in the order of arrival, and what is known about the key.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{due, first_grant, KeyState, Rule, Waiter};
-use crate::limiter::{fingerprint, without_ids, Amount, Bytes, Change, Decision, Instant, Kind, Policy, Span, View};
+use super::key::{due, first_grant_on, KeyState, Refusal};
+use super::waiter::{Claim, Waiter};
+use crate::limiter::{fingerprint, without_ids, Amount, Bytes, Change, Decision, Instant, Policy, Span};
 
 /// A client may be charged as of a moment that is at most this long ago. Timers are late by a millisecond or two, and units
 /// that flow in meanwhile must not be lost. But after a longer standstill of the server, the units of the whole standstill must
 /// not all be granted at once.
 const MAX_LATENESS: Span = Span::from_us(100_000);
 
-/// The clients that wait for one key. The line exists as long as a waiting call has a rule for the key, also if no client stands in
+/// The clients that wait for one key. The line exists as long as a waiting call has a claim for the key, also if no client stands in
 /// it.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -24,7 +26,7 @@ pub(super) struct Line {
     /// The numbers of the clients whose call became a retry: another client's call with the same id has been granted units. They
     /// are served before all others.
     retries: BTreeSet<u64>,
-    /// How many waiting calls have a rule for the key, whether or not their clients stand in the line.
+    /// How many waiting calls have a claim for the key, whether or not their clients stand in the line.
     calls: usize,
     /// How many units these calls take.
     units: u64,
@@ -55,7 +57,18 @@ impl CachedState {
     }
 }
 
-/// What a key answers to a waiting call.
+/// What a line knows of its key.
+enum Known<'v> {
+    /// The key may have changed since it was noted.
+    Nothing,
+    /// The key has not changed since [`Line::as_of`], except that it may have expired.
+    Unchanged {
+        /// The value that it had then; `None`: it did not exist.
+        value: Option<Cow<'v, [u8]>>,
+    },
+}
+
+/// What a key says when it is asked whether it grants a waiting call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// The call's id holds units of the key already: the call repeats a charge, or renews a lease.
@@ -68,26 +81,26 @@ pub(super) enum Ask {
 }
 
 /// Asks a key whether it would grant a call now.
-pub(super) fn ask_now<C, K: KeyState>(waiter: &Waiter<C>, rule: &Rule, key: &K, now: Instant) -> Result<Ask, K::Error> {
-    let (policy, request) = (&rule.policy, waiter.request(rule));
-    let stored = key.stored(policy)?;
-    let view = policy.view(stored, now).map_err(|error| K::record_error(policy, error))?;
-    if let Some(held) = request.id.and_then(|id| view.held(id)) {
-        if policy.kind() == Kind::Lease && rule.names_amount && rule.amount != Amount::Cost(held) {
-            return Err(K::other_cost(held));
+pub(super) fn ask_now<C, K: KeyState>(waiter: &Waiter<C>, claim: &Claim, key: &K, now: Instant) -> Result<Ask, K::Error> {
+    let policy = &claim.policy;
+    key.with_value(policy, |stored| {
+        let request = waiter.request(claim);
+        let view = policy.view(stored, now)?;
+        if let Some(held) = request.id.and_then(|id| view.held(id)) {
+            let renews = !claim.names_amount || policy.renews_with(claim.amount, held);
+            return if renews { Ok(Ask::Held) } else { Err(Refusal::OtherCost { held }) };
         }
-        return Ok(Ask::Held);
-    }
-    let (decision, _) = view.decide(request)?;
-    if decision.granted == 0 {
-        let due = first_grant(key, policy, request, now, due(&decision, now))?;
-        return Ok(Ask::Wait { due, known: false });
-    }
-    Ok(Ask::Free(None))
+        let (decision, _) = view.decide(request)?;
+        if decision.granted == 0 {
+            let due = first_grant_on(stored, policy, request, now, due(&decision, now))?;
+            return Ok(Ask::Wait { due, known: false });
+        }
+        Ok(Ask::Free(None))
+    })
 }
 
-/// Returns `found`. A client whose number another part of the queues holds does wait, and each key of a waiting call has a
-/// line.
+/// Returns `found`, which should never be `None`: a client whose number another part of the queues holds does wait, and each key of a
+/// waiting call has a line.
 #[inline(always)]
 #[track_caller]
 pub(super) fn present<T>(found: Option<T>) -> Option<T> {
@@ -110,9 +123,8 @@ impl Line {
         self.members.is_empty()
     }
 
-    /// What is wrong with the line, if `counted` is the number of waiting calls with a rule for the key, and of their units,
-    /// and if `id` returns the id of a waiting call with such a rule, with the number of its client. `None` if nothing is
-    /// wrong.
+    /// What is wrong with the line; `None` if nothing is. `counted` is how many waiting calls have a claim for the key, and how many
+    /// units they take. `id` returns the id of the waiting call of a client that has such a claim, with the number of the client.
     pub(super) fn fault(
         &self,
         counted: (usize, u64),
@@ -184,8 +196,8 @@ impl Line {
         self.retries.remove(&number)
     }
 
-    /// About how long a client waits for the key if nobody else did for `need`: the other waiting calls take their units, too, and
-    /// in a period at most `limit` units fall free. Leases usually end earlier than that.
+    /// About how long a client waits for the key, if it would wait for `need` without the other waiting calls. These take their units,
+    /// too, and at most `limit` units fall free in a period. Leases usually end earlier than that.
     pub(super) fn wait_among_others(&self, policy: &Policy, need: Span) -> Span {
         let us = u128::from(self.units) * u128::from(policy.period().as_us()) / u128::from(policy.limit().max(1));
         Span::from_us(need.as_us().saturating_add(u64::try_from(us).unwrap_or(u64::MAX)))
@@ -193,8 +205,8 @@ impl Line {
 
     /// Notes the state of the key at `now`, unless it has not changed since it was noted.
     pub(super) fn note<K: KeyState>(&mut self, key: &K, policy: &Policy, now: Instant) {
-        let known = key.stored(policy).is_ok_and(|stored| self.known_value(stored, policy, now).is_some());
-        if !known {
+        let known = |stored| matches!(self.known(stored, policy, now), Known::Unchanged { .. });
+        if !key.stored(policy).is_ok_and(known) {
             self.cached = CachedState::of(key, policy);
             self.as_of = now;
         }
@@ -206,13 +218,14 @@ impl Line {
         self.cached = None;
     }
 
-    /// Forgets the state of the key, unless the key was to have expired by now: see [`Self::known_value`].
+    /// Forgets the state of the key if the deadline of the key lies ahead. If it has passed, the key may only have expired, of which
+    /// [`Self::known`] takes account.
     pub(super) fn forget_unless_expired(&mut self, now: Instant) {
         self.cached.take_if(|cached| cached.expires.is_some_and(|expires| now < expires));
     }
 
-    /// Notes the answer of the key to the first client.
-    pub(super) fn note_answer<K: KeyState>(&mut self, key: &K, policy: &Policy, now: Instant, asked: Ask) {
+    /// Notes what the key has said when it was asked for the first client.
+    pub(super) fn note_asked<K: KeyState>(&mut self, key: &K, policy: &Policy, now: Instant, asked: Ask) {
         if let Ask::Wait { due, known } = asked {
             self.due = due;
             if !known {
@@ -227,50 +240,48 @@ impl Line {
     pub(super) fn ask<C, K: KeyState>(
         &self,
         waiter: &Waiter<C>,
-        rule: &Rule,
+        claim: &Claim,
         key: &K,
         least: Instant,
         now: Instant,
     ) -> Result<Ask, K::Error> {
-        let (policy, request) = (&rule.policy, waiter.request(rule));
-        let record_error = |error| K::record_error(policy, error);
-        let stored = key.stored(policy)?;
-        let held = match request.id {
-            Some(id) => policy.view(stored, now).map_err(record_error)?.held(id).is_some(),
-            None => false,
-        };
-        if let Some(value) = self.known_value(stored, policy, now).filter(|_| !held) {
+        let policy = &claim.policy;
+        let known = key.with_value(policy, |stored| {
+            let request = waiter.request(claim);
+            let held = match request.id {
+                Some(id) => policy.view(stored, now)?.held(id).is_some(),
+                None => false,
+            };
+            let Known::Unchanged { value } = self.known(stored, policy, now) else { return Ok(None) };
             let earliest = self.as_of.max(waiter.joined).max(least).max(now.saturating_sub(MAX_LATENESS)).min(now);
             // If the record was written under another policy, it does not show exactly when the units were due.
-            if let Some(view) = policy.view(value, earliest).ok().filter(View::matches_policy) {
-                let (decision, _) = view.decide(request)?;
-                let due = due(&decision, earliest);
-                if due <= now {
-                    let at = if policy.charges_when_due() { due } else { now };
-                    let (decision, _) = policy.view(value, at).map_err(record_error)?.decide(request)?;
-                    if decision.granted > 0 && !decision.retried {
-                        return Ok(Ask::Free(Some(due)));
-                    }
-                } else if value.is_some() == stored.is_some() {
-                    return Ok(Ask::Wait { due, known: true });
-                }
+            let view = policy.view(value.as_deref(), earliest).ok().filter(|view| !held && view.matches_policy());
+            let Some(view) = view else { return Ok(None) };
+            let (decision, _) = view.decide(request)?;
+            let due = due(&decision, earliest);
+            if due > now {
+                return Ok((value.is_some() == stored.is_some()).then_some(Ask::Wait { due, known: true }));
             }
-        }
-        ask_now(waiter, rule, key, now)
+            let at = if policy.charges_when_due() { due } else { now };
+            let (decision, _) = policy.view(value.as_deref(), at)?.decide(request)?;
+            Ok((decision.granted > 0 && !decision.retried).then_some(Ask::Free(Some(due))))
+        })?;
+        known.map_or_else(|| ask_now(waiter, claim, key, now), Ok)
     }
 
-    /// The value that the key has had since [`Self::as_of`], even if it has expired since; `None` if the key may have changed.
-    fn known_value<'v>(&'v self, stored: Option<&'v [u8]>, policy: &Policy, now: Instant) -> Option<Option<&'v [u8]>> {
-        let cached = self.cached.as_ref()?;
+    /// What the line knows of a key that has the value `stored` now.
+    fn known<'v>(&'v self, stored: Option<&'v [u8]>, policy: &Policy, now: Instant) -> Known<'v> {
+        let Some(cached) = &self.cached else { return Known::Nothing };
         match (stored, cached.value.as_deref()) {
-            (Some(bytes), Some(value)) => (fingerprint(bytes) == Some(value)).then_some(stored),
-            (None, None) => Some(None),
-            (None, Some(value)) => {
-                let expired = cached.expires.is_some_and(|expires| expires <= now);
-                // When the key expired, its ids were forgotten.
-                (expired && policy.charges_when_due()).then(|| Some(without_ids(value)))
+            (Some(bytes), Some(value)) if fingerprint(bytes) == Some(value) => {
+                Known::Unchanged { value: Some(Cow::Borrowed(bytes)) }
             }
-            (Some(_), None) => None,
+            (None, None) => Known::Unchanged { value: None },
+            // When the key expired, its ids were forgotten.
+            (None, Some(value)) if policy.charges_when_due() && cached.expires.is_some_and(|expires| expires <= now) => {
+                Known::Unchanged { value: Some(without_ids(value)) }
+            }
+            _ => Known::Nothing,
         }
     }
 }
@@ -280,20 +291,24 @@ impl Line {
 pub(super) fn charge<C, K: KeyState>(
     line: Option<&mut Line>,
     waiter: &Waiter<C>,
-    rule: &Rule,
+    claim: &Claim,
     key: &mut K,
     at: Instant,
     now: Instant,
 ) -> Result<Decision, K::Error> {
-    let stored = key.stored(&rule.policy)?;
-    let known = line.as_ref().filter(|_| at < now).and_then(|line| line.known_value(stored, &rule.policy, now));
-    let view = rule.policy.view(known.unwrap_or(stored), at).map_err(|error| K::record_error(&rule.policy, error))?;
-    let (decision, next) = view.decide(waiter.request(rule))?;
     let mut bytes = Bytes::default();
-    let change = view.store(&next, K::random_seed, &mut bytes);
+    let (decision, change) = key.with_value(&claim.policy, |stored| {
+        let value = match line.as_ref().filter(|_| at < now).map(|line| line.known(stored, &claim.policy, now)) {
+            Some(Known::Unchanged { value }) => value,
+            _ => stored.map(Cow::Borrowed),
+        };
+        let view = claim.policy.view(value.as_deref(), at)?;
+        let (decision, next) = view.decide(waiter.request(claim))?;
+        Ok((decision, view.store(&next, K::random_seed, &mut bytes)))
+    })?;
     key.commit(&change, &bytes, now)?;
     if let Some(line) = line.filter(|_| change != Change::Keep) {
-        line.cached = CachedState::of(key, &rule.policy);
+        line.cached = CachedState::of(key, &claim.policy);
         line.as_of = at;
     }
     // `reset` counts from the moment as of which the client is charged, but the answer is sent now.
@@ -354,29 +369,29 @@ impl Lines {
         self.lines.values().filter(|line| !line.is_empty())
     }
 
-    /// Counts a rule of a call that begins to wait.
-    pub(super) fn begin<C>(&mut self, waiter: &Waiter<C>, rule: &Rule) {
-        let id = self.id(waiter.db, &rule.key).unwrap_or_else(|| {
+    /// Counts a claim of a call that begins to wait.
+    pub(super) fn begin<C>(&mut self, waiter: &Waiter<C>, claim: &Claim) {
+        let id = self.id(waiter.db, &claim.key).unwrap_or_else(|| {
             let id = self.next_id;
             self.next_id += 1;
-            self.ids.entry(waiter.db).or_default().insert(rule.key.clone(), id);
-            let line = Line::new(waiter.db, rule.key.clone(), waiter.joined);
+            self.ids.entry(waiter.db).or_default().insert(claim.key.clone(), id);
+            let line = Line::new(waiter.db, claim.key.clone(), waiter.joined);
             self.agenda.insert((line.wake, id));
             self.lines.insert(id, line);
             id
         });
         if let Some(line) = self.lines.get_mut(&id) {
             line.calls += 1;
-            line.units = line.units.saturating_add(least(rule.amount));
+            line.units = line.units.saturating_add(least(claim.amount));
         }
     }
 
-    /// Removes a call that has ended from the line of a rule's key. If its client was the first, the line is served now.
-    pub(super) fn end<C>(&mut self, number: u64, waiter: &Waiter<C>, rule: &Rule, now: Instant) {
-        let Some(id) = present(self.id(waiter.db, &rule.key)) else { return };
+    /// Removes a call that has ended from the line of a claim's key. If its client was the first, the line is served now.
+    pub(super) fn end<C>(&mut self, number: u64, waiter: &Waiter<C>, claim: &Claim, now: Instant) {
+        let Some(id) = present(self.id(waiter.db, &claim.key)) else { return };
         let Some(line) = present(self.lines.get_mut(&id)) else { return };
         line.calls = line.calls.saturating_sub(1);
-        line.units = line.units.saturating_sub(least(rule.amount));
+        line.units = line.units.saturating_sub(least(claim.amount));
         let was_first = line.contains(number) && line.is_first(number);
         line.remove(number, waiter.id.as_ref());
         if line.calls == 0 {

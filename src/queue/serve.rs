@@ -1,16 +1,15 @@
 //! Serves the lines: grants units in the order of arrival, and denies clients whose wait has ended.
 
-use super::line::{ask_now, charge, present, Ask, LineId};
-use super::{peek, Answer, Client, KeyState, Line, Queues, Rule, Task, Waiter};
-use crate::limiter::{Bytes, Decision, Instant, Overflow, Span};
+use super::key::{peek, KeyState, Refusal};
+use super::line::{ask_now, charge, present, Ask, Line, LineId};
+use super::queues::{Queues, Task};
+use super::waiter::{Claim, ClaimError, Client, Served, Waiter};
+use crate::limiter::{Bytes, Decision, Instant, Span};
 
-/// While the server refuses writes, the lines are served again after this span. So is a line with a key that the server is using.
-const PAUSED_RETRY: Span = Span::from_us(20_000);
+/// After the server has refused writes, no line is served for this long. Nor is a line that needs a key which the server was using.
+const PAUSE: Span = Span::from_us(20_000);
 
-/// An error of the rule with this index.
-type RuleError<E> = (usize, E);
-
-/// What a client is to do, by the state of its keys.
+/// What the keys of a client say about it.
 enum Look {
     /// It continues to wait.
     Wait,
@@ -20,11 +19,22 @@ enum Look {
     Late,
 }
 
+/// The key that makes a client wait longest, of those in whose lines it does not stand.
+struct Slowest<'k, K> {
+    /// About how long, by [`Line::wait_among_others`].
+    wait: Span,
+    claim: &'k Claim,
+    key: &'k K,
+    /// When its units are due if no other client takes them.
+    due: Instant,
+    asked: Ask,
+}
+
 /// The keys that grant a call.
 pub(super) struct FreeKeys {
     /// When the last of them has come to grant it, as far as that is known.
     since: Instant,
-    /// For each rule of the call, whether its client is charged as of `since`, and not as of the answer.
+    /// For each claim of the call, whether its client is charged as of `since`, and not as of the answer.
     charged_when_due: Vec<bool>,
 }
 
@@ -34,25 +44,57 @@ impl FreeKeys {
         Self { since: Instant::MIN, charged_when_due: vec![false; keys] }
     }
 
-    /// Adds the key of rule `index`. `known` is the moment of [`Ask::Free`]. If there is none, the key has come to grant the call at
+    /// Adds the key of claim `index`. `known` is the moment of [`Ask::Free`]. If there is none, the key has come to grant the call at
     /// `computed`.
-    fn add(&mut self, index: usize, rule: &Rule, known: Option<Instant>, computed: Instant) {
+    fn add(&mut self, index: usize, claim: &Claim, known: Option<Instant>, computed: Instant) {
         self.since = self.since.max(known.unwrap_or(computed));
         if let Some(charged_when_due) = self.charged_when_due.get_mut(index) {
-            *charged_when_due = known.is_some() && rule.policy.charges_when_due();
+            *charged_when_due = known.is_some() && claim.policy.charges_when_due();
         }
     }
 
-    /// The moments as of which the rules are charged, if the answer is sent at `now`.
+    /// The moments as of which the claims are charged, if the answer is sent at `now`.
     fn moments(self, now: Instant) -> Vec<Instant> {
         self.charged_when_due.into_iter().map(|when_due| if when_due { self.since } else { now }).collect()
     }
 }
 
 impl<C: Client> Queues<C> {
+    /// Lets a client wait whose call can't be granted now. `keys` are the present states of its keys, in the order of its claims.
+    pub fn join<K: KeyState>(&mut self, waiter: Waiter<C>, keys: &[K]) {
+        let (number, now) = (self.next_number, waiter.joined);
+        self.next_number += 1;
+        self.numbers.insert(waiter.client.id(), number);
+        self.deadlines.insert((waiter.deadline, number));
+        waiter.claims.iter().for_each(|claim| self.lines.begin(&waiter, claim));
+        self.waiters.insert(number, waiter);
+        if let Some(waiter) = self.waiters.get(&number) {
+            for (claim, key) in waiter.claims.iter().zip(keys) {
+                // If the key does not change any more, the client can be charged as of the moment at which its units were due.
+                self.lines.of_key_mut(waiter.db, &claim.key).into_iter().for_each(|line| line.note(key, &claim.policy, now));
+            }
+        }
+        if let Ok(Some(due)) = self.ask_more(number, keys, now, &mut FreeKeys::new(keys.len())) {
+            self.sleep(number, keys, due);
+            debug_assert_eq!(self.fault(), None);
+            return;
+        }
+        // All keys grant the call, or one has an error. That is not expected, as the caller found that the call can't be granted. The
+        // client stands in the line of its first key, and the next task answers it.
+        let Some((waiter, claim)) = self.waiters.get(&number).and_then(|waiter| Some((waiter, waiter.claims.first()?)))
+        else {
+            return;
+        };
+        if let Some(line) = self.lines.of_key_mut(waiter.db, &claim.key) {
+            line.insert(number, waiter.id.as_ref());
+            self.lines.wake(waiter.db, &claim.key, now);
+        }
+        debug_assert_eq!(self.fault(), None);
+    }
+
     /// What to do at `now`. If units are due and waits have ended, the units come first.
     pub fn next_task(&self, now: Instant) -> Option<Task> {
-        let due = self.lines.next_wake().filter(|&(wake, _)| wake <= now && self.retry() <= now);
+        let due = self.lines.next_wake().filter(|&(wake, _)| wake <= now && self.paused_until() <= now);
         match due {
             Some((_, id)) => self.task(Some(id), self.lines.get(id)?.next()?),
             None => self.next_timeout(now),
@@ -67,12 +109,12 @@ impl<C: Client> Queues<C> {
 
     fn task(&self, line: Option<LineId>, number: u64) -> Option<Task> {
         let waiter = self.waiters.get(&number)?;
-        Some(Task { line, number, db: waiter.db, keys: waiter.rules.iter().map(|rule| rule.key.clone()).collect() })
+        Some(Task { line, number, db: waiter.db, keys: waiter.claims.iter().map(|claim| claim.key.clone()).collect() })
     }
 
-    /// The lines are not served before this moment, because the server has refused writes.
-    pub(super) fn retry(&self) -> Instant {
-        self.refused.saturating_add(PAUSED_RETRY)
+    /// No line is served before this moment, because the server has refused writes.
+    pub(super) fn paused_until(&self) -> Instant {
+        self.refused.saturating_add(PAUSE)
     }
 
     /// Does a task. If the server may write (`may_grant`), grants units to the first clients of a line, up to the first that must
@@ -85,7 +127,7 @@ impl<C: Client> Queues<C> {
         now: Instant,
         may_grant: bool,
         most: usize,
-    ) -> Vec<Answer<C, K::Error>> {
+    ) -> Vec<Served<C, K::Error>> {
         let mut answers = Vec::new();
         match task.line {
             Some(id) if may_grant => self.grant(id, task, keys, now, most, &mut answers),
@@ -100,14 +142,14 @@ impl<C: Client> Queues<C> {
     /// Puts off a task, because the server is using one of its keys. It is the next task again after a short while, if no event makes
     /// it due earlier.
     pub fn postpone(&mut self, task: &Task, now: Instant) {
-        let retry = now.saturating_add(PAUSED_RETRY);
+        let again_at = now.saturating_add(PAUSE);
         match task.line {
-            Some(id) => self.lines.wake_at(id, retry),
+            Some(id) => self.lines.wake_at(id, again_at),
             None => {
                 let Some(waiter) = present(self.waiters.get(&task.number)) else { return };
-                let answer = self.postponed.insert(task.number, retry).unwrap_or(waiter.deadline);
-                self.deadlines.remove(&(answer, task.number));
-                self.deadlines.insert((retry, task.number));
+                let answered_at = self.postponed.insert(task.number, again_at).unwrap_or(waiter.deadline);
+                self.deadlines.remove(&(answered_at, task.number));
+                self.deadlines.insert((again_at, task.number));
             }
         }
         debug_assert_eq!(self.fault(), None);
@@ -123,7 +165,7 @@ impl<C: Client> Queues<C> {
 
     /// Whether `task` has the keys of a client.
     fn has_keys(&self, number: u64, task: &Task) -> bool {
-        let has = |waiter: &Waiter<C>| waiter.db == task.db && waiter.rules.iter().map(|rule| &rule.key).eq(&task.keys);
+        let has = |waiter: &Waiter<C>| waiter.db == task.db && waiter.claims.iter().map(|claim| &claim.key).eq(&task.keys);
         number == task.number || self.waiters.get(&number).is_some_and(has)
     }
 
@@ -135,7 +177,7 @@ impl<C: Client> Queues<C> {
         keys: &mut [K],
         now: Instant,
         most: usize,
-        answers: &mut Vec<Answer<C, K::Error>>,
+        answers: &mut Vec<Served<C, K::Error>>,
     ) {
         while let Some(number) = self.lines.get(id).and_then(Line::next) {
             if answers.len() >= most || !self.has_keys(number, task) {
@@ -155,9 +197,9 @@ impl<C: Client> Queues<C> {
         &mut self,
         number: u64,
         keys: &mut [K],
-        looked: Result<Look, RuleError<K::Error>>,
+        looked: Result<Look, ClaimError<K::Error>>,
         now: Instant,
-    ) -> Option<Answer<C, K::Error>> {
+    ) -> Option<Served<C, K::Error>> {
         let rows = match looked {
             Ok(Look::Grant(moments)) => self.charge(number, keys, &moments, now),
             Ok(Look::Wait | Look::Late) => self.denial(number, keys, now),
@@ -166,9 +208,9 @@ impl<C: Client> Queues<C> {
         let waiter = self.remove(number, now)?;
         let granted = rows.as_ref().is_ok_and(|rows| rows.iter().all(|row| row.granted > 0));
         if let Some(call_id) = waiter.id.as_ref().filter(|_| granted) {
-            for rule in &*waiter.rules {
-                if self.lines.of_key_mut(waiter.db, &rule.key).is_some_and(|line| line.mark_retries(call_id)) {
-                    self.lines.wake(waiter.db, &rule.key, now);
+            for claim in &*waiter.claims {
+                if self.lines.of_key_mut(waiter.db, &claim.key).is_some_and(|line| line.mark_retries(call_id)) {
+                    self.lines.wake(waiter.db, &claim.key, now);
                 }
             }
         }
@@ -176,28 +218,28 @@ impl<C: Client> Queues<C> {
     }
 
     /// Asks the keys of a client. If it must wait, sets the wake times of the lines in which it is the first.
-    fn look<K: KeyState>(&mut self, number: u64, keys: &[K], now: Instant) -> Result<Look, RuleError<K::Error>> {
+    fn look<K: KeyState>(&mut self, number: u64, keys: &[K], now: Instant) -> Result<Look, ClaimError<K::Error>> {
         let Some(waiter) = present(self.waiters.get(&number)) else { return Ok(Look::Wait) };
         let mut wait: Option<Instant> = None;
         let mut free = FreeKeys::new(keys.len());
-        for (index, (rule, key)) in waiter.rules.iter().zip(keys).enumerate() {
-            let line = self.lines.of_key_mut(waiter.db, &rule.key).filter(|line| line.contains(number));
+        for (index, (claim, key)) in waiter.claims.iter().zip(keys).enumerate() {
+            let line = self.lines.of_key_mut(waiter.db, &claim.key).filter(|line| line.contains(number));
             let Some(line) = line else { continue };
             let asked = if line.is_first(number) {
-                line.ask(waiter, rule, key, self.refused, now)
+                line.ask(waiter, claim, key, self.refused, now)
             } else {
                 // The client waits for an older one, unless the key remembers the id of its call.
                 let wait = Ask::Wait { due: Instant::MAX, known: true };
-                ask_now(waiter, rule, key, now).map(|asked| if asked == Ask::Held { asked } else { wait })
+                ask_now(waiter, claim, key, now).map(|asked| if asked == Ask::Held { asked } else { wait })
             };
             let asked = asked.map_err(|error| (index, error))?;
             if line.is_first(number) {
-                line.note_answer(key, &rule.policy, now, asked);
+                line.note_asked(key, &claim.policy, now, asked);
             }
             match asked {
                 Ask::Held => {}
                 Ask::Wait { due, .. } => wait = wait.max(Some(due)),
-                Ask::Free(known) => free.add(index, rule, known, line.due.max(self.refused).min(now)),
+                Ask::Free(known) => free.add(index, claim, known, line.due.max(self.refused).min(now)),
             }
         }
         let deadline = waiter.deadline;
@@ -222,34 +264,36 @@ impl<C: Client> Queues<C> {
         keys: &[K],
         now: Instant,
         free: &mut FreeKeys,
-    ) -> Result<Option<Instant>, RuleError<K::Error>> {
+    ) -> Result<Option<Instant>, ClaimError<K::Error>> {
         let Some(waiter) = present(self.waiters.get(&number)) else { return Ok(None) };
-        let mut longest: Option<(Span, &Rule, &K, Instant, Ask)> = None;
-        for (index, (rule, key)) in waiter.rules.iter().zip(keys).enumerate() {
-            let Some(line) = self.lines.of_key(waiter.db, &rule.key).filter(|line| !line.contains(number)) else { continue };
-            let asked = line.ask(waiter, rule, key, self.refused, now).map_err(|error| (index, error))?;
+        let mut slowest: Option<Slowest<'_, K>> = None;
+        for (index, (claim, key)) in waiter.claims.iter().zip(keys).enumerate() {
+            let Some(line) = self.lines.of_key(waiter.db, &claim.key).filter(|line| !line.contains(number)) else {
+                continue;
+            };
+            let asked = line.ask(waiter, claim, key, self.refused, now).map_err(|error| (index, error))?;
             let due = match asked {
                 Ask::Held => continue,
                 // If it is not known since when, the key does not make the client late.
                 Ask::Free(known) if line.is_first(number) => {
-                    free.add(index, rule, known, Instant::MIN);
+                    free.add(index, claim, known, Instant::MIN);
                     continue;
                 }
                 Ask::Free(_) => now,
                 Ask::Wait { due, .. } => due,
             };
-            let wait = line.wait_among_others(&rule.policy, due.since(now));
-            if longest.is_none_or(|(longest, ..)| wait > longest) {
-                longest = Some((wait, rule, key, due, asked));
+            let wait = line.wait_among_others(&claim.policy, due.since(now));
+            if slowest.as_ref().is_none_or(|slowest| wait > slowest.wait) {
+                slowest = Some(Slowest { wait, claim, key, due, asked });
             }
         }
-        let Some((_, rule, key, due, asked)) = longest else { return Ok(None) };
-        let Some(line) = present(self.lines.of_key_mut(waiter.db, &rule.key)) else { return Ok(None) };
+        let Some(Slowest { claim, key, due, asked, .. }) = slowest else { return Ok(None) };
+        let Some(line) = present(self.lines.of_key_mut(waiter.db, &claim.key)) else { return Ok(None) };
         line.insert(number, waiter.id.as_ref());
         if !line.is_first(number) {
             return Ok(Some(Instant::MAX));
         }
-        line.note_answer(key, &rule.policy, now, asked);
+        line.note_asked(key, &claim.policy, now, asked);
         Ok(Some(due))
     }
 
@@ -257,8 +301,8 @@ impl<C: Client> Queues<C> {
     /// another key than that of the line changes before that, the line of that key is served.
     pub(super) fn sleep<K: KeyState>(&mut self, number: u64, keys: &[K], due: Instant) {
         let Some(waiter) = present(self.waiters.get(&number)) else { return };
-        for (rule, key) in waiter.rules.iter().zip(keys) {
-            let Some(id) = present(self.lines.id(waiter.db, &rule.key)) else { continue };
+        for (claim, key) in waiter.claims.iter().zip(keys) {
+            let Some(id) = present(self.lines.id(waiter.db, &claim.key)) else { continue };
             // A line with retries is served at once, before its first client.
             if self.lines.get(id).is_some_and(|line| line.is_first(number) && line.next() == Some(number)) {
                 self.lines.wake_at(id, due.min(key.expires().unwrap_or(Instant::MAX)));
@@ -266,28 +310,30 @@ impl<C: Client> Queues<C> {
         }
     }
 
-    /// Charges all rules of a client, each as of a moment of its own.
+    /// Charges all claims of a client, each as of a moment of its own.
     fn charge<K: KeyState>(
         &mut self,
         number: u64,
         keys: &mut [K],
         moments: &[Instant],
         now: Instant,
-    ) -> Result<Vec<Decision>, RuleError<K::Error>> {
+    ) -> Result<Vec<Decision>, ClaimError<K::Error>> {
         let Some(waiter) = present(self.waiters.get(&number)) else { return Ok(Vec::new()) };
-        for (index, (rule, key)) in waiter.rules.iter().zip(&*keys).enumerate() {
-            // A change lengthens a value by less than this. So after this check, all rules can be charged.
-            let len = key.stored(&rule.policy).map_err(|error| (index, error))?.map_or(0, <[u8]>::len) + Bytes::SHORT;
-            if !K::fits(len) {
-                return Err((index, Overflow.into()));
+        for (index, (claim, key)) in waiter.claims.iter().zip(&*keys).enumerate() {
+            // Without ids, a change lengthens a value by less than this. Records with ids are far shorter than the longest value, unless
+            // a client has written them itself. So after this check, all claims can be charged.
+            let len = key.stored(&claim.policy).map_err(|error| (index, error))?.map_or(0, <[u8]>::len) + Bytes::SHORT;
+            if len > K::MAX_LEN {
+                return Err((index, K::error(&claim.policy, Refusal::Overflow)));
             }
         }
         let mut rows = Vec::with_capacity(keys.len());
-        for (index, ((rule, key), &at)) in waiter.rules.iter().zip(keys).zip(moments).enumerate() {
-            let line = self.lines.of_key_mut(waiter.db, &rule.key);
-            rows.push(charge(line, waiter, rule, key, at, now).map_err(|error| (index, error))?);
-            // The clients in a line that this client passes by may be due at another moment now, if policies differ.
-            self.lines.wake(waiter.db, &rule.key, now);
+        for (index, ((claim, key), &at)) in waiter.claims.iter().zip(keys).zip(moments).enumerate() {
+            let line = self.lines.of_key_mut(waiter.db, &claim.key);
+            rows.push(charge(line, waiter, claim, key, at, now).map_err(|error| (index, error))?);
+            // The client need not have stood in the line of this key. Those that do may be due at another moment now, if their policies
+            // differ from its own.
+            self.lines.wake(waiter.db, &claim.key, now);
         }
         Ok(rows)
     }
@@ -301,7 +347,7 @@ impl<C: Client> Queues<C> {
         now: Instant,
         may_grant: bool,
         most: usize,
-        answers: &mut Vec<Answer<C, K::Error>>,
+        answers: &mut Vec<Served<C, K::Error>>,
     ) {
         while let Some(&(_, number)) = self.deadlines.first().filter(|&&(deadline, _)| deadline <= now) {
             if answers.len() >= most || !self.has_keys(number, task) {
@@ -313,12 +359,11 @@ impl<C: Client> Queues<C> {
     }
 
     /// See [`Waiter::deny`].
-    fn denial<K: KeyState>(&self, number: u64, keys: &[K], now: Instant) -> Result<Vec<Decision>, RuleError<K::Error>> {
+    fn denial<K: KeyState>(&self, number: u64, keys: &[K], now: Instant) -> Result<Vec<Decision>, ClaimError<K::Error>> {
         let Some(waiter) = present(self.waiters.get(&number)) else { return Ok(Vec::new()) };
-        let decisions =
-            waiter.rules.iter().zip(keys).enumerate().map(|(index, (rule, key))| {
-                peek(key, &rule.policy, now, waiter.request(rule)).map_err(|error| (index, error))
-            });
+        let decisions = waiter.claims.iter().zip(keys).enumerate().map(|(index, (claim, key))| {
+            peek(key, &claim.policy, now, waiter.request(claim)).map_err(|error| (index, error))
+        });
         let mut rows = decisions.collect::<Result<Vec<_>, _>>()?;
         waiter.deny(&self.refusals_of(number), &mut rows);
         Ok(rows)

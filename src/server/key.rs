@@ -10,13 +10,6 @@ use super::effects::Effects;
 use super::owned_name::OwnedName;
 use super::{api, forkless, propagation, raw, Call, Server, ServerString};
 
-/// The longest string that the server stores.
-const MAX_LEN: usize = 512 * 1024 * 1024;
-
-/// If a change appends to a value and moves its deadline, and the new value has this length or more, it is replicated as two
-/// effects, with the appended bytes and with the deadline. These are then cheaper than one effect with the whole value.
-const LONG: usize = 256;
-
 /// About how many bytes an effect has besides the key's name and the bytes that it writes.
 const EFFECT: usize = 48;
 
@@ -202,64 +195,82 @@ impl<'c> WriteKey<'c> {
         Ok(key.map(|key| Self { key, own_name: Some(owned) }))
     }
 
-    /// Whether the server can store a string of `len` bytes.
-    pub const fn fits(len: usize) -> bool {
-        len <= MAX_LEN
+    /// The longest string that the server stores, in bytes.
+    pub const MAX_LEN: usize = 512 * 1024 * 1024;
+
+    /// Replaces the value, or creates the key. `deadlines` is the range, in milliseconds since the Unix epoch, that the key's deadline
+    /// must be in afterwards: it becomes the first of them.
+    ///
+    /// The value must have at most [`Self::MAX_LEN`] bytes.
+    #[inline(always)]
+    pub fn replace(&mut self, value: &[u8], deadlines: RangeInclusive<i64>) {
+        debug_assert!(value.len() <= Self::MAX_LEN);
+        let (first_ms, last_ms) = deadlines.into_inner();
+        if self.is_missing() {
+            return self.create(value, first_ms);
+        }
+        let Some((bytes, _)) = self.resize(value.len()) else { return };
+        // SAFETY: `bytes` points to as many bytes as `value` has, which the server neither reads nor writes until the next call.
+        unsafe { std::slice::from_raw_parts_mut(bytes, value.len()) }.copy_from_slice(value);
+        self.propagate(|effects| effects.set(value, first_ms));
+        // On Redis 8 the look at the present deadline takes a tenth of the time of setting it. It is worth it only if the range has
+        // several deadlines: others nearly always have changed.
+        if first_ms == last_ms || self.deadline_ms() != first_ms {
+            self.set_deadline(first_ms);
+        }
     }
 
-    /// Changes the value in place: keeps its first `offset` bytes, puts `tail` after them, and overwrites the beginning with
-    /// `head`. `deadlines` is the range, in milliseconds since the Unix epoch, that the key's deadline must be in afterwards.
+    /// Changes the value in part: truncates it to `len` bytes, or extends it by zeros, and writes each of `patches`, which is an offset
+    /// and the new bytes from there on. `deadlines` is as for [`Self::replace`], but the deadline stays if it is one of them: to move
+    /// it takes an effect of its own. If it must be moved, it is moved as far as possible.
     ///
-    /// The result must [fit](Self::fits), and `head` must not be longer than `offset`.
-    pub fn write(&mut self, offset: usize, (head, tail): (&[u8], &[u8]), deadlines: RangeInclusive<i64>) {
-        debug_assert!(Self::fits(offset + tail.len()) && head.len() <= offset);
-        if self.is_missing() {
-            return self.create(tail, *deadlines.start());
+    /// The key must exist. `len` must be at most [`Self::MAX_LEN`], and no patch may go beyond it.
+    pub fn patch<'p>(
+        &mut self,
+        len: usize,
+        patches: impl Iterator<Item = (usize, &'p [u8])> + Clone,
+        deadlines: RangeInclusive<i64>,
+    ) {
+        debug_assert!(len <= Self::MAX_LEN);
+        debug_assert!(patches.clone().all(|(offset, patch)| offset + patch.len() <= len));
+        let Some((bytes, old_len)) = self.resize(len) else { return };
+        // SAFETY: `bytes` points to the `len` bytes of the value, which the server neither reads nor writes until the next call.
+        let value = unsafe { std::slice::from_raw_parts_mut(bytes, len) };
+        for (offset, patch) in patches.clone() {
+            if let Some(place) = value.get_mut(offset..offset + patch.len()) {
+                place.copy_from_slice(patch);
+            }
         }
-        let handle = self.key.handle;
-        let new_len = offset + tail.len();
-        let Some((bytes, old_len)) = self.resize(new_len) else { return };
-        // SAFETY: `bytes` points to the `new_len` bytes of the value, which the server neither reads nor writes until the next
-        // call.
-        let value = unsafe { std::slice::from_raw_parts_mut(bytes, new_len) };
-        value[offset..].copy_from_slice(tail);
-        if !head.is_empty() {
-            value[..head.len()].copy_from_slice(head);
-        }
-
-        let appends = offset > 0 && new_len >= old_len;
-        // With an appended part, a moved deadline needs an effect of its own, or one with the whole value. So the deadline stands as
-        // long as it can, and is then moved as far as possible. Without one, it becomes the first of the range. On Redis 8 the look at
-        // the present deadline takes a tenth of the time of setting it. It is worth it only if the range has several deadlines: others
-        // nearly always have changed.
-        let (first_ms, last_ms) = deadlines.into_inner();
-        let may_stand = first_ms..=if appends { last_ms } else { first_ms };
-        let present_ms = if appends || first_ms < last_ms {
-            // SAFETY: the key is open and holds a string.
-            Some(unsafe { api!(RedisModule_GetAbsExpire(handle)) }).filter(|present_ms| may_stand.contains(present_ms))
-        } else {
-            None
-        };
-        let moves_deadline = present_ms.is_none();
-        let deadline_ms = present_ms.unwrap_or(*may_stand.end());
+        let present_ms = self.deadline_ms();
+        let moves = !deadlines.contains(&present_ms);
+        let deadline_ms = if moves { *deadlines.end() } else { present_ms };
         self.propagate(|effects| {
-            if appends && (!moves_deadline || new_len >= LONG) {
-                if !head.is_empty() {
-                    effects.set_range(0, head);
-                }
-                effects.set_range(offset, tail);
-                if moves_deadline {
+            if is_cheaper_in_place(effects, patches.clone(), (old_len, len), moves) {
+                // A replica that extends the value pads it with zeros, as the server does here.
+                patches.for_each(|(offset, patch)| effects.set_range(offset, patch));
+                if moves {
                     effects.expire_at(deadline_ms);
                 }
             } else {
                 effects.set(value, deadline_ms);
             }
         });
-        if moves_deadline {
-            // This comes last because it may move the value in memory, and `value` is used above.
-            // SAFETY: the key is open for writing and holds a string.
-            unsafe { api!(RedisModule_SetAbsExpire(handle, deadline_ms)) };
+        if moves {
+            self.set_deadline(deadline_ms);
         }
+    }
+
+    /// The key's deadline; negative if it has none.
+    fn deadline_ms(&self) -> i64 {
+        // SAFETY: the key is open and holds a string.
+        unsafe { api!(RedisModule_GetAbsExpire(self.key.handle)) }
+    }
+
+    /// Sets the key's deadline. This may move the value in memory, so no reference to it may be used afterwards.
+    #[inline(always)]
+    fn set_deadline(&mut self, deadline_ms: i64) {
+        // SAFETY: the key is open for writing and holds a string.
+        unsafe { api!(RedisModule_SetAbsExpire(self.key.handle, deadline_ms)) };
     }
 
     /// Stores the value of a key that does not exist. The server stores a whole string in less time and memory than one that it
@@ -274,63 +285,12 @@ impl<'c> WriteKey<'c> {
             api!(RedisModule_FreeString(ptr::null_mut(), string));
         }
         self.propagate(|effects| effects.set(value, deadline_ms));
-        // SAFETY: the key is open for writing and holds a string.
-        unsafe { api!(RedisModule_SetAbsExpire(handle, deadline_ms)) };
+        self.set_deadline(deadline_ms);
     }
 
     fn is_missing(&self) -> bool {
         // SAFETY: the key is open.
         unsafe { api!(RedisModule_KeyType(self.key.handle)) as isize == raw::REDISMODULE_KEYTYPE_EMPTY }
-    }
-
-    /// Changes the value at several places: extends it to `len` bytes, and writes each of `patches`, which is an offset and the
-    /// new bytes from there on. `deadlines` is the range that the key's deadline must be in afterwards, as in [`Self::write`].
-    ///
-    /// `len` must [fit](Self::fits), and must not be less than the length of the value. No patch may go beyond `len` bytes.
-    pub fn patch<'p>(
-        &mut self,
-        len: usize,
-        patches: impl Iterator<Item = (usize, &'p [u8])> + Clone,
-        deadlines: RangeInclusive<i64>,
-    ) {
-        debug_assert!(Self::fits(len));
-        debug_assert!(patches.clone().all(|(offset, patch)| offset + patch.len() <= len));
-        let handle = self.key.handle;
-        let Some((bytes, old_len)) = self.resize(len) else { return };
-        debug_assert!(old_len <= len);
-        // `SETRANGE` extends a value only as far as it writes.
-        let covers_end = len == old_len || patches.clone().any(|(offset, patch)| offset + patch.len() == len);
-        // SAFETY: `bytes` points to the `len` bytes of the value, which the server neither reads nor writes until the next call.
-        let value = unsafe { std::slice::from_raw_parts_mut(bytes, len) };
-        for (offset, patch) in patches.clone() {
-            if let Some(place) = value.get_mut(offset..offset + patch.len()) {
-                place.copy_from_slice(patch);
-            }
-        }
-        // As in `write`, the deadline is moved only if it must be, and then as far as possible.
-        // SAFETY: the key is open and holds a string.
-        let present_ms = unsafe { api!(RedisModule_GetAbsExpire(handle)) };
-        let moves_deadline = !deadlines.contains(&present_ms);
-        let deadline_ms = if moves_deadline { *deadlines.end() } else { present_ms };
-        self.propagate(|effects| {
-            let each = EFFECT + effects.name_len();
-            let in_place =
-                patches.clone().map(|(_, patch)| patch.len() + each).sum::<usize>() + usize::from(moves_deadline) * each;
-            if covers_end && in_place < value.len() + each {
-                // A replica that extends the value pads it with zeros, as the server does here.
-                patches.for_each(|(offset, patch)| effects.set_range(offset, patch));
-                if moves_deadline {
-                    effects.expire_at(deadline_ms);
-                }
-            } else {
-                effects.set(value, deadline_ms);
-            }
-        });
-        if moves_deadline {
-            // This comes last because it may move the value in memory, and `value` is used above.
-            // SAFETY: the key is open for writing and holds a string.
-            unsafe { api!(RedisModule_SetAbsExpire(handle, deadline_ms)) };
-        }
     }
 
     /// Truncates or extends the value to `new_len` bytes. Returns a pointer to them and the former length; `None` if the server
@@ -383,6 +343,20 @@ impl<'c> WriteKey<'c> {
         // SAFETY: the context is live, and the name lives as long as `self`.
         unsafe { api!(RedisModule_SignalModifiedKey(server.ctx, name)) };
     }
+}
+
+/// Whether effects that change the value in place, one for each of `patches` and one for the deadline if it `moves`, have fewer bytes
+/// than one effect with the whole value. `SETRANGE` does not truncate, and extends a value only as far as it writes.
+fn is_cheaper_in_place<'p>(
+    effects: Effects,
+    patches: impl Iterator<Item = (usize, &'p [u8])> + Clone,
+    (old_len, len): (usize, usize),
+    moves: bool,
+) -> bool {
+    let each = EFFECT + effects.name_len();
+    let reaches_end =
+        len == old_len || (len > old_len && patches.clone().any(|(offset, patch)| offset + patch.len() == len));
+    reaches_end && patches.map(|(_, patch)| patch.len() + each).sum::<usize>() + usize::from(moves) * each < len + each
 }
 
 /// A key that is open for writing can be read, too.

@@ -129,7 +129,7 @@ impl Server<'_> {
 /// Whether the server, which is a primary, would now refuse a client's command that writes and takes memory.
 fn refuses_writes(server: &Server<'_>) -> bool {
     let (configuration, flags) = (configuration(server), server.flags());
-    is_out_of_memory(server, configuration, flags)
+    lacks_memory(server, configuration, flags)
         || lacks_replicas(server, configuration)
         || cannot_persist(server, configuration, flags)
 }
@@ -137,11 +137,11 @@ fn refuses_writes(server: &Server<'_>) -> bool {
 /// Whether the server, which is a primary, would now refuse a client's command with the flag `deny-oom`.
 fn refuses_memory(server: &Server<'_>) -> bool {
     let flags = server.flags();
-    flags & raw::REDISMODULE_CTX_FLAGS_OOM != 0 && is_out_of_memory(server, configuration(server), flags)
+    flags & raw::REDISMODULE_CTX_FLAGS_OOM != 0 && lacks_memory(server, configuration(server), flags)
 }
 
 /// `OOM`: more memory than `maxmemory` is used, and no key can be evicted.
-fn is_out_of_memory(server: &Server<'_>, configuration: Configuration, flags: u32) -> bool {
+fn lacks_memory(server: &Server<'_>, configuration: Configuration, flags: u32) -> bool {
     if flags & raw::REDISMODULE_CTX_FLAGS_OOM == 0 {
         return false;
     }

@@ -1,7 +1,7 @@
 //! A limit that changes on a live key keeps the waits and resets that replies have named. A denied call writes nothing, and
 //! still the wait in its reply is long enough under the new policy.
 
-use crate::steps::{Outcome, Steps};
+use crate::key::{Outcome, Steps};
 use proptest::prelude::*;
 use redis_rl::limiter::{
     inspect, Amount, Change, Decision, Fact, Instant, Kind, OptionValue, Policy, PolicyOption, Quota, Request, Span, Wait,

@@ -1,9 +1,9 @@
-//! A key of a simulated server, for all tests: it holds the bytes that the core wrote, until the core's deadline.
+//! A key of a simulated server, for all tests: it holds the bytes that the core wrote, until the core's deadline. Its calls are the three
+//! steps of a decision (load, decide, store) at once.
 
-use redis_rl::limiter::{Bytes, Change, Decision, Instant, Policy, RecordError, Request};
+use redis_rl::limiter::{Bytes, Change, Decision, Instant, Next, Policy, Request};
 use redis_rl::queue::KeyState;
-
-use crate::steps::{DecideError, Outcome, Steps};
+pub use redis_rl::queue::Refusal;
 
 /// A key.
 #[derive(Clone, Debug, Default)]
@@ -37,11 +37,13 @@ impl Key {
     }
 
     /// [`Self::apply`] at `now`, with a deadline as the server sets it: in whole milliseconds, and not in the past.
-    pub fn apply_at(&mut self, change: &Change, bytes: &Bytes, now: Instant) {
-        self.apply(change, bytes);
+    /// Returns whether it is a change.
+    pub fn apply_at(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> bool {
+        let changed = self.apply(change, bytes);
         if let Some(expires) = change.expires() {
             self.expires = Some(Instant::from_us(expires.max(now).as_ms_ceil().saturating_mul(1_000)));
         }
+        changed
     }
 
     /// Deletes the key. What was counted stays.
@@ -58,20 +60,22 @@ impl Key {
     }
 
     /// What a call would do.
-    pub fn decide(&self, policy: &Policy, at: Instant, request: Request) -> Result<Outcome, DecideError> {
+    pub fn decide(&self, policy: &Policy, at: Instant, request: Request) -> Result<Outcome, Refusal> {
         policy.decide(self.value.as_deref(), at, request)
     }
 
     /// What a call would answer.
-    pub fn peek(&self, policy: &Policy, at: Instant, request: Request) -> Result<Decision, DecideError> {
+    pub fn peek(&self, policy: &Policy, at: Instant, request: Request) -> Result<Decision, Refusal> {
         policy.peek(self.value.as_deref(), at, request)
     }
 }
 
 impl KeyState for Key {
-    type Error = DecideError;
+    type Error = Refusal;
 
-    fn stored(&self, _: &Policy) -> Result<Option<&[u8]>, DecideError> {
+    const MAX_LEN: usize = usize::MAX;
+
+    fn stored(&self, _: &Policy) -> Result<Option<&[u8]>, Refusal> {
         Ok(self.value.as_deref())
     }
 
@@ -79,24 +83,56 @@ impl KeyState for Key {
         self.expires
     }
 
-    fn record_error(_: &Policy, error: RecordError) -> DecideError {
-        error.into()
-    }
-
-    fn other_cost(held: u64) -> DecideError {
-        DecideError::OtherCost(held)
+    fn error(_: &Policy, refusal: Refusal) -> Refusal {
+        refusal
     }
 
     fn random_seed() -> u64 {
         0x5eed
     }
 
-    fn fits(_: usize) -> bool {
-        true
-    }
-
-    fn commit(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> Result<(), DecideError> {
+    fn commit(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> Result<(), Refusal> {
         self.apply_at(change, bytes, now);
         Ok(())
+    }
+}
+
+/// A decision, and the change that carries it out, with its bytes.
+#[derive(Debug)]
+pub struct Outcome {
+    pub decision: Decision,
+    pub change: Change,
+    pub bytes: Bytes,
+}
+
+/// All steps at once.
+pub trait Steps {
+    /// Loads, decides and stores.
+    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal>;
+
+    /// Loads and peeks.
+    fn peek(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Decision, Refusal>;
+
+    /// Whether `stored` was written under this policy, as far as it can show it.
+    fn wrote(&self, stored: &[u8]) -> bool;
+}
+
+impl Steps for Policy {
+    fn decide(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Outcome, Refusal> {
+        let view = self.view(stored, now)?;
+        let (decision, next) = view.decide(request)?;
+        let mut bytes = Bytes::default();
+        let change = view.store(&next, || 0x5eed, &mut bytes);
+        // A step that is not needed changes nothing.
+        assert!(!matches!(next, Next::Keep) || bytes.as_slice().is_empty());
+        Ok(Outcome { decision, change, bytes })
+    }
+
+    fn peek(&self, stored: Option<&[u8]>, now: Instant, request: Request) -> Result<Decision, Refusal> {
+        Ok(self.view(stored, now)?.peek(request)?)
+    }
+
+    fn wrote(&self, stored: &[u8]) -> bool {
+        self.view(Some(stored), Instant::from_us(0)).is_ok_and(|view| view.matches_policy())
     }
 }

@@ -5,8 +5,8 @@ use redis_rl::limiter::{
     settle, Amount, Bytes, Change, Decision, Id, Instant, Kind, Policy, Quota, Request, SettleError, Span, Wait,
 };
 
-use crate::key::Key;
-use crate::steps::Steps;
+use crate::key::{Key, Steps};
+use crate::model::CLOSED;
 
 /// A lease of the model. Times are in microseconds.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl Model {
     fn call(&mut self, now: i64, limit: u64, ttl: i64, id: &str, units: u64) -> Decision {
         let mut leases = self.at(now);
         if limit == 0 {
-            return Decision { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO, retried: false };
+            return CLOSED;
         }
         if let Some(held) = leases.iter_mut().find(|held| held.id == id) {
             if now + ttl > held.deadline {

@@ -5,8 +5,7 @@
 //! how many units are used now and when they will have been paid. The meaning of a call follows from these in the same way
 //! for all four, in [`call`].
 
-use crate::key::Key;
-use crate::steps::{DecideError, Steps};
+use crate::key::{Key, Refusal, Steps};
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{Signed, ToPrimitive, Zero};
@@ -226,10 +225,14 @@ pub trait Ledger: Clone {
     }
 }
 
+/// The answer of a limiter with limit 0.
+pub const CLOSED: Decision =
+    Decision { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO, retried: false };
+
 /// What every call means: section 3 of the contract.
 fn call<L: Ledger>(held: &mut Option<L>, rule: &Rule, now: i64, request: Request) -> Result<Decision, Silence> {
     if rule.limit == 0 {
-        return Ok(Decision { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO, retried: false });
+        return Ok(CLOSED);
     }
     let mut ledger = match held {
         Some(held) => held.clone().bring(rule, now)?,
@@ -489,10 +492,44 @@ impl Fixed {
     }
 }
 
+/// What the three meters store in the same way: their policy, and the state under the policy before.
+macro_rules! remembers {
+    () => {
+        fn rule(&self) -> &Rule {
+            &self.rule
+        }
+
+        fn before(&self) -> Option<&Self> {
+            self.before.as_deref()
+        }
+    };
+}
+
+/// What `GCRA` and `BUCKET` have in common.
+macro_rules! drains_evenly {
+    () => {
+        fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
+            let before = differs(&self.rule, rule).then(|| Box::new(self.clone()));
+            Ok(Self { before, ..bring(self, rule, now)? })
+        }
+
+        fn stored(self) -> Self {
+            Self { before: None, ..self }
+        }
+
+        fn denied_for(&self, units: &Q, need: Span, ahead: Span) -> Span {
+            let now = self.now.to_integer().to_i64().expect("an instant");
+            denied_after_change(self, now, units, need.saturating_sub(ahead), ahead)
+        }
+
+        fn reset_if_denied(&self) -> Q {
+            reset_after_change(self, &self.now, self.reset())
+        }
+    };
+}
+
 impl Meter for Fixed {
-    fn rule(&self) -> &Rule {
-        &self.rule
-    }
+    remembers!();
 
     fn dated(&self) -> Q {
         self.start.clone()
@@ -507,10 +544,6 @@ impl Meter for Fixed {
         self.count = (self.count - &ended * q(self.rule.limit)).max(Q::zero());
         self.began = if ended.is_positive() { self.start.clone() } else { self.began.min(now.clone()) };
         (ended.is_zero() || self.count.is_positive()).then_some(self)
-    }
-
-    fn before(&self) -> Option<&Self> {
-        self.before.as_deref()
     }
 
     fn changed(&self, change: &Q, rule: &Rule, now: &Q) -> Option<Self> {
@@ -634,13 +667,7 @@ pub struct Gcra {
 }
 
 impl Meter for Gcra {
-    fn before(&self) -> Option<&Self> {
-        self.before.as_deref()
-    }
-
-    fn rule(&self) -> &Rule {
-        &self.rule
-    }
+    remembers!();
 
     fn dated(&self) -> Q {
         self.now.clone()
@@ -666,23 +693,7 @@ impl Ledger for Gcra {
         Self { rule: *rule, now: q(now), tat: q(now), before: None }
     }
 
-    fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
-        let before = differs(&self.rule, rule).then(|| Box::new(self.clone()));
-        Ok(Self { before, ..bring(self, rule, now)? })
-    }
-
-    fn stored(self) -> Self {
-        Self { before: None, ..self }
-    }
-
-    fn denied_for(&self, units: &Q, need: Span, ahead: Span) -> Span {
-        let now = self.now.to_integer().to_i64().expect("an instant");
-        denied_after_change(self, now, units, need.saturating_sub(ahead), ahead)
-    }
-
-    fn reset_if_denied(&self) -> Q {
-        reset_after_change(self, &self.now, self.reset())
-    }
+    drains_evenly!();
 
     fn used(&self) -> Q {
         (&self.tat - &self.now) * self.rule.rate()
@@ -709,13 +720,7 @@ pub struct Bucket {
 }
 
 impl Meter for Bucket {
-    fn before(&self) -> Option<&Self> {
-        self.before.as_deref()
-    }
-
-    fn rule(&self) -> &Rule {
-        &self.rule
-    }
+    remembers!();
 
     fn dated(&self) -> Q {
         self.written.clone()
@@ -750,23 +755,7 @@ impl Ledger for Bucket {
         Self { rule: *rule, now: q(now), tokens, last: q(now), written: q(now), before: None }
     }
 
-    fn bring(self, rule: &Rule, now: i64) -> Result<Self, Silence> {
-        let before = differs(&self.rule, rule).then(|| Box::new(self.clone()));
-        Ok(Self { before, ..bring(self, rule, now)? })
-    }
-
-    fn stored(self) -> Self {
-        Self { before: None, ..self }
-    }
-
-    fn denied_for(&self, units: &Q, need: Span, ahead: Span) -> Span {
-        let now = self.now.to_integer().to_i64().expect("an instant");
-        denied_after_change(self, now, units, need.saturating_sub(ahead), ahead)
-    }
-
-    fn reset_if_denied(&self) -> Q {
-        reset_after_change(self, &self.now, self.reset())
-    }
+    drains_evenly!();
 
     fn used(&self) -> Q {
         q(self.rule.capacity()) - &self.tokens
@@ -1034,7 +1023,7 @@ impl Model {
 
 impl Key {
     /// Makes a call to the core, carries out the change, and checks what must hold for every change.
-    pub fn call(&mut self, rule: &Rule, now: i64, request: Request) -> Result<Decision, DecideError> {
+    pub fn call(&mut self, rule: &Rule, now: i64, request: Request) -> Result<Decision, Refusal> {
         let (policy, now) = (rule.policy(), Instant::from_us(now));
         let outcome = policy.decide(self.value.as_deref(), now, request)?;
         let decision = outcome.decision;
@@ -1066,7 +1055,7 @@ impl Key {
             let again = policy.decide(self.value.as_deref(), now, Request::now(Amount::Cost(1)));
             let again = again.map(|outcome| (outcome.decision.granted, outcome.decision.wait == Wait::NONE));
             let fits = decision.remaining > 0;
-            let overflow = again == Err(DecideError::Overflow);
+            let overflow = again == Err(Refusal::Overflow);
             assert!(overflow || again == Ok((fits.into(), fits)), "the written bytes are decoded as {again:?}");
         }
         Ok(decision)
@@ -1098,6 +1087,6 @@ pub fn survives(policy: &Policy, value: &[u8], now: i64, request: Request) {
         }
         key.apply(&outcome.change, &outcome.bytes);
         let again = policy.decide(key.value.as_deref(), now, request);
-        assert!(!matches!(again, Err(DecideError::Record(_))), "{value:02x?} became {:02x?}", key.value);
+        assert!(!matches!(again, Err(Refusal::Record(_))), "{value:02x?} became {:02x?}", key.value);
     }
 }

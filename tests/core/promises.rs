@@ -15,7 +15,7 @@ use std::path::Path;
 use redis_rl::commands::parsers::{parse_lease, parse_limit};
 use redis_rl::limiter::{Amount, Decision, Id, Instant, Kind, Policy, Request, Wait, MAX_UNITS};
 
-use crate::steps::Steps;
+use crate::key::Steps;
 
 /// A promise. The times are microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,11 @@
 //! The queues, without a server: random clients join, leave, reach their timeout and are granted, while the timer is late,
 //! the key is deleted or changed, and writes are paused. In no case is a client overtaken, granted too early or forgotten.
 
-use crate::key::Key;
-use crate::steps::{DecideError, Steps};
+use crate::key::{Key, Refusal, Steps};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use redis_rl::limiter::{self, Amount, Bytes, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait};
-use redis_rl::queue::{Queues, Rule, Rules, Task, Waiter};
+use redis_rl::queue::{Claim, Claims, Queues, Task, Waiter};
 use std::slice;
 
 mod examples;
@@ -381,14 +380,14 @@ fn policy(kind: Kind, limit: u64, period_ms: u64) -> Policy {
 
 /// A client that waits for one unit of one key.
 fn waiter(policy: Policy, client: u32, joined: Instant, deadline: Instant) -> Waiter<u32> {
-    let rule = Rule { key: b"key"[..].into(), policy, amount: Amount::Cost(1), names_amount: false };
-    Waiter { client, db: 0, rules: Rules::One(rule), id: None, joined, deadline }
+    let claim = Claim { key: b"key"[..].into(), policy, amount: Amount::Cost(1), names_amount: false };
+    Waiter { client, db: 0, claims: Claims::One(claim), id: None, joined, deadline }
 }
 
 /// The same client, asking for another amount.
 fn asking(amount: Amount, mut waiter: Waiter<u32>) -> Waiter<u32> {
-    if let Rules::One(rule) = &mut waiter.rules {
-        (rule.amount, rule.names_amount) = (amount, true);
+    if let Claims::One(claim) = &mut waiter.claims {
+        (claim.amount, claim.names_amount) = (amount, true);
     }
     waiter
 }
@@ -401,9 +400,9 @@ fn serve(
     now: Instant,
     may_grant: bool,
     most: usize,
-) -> Vec<(Waiter<u32>, Result<Decision, DecideError>)> {
+) -> Vec<(Waiter<u32>, Result<Decision, Refusal>)> {
     let answers = queues.serve(task, slice::from_mut(key), now, may_grant, most);
-    let one = |rows: Result<Vec<Decision>, (usize, DecideError)>| match rows {
+    let one = |rows: Result<Vec<Decision>, (usize, Refusal)>| match rows {
         Ok(rows) => Ok(rows[..].try_into().map(|[row]: [Decision; 1]| row).expect("one decision")),
         Err((index, error)) => {
             assert_eq!(index, 0);
@@ -411,6 +410,19 @@ fn serve(
         }
     };
     answers.into_iter().map(|(waiter, rows)| (waiter, one(rows))).collect()
+}
+
+/// Does the task that is due, as long as it may grant.
+fn served(queues: &mut Queues<u32>, key: &mut Key, now: Instant) -> Vec<(Waiter<u32>, Result<Decision, Refusal>)> {
+    let task = queues.next_task(now).expect("a task");
+    serve(queues, &task, key.expire(now), now, true, 100)
+}
+
+/// A key of which one unit was taken at the epoch, and so many clients that wait for another, for ever: number 1 is the first.
+fn line(policy: Policy, clients: u32) -> (Key, Queues<u32>) {
+    let (key, mut queues) = (used(&policy, EPOCH), Queues::default());
+    (1..=clients).for_each(|client| join(&mut queues, 0, waiter(policy, client, EPOCH, Instant::MAX), &key));
+    (key, queues)
 }
 
 /// Lets a client wait for a key of this database.
@@ -436,8 +448,7 @@ fn a_client_due_before_its_timeout_is_granted_though_the_timer_is_late() {
             for (deadline, granted) in [(due, 1), (Instant::from_us(due.as_us() - 1), 0)] {
                 let (mut queues, mut key) = (Queues::default(), key.clone());
                 join(&mut queues, 0, waiter(policy, 1, EPOCH, deadline), &key);
-                let task = queues.next_task(late).expect("a task");
-                let answers = serve(&mut queues, &task, key.expire(late), late, true, 10);
+                let answers = served(&mut queues, &mut key, late);
                 assert!(
                     matches!(&answers[..], [(Waiter { client: 1, .. }, Ok(row))] if row.granted == granted),
                     "{kind:?} {answers:?}"
@@ -476,8 +487,7 @@ fn a_log_that_has_expired_is_begun_anew() {
     join(&mut queues, 0, waiter(policy, 2, EPOCH, Instant::MAX), &key);
     let late = Instant::from_us(500_000);
     queues.leave(1, late);
-    let task = queues.next_task(late).expect("a task");
-    let answers = serve(&mut queues, &task, key.expire(late), late, true, 10);
+    let answers = served(&mut queues, &mut key, late);
     assert!(matches!(&answers[..], [(Waiter { client: 2, .. }, Ok(decision))] if decision.granted == 1), "{answers:?}");
     assert_eq!(key.value, used(&policy, late).value);
 }

@@ -5,8 +5,7 @@
 //! [`Window`] is a second model of the contract, besides that of `model.rs`: whole numbers, one limit and one period, written
 //! with ends instead of starts.
 
-use crate::key::Key;
-use crate::steps::Steps;
+use crate::key::{Key, Steps};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use redis_rl::limiter::{

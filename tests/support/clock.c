@@ -1,36 +1,52 @@
-/* A library to preload. It moves the wall clock of a process by the microseconds in the file CLOCK_FILE, and no other clock. */
+/* A library to preload. It moves or freezes the clocks of a process, as the file CLOCK_FILE says.
+
+   The file holds two 64-bit numbers of microseconds: the steady clock (CLOCK_MONOTONIC), or 0 if the clocks go on as they do; and
+   what the wall clock (CLOCK_REALTIME, gettimeofday, time) is ahead of the frozen steady clock, or of the time. So one write moves
+   both frozen clocks, and a write of the second number alone steps the wall clock. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-static int64_t moved(void) {
-    static volatile int64_t *offset;
-    if (!offset) {
-        static int64_t zero;
+static volatile int64_t *clocks(void) {
+    static volatile int64_t *mapped;
+    if (!mapped) {
         const char *file = getenv("CLOCK_FILE");
         int fd = file ? open(file, O_RDONLY) : -1;
-        void *map = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *offset, PROT_READ, MAP_SHARED, fd, 0);
-        offset = map == MAP_FAILED ? &zero : map;
+        void *map = fd < 0 ? MAP_FAILED : mmap(NULL, 2 * sizeof *mapped, PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED) {
+            fputs("clock.c: CLOCK_FILE names no file that can be mapped\n", stderr);
+            _exit(1);
+        }
+        close(fd);
+        mapped = map;
     }
-    return *offset;
+    return mapped;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *time) {
     static int (*real)(clockid_t, struct timespec *);
     if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-    int status = real(clock, time);
-    if (status == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
-        int64_t us = (int64_t)time->tv_sec * 1000000 + time->tv_nsec / 1000 + moved();
-        time->tv_sec = us / 1000000;
-        time->tv_nsec = us % 1000000 * 1000 + time->tv_nsec % 1000;
+    int64_t us, steady = clocks()[0];
+    int wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+    if (!wall && (clock != CLOCK_MONOTONIC || !steady)) return real(clock, time);
+    us = steady;
+    if (!us) {
+        int status = real(clock, time);
+        if (status) return status;
+        us = (int64_t)time->tv_sec * 1000000 + time->tv_nsec / 1000;
     }
-    return status;
+    if (wall) us += clocks()[1];
+    time->tv_sec = us / 1000000;
+    time->tv_nsec = us % 1000000 * 1000;
+    return 0;
 }
 
 int gettimeofday(struct timeval *restrict time, void *restrict zone) {
@@ -42,16 +58,23 @@ int gettimeofday(struct timeval *restrict time, void *restrict zone) {
     return status;
 }
 
-/* With RTLD_DEEPBIND, which newer servers use, a module would find the functions of the C library instead of these. */
-void *dlopen(const char *file, int flags) {
-    static void *(*real)(const char *, int);
-    if (!real) real = dlsym(RTLD_NEXT, "dlopen");
-    return real(file, flags & ~RTLD_DEEPBIND);
-}
-
 time_t time(time_t *into) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     if (into) *into = now.tv_sec;
     return now.tv_sec;
+}
+
+/* Valkey takes its steady clock from the processor if this file says that the processor's counter is steady. */
+FILE *fopen(const char *path, const char *mode) {
+    static FILE *(*real)(const char *, const char *);
+    if (!real) real = dlsym(RTLD_NEXT, "fopen");
+    return real(strcmp(path, "/proc/cpuinfo") == 0 && clocks()[0] ? "/dev/null" : path, mode);
+}
+
+/* With RTLD_DEEPBIND, which newer servers use, a module would find the functions of the C library instead of these. */
+void *dlopen(const char *file, int flags) {
+    static void *(*real)(const char *, int);
+    if (!real) real = dlsym(RTLD_NEXT, "dlopen");
+    return real(file, flags & ~RTLD_DEEPBIND);
 }

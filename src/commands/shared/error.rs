@@ -17,6 +17,8 @@ pub enum CommandName {
     Settle,
     /// `RL.RELEASE`
     Release,
+    /// `RL.PAUSE`
+    Pause,
     /// `RL.INSPECT`
     Inspect,
     /// `RL.TOP`
@@ -37,6 +39,7 @@ impl fmt::Display for CommandName {
             Self::All => "ALL",
             Self::Settle => "SETTLE",
             Self::Release => "RELEASE",
+            Self::Pause => "PAUSE",
             Self::Inspect => "INSPECT",
             Self::Top => "TOP",
             Self::Help => "HELP",
@@ -172,7 +175,7 @@ pub enum Error {
     Moved,
     /// A thread of the server is reading the key, for a save without a fork.
     InUse,
-    /// The server unblocks a client that is in no queue any more.
+    /// The server unblocks a client that does not wait any more.
     Unblocked,
 }
 
@@ -209,8 +212,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Arity(name) => write!(f, "ERR wrong number of arguments for {name}"),
-            Self::NoLimit(Kind::Lease) => f.write_str("ERR LEASE needs a limit and a ttl"),
-            Self::NoLimit(kind) => write!(f, "ERR {} needs a limit and a period", kind.name()),
+            Self::NoLimit(kind) => write!(f, "ERR {} needs a limit and a {}", kind.name(), kind.spec().period),
             Self::Count { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
             Self::Integer { name, min, max } => {
                 write!(f, "ERR {name} is not an integer or out of range: it must be from {min} to {max}")

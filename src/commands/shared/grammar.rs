@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::error::{CommandName, Error};
 use super::numbers::{self, bad_period, count, printable};
 use crate::limiter::{Amount, Id, Kind, OptionSpec, OptionValue, Policy, PolicyOption, Quota, Request, Span, MAX_UNITS};
-use crate::queue;
+use crate::queue::Claim;
 use crate::server::{Argument, ArgumentKind, Call};
 
 /// The arguments of a call.
@@ -23,7 +23,7 @@ impl Args for [&[u8]] {
     }
 }
 
-/// A policy and a request.
+/// What a call states about one key: a policy, a request, and whether its client may be blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule<'r> {
     /// The limit, the period and the algorithm's options.
@@ -44,20 +44,18 @@ impl<'r> Rule<'r> {
         Self { policy, request, block: None, names_amount: false, renew: false }
     }
 
-    /// The rule of a call that waits, for the key of this name. No field is left out here: one that is new has to be handled.
-    pub fn queued(&self, key: Arc<[u8]>) -> queue::Rule {
+    /// What a waiting call with this rule takes from the key of this name when it is granted. The pattern below names each field of a rule
+    /// and of a request, so that a new field does not compile until it is handled here.
+    pub fn claim(&self, key: Arc<[u8]>) -> Claim {
         let Self { policy, request: Request { amount, id: _, ahead: _ }, block: _, names_amount, renew: _ } = *self;
-        // The id belongs to the call, which waits as a whole. RESERVE, which books ahead, and RENEW do not wait.
-        queue::Rule { key, policy, amount, names_amount }
+        // The id belongs to the whole call, and so to its `Waiter`. A call with RESERVE, which books ahead, or with RENEW does not wait.
+        Claim { key, policy, amount, names_amount }
     }
 
     /// Checks a call whose id holds `held` units: a lease can't be renewed with another COST.
     pub fn check_cost(&self, held: u64) -> Result<(), Error> {
-        let other = self.policy.kind() == Kind::Lease && self.names_amount && self.request.amount != Amount::Cost(held);
-        if other {
-            return Err(Error::OtherCost { held });
-        }
-        Ok(())
+        let renews = !self.names_amount || self.policy.renews_with(self.request.amount, held);
+        renews.then_some(()).ok_or(Error::OtherCost { held })
     }
 }
 
@@ -147,20 +145,29 @@ impl CommandName {
     /// The keywords for the wait that the command takes.
     fn waits(self) -> &'static [WaitClause] {
         match self {
-            Self::Limit(Kind::Lease) | Self::All => &WAITS[1..],
+            // Leases are not booked ahead, and RL.ALL books nothing.
+            Self::Limit(kind) if kind.spec().holds => &WAITS[1..],
+            Self::All => &WAITS[1..],
             Self::Limit(_) => &WAITS,
             _ => &[],
         }
     }
 
+    /// Whether the command takes RENEW.
+    fn takes_renew(self) -> bool {
+        matches!(self, Self::Limit(kind) if kind.spec().holds)
+    }
+
     /// The keywords for the amount that the command takes, in a rule of this algorithm.
     fn amounts(self, kind: Kind) -> &'static [(&'static str, AmountOf)] {
-        match (self, kind) {
-            (Self::Limit(_) | Self::Peek | Self::All, Kind::Lease) | (Self::All, _) => &AMOUNTS[..1],
-            (Self::Limit(_), _) => &AMOUNTS,
-            (Self::Peek, _) => &AMOUNTS[..2],
+        let all: &[_] = match self {
+            Self::Limit(_) => &AMOUNTS,
+            Self::Peek => &AMOUNTS[..2],
+            Self::All => &AMOUNTS[..1],
             _ => &[],
-        }
+        };
+        // All places of a lease are taken, or none.
+        &all[..if kind.spec().holds { all.len().min(1) } else { all.len() }]
     }
 
     /// Whether the command takes an id.
@@ -265,7 +272,7 @@ fn options<'a, A: Args + ?Sized>(
                 return Err(Box::new(Error::Twice(ID)));
             }
             rule.request.id = Some(id(args.value(ID)?, ID)?);
-        } else if command == CommandName::Limit(Kind::Lease) && is_keyword(word, RENEW) {
+        } else if command.takes_renew() && is_keyword(word, RENEW) {
             if rule.renew {
                 return Err(Box::new(Error::Twice(RENEW)));
             }
@@ -314,8 +321,8 @@ pub fn call_arguments(command: CommandName) -> (Option<Argument>, Option<Argumen
 
 /// The arguments of a rule, as [`rule`] parses them, except for what [`call_arguments`] returns for `RL.ALL`.
 pub fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
-    let period = if kind == Kind::Lease { "ttl" } else { "period" };
-    let mut arguments = vec![Argument::new("limit", ArgumentKind::Integer), Argument::new(period, ArgumentKind::Text)];
+    let mut arguments =
+        vec![Argument::new("limit", ArgumentKind::Integer), Argument::new(kind.spec().period, ArgumentKind::Text)];
     let options = kind.spec().options.iter().map(|option| {
         let keyword = option.keyword.to_lowercase();
         match option.value {
@@ -334,19 +341,19 @@ pub fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
         command.amounts(kind).iter().map(|(keyword, _)| Argument::new("units", ArgumentKind::Integer).token(keyword));
     let amount = one_of("amount", amounts.collect()).map(Argument::optional);
     let (id, wait) = if command == CommandName::All { (None, None) } else { call_arguments(command) };
-    if kind == Kind::Lease {
+    if kind.spec().holds {
         arguments.extend(id.into_iter().chain(amount));
     } else {
         arguments.extend(amount.into_iter().chain(id.map(Argument::optional)));
     }
-    if command == CommandName::Limit(Kind::Lease) {
+    if command.takes_renew() {
         arguments.push(Argument::new("renew", ArgumentKind::Token).token(RENEW).optional());
     }
     arguments.extend(wait);
     arguments
 }
 
-/// A choice between arguments. A single argument is returned as it is; without arguments there is no choice.
+/// A choice between arguments. If there is only one, that argument itself; if there is none, `None`.
 pub fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argument> {
     if arguments.len() > 1 {
         return Some(Argument::new(name, ArgumentKind::OneOf(arguments)));
@@ -357,11 +364,11 @@ pub fn one_of(name: &str, mut arguments: Vec<Argument>) -> Option<Argument> {
 /// A choice between the algorithms. Each alternative is the algorithm's name, followed by the arguments that
 /// `rest` returns for it.
 pub fn algorithm_arguments(name: &str, rest: impl Fn(Kind) -> Vec<Argument>) -> Argument {
-    let block = |&kind: &Kind| {
+    let alternative = |&kind: &Kind| {
         let name = kind.name().to_lowercase();
         let mut arguments = vec![Argument::new(&*name, ArgumentKind::Token).token(kind.name())];
         arguments.extend(rest(kind));
         Argument::new(name, ArgumentKind::Block(arguments))
     };
-    Argument::new(name, ArgumentKind::OneOf(Kind::ALL.iter().map(block).collect()))
+    Argument::new(name, ArgumentKind::OneOf(Kind::ALL.iter().map(alternative).collect()))
 }

@@ -1,20 +1,14 @@
 //! Numbers and durations, as callers write them.
 
 use super::error::Error;
-use crate::limiter::{Instant, Kind, Span, MAX_PERIOD, MIN_PERIOD};
+use crate::limiter::{Instant, Kind, Span, MAX_PAUSE, MAX_PERIOD, MIN_PERIOD};
 
 /// The longest duration after RESERVE or BLOCK: a day.
 const MAX_WAIT_US: u64 = 86_400_000_000;
 
-/// The error for a period that is malformed or out of range.
-pub const BAD_PERIOD: Error = Error::Duration { name: "period", range: "from 1ms to 3650d" };
-
-/// The error for the period of an algorithm, which is the ttl of a lease.
+/// The error for a period of this algorithm that is malformed or out of range.
 pub const fn bad_period(kind: Kind) -> Error {
-    match kind {
-        Kind::Lease => Error::Duration { name: "ttl", range: "from 1ms to 3650d" },
-        _ => BAD_PERIOD,
-    }
+    Error::Duration { name: kind.spec().period, range: "from 1ms to 3650d" }
 }
 
 /// Parses a whole number from `min` to `max`.
@@ -63,6 +57,13 @@ pub fn period(word: &[u8]) -> Option<Span> {
 pub fn wait(word: &[u8], name: &'static str) -> Result<Span, Error> {
     let span = duration_us(word).filter(|us| (1..=MAX_WAIT_US).contains(us)).map(Span::from_us);
     span.ok_or(Error::Duration { name, range: "above 0, at most 1d" })
+}
+
+/// Parses the length of a pause; zero ends one.
+pub fn pause(word: &[u8]) -> Result<Span, Error> {
+    let span =
+        duration_us(word).map(Span::from_us).filter(|&span| span == Span::ZERO || (MIN_PERIOD..=MAX_PAUSE).contains(&span));
+    span.ok_or(Error::Duration { name: "duration", range: "0, or from 1ms to 31d" })
 }
 
 /// Parses a signed duration, whose absolute value must be less than `period`, into microseconds.

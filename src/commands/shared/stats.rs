@@ -53,10 +53,13 @@ pub static WAITS: Count = Count::new();
 /// The waits that ended with a denial: the deadline had passed, or `CLIENT UNBLOCK` ended the wait.
 pub static TIMEOUTS: Count = Count::new();
 
-/// The charges that `RL.SETTLE` has settled.
+/// The charges that `RL.SETTLE` has settled, and the leases that it has ended.
 pub static SETTLED: Count = Count::new();
 /// The charges and leases that `RL.RELEASE` has released.
 pub static RELEASED: Count = Count::new();
+
+/// The pauses that `RL.PAUSE` has set or lengthened.
+pub static PAUSES: Count = Count::new();
 
 /// The waits that ended without a decision: the client disconnected, or got an error, for example because the key had moved.
 pub static ABANDONED: Count = Count::new();
@@ -64,5 +67,5 @@ pub static ABANDONED: Count = Count::new();
 /// Resets all counters: the module is being loaded.
 pub fn reset() {
     let calls = CALLS.iter().flat_map(|calls| [&calls.granted, &calls.denied, &calls.retried]);
-    calls.chain([&SETTLED, &RELEASED, &WAITS, &TIMEOUTS, &ABANDONED]).for_each(Count::reset);
+    calls.chain([&SETTLED, &RELEASED, &PAUSES, &WAITS, &TIMEOUTS, &ABANDONED]).for_each(Count::reset);
 }

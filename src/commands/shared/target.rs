@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 
 use super::error::{Error, Holds};
-use crate::limiter::{settle, Bytes, Change, Decision, Id, Instant, Kind, Overflow, Policy, RecordError, Request};
+use crate::limiter::{pause, settle, Bytes, Change, Decision, Id, Instant, Kind, Overflow, Policy, RecordError, Request};
 use crate::limiter::{SettleError, Settlement, Span, View, MIN_LEN};
-use crate::queue::KeyState;
+use crate::queue::{KeyState, Refusal};
 use crate::server::{random_seed, ReadKey, Value, WriteKey};
 
 /// A key of a command: its position, and the algorithm of the limiter that it should hold.
@@ -51,8 +51,8 @@ impl Target {
         }
     }
 
-    /// The limiter that [`Policy::view`] has loaded from the value of the key. It is used in its place, because a copy takes as long
-    /// as a part of the decision.
+    /// The limiter that [`Policy::view`] has loaded from the value of the key. It is returned by reference, because to copy it takes as
+    /// long as a part of the decision.
     ///
     /// # Errors
     /// If the key holds something else, or the policy's window would end too far ahead, which only the clock shows.
@@ -63,7 +63,7 @@ impl Target {
         policy: &Policy,
         now: Instant,
     ) -> Result<&'v View<'k>, Box<Error>> {
-        if self.kind == Some(Kind::Fixed) && policy.is_too_far_ahead(now) {
+        if self.kind.is_some_and(|kind| kind.spec().takes_moment) && policy.is_too_far_ahead(now) {
             return Err(Box::new(Error::TooFarAhead));
         }
         view.as_ref().map_err(|&error| Box::new(self.record_error(error)))
@@ -115,6 +115,16 @@ impl Target {
         let Some(settlement) = settlement else { return Ok(None) };
         commit(key, &settlement.change, &bytes)?;
         Ok(Some(settlement))
+    }
+
+    /// Sets, lengthens or ends the pause of the key: see [`limiter::pause`](pause()). Returns how long the pause lasts that is then in
+    /// force, and whether the key has changed.
+    pub fn pause(self, key: &mut WriteKey<'_>, length: Span, now: Instant) -> Result<(Span, bool), Box<Error>> {
+        let mut bytes = Bytes::default();
+        let paused = pause(self.stored(key)?, key.expires(), now, length, &mut bytes);
+        let (rest, change) = paused.map_err(|error| self.record_error(error))?;
+        commit(key, &change, &bytes)?;
+        Ok((rest, change != Change::Keep))
     }
 }
 
@@ -182,20 +192,29 @@ impl Decided {
 pub fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<(), Overflow> {
     match *change {
         Change::Keep => {}
+        Change::Write { offset: 0, expires, slack, .. } => {
+            let value = bytes.as_slice();
+            check_len(value.len())?;
+            key.replace(value, deadlines(expires, slack));
+        }
         Change::Write { offset, head, expires, slack } => {
             let (head, tail) = bytes.as_slice().split_at(head);
-            if !WriteKey::fits(offset + tail.len()) {
-                return Err(Overflow);
-            }
-            key.write(offset, (head, tail), deadlines(expires, slack));
+            check_len(offset + tail.len())?;
+            let patches = [(0, head), (offset, tail)].into_iter().filter(|(_, patch)| !patch.is_empty());
+            key.patch(offset + tail.len(), patches, deadlines(expires, slack));
         }
         Change::Patch { len, expires, slack } => {
-            if !WriteKey::fits(len) {
-                return Err(Overflow);
-            }
+            check_len(len)?;
             key.patch(len, bytes.patches(), deadlines(expires, slack));
         }
         Change::Remove => key.remove(),
+    }
+    Ok(())
+}
+
+const fn check_len(len: usize) -> Result<(), Overflow> {
+    if len > WriteKey::MAX_LEN {
+        return Err(Overflow);
     }
     Ok(())
 }
@@ -204,13 +223,15 @@ pub fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<
 #[inline(always)]
 fn deadlines(expires: Instant, slack: Span) -> RangeInclusive<i64> {
     let first = expires.as_ms_ceil();
-    // FIXED, GCRA and BUCKET have no slack.
+    // GCRA and BUCKET have no slack.
     first..=if slack == Span::ZERO { first } else { expires.saturating_add(slack).as_ms_ceil() }
 }
 
 /// These errors show no position: see [`Error::at`].
 impl KeyState for WriteKey<'_> {
     type Error = Error;
+
+    const MAX_LEN: usize = WriteKey::MAX_LEN;
 
     fn stored(&self, policy: &Policy) -> Result<Option<&[u8]>, Error> {
         Ok(Target::only(policy.kind()).stored(self)?)
@@ -220,16 +241,12 @@ impl KeyState for WriteKey<'_> {
         self.expires_ms().map(|ms| Instant::from_us(ms.saturating_mul(1_000)))
     }
 
-    fn record_error(policy: &Policy, error: RecordError) -> Error {
-        Target::only(policy.kind()).record_error(error)
-    }
-
-    fn other_cost(held: u64) -> Error {
-        Error::OtherCost { held }
-    }
-
-    fn fits(len: usize) -> bool {
-        WriteKey::fits(len)
+    fn error(policy: &Policy, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Record(error) => Target::only(policy.kind()).record_error(error),
+            Refusal::OtherCost { held } => Error::OtherCost { held },
+            Refusal::Overflow => Error::Overflow,
+        }
     }
 
     fn random_seed() -> u64 {

@@ -9,15 +9,15 @@ use crate::limiter::{Bytes, Change, Instant, Kind, Span};
 
 /// The fewest slots that a rebuilt ledger has room for beyond those in use.
 const SPARE: usize = 8;
-/// The bytes that a rebuilt record of SLIDE has room for beyond those of the log, for each id: a rebuild for want of room then costs
-/// each new entry of 8 bytes as much as two slots.
+/// For each id, how many bytes a rebuilt record of SLIDE reserves for new entries of the log. A record of n ids then has room for n / 2
+/// entries of 8 bytes before it is rebuilt again, so each entry costs the writing of two slots.
 const GROWTH: usize = 4;
-/// Patches with at most this many bytes between them are joined, because one longer effect is then shorter than two.
+/// Patches with at most this many bytes between them are joined: one effect that also writes these bytes is shorter than two effects.
 const GAP: usize = 40;
 /// If the search for an empty cell takes more steps than this, ids collide more often than chance explains: a caller who has read the
-/// seed may have chosen them. The cells are then computed again with another seed.
+/// seed may have chosen them. The cells are then computed again with another seed, as far as [`MIN_ADDED`] allows.
 const MAX_STEPS: usize = 64;
-/// The cells are not computed again before so many ids were added, because that takes O(n) time.
+/// The cells are not computed again before this many ids were added, because that takes O(n) time.
 const MIN_ADDED: usize = 1_024;
 
 /// A ledger that is being changed.
@@ -26,8 +26,8 @@ pub(in crate::limiter) struct Edit<'a> {
     kind: Kind,
     /// The ledger in the old record; `None` if that has none.
     old: Option<Ledger<'a>>,
-    /// The new header, apart from the fields that [`Self::finish`] computes. [`Header::aggregate`] is at any time that of the slots of
-    /// the old record, as changed, but for [`Self::is_wide`].
+    /// The new header, apart from the fields that [`Self::finish`] computes. Its [`Header::aggregate`] is at any time that of the slots
+    /// of the old record with the changes made so far, unless [`Self::is_wide`].
     pub(in crate::limiter) header: Header,
     /// Whether the moments of [`Header::aggregate`] may lie further apart than those of the live slots.
     is_wide: bool,
@@ -47,11 +47,28 @@ struct Added<'a> {
     random: RandomSeed,
 }
 
+/// A new inner record, as a change of the old one: `head`, then the bytes of the old one up to `offset`, then `tail`.
+#[derive(Clone, Copy)]
+pub(in crate::limiter) struct Inner<'f> {
+    pub(in crate::limiter) head: &'f [u8],
+    pub(in crate::limiter) offset: usize,
+    pub(in crate::limiter) tail: &'f [u8],
+}
+
+impl<'f> Inner<'f> {
+    /// An inner record that keeps nothing of the old one.
+    pub(in crate::limiter) const fn whole(bytes: &'f [u8]) -> Self {
+        Self { head: &[], offset: 0, tail: bytes }
+    }
+
+    pub(in crate::limiter) const fn len(&self) -> usize {
+        self.offset + self.tail.len()
+    }
+}
+
 /// What [`Edit::finish`] needs to know besides the slots.
 pub(in crate::limiter) struct Finish<'f> {
-    /// The new inner record, as (tail, offset, head): `tail` is its bytes from `offset` on, `head` replaces as many bytes at
-    /// its beginning, and the bytes between are those of the old inner record.
-    pub(in crate::limiter) inner: (&'f [u8], usize, &'f [u8]),
+    pub(in crate::limiter) inner: Inner<'f>,
     /// Whether the whole record must be rebuilt, because the slots move with the new inner record.
     pub(in crate::limiter) rewritten: bool,
     /// How many bytes a rebuilt record reserves for the inner record, at least.
@@ -76,7 +93,7 @@ impl<'a> Edit<'a> {
             kind,
             old,
             header: old.map_or(Header::EMPTY, |old| old.header),
-            is_wide: old.is_some_and(|old| old.header.is_old),
+            is_wide: old.is_some_and(|old| old.header.is_version_2),
             changed: BTreeMap::new(),
             computed: BTreeMap::new(),
             added: None,
@@ -100,7 +117,7 @@ impl<'a> Edit<'a> {
             let mut touched: Vec<usize> = self.changed.keys().map(|index| index / BLOCK).collect();
             touched.dedup();
             self.header.aggregate = (0..self.old_len().div_ceil(BLOCK)).fold(Aggregate::NONE, |all, block| {
-                let untouched = self.old.filter(|old| !old.header.is_old && !touched.contains(&block));
+                let untouched = self.old.filter(|old| !old.header.is_version_2 && !touched.contains(&block));
                 all.join(untouched.map_or_else(|| self.block(block), |old| old.block(block)))
             });
             self.is_wide = false;
@@ -164,20 +181,20 @@ impl<'a> Edit<'a> {
         self.old.is_some_and(|old| old.fault(self.kind).is_some())
     }
 
-    /// Whether no id is left that is not past.
+    /// Whether all ids that are left are past, or none is left.
     pub(in crate::limiter) fn is_empty(&mut self, is_past: &dyn Fn(i64) -> bool) -> bool {
         self.added.is_none() && self.last_when().is_none_or(is_past)
     }
 
-    /// Whether the old record has no id that is not past. In the old layout that is not known, but such a record is rebuilt anyway.
+    /// Whether all ids of the old record are past. In version 2 that is not known, but such a record is rebuilt anyway.
     pub(in crate::limiter) fn was_empty(&self, is_past: &dyn Fn(i64) -> bool) -> bool {
-        self.old.is_none_or(|old| old.header.is_old || old.header.live == 0 || is_past(old.header.aggregate.last))
+        self.old.is_none_or(|old| old.header.is_version_2 || old.header.live == 0 || is_past(old.header.aggregate.last))
     }
 
     /// Whether the changes can be written as patches, if the new inner record has `inner_len` bytes.
     pub(in crate::limiter) fn fits(&self, inner_len: usize) -> bool {
         let id_len = self.added.map_or(0, |added| added.slot.len);
-        !self.header.is_old
+        !self.header.is_version_2
             && inner_len <= self.header.inner_room
             && id_len <= self.header.id_room
             && self.header.used + usize::from(self.added.is_some()) <= self.header.capacity
@@ -194,8 +211,7 @@ impl<'a> Edit<'a> {
     }
 
     fn encode(mut self, finish: &Finish<'_>, strip: usize, bytes: &mut Bytes) -> Change {
-        let (tail, offset, head) = finish.inner;
-        let inner_len = offset + tail.len();
+        let inner_len = finish.inner.len();
         if self.is_empty(finish.is_past) && (finish.rewritten || inner_len <= strip) {
             *bytes = Bytes::with_capacity(inner_len);
             self.put_inner(finish, bytes);
@@ -205,7 +221,7 @@ impl<'a> Edit<'a> {
             Some(old) if self.fits(inner_len) && !finish.rewritten => {
                 self.header.revision = self.header.revision.wrapping_add(1);
                 self.header.inner_len = inner_len;
-                let patches = self.patches(&old, (tail, offset, head));
+                let patches = self.patches(&old, finish.inner);
                 let len = self.header.len();
                 put_patches(old.bytes, patches, bytes);
                 Change::Patch { len, expires: finish.expires, slack: finish.slack }
@@ -219,7 +235,7 @@ impl<'a> Edit<'a> {
 
     /// Appends the whole new inner record.
     fn put_inner(&self, finish: &Finish<'_>, bytes: &mut Bytes) {
-        let (tail, offset, head) = finish.inner;
+        let Inner { head, offset, tail } = finish.inner;
         let kept = self.old.map_or(&[][..], |old| old.inner());
         bytes.extend(head);
         bytes.extend(kept.get(head.len()..offset).unwrap_or_default());
@@ -227,7 +243,7 @@ impl<'a> Edit<'a> {
     }
 
     /// The patches, by offset: see [`Change::Patch`]. Also completes the header.
-    fn patches(&mut self, old: &Ledger<'_>, (tail, offset, head): (&[u8], usize, &[u8])) -> BTreeMap<usize, Vec<u8>> {
+    fn patches(&mut self, old: &Ledger<'_>, Inner { head, offset, tail }: Inner<'_>) -> BTreeMap<usize, Vec<u8>> {
         let mut patches = BTreeMap::new();
         for (&index, slot) in &self.changed {
             let (before, at) = (old.slot(index), self.header.slot_at(index));
@@ -288,7 +304,7 @@ impl<'a> Edit<'a> {
         // The block of the added slot may have no other slot yet, and so no aggregate.
         let before = self.old.filter(|_| !range.is_empty()).map_or(Aggregate::NONE, |old| old.block(block));
         let mut after = before;
-        let mut is_wide = self.old.is_some_and(|old| old.header.is_old);
+        let mut is_wide = self.old.is_some_and(|old| old.header.is_version_2);
         for (&index, slot) in self.changed.range(range.clone()) {
             let Some(was) = self.old.map(|old| old.slot(index)) else { break };
             is_wide |= before.may_narrow(&was, slot);
@@ -310,9 +326,9 @@ impl<'a> Edit<'a> {
     /// The whole record without dead slots, with room for more.
     fn rebuilt(mut self, finish: &Finish<'_>) -> Bytes {
         let mut kept: Vec<(&[u8], Slot)> = Vec::with_capacity(self.header.live);
-        // `when` of the slots that were dropped since the last kept one, and the sum of their weights. The next slot of the
-        // same stack gets this sum, because it is a part of what is refundable of all later ids.
-        let mut dropped = (0, 0_u128);
+        // The sum of the weights of the slots that were dropped since the last kept one, and their `when`. The next slot of the same
+        // stack gets this sum, because it is a part of what is refundable of all later ids.
+        let (mut dropped_when, mut dropped) = (0, 0_u128);
         let old = self.old.into_iter().flat_map(|old| (0..old.len()).map(move |index| (old.id(index), index)));
         for (id, index) in old {
             let Some(stored) = self.slot(index) else { break };
@@ -322,25 +338,24 @@ impl<'a> Edit<'a> {
                 kept.extend(stays.then_some((id, slot)));
                 continue;
             }
-            if dropped.0 != slot.when && !finish.one_level {
-                dropped = (slot.when, 0);
+            if dropped_when != slot.when && !finish.one_level {
+                (dropped_when, dropped) = (slot.when, 0);
             }
-            let slot = Slot { weight: slot.weight.wrapping_add(dropped.1), ..slot };
+            let slot = Slot { weight: slot.weight.wrapping_add(dropped), ..slot };
             if stays {
                 kept.push((id, slot));
-                dropped.1 = 0;
+                dropped = 0;
             } else {
-                dropped.1 = slot.weight;
+                dropped = slot.weight;
             }
         }
         if let Some(Added { id, slot, random }) = self.added {
-            let weight = if dropped.0 == slot.when || finish.one_level { dropped.1 } else { 0 };
+            let weight = if dropped_when == slot.when || finish.one_level { dropped } else { 0 };
             kept.push((id.as_bytes(), Slot { weight: slot.weight.wrapping_add(weight), ..slot }));
             self.header.seed = random();
         }
 
-        let (tail, offset, _) = finish.inner;
-        let inner_len = offset + tail.len();
+        let inner_len = finish.inner.len();
         let longest = kept.iter().map(|(id, _)| id.len()).max().unwrap_or(1);
         self.header.revision = self.header.revision.wrapping_add(1);
         self.header.inner_len = inner_len;
@@ -354,7 +369,7 @@ impl<'a> Edit<'a> {
         self.header.first = 0;
         self.header.id_room = longest.next_multiple_of(8);
         self.header.indexed = kept.len();
-        self.header.is_old = false;
+        self.header.is_version_2 = false;
         let kind = self.kind;
         let of = |slots: &[(_, Slot)]| {
             slots.iter().map(|(_, slot)| Aggregate::of(slot, kind)).fold(Aggregate::NONE, Aggregate::join)

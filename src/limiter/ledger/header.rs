@@ -1,6 +1,6 @@
 //! The header of a record with ids: [the module above](super) has the table of its fields.
 
-use super::{old, Aggregate, Id, BLOCK, CELL, MAX_SLOTS, SLOT};
+use super::{version_2, Aggregate, Id, BLOCK, CELL, MAX_SLOTS, SLOT};
 use crate::limiter::{record, Kind};
 
 /// The length of the header, in bytes.
@@ -30,17 +30,18 @@ pub(in crate::limiter) struct Header {
     /// The seed of [`hash`].
     pub(super) seed: u64,
     /// FIXED: whether the last caller stated where windows begin or end, so that they follow each other also if nothing is used. The
-    /// others do not use it.
+    /// other algorithms do not use it.
     pub(in crate::limiter) is_aligned: bool,
-    /// FIXED: the number of the window in force, counted from the first window with ids. The others do not use it.
+    /// FIXED: the number of the window in force, counted from the first window with ids. The other algorithms do not use it.
     pub(in crate::limiter) window: u64,
-    /// GCRA and BUCKET: how many grains of the weights are a unit. It is that of the policy that the ledger was made under, and stays
-    /// the same when the policy changes. 0 in old records: that of the policy in the inner record. The others do not use it.
+    /// GCRA and BUCKET: how many grains of the weights are a unit, by the policy that the ledger was made under. It stays the same when
+    /// the policy changes. 0 in records of version 2, whose weights are in grains of the policy in the inner record. The other
+    /// algorithms do not use it.
     pub(in crate::limiter) grains_per_unit: u64,
     /// The aggregate of all blocks.
     pub(in crate::limiter) aggregate: Aggregate,
-    /// Whether the record has the layout of [`old`].
-    pub(super) is_old: bool,
+    /// Whether the record has the layout of [`version_2`].
+    pub(super) is_version_2: bool,
 }
 
 impl Header {
@@ -60,13 +61,13 @@ impl Header {
         window: 0,
         grains_per_unit: 0,
         aggregate: Aggregate::NONE,
-        is_old: false,
+        is_version_2: false,
     };
 
     /// Reads the header of a record with ids; `None` if the record is too short. Does not check it: see [`Self::is_valid`].
     pub(super) fn decode(record: &[u8]) -> Option<Self> {
-        let is_old = record.get(1) == Some(&record::OLD_IDS);
-        let mut fields = record.get(4..if is_old { old::LEDGER_HEADER } else { LEDGER_HEADER })?;
+        let is_version_2 = record.get(1) == Some(&record::OLD_IDS);
+        let mut fields = record.get(4..if is_version_2 { version_2::LEDGER_HEADER } else { LEDGER_HEADER })?;
         let mut word = |width| record::take(&mut fields, width);
         let mut header = Self {
             revision: word(4) as u32,
@@ -81,11 +82,11 @@ impl Header {
             seed: word(8) as u64,
             window: word(8) as u64,
             is_aligned: record.get(3) == Some(&1),
-            is_old,
+            is_version_2,
             ..Self::EMPTY
         };
-        if is_old {
-            header.aggregate = old::aggregate(record, fields);
+        if is_version_2 {
+            header.aggregate = version_2::aggregate(record, fields);
         } else {
             header.grains_per_unit = word(8) as u64;
             header.aggregate = Aggregate::decode(fields);
@@ -120,8 +121,8 @@ impl Header {
 
     /// Where the inner record begins.
     pub(super) const fn inner_at(&self) -> usize {
-        if self.is_old {
-            old::LEDGER_HEADER
+        if self.is_version_2 {
+            version_2::LEDGER_HEADER
         } else {
             LEDGER_HEADER
         }
@@ -139,7 +140,7 @@ impl Header {
 
     /// Where the aggregate of a block is.
     pub(super) const fn block_at(&self, block: usize) -> usize {
-        let len = if self.is_old { old::AGGREGATE } else { Aggregate::LEN };
+        let len = if self.is_version_2 { version_2::AGGREGATE } else { Aggregate::LEN };
         self.cells_at() + CELL * self.cells() + len * block
     }
 

@@ -29,19 +29,19 @@
 //! An [`Aggregate`] summarizes slots. With the aggregates of blocks, it takes n / 64 + 64 steps to find the sum or the extremes
 //! of n slots.
 //!
-//! Records of version [2](super::record::OLD_IDS), which earlier versions of the module wrote, are read, too: see [`old`]. The
+//! Records of version [2](super::record::OLD_IDS), which earlier versions of the module wrote, are read, too: see [`version_2`]. The
 //! next write rebuilds them.
 
 mod aggregate;
 mod edit;
 mod header;
 mod layers;
-mod old;
 mod slot;
 mod sound;
+mod version_2;
 
 pub(super) use aggregate::Aggregate;
-pub(super) use edit::{Edit, Finish};
+pub(super) use edit::{Edit, Finish, Inner};
 use header::{Header, LEDGER_HEADER};
 pub use slot::Charge;
 pub(super) use slot::Slot;
@@ -102,9 +102,20 @@ impl<'a> WithIds<'a> {
 
     /// The sum of all weights, of charges.
     pub(super) fn weights(self) -> u128 {
-        let is_old = self.0.get(1) == Some(&record::OLD_IDS);
-        weight(self.0, if is_old { old::LEDGER_HEADER - old::AGGREGATE } else { LEDGER_HEADER - Aggregate::LEN })
+        let is_version_2 = self.0.get(1) == Some(&record::OLD_IDS);
+        let (header, aggregate) =
+            if is_version_2 { (version_2::LEDGER_HEADER, version_2::AGGREGATE) } else { (LEDGER_HEADER, Aggregate::LEN) };
+        // The header ends with the aggregate, which begins with the sum.
+        weight(self.0, header - aggregate)
     }
+}
+
+/// What a ledger remembers under an id.
+pub(super) struct Remembered<'a> {
+    pub(super) ledger: Ledger<'a>,
+    /// The index of the slot in the ledger.
+    pub(super) index: usize,
+    pub(super) slot: Slot,
 }
 
 /// The ledger of a record.
@@ -164,7 +175,9 @@ impl<'a> Ledger<'a> {
     /// [`Slot::when`] of slot `index`, if it is live.
     fn live_when(&self, index: usize) -> Option<i64> {
         let at = self.header.slot_at(index);
-        (self.bytes.get(at) != Some(&0)).then(|| word(self.bytes, at + 8) as i64)
+        // A damaged length that exceeds the room for ids makes a dead slot, as in `Slot::decode`.
+        let is_live = self.bytes.get(at).is_some_and(|&len| (1..=self.header.id_room).contains(&len.into()));
+        is_live.then(|| word(self.bytes, at + 8) as i64)
     }
 
     /// The slots in use with their indices, in the order in which the ids were added.
@@ -175,7 +188,7 @@ impl<'a> Ledger<'a> {
     /// The sum of the units of those leases in a block whose deadline is after `when`.
     pub(super) fn units_after(&self, block: usize, when: i64) -> u64 {
         let Aggregate { weights, first, .. } = self.block(block);
-        if first > when && !self.header.is_old {
+        if first > when && !self.header.is_version_2 {
             return u64::try_from(weights).unwrap_or(u64::MAX);
         }
         let leases = self.block_slots(block).filter(|(_, slot)| slot.is_live() && slot.when > when);
@@ -196,8 +209,8 @@ impl<'a> Ledger<'a> {
     /// The aggregate of a block.
     pub(super) fn block(&self, block: usize) -> Aggregate {
         let bytes = self.bytes.get(self.header.block_at(block)..).unwrap_or_default();
-        if self.header.is_old {
-            old::aggregate(self.bytes, bytes)
+        if self.header.is_version_2 {
+            version_2::aggregate(self.bytes, bytes)
         } else {
             Aggregate::decode(bytes)
         }
@@ -253,11 +266,11 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// The slot of this id, with its index, if what it holds is not past. `is_past` is asked for its [`Slot::when`].
-    pub(super) fn remembered(self, id: Id<'_>, is_past: impl Fn(i64) -> bool) -> Option<(Self, usize, Slot)> {
+    /// What this id holds, if that is not past. `is_past` says so of a [`Slot::when`].
+    pub(super) fn remembered(self, id: Id<'_>, is_past: impl Fn(i64) -> bool) -> Option<Remembered<'a>> {
         let index = self.find(id)?;
         let slot = self.slot(index);
-        (!is_past(slot.when)).then_some((self, index, slot))
+        (!is_past(slot.when)).then_some(Remembered { ledger: self, index, slot })
     }
 
     /// The index of the live slot with this id. What the slot holds may be past.
@@ -267,9 +280,9 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// A short part of a value, at its front, that differs before and after each change of a limiter's record. Of a record without
-/// ids it is the whole record. Of a record with ids it is the header, which has a revision, and the inner record. `None` if
-/// this part is long, for example of a SLIDE log.
+/// A short part of a value, at its front, that is another one after each change of a limiter's record. Of a record without ids this is
+/// the whole record. Of a record with ids it is the header, which has a revision, and the inner record. `None` if it would be long, as
+/// that of most SLIDE logs.
 pub fn fingerprint(stored: &[u8]) -> Option<&[u8]> {
     const MAX: usize = 160;
     if stored.len() <= Bytes::SHORT {

@@ -12,8 +12,8 @@ use crate::limiter::{Bytes, Change, Kind};
 const MOST_WEIGHT: u128 = 1 << 127;
 /// The same for the layers of a SLIDE ledger, which are the lower halves of the weights.
 const MOST_LAYERS: u128 = 1 << 63;
-/// A ledger of n slots is checked at every (n / EACH + 1)th revision. So the checks of a long ledger take as much time per
-/// edit as those of a ledger with so many slots.
+/// A ledger of n slots is checked at every (n / EACH + 1)th revision. So the checks of a long ledger take about as much time per
+/// edit as those of a ledger with this many slots.
 const EACH: usize = 32;
 
 /// A fault in the ledger that `change` makes of `old`; `None` if there is none, or if `old` had one already.
@@ -70,10 +70,10 @@ impl Ledger<'_> {
         (total >= most).then(|| format!("the weights add up to {total}"))
     }
 
-    /// The old layout has other aggregates, and is never written.
+    /// Version 2 has other aggregates, and is never written.
     fn fault_of_aggregates(&self, kind: Kind) -> Option<String> {
         let mut all = Aggregate::NONE;
-        for block in (0..self.blocks()).filter(|_| !self.header.is_old) {
+        for block in (0..self.blocks()).filter(|_| !self.header.is_version_2) {
             let slots = self.block_slots(block).map(|(_, slot)| Aggregate::of(&slot, kind));
             let (aggregate, expected) = (self.block(block), slots.fold(Aggregate::NONE, Aggregate::join));
             if aggregate != expected {
@@ -82,7 +82,8 @@ impl Ledger<'_> {
             all = all.join(aggregate);
         }
         let aggregate = self.header.aggregate;
-        (!self.header.is_old && aggregate != all).then(|| format!("the blocks have {all:?} in total, and not {aggregate:?}"))
+        (!self.header.is_version_2 && aggregate != all)
+            .then(|| format!("the blocks have {all:?} in total, and not {aggregate:?}"))
     }
 
     /// LEASE: the units in the inner record are those of all leases.

@@ -16,7 +16,8 @@
 use super::{Level, Meter, Next, View};
 use crate::limiter::{Bytes, Change, Charge, Instant, RandomSeed, Span, Wait};
 
-/// [`Drain::Windows`]: where windows begin and end.
+/// Where the windows of [`Drain::Windows`](super::Drain::Windows) begin and end. They are *aligned* if a caller says so:
+/// [`Self::Align`] or [`Self::Until`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::limiter) enum Alignment {
     /// A window begins with its first call.
@@ -28,8 +29,8 @@ pub(in crate::limiter) enum Alignment {
 }
 
 impl Meter {
-    /// The date of a level that begins at `now`: `now` itself, or the start of the aligned window that holds `now`, or a period
-    /// before the end that the policy states.
+    /// The date of a level that begins at `now`. [`Alignment::FirstCall`]: `now` itself. [`Alignment::Align`]: the start of the window
+    /// that holds `now`. [`Alignment::Until`]: a period before the end of the window.
     #[inline]
     pub(super) fn start(&self, now: Instant) -> Instant {
         let offset_us = match self.alignment {
@@ -47,7 +48,7 @@ impl Meter {
         Instant::from_us(now.as_us().saturating_sub(into_us))
     }
 
-    /// [`Self::advance`], after moving the level's date to the start of its aligned window, if windows are aligned.
+    /// [`Self::advance`]. With [`Alignment::Align`], this first moves the level's date to the start of the window that holds it.
     #[inline]
     pub(super) fn advance_aligned(&self, level: Level, now: Instant) -> Level {
         let at = match self.alignment {
@@ -94,7 +95,7 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub(super) fn dated(&self) -> Instant {
         match self.meter.alignment {
-            // The date in a record never decreases. Otherwise callers with different alignments that call in turn would move
+            // The date in a record never decreases. Otherwise callers with different offsets that call in turn would move
             // the window's start further and further back.
             Alignment::Align(_) => self.level.at.max(self.recorded_at.min(self.now)),
             Alignment::FirstCall | Alignment::Until(_) => self.level.at,

@@ -5,7 +5,7 @@
 
 use super::migrate::{convert_down, convert_up};
 use super::{record, Alignment, Drain, Level, Meter, Next, Record, View};
-use crate::limiter::ledger::{Edit, Finish, Ledger, RandomSeed, Slot, WithIds};
+use crate::limiter::ledger::{Edit, Finish, Inner, Ledger, RandomSeed, Remembered, Slot, WithIds};
 use crate::limiter::record::RecordError;
 use crate::limiter::{Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, Request, Settlement, Span, Wait};
 
@@ -78,14 +78,14 @@ impl<'a> View<'a> {
         move |when| window.map_or(is_drained, |window| when < window)
     }
 
-    /// The charge that is remembered under this id, with its place in the ledger.
-    fn find(&self, id: Id<'_>) -> Option<(Ledger<'a>, usize, Slot)> {
+    /// The charge that is remembered under this id.
+    fn find(&self, id: Id<'_>) -> Option<Remembered<'a>> {
         self.ids?.ledger().remembered(id, self.is_past())
     }
 
     /// See [`super::super::View::held`].
     pub(in crate::limiter) fn held(&self, id: Id<'_>) -> Option<u64> {
-        self.find(id).map(|(_, _, slot)| slot.units)
+        self.find(id).map(|charge| charge.slot.units)
     }
 
     /// Whether the record has ids.
@@ -100,7 +100,7 @@ impl<'a> View<'a> {
         self,
         request: Request<'r>,
     ) -> Result<(Decision, crate::limiter::Next<'r>), Overflow> {
-        if let Some((_, _, slot)) = request.id.and_then(|id| self.find(id)) {
+        if let Some(Remembered { slot, .. }) = request.id.and_then(|id| self.find(id)) {
             return Ok((slot.retry(self.meter.capacity, self.snapshot(), self.now), crate::limiter::Next::Keep));
         }
         let (decision, next) = self.decide(request)?;
@@ -160,7 +160,7 @@ impl<'a> View<'a> {
         let mut edit = Edit::new(meter.kind, ledger);
         let old = ledger.and_then(|ledger| Record::decode(ledger.inner(), meter.kind).ok());
         if edit.header.grains_per_unit == 0 {
-            // The ledger is new, or in the old layout.
+            // The ledger is new, or of version 2.
             edit.header.grains_per_unit = old.as_ref().map_or(meter, |old| &old.meter).grains_per_unit();
         }
         if let Some(Record { meter: old, .. }) = old {
@@ -177,10 +177,10 @@ impl<'a> View<'a> {
         record::encode(self.meter, next.level, &mut inner);
         let is_past = self.is_past();
         let finish = Finish {
-            inner: (inner.as_slice(), 0, &[]),
+            inner: Inner::whole(inner.as_slice()),
             rewritten: false,
             room: ROOM,
-            // The others have usage, and so all their ids.
+            // GCRA and BUCKET have usage when they are written, and so all their ids.
             is_past: &|when| self.meter.drain == Drain::Windows && is_past(when),
             moved: &|slot| slot,
             one_level: true,
@@ -205,6 +205,14 @@ impl<'a> View<'a> {
         Instant::saturating(i128::from(start) + i128::from(ahead) * i128::from(self.meter.period_us))
     }
 
+    /// When the last of the usage has drained, and no id is remembered any more.
+    pub(in crate::limiter) fn ends(&self) -> Instant {
+        let drained = self.now.saturating_add(self.snapshot().reset);
+        // A window runs even if nothing is used in it.
+        let step_ends = self.step().map_or(drained, |(_, end)| end.max(drained));
+        step_ends.max(self.last_window_end(&mut self.edit()))
+    }
+
     /// Ends the id of a charge, which becomes `units`: see [`crate::limiter::settle`].
     pub(in crate::limiter) fn settle(
         &self,
@@ -212,7 +220,7 @@ impl<'a> View<'a> {
         units: u64,
         bytes: &mut Bytes,
     ) -> Result<Option<Settlement>, Overflow> {
-        let Some((ledger, index, slot)) = self.find(id) else { return Ok(None) };
+        let Some(Remembered { ledger, index, slot }) = self.find(id) else { return Ok(None) };
         let Self { meter, level, .. } = *self;
         let (charged, settled) = (meter.grains(slot.units), meter.grains(units));
         let mut edit = self.edit();

@@ -23,7 +23,7 @@ impl Meter {
         }
     }
 
-    /// The level at `now` of a record of the policy `old`. `level` and `written` are those of [`Meter::read`].
+    /// The level at `now` of a record of the policy `old`. `record` is what [`Meter::read`] returned for it.
     #[cold]
     pub(super) fn migrate(&self, old: &Self, record: (Level, Instant), now: Instant) -> Level {
         Migration::new(self, old, record, now).level(now)
@@ -33,7 +33,7 @@ impl Meter {
 /// A record, and a policy under which it was not written.
 ///
 /// Usage drains at the old rate until the policy changes, and at the new rate afterwards. The record does not show when
-/// the policy changed: this call may be the first one under the new policy, or a retry of an earlier call that was denied
+/// the policy changed: this call may be the first one under the new policy, or it repeats an earlier call that was denied
 /// under it, since a denied call writes nothing. So the level is computed for a change at each of three moments: now,
 /// right after the record was written, and when the debt in the record was paid. The result is the lowest of the three
 /// levels, so that no caller waits longer than the new policy demands.
@@ -56,18 +56,18 @@ impl<'m> Migration<'m> {
         Self { new, old, level, written, paid }
     }
 
-    /// The level at `now`, which is not before `change`, if the policy changed at `change`.
-    fn changed_at(&self, change: Instant, now: Instant) -> Level {
+    /// The level at `now`, if the policy changed at `moment`, which is not after `now`.
+    fn changed_at(&self, moment: Instant, now: Instant) -> Level {
         let Self { new, old, .. } = *self;
-        let Level { at, used } = old.advance(self.level, change);
-        if matches!(new.alignment, Alignment::Until(_)) && used == 0 && change.since(self.level.at).as_us() >= old.period_us
+        let Level { at, used } = old.advance(self.level, moment);
+        if matches!(new.alignment, Alignment::Until(_)) && used == 0 && moment.since(self.level.at).as_us() >= old.period_us
         {
             // No window is in force, so a new one begins.
             return Level { at: new.start(now), used: 0 };
         }
         // When steps change to a continuous flow, tokens flow from the change on, not from the last step.
         let steps_end = old.drain == Drain::Steps && new.drain == Drain::Smooth;
-        let at = if steps_end { change } else { new.with_end_of(old, at, change) };
+        let at = if steps_end { moment } else { new.with_end_of(old, at, moment) };
         let level = Level { at, used: new.carry(old, used) };
         if at > now {
             // A window that ends more than one period ahead: see `alignment`.
@@ -80,7 +80,7 @@ impl<'m> Migration<'m> {
     fn level(&self, now: Instant) -> Level {
         // Of two equal levels, the one that drains sooner counts.
         let least = |least: Level, other: Level| if (other.used, other.at) < (least.used, least.at) { other } else { least };
-        let changed_at = |change: Instant| self.changed_at(change.min(now), now);
+        let changed_at = |moment: Instant| self.changed_at(moment.min(now), now);
         least(least(changed_at(now), changed_at(self.written)), changed_at(self.paid))
     }
 
@@ -100,9 +100,9 @@ impl<'m> Migration<'m> {
         // Fewer units than the capacity are used after a change of policy if and only if they were used before it.
         let old_rest = rest / u128::from(new.grains_per_unit()) * u128::from(old.grains_per_unit());
         let by_old_rate = until(old, old.advance(self.level, now), now, old_rest);
-        [self.written, self.paid].into_iter().fold(by_old_rate, |sooner, change| {
-            let from = change.max(now);
-            sooner.min(until(new, self.changed_at(change, from), from, rest))
+        [self.written, self.paid].into_iter().fold(by_old_rate, |sooner, moment| {
+            let from = moment.max(now);
+            sooner.min(until(new, self.changed_at(moment, from), from, rest))
         })
     }
 }

@@ -57,7 +57,7 @@ impl Drain {
     }
 }
 
-/// A policy of one of the three algorithms.
+/// A policy of one of the algorithms that use the meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meter {
     pub(super) kind: Kind,
@@ -184,7 +184,7 @@ impl Meter {
         }
     }
 
-    /// The usage that a booking skips to, if `over` grains must drain before it fits: what drains in the windows before it.
+    /// `over`, the grains that must drain before a booking fits, rounded up to what whole windows drain.
     fn skips_to(&self, over: u128) -> u128 {
         let step = self.grains(self.limit);
         over.div_ceil(step).saturating_mul(step)
@@ -246,7 +246,7 @@ impl<'a> View<'a> {
         let record = match stored.map(|bytes| Record::decode(bytes, meter.kind)) {
             None => None,
             Some(Ok(record)) => Some(record),
-            // A record of another kind is loaded elsewhere, so that this function copies no view.
+            // Any other value (with ids, or of redis-cell) is loaded elsewhere, so that this function copies no view.
             Some(Err(error)) => return Self::load_other(meter, stored.unwrap_or_default(), now, error).map(Self::opened),
         };
         Ok(Self { stored: stored.unwrap_or_default(), ..Self::of(meter, record, now) }.opened())
@@ -417,7 +417,7 @@ impl<'a> View<'a> {
         (meter.drain != Drain::Smooth && !over).then_some((level.at, end))
     }
 
-    /// The facts that the three algorithms share.
+    /// The facts that these algorithms share.
     pub(super) fn inspect(&self) -> Inspection {
         let (meter, used) = (self.meter, self.used_units());
         let debt = used.saturating_sub(meter.capacity.into());

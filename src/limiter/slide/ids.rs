@@ -11,16 +11,16 @@ use super::log::{entry, Grid, Log, ENTRY, LOG_HEADER};
 use super::search::first_reaching;
 use super::write::{self, InPlace, Next, Plan};
 use super::{Slide, View};
-use crate::limiter::ledger::{Edit, Finish, Ledger, RandomSeed, Slot, WithIds, LOWER};
+use crate::limiter::ledger::{Edit, Finish, Inner, Ledger, RandomSeed, Remembered, Slot, WithIds, LOWER};
 use crate::limiter::{Bytes, Change, Charge, Decision, Id, Instant, Kind, Overflow, RecordError, Request};
 
 /// When no id is left, a log of up to this many bytes is at once rewritten to a record without ids. A longer log keeps its
 /// empty ledger until the next write: if that adds an id, the log need not be rewritten twice.
 const STRIP: usize = 1024;
 
-/// How the slots move when the log is rewritten.
+/// A rewritten log, as far as the slots move with it.
 #[derive(Clone, Copy)]
-pub(super) struct Moved {
+pub(super) struct Rewritten {
     /// The grid of the rewritten log.
     pub(super) grid: Grid,
     /// The entries become this many ticks earlier, in ticks of the present log: see [`View::shift`].
@@ -117,14 +117,14 @@ impl<'a> View<'a> {
         grid.expiry_us(i128::from(tick) - i128::from(self.shift)) <= self.now.as_us().into()
     }
 
-    /// The charge that is remembered under this id, with its place in the ledger.
-    pub(super) fn find(&self, id: Id<'_>) -> Option<(Ledger<'a>, usize, Slot)> {
+    /// The charge that is remembered under this id.
+    pub(super) fn find(&self, id: Id<'_>) -> Option<Remembered<'a>> {
         self.ids?.ledger().remembered(id, |tick| self.is_past(tick))
     }
 
     /// See [`crate::limiter::View::held`].
     pub(in crate::limiter) fn held(&self, id: Id<'_>) -> Option<u64> {
-        self.find(id).map(|(_, _, slot)| slot.units)
+        self.find(id).map(|charge| charge.slot.units)
     }
 
     /// The ids that are remembered, and their units.
@@ -139,7 +139,7 @@ impl<'a> View<'a> {
         self,
         request: Request<'r>,
     ) -> Result<(Decision, crate::limiter::Next<'r>), Overflow> {
-        if let Some((_, _, slot)) = request.id.and_then(|id| self.find(id)) {
+        if let Some(Remembered { slot, .. }) = request.id.and_then(|id| self.find(id)) {
             return Ok((slot.retry(self.limit, self.snapshot(), self.now), crate::limiter::Next::Keep));
         }
         let (decision, next) = self.decide(request)?;
@@ -170,40 +170,40 @@ impl<'a> View<'a> {
         // A past charge may have had the same id.
         let same_id = self.ledger().zip(charge.id).and_then(|(ledger, id)| ledger.find(id));
         same_id.into_iter().for_each(|index| edit.kill(index));
-        let change = self.put(edit, next, charge.id.map(|id| (id, charge, random)), bytes);
+        let change = self.put(edit, next, Some((charge, random)), bytes);
         debug_assert_eq!(self.fault_after(Some(next), &change, bytes), None);
         change
     }
 
-    /// Encodes the next state, after the changes in `edit`. `added` is the charge that is to be remembered, with its id.
+    /// Encodes the next state, after the changes in `edit`. `added` is the charge that is to be remembered, if it has an id.
     pub(super) fn put<'r>(
         &self,
         mut edit: Edit<'r>,
         next: &Next,
-        added: Option<(Id<'r>, &Charge<'r>, RandomSeed)>,
+        added: Option<(&Charge<'r>, RandomSeed)>,
         bytes: &mut Bytes,
     ) -> Change
     where
         'a: 'r,
     {
         let plan = self.plan();
-        let patch = match next.edit {
-            write::LogEdit::Grant(units) => self.append(&plan, next, units),
-            write::LogEdit::Refund(index) => {
+        let in_place = match next.update {
+            write::LogUpdate::Grant(units) => self.append(&plan, next, units),
+            write::LogUpdate::Refund(index) => {
                 self.header(&plan, None).map(|header| InPlace { header, index, offset: self.log.offset(index) })
             }
-            write::LogEdit::Clear => None,
+            write::LogUpdate::Clear => None,
         };
         let moves = plan.grid.tick_us != self.log.grid.tick_us || self.shift != 0;
         let mut sum = 0;
         if moves {
             sum = self.trim_all(&mut edit, &plan, next.tick);
         }
-        if let write::LogEdit::Grant(units) = next.edit {
+        if let write::LogUpdate::Grant(units) = next.update {
             if !moves {
                 sum = self.trim_tick(&mut edit, next.tick);
             }
-            if let Some((id, charge, random)) = added {
+            if let Some((id, charge, random)) = added.and_then(|(charge, random)| Some((charge.id?, charge, random))) {
                 let tick = i64::try_from(next.tick).unwrap_or(i64::MAX);
                 let level = u128::from(self.level_of_planned(&plan, next.tick).wrapping_add(units));
                 let slot = Slot { weight: level.saturating_sub(sum), ..charge.slot(tick, self.now) };
@@ -211,52 +211,52 @@ impl<'a> View<'a> {
             }
         }
 
-        let inner_len = |patch: &InPlace| LOG_HEADER + ENTRY * (patch.index + 1);
-        let patch = patch.filter(|patch| edit.fits(inner_len(patch)) && !self.strips(&mut edit, inner_len(patch)));
-        let Some(InPlace { header, index, offset }) = patch else {
-            let inner = match next.edit {
-                write::LogEdit::Clear => self.empty_log(&plan),
-                write::LogEdit::Grant(_) => self.rewrite(&plan, self.len(), next),
-                write::LogEdit::Refund(index) => self.rewrite(&plan, index, next),
+        let inner_len = |last: &InPlace| LOG_HEADER + ENTRY * (last.index + 1);
+        let in_place = in_place.filter(|last| edit.fits(inner_len(last)) && !self.strips(&mut edit, inner_len(last)));
+        let Some(InPlace { header, index, offset }) = in_place else {
+            let inner = match next.update {
+                write::LogUpdate::Clear => self.empty_log(&plan),
+                write::LogUpdate::Grant(_) => self.rewrite(&plan, self.len(), next),
+                write::LogUpdate::Refund(index) => self.rewrite(&plan, index, next),
             };
-            let cut = match next.edit {
-                write::LogEdit::Clear => i64::MIN,
-                write::LogEdit::Refund(index) => self.raw_tick(index),
-                write::LogEdit::Grant(_) => i64::MAX,
+            let cut = match next.update {
+                write::LogUpdate::Clear => i64::MIN,
+                write::LogUpdate::Refund(index) => self.raw_tick(index),
+                write::LogUpdate::Grant(_) => i64::MAX,
             };
-            let moved = Moved { grid: plan.grid, shift: self.shift, last: next.tick, cut };
-            return self.finish(edit, &plan, (inner.as_slice(), 0, &[]), Some(moved), next.expires, bytes);
+            let rewritten = Rewritten { grid: plan.grid, shift: self.shift, last: next.tick, cut };
+            return self.finish(edit, &plan, Inner::whole(inner.as_slice()), Some(rewritten), next.expires, bytes);
         };
         // The counts of the log include units that were given back: see the module.
         let tick = self.log.base.saturating_add(offset.into());
-        if let write::LogEdit::Refund(_) = next.edit {
+        if let write::LogUpdate::Refund(_) = next.update {
             self.cut(&mut edit, tick);
         }
         let last =
             entry(offset, next.count.wrapping_add(if self.has_given_back() { self.given_back_up_to(tick) } else { 0 }));
         let head = header.as_ref().map_or(&[][..], |header| header);
-        self.finish(edit, &plan, (&last, LOG_HEADER + ENTRY * index, head), None, next.expires, bytes)
+        let inner = Inner { head, offset: LOG_HEADER + ENTRY * index, tail: &last };
+        self.finish(edit, &plan, inner, None, next.expires, bytes)
     }
 
-    /// Whether the log, of `inner_len` bytes, is rewritten to a record without ids.
+    /// Whether no id is left, so that the log, of `inner_len` bytes, is rewritten to a record without ids.
     pub(super) fn strips(&self, edit: &mut Edit<'_>, inner_len: usize) -> bool {
         let is_past = |tick| self.is_past(tick);
         edit.is_empty(&is_past) && (inner_len <= STRIP || edit.was_empty(&is_past))
     }
 
-    /// Finishes a change whose new inner record is `inner`: see [`Finish::inner`]. `rewritten`: how the slots move, if the log
-    /// is rewritten.
+    /// Finishes a change whose new inner record is `inner`. If the log is rewritten, `rewritten` says how the slots move with it.
     pub(super) fn finish(
         &self,
         mut edit: Edit<'_>,
         plan: &Plan,
-        inner: (&[u8], usize, &[u8]),
-        rewritten: Option<Moved>,
+        inner: Inner<'_>,
+        rewritten: Option<Rewritten>,
         expires: Instant,
         bytes: &mut Bytes,
     ) -> Change {
         let moved = |slot: Slot| {
-            let Some(Moved { grid, shift, last, cut }) = rewritten else { return slot };
+            let Some(Rewritten { grid, shift, last, cut }) = rewritten else { return slot };
             let placed = self.place_slot(slot.when, shift, grid);
             let shift_us = i128::from(shift) * i128::from(self.log.grid.tick_us);
             let emptied = slot.emptied || placed > last || slot.when > cut;
@@ -268,22 +268,32 @@ impl<'a> View<'a> {
                 ..slot
             }
         };
-        let remembered_us = edit.last_when().map_or(0, |tick| {
-            let end_us = (i128::from(tick) - i128::from(self.shift) + 1) * i128::from(self.log.grid.tick_us) - 1;
-            end_us + i128::from(plan.grid.period_us)
-        });
         let finish = Finish {
             inner,
             rewritten: rewritten.is_some(),
             // Room for as many entries as the log gets before it is rewritten for another reason.
-            room: inner.1 + inner.0.len() + ENTRY * (4 + self.len()),
+            room: inner.len() + ENTRY * (4 + self.len()),
             is_past: &|tick| self.is_past(tick),
             moved: &moved,
             one_level: false,
-            expires: expires.max(Instant::saturating(remembered_us)),
+            expires: expires.max(self.last_id_ends(&mut edit, plan.grid.period_us)),
             slack: plan.slack(),
         };
         edit.finish(&finish, 0, bytes)
+    }
+
+    /// When the last id is forgotten, if the log's period is `period_us`.
+    fn last_id_ends(&self, edit: &mut Edit<'_>, period_us: u64) -> Instant {
+        let Some(tick) = edit.last_when() else { return Instant::MIN };
+        let end_us = (i128::from(tick) - i128::from(self.shift) + 1) * i128::from(self.log.grid.tick_us) - 1;
+        Instant::saturating(end_us + i128::from(period_us))
+    }
+
+    /// When the last entry has left the window, and no id is remembered any more.
+    pub(in crate::limiter) fn ends(&self) -> Instant {
+        let last = self.len().checked_sub(1).filter(|last| self.live <= *last);
+        let emptied = last.map_or(self.now, |last| self.now.saturating_add(self.until_gone(last)));
+        emptied.max(self.last_id_ends(&mut Edit::new(Kind::Slide, self.ledger()), self.log.grid.period_us))
     }
 
     /// The tick of a slot on another grid, `shift` ticks earlier.

@@ -56,6 +56,9 @@ pub(super) const SPEC: Spec = Spec {
     min_len: MIN_RECORD,
     // The limit holds for windows of the actual times of the grants.
     charges_when_due: false,
+    period: "period",
+    holds: false,
+    takes_moment: false,
 };
 
 /// Sliding window.

@@ -8,7 +8,7 @@
 use super::log::{Entry, ENTRY};
 
 /// The entries in a cache line.
-const LINE: usize = 64 / ENTRY;
+const CACHE_LINE: usize = 64 / ENTRY;
 
 /// The index of the first entry whose value, by `value`, is at least `wanted`; the number of entries if there is none. The result is that
 /// of `entries.partition_point(|entry| value(entry) < wanted)`.
@@ -42,7 +42,7 @@ fn after_first(entries: &[Entry], wanted: u64, value: impl Fn(&Entry) -> u64) ->
     guess = guess.min(high - 1).max(1);
     // The steps away from the guess become longer and longer, so that a wrong guess costs few of them. The loop ends when `wanted` lies
     // within the last step.
-    let mut step = LINE;
+    let mut step = CACHE_LINE;
     while low < guess && guess < high {
         if is_below(&entries[guess]) {
             low = guess;

@@ -1,10 +1,10 @@
 //! Settles a charge of SLIDE: gives units back in the tick of the charge, or takes more of them now.
 
-use super::ids::Moved;
+use super::ids::Rewritten;
 use super::log::{ENTRY, LOG_HEADER};
 use super::write::Plan;
 use super::View;
-use crate::limiter::ledger::{Edit, Slot, LOWER};
+use crate::limiter::ledger::{Edit, Inner, Remembered, Slot, LOWER};
 use crate::limiter::{Amount, Bytes, Change, Decision, Id, Kind, Overflow, Request, Settlement, Span, Wait};
 
 impl View<'_> {
@@ -15,7 +15,7 @@ impl View<'_> {
         units: u64,
         bytes: &mut Bytes,
     ) -> Result<Option<Settlement>, Overflow> {
-        let Some((_, index, slot)) = self.find(id) else { return Ok(None) };
+        let Some(Remembered { index, slot, .. }) = self.find(id) else { return Ok(None) };
         let mut edit = Edit::new(Kind::Slide, self.ledger());
         edit.kill(index);
         let (decision, change) = match units.checked_sub(slot.units).filter(|&more| more > 0) {
@@ -71,12 +71,12 @@ impl View<'_> {
         let expires = self.now.saturating_add(reset);
         let inner_len = LOG_HEADER + ENTRY * len;
         if edit.fits(inner_len) && !self.strips(&mut edit, inner_len) {
-            let change = self.finish(edit, &plan, (&[], inner_len, &[]), None, expires, bytes);
+            let change = self.finish(edit, &plan, Inner { head: &[], offset: inner_len, tail: &[] }, None, expires, bytes);
             return (decision, change);
         }
         let inner = self.net_log(&edit, len);
         let cut = if len == 0 { i64::MIN } else { self.raw_tick(len - 1) };
-        let moved = Moved { grid: self.log.grid, shift: 0, last: i64::MAX.into(), cut };
-        (decision, self.finish(edit, &plan, (&inner, 0, &[]), Some(moved), expires, bytes))
+        let rewritten = Rewritten { grid: self.log.grid, shift: 0, last: i64::MAX.into(), cut };
+        (decision, self.finish(edit, &plan, Inner::whole(&inner), Some(rewritten), expires, bytes))
     }
 }

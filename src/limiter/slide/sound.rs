@@ -1,8 +1,8 @@
-//! What holds for each log that is written. Debug builds check it after each change, as those of
+//! What holds for each log that is written. Debug builds check it after each change, as they do for
 //! [ledgers](crate::limiter::ledger): a change of a sound log leaves a sound one.
 
 use super::log::{count, offset, Log};
-use super::write::{LogEdit, Next};
+use super::write::{LogUpdate, Next};
 use super::View;
 use crate::limiter::ledger::{Ledger, WithIds, LOWER};
 use crate::limiter::{Bytes, Change};
@@ -15,7 +15,7 @@ const EACH: usize = 64;
 /// us, the entries of a log can't be placed by it any more.
 const NEAR_US: u128 = 1 << 62;
 
-/// A fault in a log; `None` if it is sound. `ledger` is that of the same record.
+/// A fault in a log; `None` if the log is sound. `ledger` is the ledger of the same record.
 fn fault(log: &Log<'_>, ledger: Option<Ledger<'_>>) -> Option<String> {
     if log.entries.is_empty() && ledger.is_none() {
         return Some("a log without entries and without ids".into());
@@ -78,7 +78,7 @@ impl View<'_> {
 
 /// After a grant, what can be given back of its tick is at most what was granted in it.
 fn fault_of_grant(log: &Log<'_>, ids: Option<WithIds<'_>>, next: Option<&Next>) -> Option<String> {
-    let _grant = next.filter(|next| matches!(next.edit, LogEdit::Grant(_)))?;
+    let _grant = next.filter(|next| matches!(next.update, LogUpdate::Grant(_)))?;
     let view = View { ids, ..View::new(*log, log.limit.into(), log.grid, super::Instant::MAX) };
     let last = view.len().checked_sub(1)?;
     let (level, layers) = (view.level(last), view.layers(view.slots_of(view.raw_tick(last))));

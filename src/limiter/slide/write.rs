@@ -52,7 +52,8 @@ pub(super) struct Plan {
 /// The change of the log that a decision leads to.
 #[derive(Clone, Copy, Debug)]
 pub struct Next {
-    pub(super) edit: LogEdit,
+    /// What happens to the entries.
+    pub(super) update: LogUpdate,
     /// The tick of the last entry, on the planned grid.
     pub(super) tick: i128,
     /// The units granted up to the end of that entry, modulo 2^32.
@@ -61,8 +62,9 @@ pub struct Next {
     pub(super) expires: Instant,
 }
 
+/// What a decision does to the entries of a log.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum LogEdit {
+pub(super) enum LogUpdate {
     /// Adds this many units.
     Grant(u32),
     /// Makes the entry at this index the last one, with fewer units.
@@ -73,20 +75,21 @@ pub(super) enum LogEdit {
 
 impl Next {
     pub(super) const fn grant(units: u32, tick: i128, count: u32, expires: Instant) -> Self {
-        Self { edit: LogEdit::Grant(units), tick, count, expires }
+        Self { update: LogUpdate::Grant(units), tick, count, expires }
     }
 
     pub(super) const fn refund(index: usize, tick: i128, count: u32, expires: Instant) -> Self {
-        Self { edit: LogEdit::Refund(index), tick, count, expires }
+        Self { update: LogUpdate::Refund(index), tick, count, expires }
     }
 
     pub(super) const fn clear(expires: Instant) -> Self {
-        Self { edit: LogEdit::Clear, tick: i64::MIN as i128, count: 0, expires }
+        Self { update: LogUpdate::Clear, tick: i64::MIN as i128, count: 0, expires }
     }
 }
 
 impl Plan {
-    /// See [`Change::Write`]. This slack makes the deadline move eight times in a period, and not with each grant.
+    /// See [`Change::Write`]. With this slack the deadline moves eight times in a period, and after each rewrite, but not
+    /// with each grant.
     pub(super) fn slack(&self) -> Span {
         Span::from_us(self.grid.period_us / 8)
     }
@@ -114,8 +117,8 @@ impl View<'_> {
     fn plan_shared(&self, own: Plan) -> Plan {
         let (grid, tag) = (self.log.grid.covering(self.grid), self.grid.caller_tag());
         let current = grid.tick_at(self.now);
-        // A grant to a caller that the mark does not name changes the mark at most once in each eighth of a period:
-        // `alone_since` then becomes the start of the next eighth, and until that begins, such grants leave the mark as it is.
+        // Grants to callers that the mark does not name change the mark at most once in each eighth of a period: `alone_since` becomes
+        // the start of the next eighth, and until that begins, the mark stays as it is.
         let next = current.div_euclid(grid.eighth()) + 1;
         let named = |ahead| Plan { grid, shared: Some(Shared { tag, alone_since: next, ahead }) };
         let shared = match self.log.shared() {
@@ -142,8 +145,8 @@ impl View<'_> {
         Some(end_us.div_euclid(grid.tick_us.into()).div_euclid(grid.eighth()) + 1)
     }
 
-    /// The tick of entry `index` on another grid: the tick that holds the end of the entry's own tick. Unless
-    /// an entry of the current tick may be a booking, it is not placed later than `now`: its units have been granted already.
+    /// The tick of entry `index` on another grid: the tick that holds the end of the entry's own tick. An entry of the current tick
+    /// is not placed later than `now`, as its units have been granted already, unless it may be a booking.
     pub(super) fn placed(&self, index: usize, grid: Grid) -> i128 {
         self.place(self.tick(index), self.log.offset(index).into(), grid)
     }
@@ -194,20 +197,20 @@ impl View<'_> {
     /// Encodes the log after `next`.
     pub(in crate::limiter) fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
         let plan = self.plan();
-        let patch = match next.edit {
-            LogEdit::Grant(units) => self.append(&plan, next, units),
-            LogEdit::Refund(index) => {
+        let in_place = match next.update {
+            LogUpdate::Grant(units) => self.append(&plan, next, units),
+            LogUpdate::Refund(index) => {
                 self.header(&plan, None).map(|header| InPlace { header, index, offset: self.log.offset(index) })
             }
             // Only a record with ids is cleared.
-            LogEdit::Clear => return Change::Remove,
+            LogUpdate::Clear => return Change::Remove,
         };
-        let (offset, head) = match patch {
+        let (offset, head) = match in_place {
             Some(InPlace { header, index, offset }) => {
                 (LOG_HEADER + ENTRY * index, put(bytes, header, entry(offset, next.count)))
             }
             None => {
-                let end = if let LogEdit::Refund(index) = next.edit { index } else { self.len() };
+                let end = if let LogUpdate::Refund(index) = next.update { index } else { self.len() };
                 *bytes = self.rewrite(&plan, end, next);
                 (0, 0)
             }
@@ -218,7 +221,7 @@ impl View<'_> {
     }
 
     /// The limit in the header: that of the last caller whose period is the log's. It fits, because a policy's limit is at
-    /// most [`max_limit`](crate::limiter::Kind::max_limit).
+    /// most [`Spec::max_limit`](crate::limiter::Spec::max_limit).
     fn header_limit(&self, plan: &Plan) -> u32 {
         if plan.grid.period_us == self.grid.period_us {
             self.limit as u32
@@ -227,7 +230,7 @@ impl View<'_> {
         }
     }
 
-    /// The header for a change in place: `None` if the log has to be rewritten instead, `Some(None)` if the header stays as
+    /// The header for a change in place. `None`: there can be none, and the log has to be rewritten. `Some(None)`: the header stays as
     /// it is. `ahead` is the new [`Shared::ahead`], if it grows.
     #[inline]
     pub(super) fn header(&self, plan: &Plan, ahead: Option<i128>) -> Option<Option<[u8; LOG_HEADER]>> {
@@ -256,7 +259,7 @@ impl View<'_> {
     pub(super) fn append(&self, plan: &Plan, next: &Next, units: u32) -> Option<InPlace> {
         let log = &self.log;
         let last = self.len().checked_sub(1)?;
-        // Dead entries are dropped when there is more than one for four others. A grant then moves four entries on average.
+        // Dead entries are dropped when there is more than one for each four that are kept. So on average a grant moves four entries.
         // A record with ids is rewritten with its ids, so it is rewritten less often.
         let kept_len = self.len() - self.kept;
         let most_dead = if self.has_ids() { kept_len } else { kept_len / 4 };

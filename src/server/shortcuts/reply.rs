@@ -123,8 +123,8 @@ pub(in crate::server) fn rows(call: &Call<'_>, head: [i64; 2], len: usize, first
     if let Some(first) = &first {
         room = encode(room, first);
     }
-    room = line(room, b'*', len as i64);
-    room = head.iter().rev().fold(room, |room, &integer| line(room, b':', integer));
+    room = encode_integer(room, b'*', len as i64);
+    room = head.iter().rev().fold(room, |room, &integer| encode_integer(room, b':', integer));
     let start = prepend(room, *b"*3\r\n").len();
     // The bytes of a template may be those that `SENT` stands for.
     SENT.with(call, |(_, reply)| *reply = ptr::null_mut());
@@ -164,13 +164,13 @@ const MAX_LEN: usize = 4 + 5 * 23;
 #[inline(always)]
 fn encode<'r>(room: &'r mut [u8], integers: &[i64; 5]) -> &'r mut [u8] {
     // Backwards, so that no length has to be computed in advance.
-    let room = integers.iter().rev().fold(room, |room, &integer| line(room, b':', integer));
+    let room = integers.iter().rev().fold(room, |room, &integer| encode_integer(room, b':', integer));
     prepend(room, *b"*5\r\n")
 }
 
 /// Encodes a line with an integer, after the character that says what it is, at the end of `room`. Returns what is left of the room.
 #[inline(always)]
-fn line(mut room: &mut [u8], what: u8, integer: i64) -> &mut [u8] {
+fn encode_integer(mut room: &mut [u8], what: u8, integer: i64) -> &mut [u8] {
     let mut rest = integer.unsigned_abs();
     if (0..10).contains(&integer) {
         // Most integers have one digit: they are zero or one.

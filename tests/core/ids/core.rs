@@ -2,49 +2,12 @@
 
 use super::histories::{histories, segments, Mix, SECOND};
 use super::histories::{kinds, rule_changes, rules, starts, Action, Clock, ALL};
-use super::model::{Answer, Model};
+use super::model::Model;
 use super::rule::{calls, cases, note_reply, Call, Script};
-use crate::key::Key;
+use crate::key::{Key, Refusal};
 use crate::model::{Form, Rule, Silence, Windows};
 use proptest::prelude::*;
-use redis_rl::limiter::{
-    self, Amount, Bytes, Decision, Id, Instant, Overflow, RecordError, Request, SettleError, Span, Wait,
-};
-
-/// Why the core gives no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    Record(RecordError),
-    Overflow,
-    Lease,
-}
-
-impl From<RecordError> for Failure {
-    fn from(error: RecordError) -> Self {
-        Self::Record(error)
-    }
-}
-
-impl From<Overflow> for Failure {
-    fn from(_: Overflow) -> Self {
-        Self::Overflow
-    }
-}
-
-impl From<SettleError> for Failure {
-    fn from(error: SettleError) -> Self {
-        match error {
-            SettleError::Record(error) => Self::Record(error),
-            SettleError::Overflow => Self::Overflow,
-            SettleError::Lease => Self::Lease,
-        }
-    }
-}
-
-fn answer(decision: Decision) -> Answer {
-    let Decision { granted, limit, remaining, wait, reset, retried } = decision;
-    Answer { granted, limit, remaining, wait, reset, retried }
-}
+use redis_rl::limiter::{self, Amount, Bytes, Decision, Id, Instant, Request, SettleError, Span, Wait};
 
 /// Numbers that look random, the same in each run of a test.
 fn random() -> u64 {
@@ -62,7 +25,7 @@ impl Key {
         now: i64,
         request: Request,
         id: Option<&[u8]>,
-    ) -> Result<(Answer, bool), Failure> {
+    ) -> Result<(Decision, bool), Refusal> {
         let policy = rule.policy();
         let mut named = Request::now(request.amount);
         named.ahead = request.ahead;
@@ -75,22 +38,28 @@ impl Key {
             let (decision, next) = view.decide(named)?;
             (decision, view.store(&next, random, &mut bytes))
         };
-        Ok((answer(decision), self.apply(&change, &bytes)))
+        Ok((decision, self.apply(&change, &bytes)))
     }
 
     /// `RL.SETTLE`.
-    pub fn settle(&mut self, now: i64, id: &[u8], units: u64) -> Result<Option<(Answer, bool)>, Failure> {
+    pub fn settle(&mut self, now: i64, id: &[u8], units: u64) -> Result<Option<(Decision, bool)>, Refusal> {
         let Some(value) = self.value.as_deref() else { return Ok(None) };
         let mut bytes = Bytes::default();
         let id = Id::new(id).expect("an id of 1 to 64 bytes");
-        let Some(settlement) = limiter::settle(value, Instant::from_us(now), id, units, &mut bytes)? else {
+        let settled = limiter::settle(value, Instant::from_us(now), id, units, &mut bytes);
+        let Some(settlement) = settled.map_err(|error| match error {
+            SettleError::Record(error) => Refusal::Record(error),
+            SettleError::Overflow => Refusal::Overflow,
+            SettleError::Lease => unreachable!("a rate has no leases"),
+        })?
+        else {
             return Ok(None);
         };
-        Ok(Some((answer(settlement.decision), self.apply(&settlement.change, &bytes))))
+        Ok(Some((settlement.decision, self.apply(&settlement.change, &bytes))))
     }
 
     /// The units of a remembered charge.
-    pub fn held(&self, rule: &Rule, now: i64, id: &[u8]) -> Result<Option<u64>, Failure> {
+    pub fn held(&self, rule: &Rule, now: i64, id: &[u8]) -> Result<Option<u64>, Refusal> {
         let policy = rule.policy();
         let view = policy.view(self.value.as_deref(), Instant::from_us(now))?;
         Ok(view.held(Id::new(id).expect("an id of 1 to 64 bytes")))
@@ -152,7 +121,7 @@ impl Pair {
     }
 
     /// Makes a call to both. Returns the common answer; `None`: nil, or the state would not fit a record.
-    pub fn call(&mut self, (now, index, call): &Timed) -> Result<Option<Answer>, Stop> {
+    pub fn call(&mut self, (now, index, call): &Timed) -> Result<Option<Decision>, Stop> {
         let (now, rule, shared) = (*now, self.rules[*index], shares_a_log(&self.rules));
         // Callers of FIXED with another ALIGN or period see other windows. The contract does not say in which of them a charge
         // with an id stands.
@@ -189,13 +158,13 @@ impl Pair {
         if expected == Err(Silence::Open) {
             return Err(Stop::Open);
         }
-        let expected = expected.map_err(|_| Failure::Overflow);
+        let expected = expected.map_err(|_| Refusal::Overflow);
         let changed = matches!(actual, Ok(Some((_, true))));
         let mut actual = actual.map(|answer| answer.map(|(answer, _)| answer));
         if shared && matches!(call, Call::Settle(..)) {
             // The record of a shared log does not show the policy of its last writer.
             if let (Ok(Some(expected)), Ok(Some(actual))) = (&expected, &mut actual) {
-                *actual = Answer { granted: actual.granted, wait: actual.wait, ..*expected };
+                *actual = Decision { granted: actual.granted, wait: actual.wait, ..*expected };
             }
         }
         if actual != expected {

@@ -3,7 +3,7 @@
 use crate::model::{Form, Rule, Windows};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use redis_rl::limiter::{Kind, MAX_UNITS};
+use redis_rl::limiter::{Kind, MAX_UNITS, MIN_PERIOD};
 
 pub const SECOND: u64 = 1_000_000;
 
@@ -41,18 +41,30 @@ pub fn windows(period: u64) -> impl Strategy<Value = Windows> {
     ]
 }
 
-/// A policy of one algorithm.
-pub fn rules(kind: Kind) -> impl Strategy<Value = Rule> {
-    (limits(), periods()).prop_flat_map(move |(limit, period)| {
+/// A policy of one algorithm, with numbers from these generators.
+pub fn rules_of<C: Strategy<Value = Option<u64>> + 'static, S: Strategy<Value = u64> + 'static>(
+    kind: Kind,
+    quotas: (impl Strategy<Value = u64>, impl Strategy<Value = u64>),
+    capacities: fn(u64) -> C,
+    segments: fn() -> S,
+) -> impl Strategy<Value = Rule> {
+    quotas.prop_flat_map(move |(limit, period)| {
         let limit = limit.min(kind.spec().max_limit);
         match kind {
+            Kind::Lease => unreachable!("a lease limits no rate"),
             Kind::Fixed => windows(period).prop_map(|windows| Form::Fixed { windows }).boxed(),
             Kind::Slide => segments().prop_map(|segments| Form::Slide { segments }).boxed(),
             Kind::Gcra => capacities(limit).prop_map(|burst| Form::Gcra { burst }).boxed(),
-            _ => (capacities(limit), any::<bool>()).prop_map(|(capacity, step)| Form::Bucket { capacity, step }).boxed(),
+            Kind::Bucket => {
+                (capacities(limit), any::<bool>()).prop_map(|(capacity, step)| Form::Bucket { capacity, step }).boxed()
+            }
         }
         .prop_map(move |form| Rule { limit, period, form })
     })
+}
+
+pub fn rules(kind: Kind) -> impl Strategy<Value = Rule> {
+    rules_of(kind, (limits(), periods()), capacities, segments)
 }
 
 /// One of the four algorithms. `IDS_KIND` sets one of them.
@@ -62,20 +74,26 @@ pub fn kinds() -> impl Strategy<Value = Kind> {
     proptest::sample::select(four.into_iter().filter(|kind| kind.name().contains(&only)).collect::<Vec<_>>())
 }
 
+/// A policy near `first`: with so many thousandths of its limit and of its period.
+pub fn near(kind: Kind, first: &Rule, permille: (u64, u64), longest: u64, form: Form) -> Rule {
+    let scale = |n: u64, permille: u64, max: u64| (u128::from(n) * u128::from(permille) / 1_000).clamp(1, max.into()) as u64;
+    let limit = scale(first.limit, permille.0, kind.spec().max_limit);
+    let period = scale(first.period, permille.1, longest).max(MIN_PERIOD.as_us());
+    let form = match form {
+        Form::Fixed { windows } => Form::Fixed { windows: windows.fit(period) },
+        Form::Gcra { burst } => Form::Gcra { burst: burst.map(|n| n.min(limit.saturating_mul(3)).min(MAX_UNITS)) },
+        form => form,
+    };
+    Rule { limit, period, form }
+}
+
 /// Policies of one algorithm that are close to each other, so that a change of policy carries usage over.
 pub fn rule_changes(kind: Kind) -> impl Strategy<Value = Vec<Rule>> {
-    let scale = |n: u64, permille: u64, max: u64| (u128::from(n) * u128::from(permille) / 1_000).clamp(1, max.into()) as u64;
     let factor = || prop_oneof![3 => Just(1_000u64), 2 => 100..=3_000u64];
     (rules(kind), vec((factor(), factor(), rules(kind), any::<bool>()), 1..4)).prop_map(move |(first, others)| {
         let near = others.into_iter().map(|(limit, period, other, same_form)| {
-            let limit = scale(first.limit, limit, kind.spec().max_limit);
-            let period = scale(first.period, period, 86_400 * SECOND).max(1_000);
-            let form = match if same_form { first.form } else { other.form } {
-                Form::Fixed { windows } => Form::Fixed { windows: windows.fit(period) },
-                Form::Gcra { burst } => Form::Gcra { burst: burst.map(|n| n.min(limit.saturating_mul(3)).min(MAX_UNITS)) },
-                form => form,
-            };
-            Rule { limit, period, form }
+            let form = if same_form { first.form } else { other.form };
+            near(kind, &first, (limit, period), 86_400 * SECOND, form)
         });
         std::iter::once(first).chain(near).collect()
     })

@@ -5,5 +5,4 @@ mod examples;
 pub mod histories;
 mod ledger;
 mod model;
-mod replay;
 pub mod rule;

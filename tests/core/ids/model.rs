@@ -4,26 +4,12 @@
 //! The levels and the decisions are those of [`crate::model`], which knows no ids.
 
 use crate::model::{
-    judge, outcomes, q, span, take, whole, Bucket, Entry, Fixed, Form, Gcra, Ledger, Meter, Rule, Silence, Slide, Windows, Q,
+    judge, outcomes, q, span, take, whole, Bucket, Entry, Fixed, Form, Gcra, Ledger, Meter, Rule, Silence, Slide, Windows,
+    CLOSED, Q,
 };
 use num_bigint::BigInt;
 use num_traits::{Signed, Zero};
-use redis_rl::limiter::{Amount, Instant, Request, Span, Wait};
-
-/// What a call answers, with `retried`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    pub granted: u64,
-    pub limit: u64,
-    pub remaining: u64,
-    pub wait: Wait,
-    pub reset: Span,
-    pub retried: bool,
-}
-
-impl Answer {
-    const CLOSED: Self = Self { granted: 0, limit: 0, remaining: 0, wait: Wait::Never, reset: Span::ZERO, retried: false };
-}
+use redis_rl::limiter::{Amount, Decision, Instant, Request, Span, Wait};
 
 /// A remembered charge.
 #[derive(Clone, Debug)]
@@ -43,13 +29,21 @@ pub trait Holds: Ledger {
     /// The policy of the last write.
     fn rule(&self) -> &Rule;
     /// The level that the charge stands in.
-    fn level(&self, charge: &Charge) -> Q;
+    fn level(&self, _charge: &Charge) -> Q {
+        self.used()
+    }
     /// Gives back `units` at the level of the charge.
-    fn give_back(&mut self, charge: &Charge, units: &Q);
+    fn give_back(&mut self, _charge: &Charge, units: &Q) {
+        self.charge(&-units);
+    }
     /// Takes `units` now, under the policy of the last write.
-    fn add(&mut self, units: &Q);
+    fn add(&mut self, units: &Q) {
+        self.charge(units);
+    }
     /// Whether the charge is past, so that its id is forgotten.
-    fn past(&self, charge: &Charge) -> bool;
+    fn past(&self, _charge: &Charge) -> bool {
+        self.used().is_zero()
+    }
     /// The first instant at which no charge is remembered and nothing is used, and that of `charge` alone.
     fn over(&self, charge: &Charge) -> i128;
     /// The units that are used up by a booking that acts after `wait`, apart from its own.
@@ -65,7 +59,7 @@ pub trait Holds: Ledger {
         0
     }
     /// Whether the key still means something because of its ids alone.
-    const IDS_MEAN: bool;
+    const IDS_MEAN: bool = false;
     /// Whether the state at `now` no longer differs from that of a missing key, so that all charges are past.
     fn ended(&self, _rule: &Rule, _now: i64) -> Result<bool, Silence> {
         Ok(false)
@@ -105,18 +99,6 @@ impl Holds for Fixed {
         Meter::rule(self)
     }
 
-    fn level(&self, _: &Charge) -> Q {
-        self.used()
-    }
-
-    fn give_back(&mut self, _: &Charge, units: &Q) {
-        self.charge(&-units);
-    }
-
-    fn add(&mut self, units: &Q) {
-        self.charge(units);
-    }
-
     fn past(&self, charge: &Charge) -> bool {
         let begins =
             if matches!(self.rule.form, Form::Fixed { windows: Windows::Until(_) }) { &self.began } else { &self.start };
@@ -148,26 +130,8 @@ impl Holds for Fixed {
 }
 
 impl Holds for Gcra {
-    const IDS_MEAN: bool = false;
-
     fn rule(&self) -> &Rule {
         Meter::rule(self)
-    }
-
-    fn level(&self, _: &Charge) -> Q {
-        self.used()
-    }
-
-    fn give_back(&mut self, _: &Charge, units: &Q) {
-        self.charge(&-units);
-    }
-
-    fn add(&mut self, units: &Q) {
-        self.charge(units);
-    }
-
-    fn past(&self, _: &Charge) -> bool {
-        self.used().is_zero()
     }
 
     fn over(&self, _: &Charge) -> i128 {
@@ -176,26 +140,8 @@ impl Holds for Gcra {
 }
 
 impl Holds for Bucket {
-    const IDS_MEAN: bool = false;
-
     fn rule(&self) -> &Rule {
         Meter::rule(self)
-    }
-
-    fn level(&self, _: &Charge) -> Q {
-        self.used()
-    }
-
-    fn give_back(&mut self, _: &Charge, units: &Q) {
-        self.charge(&-units);
-    }
-
-    fn add(&mut self, units: &Q) {
-        self.charge(units);
-    }
-
-    fn past(&self, _: &Charge) -> bool {
-        self.used().is_zero()
     }
 
     fn begin_settle(&mut self) {
@@ -340,15 +286,15 @@ impl<L: Holds> State<L> {
         means.then(|| Self { ledger: self.ledger.stored(), charges: self.charges, first: self.first, until: self.until })
     }
 
-    fn answer(&self, rule: &Rule, granted: u64, wait: Wait, retried: bool) -> Answer {
+    fn answer(&self, rule: &Rule, granted: u64, wait: Wait, retried: bool) -> Decision {
         let used = self.ledger.used();
         let reset = span(if used.is_zero() { Q::zero() } else { self.ledger.paid_after(&used) });
         let remaining = whole((q(rule.capacity()) - used).max(Q::zero()));
-        Answer { granted, limit: rule.capacity(), remaining, wait, reset, retried }
+        Decision { granted, limit: rule.capacity(), remaining, wait, reset, retried }
     }
 
     /// Checks that the state fits a record.
-    fn fits(&self, answer: &Answer, now: i64) -> Result<(), Silence> {
+    fn fits(&self, answer: &Decision, now: i64) -> Result<(), Silence> {
         Instant::from_us(now)
             .checked_add(answer.reset)
             .filter(|_| !self.ledger.overflows())
@@ -372,9 +318,9 @@ pub fn call<L: Holds>(
     now: i64,
     request: Request,
     id: Option<&[u8]>,
-) -> Result<Answer, Silence> {
+) -> Result<Decision, Silence> {
     if rule.limit == 0 {
-        return Ok(Answer::CLOSED);
+        return Ok(CLOSED);
     }
     let mut state = match held {
         Some(held) => held.clone().bring(rule, now)?,
@@ -383,14 +329,14 @@ pub fn call<L: Holds>(
     if let Some(charge) = id.and_then(|id| state.find(id)) {
         let left = (charge.due - i128::from(now)).max(0) as u64;
         let answer = state.answer(rule, charge.units, Wait::For(Span::from_us(left)), true);
-        return Ok(Answer { reset: span(state.ledger.reset_of_retry()), ..answer });
+        return Ok(Decision { reset: span(state.ledger.reset_of_retry()), ..answer });
     }
     let (charge, wait) = judge(&state.ledger, rule, request);
     if charge.is_zero() {
         let refund = matches!(request.amount, Amount::Refund(_));
         let answer = state.answer(rule, 0, wait, false);
         let reset = if refund { answer.reset } else { span(state.ledger.reset_if_denied()) };
-        return Ok(Answer { reset, ..answer });
+        return Ok(Decision { reset, ..answer });
     }
     let due = match wait {
         Wait::For(wait) => wait.as_us(),
@@ -424,7 +370,7 @@ pub fn call<L: Holds>(
 }
 
 /// `RL.SETTLE`, and `RL.RELEASE` with 0 units. `None` is nil.
-pub fn settle<L: Holds>(held: &mut Option<State<L>>, now: i64, id: &[u8], units: u64) -> Result<Option<Answer>, Silence> {
+pub fn settle<L: Holds>(held: &mut Option<State<L>>, now: i64, id: &[u8], units: u64) -> Result<Option<Decision>, Silence> {
     let Some(mut state) = held.clone() else { return Ok(None) };
     state = state.bring_as_written(now)?;
     let Some(place) = state.charges.iter().position(|charge| charge.id == id) else { return Ok(None) };
@@ -485,12 +431,12 @@ impl Model {
         }
     }
 
-    pub fn call(&mut self, rule: &Rule, now: i64, request: Request, id: Option<&[u8]>) -> Result<Answer, Silence> {
+    pub fn call(&mut self, rule: &Rule, now: i64, request: Request, id: Option<&[u8]>) -> Result<Decision, Silence> {
         assert!(id.is_none() || matches!(request.amount, Amount::Cost(_) | Amount::UpTo(_)));
         each!(self, state => call(state, rule, now, request, id))
     }
 
-    pub fn settle(&mut self, now: i64, id: &[u8], units: u64) -> Result<Option<Answer>, Silence> {
+    pub fn settle(&mut self, now: i64, id: &[u8], units: u64) -> Result<Option<Decision>, Silence> {
         each!(self, state => settle(state, now, id, units))
     }
 

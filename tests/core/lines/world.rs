@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use redis_rl::limiter::{
-    settle, Amount, Bytes, Change, Decision, Id, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait,
+    pause, settle, Amount, Bytes, Change, Decision, Id, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait,
 };
-use redis_rl::queue::{Queues, Rule, Rules, Waiter, Waiters};
+use redis_rl::queue::{Claim, Claims, Queues, Waiter, Waiters};
 
 use crate::key::Key;
 
 const MS: u64 = 1_000;
 /// The most by which a grant may be late without delaying those after it.
 const FORGIVEN: u64 = 100 * MS;
-/// The time after which a line that found writes paused is served again.
-const PAUSE: Span = Span::from_us(20 * MS);
+/// The time after which a line that found writes refused is served again.
+const SERVED_AGAIN: Span = Span::from_us(20 * MS);
 /// The most by which a line may be late if the record was written under another policy.
 const NOTICED: Span = Span::from_us(FORGIVEN + MS);
 
@@ -61,7 +61,7 @@ struct Shape {
     /// Whether keys are deleted, expire early or are given foreign values, and whether units are forced or given back.
     meddled: bool,
     /// Whether the server refuses writes at times.
-    paused: bool,
+    refusing: bool,
     /// How many clients the timer answers at once.
     most: usize,
     /// How late the timer may be.
@@ -86,7 +86,7 @@ impl Shape {
             pace_us: if large { 20 } else { *rng.choice(&[500, 20 * MS]).expect("a choice") },
             mixed: rng.u8(..4) == 0,
             meddled: rng.bool(),
-            paused: rng.u8(..4) == 0,
+            refusing: rng.u8(..4) == 0,
             most: if rng.bool() { 1_000 } else { rng.usize(1..4) },
             late_us: *rng.choice(&[0, 2 * MS, 90 * MS]).expect("a choice"),
             slowness: if large { 30 } else { 1 },
@@ -165,6 +165,8 @@ pub struct Counts {
     pub in_several_lines: u64,
     /// Peeks and denied calls on keys that waiting calls have a rule for, in a world in which these are made.
     pub asked: u64,
+    /// Pauses that were set, lengthened or ended by a command while clients stood in the key's line.
+    pub paused: u64,
 }
 
 /// The keys, the clients that wait for them, and the time.
@@ -183,7 +185,7 @@ pub struct World {
     /// Ids that were granted units, and the keys that granted them.
     held: Vec<(Arc<[u8]>, Vec<usize>)>,
     held_by: HashSet<(Arc<[u8]>, usize)>,
-    paused_until: Instant,
+    refused_until: Instant,
     /// Since when a call could be granted, in a world in which lines may be late.
     grantable_since: HashMap<u32, Instant>,
     /// The keys that the present step has changed.
@@ -192,6 +194,10 @@ pub struct World {
     charges: Vec<Charge>,
     /// Where peeks and denied calls come from; `None`: there are none.
     asking: Option<Rng>,
+    /// Where pauses come from; `None`: there are none.
+    pausing: Option<Rng>,
+    /// When the last pause of each key ends.
+    pauses: Vec<Instant>,
     counts: Counts,
 }
 
@@ -212,11 +218,13 @@ impl World {
             next: 0,
             held: Vec::new(),
             held_by: HashSet::new(),
-            paused_until: Instant::from_us(0),
+            refused_until: Instant::from_us(0),
             grantable_since: HashMap::new(),
             touched: Vec::new(),
             charges: Vec::new(),
             asking: asking.then(|| Rng::with_seed(!seed)),
+            pausing: (seed % 3 == 2).then(|| Rng::with_seed(seed.reverse_bits())),
+            pauses: vec![Instant::MIN; shape.keys],
             counts: Counts::default(),
             shape,
         }
@@ -271,14 +279,15 @@ impl World {
         self.counts.steps += 1;
         self.touched.clear();
         self.ask();
+        self.pause()?;
         let act = self.rng.u8(..100);
         match act {
             0..=39 => self.arrive()?,
             40..=44 => self.disconnect(),
             45..=52 => self.release(),
             53..=56 if self.shape.meddled => self.meddle(),
-            57 if self.shape.paused => {
-                self.paused_until = self.now.saturating_add(Span::from_us(self.rng.u64(..100 * MS)));
+            57 if self.shape.refusing => {
+                self.refused_until = self.now.saturating_add(Span::from_us(self.rng.u64(..100 * MS)));
             }
             58 => self.queues.wake_all(self.now),
             59..=69 if self.shape.jumps => {
@@ -320,17 +329,46 @@ impl World {
 
     /// Makes peeks and denied calls: they ask keys and lines, and change nothing.
     fn ask(&mut self) {
-        let Some(rng) = &mut self.asking else { return };
+        let Some(mut rng) = self.asking.take() else { return };
         for _ in 0..rng.u8(..3) {
             let key = rng.usize(..self.keys.len());
             let amount = Amount::Cost(rng.u64(1..=self.policies[key].limit()));
             let waiters = self.queues.waiters(0, &name(key));
             self.counts.asked += u64::from(waiters == Waiters::Elsewhere);
-            self.keys[key].expire(self.now);
+            self.expire(key);
             if let Ok(view) = self.policies[key].view(self.keys[key].value.as_deref(), self.now) {
                 let _ = view.peek(Request::now(amount));
             }
         }
+        self.asking = Some(rng);
+    }
+
+    /// Sets, lengthens or ends the pause of a key.
+    fn pause(&mut self) -> Result<(), String> {
+        let Some(rng) = &mut self.pausing else { return Ok(()) };
+        if rng.u8(..10) > 0 || self.now < self.refused_until {
+            return Ok(());
+        }
+        let index = rng.usize(..self.keys.len());
+        let longest = if rng.bool() { 20 * MS } else { self.policies[index].period().as_us() * 2 };
+        let length = Span::from_us(if rng.u8(..4) == 0 { 0 } else { rng.u64(MS..=longest.max(MS)) });
+        self.expire(index);
+        let (key, mut bytes) = (&mut self.keys[index], Bytes::default());
+        let Ok((rest, change)) = pause(key.value.as_deref(), key.expires, self.now, length, &mut bytes) else {
+            return Ok(());
+        };
+        let (before, end) = (self.pauses[index], self.now.saturating_add(length));
+        let after = if length == Span::ZERO { before.min(self.now) } else { before.max(end) };
+        if rest != after.since(self.now) {
+            return Err(format!("the pause of key {index} lasts {rest:?}, and not until {after:?}"));
+        }
+        self.pauses[index] = after;
+        if key.apply_at(&change, &bytes, self.now) {
+            self.counts.paused += u64::from(self.queues.has_waiters(0, &name(index)));
+            self.queues.changed(0, &name(index), self.now);
+            self.touched.push(index);
+        }
+        Ok(())
     }
 
     fn wants(&mut self) -> Vec<Want> {
@@ -375,7 +413,7 @@ impl World {
         self.next += 1;
         let (mut granted, mut hopeless) = (true, false);
         for want in &call.wants {
-            self.keys[want.key].expire(self.now);
+            self.expire(want.key);
             let key = &self.keys[want.key];
             let Ok(view) = want.policy.view(key.value.as_deref(), self.now) else { return Ok(()) };
             let request = call.request(want);
@@ -392,6 +430,7 @@ impl World {
                 Wait::Never => true,
                 Wait::For(need) => need > patience && !want.policy.frees_early(),
             };
+            hopeless |= self.pauses[want.key].since(self.now) > patience;
         }
         if granted {
             for want in &call.wants {
@@ -400,23 +439,23 @@ impl World {
             self.note_held(&call);
             return Ok(());
         }
-        if hopeless || self.rng.u8(..8) == 0 || self.waiting.len() >= self.shape.clients || self.now < self.paused_until {
+        if hopeless || self.rng.u8(..8) == 0 || self.waiting.len() >= self.shape.clients || self.now < self.refused_until {
             return Ok(());
         }
-        let rule = |want: &Want| Rule {
+        let claim = |want: &Want| Claim {
             key: name(want.key)[..].into(),
             policy: want.policy,
             amount: want.amount,
             names_amount: true,
         };
-        let rules: Box<[Rule]> = call.wants.iter().map(rule).collect();
-        let rules = match <[Rule; 1]>::try_from(rules.to_vec()) {
-            Ok([rule]) => Rules::One(rule),
-            Err(_) => Rules::All(rules),
+        let claims: Box<[Claim]> = call.wants.iter().map(claim).collect();
+        let claims = match <[Claim; 1]>::try_from(claims.to_vec()) {
+            Ok([claim]) => Claims::One(claim),
+            Err(_) => Claims::All(claims),
         };
         let keys = self.take(&call.wants.iter().map(|want| want.key).collect::<Vec<_>>());
         let (joined, deadline) = (self.now, call.deadline);
-        self.queues.join(Waiter { client: number, db: 0, rules, id: call.id.clone(), joined, deadline }, &keys);
+        self.queues.join(Waiter { client: number, db: 0, claims, id: call.id.clone(), joined, deadline }, &keys);
         self.put(call.wants.iter().map(|want| want.key), keys);
         self.touched.extend(call.wants.iter().map(|want| want.key));
         self.waiting.insert(number, call);
@@ -430,6 +469,7 @@ impl World {
         let mut bytes = Bytes::default();
         let view = want.policy.view(key.value.as_deref(), self.now).map_err(|error| format!("{error:?}"))?;
         let (decision, next) = view.decide(call.request(want)).map_err(|error| format!("{error:?}"))?;
+        let repeats = call.request(want).id.is_some_and(|id| view.held(id).is_some());
         let change = view.store(&next, || 0x5eed, &mut bytes);
         key.apply_at(&change, &bytes, self.now);
         self.touched.push(want.key);
@@ -440,7 +480,7 @@ impl World {
         if decision.granted == 0 {
             return Err(format!("{want:?} was denied after it was granted: {decision:?}"));
         }
-        self.note_granted(want, &decision)
+        self.note_granted(want, &decision, repeats)
     }
 
     fn note_charge(&mut self, key: usize) {
@@ -449,7 +489,11 @@ impl World {
         self.charges.push(Charge { at: self.now, key, holds: hasher.finish() });
     }
 
-    fn note_granted(&mut self, want: &Want, decision: &Decision) -> Result<(), String> {
+    /// Notes a grant. `repeats`: its id holds the units already.
+    fn note_granted(&mut self, want: &Want, decision: &Decision, repeats: bool) -> Result<(), String> {
+        if self.now < self.pauses[want.key] && !repeats {
+            return Err(format!("key {} has granted in a pause: {want:?}", want.key));
+        }
         if self.shape.meddled || self.shape.mixed || decision.retried {
             return Ok(());
         }
@@ -478,13 +522,13 @@ impl World {
 
     /// Settles or releases what an id holds, key by key.
     fn release(&mut self) {
-        if self.held.is_empty() || self.now < self.paused_until {
+        if self.held.is_empty() || self.now < self.refused_until {
             return;
         }
         let (id, keys) = self.held.swap_remove(self.rng.usize(..self.held.len()));
         for index in keys {
+            self.expire(index);
             let key = &mut self.keys[index];
-            key.expire(self.now);
             let mut bytes = Bytes::default();
             let units = if self.rng.bool() { 0 } else { self.rng.u64(..3) };
             let id = Id::new(&id).expect("an id");
@@ -505,15 +549,21 @@ impl World {
     fn meddle(&mut self) {
         let index = self.rng.usize(..self.keys.len());
         let (now, policy) = (self.now, self.policies[index]);
+        self.expire(index);
         let key = &mut self.keys[index];
-        key.expire(now);
         match self.rng.u8(..8) {
-            0 | 1 => key.delete(),
+            0 | 1 => {
+                key.delete();
+                self.pauses[index] = now;
+            }
             2 => {
                 let sooner = now.saturating_add(Span::from_us(self.rng.u64(..500 * MS)));
                 key.expires = key.expires.map(|at| at.min(sooner));
             }
-            3 => (key.value, key.expires) = (Some(b"foreign".to_vec()), Some(now.saturating_add(Span::from_us(50 * MS)))),
+            3 => {
+                (key.value, key.expires) = (Some(b"foreign".to_vec()), Some(now.saturating_add(Span::from_us(50 * MS))));
+                self.pauses[index] = now;
+            }
             force if policy.kind() != Kind::Lease => {
                 let units = self.rng.u64(1..4);
                 let amount = if force == 4 { Amount::Force(units) } else { Amount::Refund(units) };
@@ -530,13 +580,17 @@ impl World {
         self.touched.push(index);
     }
 
+    /// Deletes a key whose deadline has passed, and with it its pause. Returns the key.
+    fn expire(&mut self, index: usize) -> &mut Key {
+        let key = self.keys[index].expire(self.now);
+        if key.value.is_none() {
+            self.pauses[index] = self.pauses[index].min(self.now);
+        }
+        key
+    }
+
     fn take(&mut self, keys: &[usize]) -> Vec<Key> {
-        keys.iter()
-            .map(|&key| {
-                self.keys[key].expire(self.now);
-                std::mem::take(&mut self.keys[key])
-            })
-            .collect()
+        keys.iter().map(|&key| std::mem::take(self.expire(key))).collect()
     }
 
     fn put(&mut self, places: impl Iterator<Item = usize>, keys: Vec<Key>) {
@@ -545,7 +599,7 @@ impl World {
 
     /// Fires the timer: does all tasks that are due.
     fn fire(&mut self) -> Result<(), String> {
-        let (now, may_grant) = (self.now, self.now >= self.paused_until);
+        let (now, may_grant) = (self.now, self.now >= self.refused_until);
         for round in 0.. {
             let Some(task) = self.queues.next_task(now) else { break };
             if round > 100_000 {
@@ -579,7 +633,7 @@ impl World {
                     continue;
                 }
                 if !may_grant && rows.iter().any(|row| !row.retried) {
-                    return Err(format!("{number} was granted in a pause"));
+                    return Err(format!("{number} was granted while writes are refused"));
                 }
                 self.counts.granted += u64::from(several);
                 for ((want, row), (line, changes)) in call.wants.iter().zip(&rows).zip(lines.iter().zip(&mut changes)) {
@@ -589,7 +643,7 @@ impl World {
                         return Err(format!("{number} passed {older} in the line of key {}", want.key));
                     }
                     *changes += u64::from(!row.retried);
-                    self.note_granted(want, row)?;
+                    self.note_granted(want, row, repeats)?;
                 }
                 self.note_held(&call);
             }
@@ -602,9 +656,9 @@ impl World {
 
     /// Whether all rules of a waiting call would grant it, and no older call stands in a line of its keys.
     fn is_grantable(&mut self, number: u32) -> bool {
-        let call = &self.waiting[&number];
+        let call = self.waiting[&number].clone();
         for want in &call.wants {
-            self.keys[want.key].expire(self.now);
+            self.expire(want.key);
             let Ok(view) = want.policy.view(self.keys[want.key].value.as_deref(), self.now) else { return false };
             let request = call.request(want);
             if request.id.is_some_and(|id| view.held(id).is_some()) {
@@ -679,10 +733,10 @@ impl World {
                 self.grantable_since.remove(&number);
                 continue;
             }
-            let after_pause = self.paused_until.saturating_add(PAUSE) >= self.now;
+            let after_refusals = self.refused_until.saturating_add(SERVED_AGAIN) >= self.now;
             let since = *self.grantable_since.entry(number).or_insert(self.now);
             let late = self.shape.mixed && self.now <= since.saturating_add(NOTICED);
-            if !after_pause && !late {
+            if !after_refusals && !late {
                 let lines: Vec<_> =
                     self.waiting[&number].wants.iter().map(|want| self.queues.line(0, &name(want.key))).collect();
                 return Err(format!(

@@ -1,6 +1,7 @@
 //! Examples of what one look at a queue does, with the exact moment of each charge and of the next look.
 
 use super::*;
+use redis_rl::limiter::Id;
 use redis_rl::queue::{denied, first_grant};
 
 fn at_us(us: i64) -> Instant {
@@ -22,9 +23,10 @@ fn spaced() -> Policy {
 
 /// Looks at the queue that is due, and returns which clients were granted how many units.
 fn look(queues: &mut Queues<u32>, key: &mut Key, now: Instant) -> Vec<(u32, u64)> {
-    let task = queues.next_task(now).expect("a task");
-    let answers = serve(queues, &task, key.expire(now), now, true, 100);
-    answers.into_iter().map(|(waiter, answer)| (waiter.client, answer.expect("a decision").granted)).collect()
+    served(queues, key, now)
+        .into_iter()
+        .map(|(waiter, answer)| (waiter.client, answer.expect("a decision").granted))
+        .collect()
 }
 
 /// How long one unit has to wait.
@@ -56,8 +58,7 @@ fn a_client_that_reaches_its_timeout_gets_the_rest_of_its_wait() {
     // The unit is due after 1 s.
     join(&mut queues, 0, waiter(policy, 1, EPOCH, at(300)), &key);
     assert_eq!(queues.next_wake(), Some(at(300)));
-    let task = queues.next_task(at(300)).expect("a task");
-    let answers = serve(&mut queues, &task, key.expire(at(300)), at(300), true, 10);
+    let answers = served(&mut queues, &mut key, at(300));
     let [(waiter, Ok(decision))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((waiter.client, waiter.deadline.since(waiter.joined), decision.granted), (1, span(300), 0));
     // 700 ms are left; the same call waits 300 ms of them.
@@ -67,13 +68,10 @@ fn a_client_that_reaches_its_timeout_gets_the_rest_of_its_wait() {
 #[test]
 fn a_client_that_is_due_after_its_timeout_gets_the_rest_of_its_wait() {
     let policy = spaced();
-    let mut key = used(&policy, EPOCH);
-    let mut queues = Queues::default();
-    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
+    let (mut key, mut queues) = line(policy, 1);
     join(&mut queues, 0, waiter(policy, 2, at(40), at(60)), &key);
     // The timer is late: the second client's units are due at 100 ms, after its timeout.
-    let task = queues.next_task(at(110)).expect("a task");
-    let answers = serve(&mut queues, &task, key.expire(at(110)), at(110), true, 10);
+    let answers = served(&mut queues, &mut key, at(110));
     let [(_, Ok(first)), (_, Ok(second))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((first.granted, second.granted), (1, 0));
     assert_eq!(second.wait, Wait::For(span(1)), "the units are free by now");
@@ -204,9 +202,7 @@ fn a_late_timer_grants_the_units_of_the_last_tenth_of_a_second() {
 #[test]
 fn units_that_drain_while_the_server_refuses_writes_are_not_granted_later() {
     let policy = spaced();
-    let mut key = used(&policy, EPOCH);
-    let mut queues = Queues::default();
-    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
+    let (mut key, mut queues) = line(policy, 1);
     let task = queues.next_task(at(60)).expect("a task");
     assert!(serve(&mut queues, &task, key.expire(at(60)), at(60), false, 10).is_empty());
     assert_eq!(queues.next_wake(), Some(at(80)));
@@ -220,11 +216,9 @@ fn units_that_drain_while_the_server_refuses_writes_are_not_granted_later() {
 #[test]
 fn a_late_grant_after_a_change_of_the_key_is_charged_when_it_was_due() {
     let policy = spaced();
-    let mut key = used(&policy, EPOCH);
-    let mut queues = Queues::default();
-    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
+    let (_, mut queues) = line(policy, 1);
     // The key was replaced: its unit is due at 60 ms now.
-    key = used(&policy, at(10));
+    let mut key = used(&policy, at(10));
     queues.wake(0, b"key", at(10));
     assert_eq!(look(&mut queues, &mut key, at(10)), []);
     assert_eq!(queues.next_wake(), Some(at(60)));
@@ -249,11 +243,8 @@ fn a_deleted_key_is_charged_from_nothing() {
 #[test]
 fn clients_after_the_first_of_a_deleted_key_wait_from_its_grant_on() {
     let policy = spaced();
-    let mut key = used(&policy, EPOCH);
-    let mut queues = Queues::default();
-    join(&mut queues, 0, waiter(policy, 1, EPOCH, Instant::MAX), &key);
-    join(&mut queues, 0, waiter(policy, 2, EPOCH, Instant::MAX), &key);
-    key = Key::default();
+    let (_, mut queues) = line(policy, 2);
+    let mut key = Key::default();
     queues.wake(0, b"key", at(30));
     let task = queues.next_task(at(30)).expect("a task");
     let answers = serve(&mut queues, &task, &mut key, at(30), true, 10);
@@ -336,8 +327,7 @@ fn a_task_that_is_put_off_comes_again_soon_and_holds_up_no_other() {
         assert_eq!(queues.next_wake(), Some(at(next)), "{now}");
     }
     // The wait of the second client ended at 60 ms. Its denial says when the same call would have been granted.
-    let task = queues.next_task(at(100)).expect("a task");
-    let answers = serve(&mut queues, &task, key.expire(at(100)), at(100), true, 10);
+    let answers = served(&mut queues, &mut key, at(100));
     assert!(matches!(&answers[..], [(Waiter { client: 2, .. }, Ok(row))] if row.granted == 0), "{answers:?}");
     assert_eq!(look(&mut queues, &mut key, at(115)), [(1, 1)]);
     assert!(queues.is_empty() && queues.next_wake().is_none());
@@ -363,4 +353,35 @@ fn a_server_that_refused_writes_before_its_clock_was_set_back_serves_new_clients
     join(&mut queues, 0, waiter(policy, 2, EPOCH, Instant::MAX), &key);
     assert_eq!(queues.next_wake(), Some(at(50)));
     assert_eq!(look(&mut queues, &mut key, at(50)), [(2, 1)]);
+}
+
+#[test]
+fn a_paused_line_is_due_when_the_pause_ends_and_charged_as_of_then() {
+    let policy = spaced();
+    // In the second case the unit is due, but the timer is late, when the pause is set. In the third the state outlasts the pause.
+    // The key remembers the id of its charge until it expires, which is when the pause ends in the first two cases.
+    let cases = [(10, 200), (70, 140), (20, 20)].into_iter().flat_map(|case| [(case, None), (case, Id::new(b"first"))]);
+    for ((set_ms, length), id) in cases {
+        let (mut key, mut queues) = (Key::default(), Queues::default());
+        take(&mut key, &policy, Request { id, ..Request::now(Amount::Cost(1)) }, at(0));
+        (1..=3).for_each(|client| join(&mut queues, 0, waiter(policy, client, EPOCH, Instant::MAX), &key));
+        crate::pause::set(&mut key, at(set_ms), span(length));
+        queues.changed(0, b"key", at(set_ms));
+        assert_eq!(look(&mut queues, &mut key, at(set_ms + 1)), []);
+        let due = (set_ms + length as i64).max(50);
+        assert_eq!(queues.next_wake(), Some(at(due)));
+        // The timer is 20 ms late.
+        assert_eq!(look(&mut queues, &mut key, at(due + 20)), [(1, 1)]);
+        assert_eq!(wait(&key, &policy, at(due + 20)), Wait::For(span(30)));
+        assert_eq!(queues.next_wake(), Some(at(due + 50)));
+        // The next pause is lengthened, and then ended.
+        for length in [1_000, 2_000, 0] {
+            crate::pause::set(&mut key, at(due + 30), span(length));
+            queues.changed(0, b"key", at(due + 30));
+            assert_eq!(look(&mut queues, &mut key, at(due + 30)), []);
+            assert_eq!(queues.next_wake(), Some(at(due + if length > 0 { 30 + length as i64 } else { 50 })));
+        }
+        assert_eq!(look(&mut queues, &mut key, at(due + 60)), [(2, 1)]);
+        assert_eq!(queues.next_wake(), Some(at(due + 100)));
+    }
 }

@@ -33,7 +33,7 @@ fn release(key: &mut Key, id: &str, now: Instant) {
 fn look(queues: &mut Queues<u32>, key: &mut Key, now: Instant, may_grant: bool, most: usize) -> Vec<(u32, u64, bool)> {
     let Some(task) = queues.next_task(now) else { return Vec::new() };
     let answers = serve(queues, &task, key.expire(now), now, may_grant, most);
-    let answer = |answer: Result<Decision, DecideError>| answer.map(|decision| (decision.granted, decision.retried));
+    let answer = |answer: Result<Decision, Refusal>| answer.map(|decision| (decision.granted, decision.retried));
     let answers = answers.into_iter().map(|(waiter, decision)| (waiter.client, answer(decision).expect("a decision")));
     answers.map(|(client, (granted, retried))| (client, granted, retried)).collect()
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redis_rl::limiter::{Amount, Change, Decision, Instant, Policy, Request, Span, Wait};
 
 use super::{request, rule, span, time};
-use crate::steps::{Outcome, Steps};
+use crate::key::{Outcome, Steps};
 
 /// From this value on a mark says that several callers share the log.
 const SHARED: u32 = 1 << 31;

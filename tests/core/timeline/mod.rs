@@ -5,11 +5,10 @@
 //! may be sums (`6s-1us`); the policy and the amount read as in the commands (`COST 5 RESERVE 10s`).
 
 mod bucket;
-mod codec;
 mod fixed;
 mod gcra;
-mod inspection;
 mod log;
+mod records;
 mod shared;
 mod slide;
 
@@ -100,16 +99,25 @@ fn decision(text: &str) -> Decision {
     }
 }
 
-/// Makes the calls of a table, on a key that is missing at first.
-fn timeline(title: &str, table: &str) {
-    let (mut key, mut model, mut policy) = (Key::default(), Model::default(), "");
-    for row in table.lines().map(str::trim).filter(|row| !row.is_empty()) {
+/// Makes the calls of several cases. A line without `|` is the title of a case, which begins with a missing key.
+fn timelines(cases: &str) {
+    let (mut key, mut model, mut policy, mut title) = (Key::default(), Model::default(), "", None);
+    let mut calls = 0;
+    for row in cases.lines().map(str::trim).filter(|row| !row.is_empty()) {
+        if !row.contains('|') {
+            assert!(title.is_none() || calls > 0, "{title:?} has no calls");
+            (key, model, policy, title, calls) = (Key::default(), Model::default(), "", Some(row), 0);
+            continue;
+        }
         let [at, given, asked, expected] = row.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
             panic!("not four columns: {row}")
         };
+        let title = title.expect("a title");
         policy = if given.is_empty() { policy } else { given };
         let (rule, now, request) = (rule(policy), time(at), request(asked));
         assert_eq!(key.call(&rule, now, request), Ok(decision(expected)), "{title}: core at {row}");
         assert_eq!(model.call(&rule, now, request), Ok(decision(expected)), "{title}: model at {row}");
+        calls += 1;
     }
+    assert!(calls > 0, "{title:?} has no calls");
 }

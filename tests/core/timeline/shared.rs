@@ -1,12 +1,11 @@
 //! What all algorithms have in common.
 
-use crate::steps::{DecideError, Steps};
+use crate::key::{Key, Refusal, Steps};
 use redis_rl::limiter::{
     Amount, Change, Decision, Instant, Kind, Quota, Request, Span, Wait, MAX_PERIOD, MAX_UNITS, MIN_PERIOD,
 };
 
-use super::{decision, request, rule, timeline, BOOKING};
-use crate::key::Key;
+use super::{decision, request, rule, timelines, BOOKING};
 
 #[test]
 fn limit_zero_is_closed_and_touches_nothing() {
@@ -14,23 +13,21 @@ fn limit_zero_is_closed_and_touches_nothing() {
         ["FIXED 0 60s", "FIXED 0 60s ALIGN 1s", "SLIDE 0 60s", "GCRA 0 60s BURST 5", "BUCKET 0 60s CAPACITY 5 STEP"]
     {
         let name = policy.split(' ').next().unwrap();
-        timeline(
-            policy,
-            &format!(
-                "1s | {policy}             | COST 1   | 0 0 0 never 0
-                 1s |                      | UPTO 1   | 0 0 0 never 0
-                 1s |                      | FORCE 1  | 0 0 0 never 0
-                 1s |                      | REFUND 1 | 0 0 0 never 0
-                 1s |                      | COST 1 RESERVE 1d | 0 0 0 never 0
-                 1s | {name} 10 1ms        | COST 4   | 4 10 6 0 {reset}
-                 1s | {policy}             | COST 1   | 0 0 0 never 0
-                 1s |                      | UPTO 1   | 0 0 0 never 0
-                 1s |                      | FORCE 1  | 0 0 0 never 0
-                 1s |                      | REFUND 4 | 0 0 0 never 0
-                 1s | {name} 10 1ms        | COST 6   | 6 10 0 0 1ms",
-                reset = if matches!(name, "GCRA" | "BUCKET") { "400us" } else { "1ms" },
-            ),
-        );
+        let reset = if matches!(name, "GCRA" | "BUCKET") { "400us" } else { "1ms" };
+        timelines(&format!(
+            "{policy}
+                1s | {policy}             | COST 1   | 0 0 0 never 0
+                1s |                      | UPTO 1   | 0 0 0 never 0
+                1s |                      | FORCE 1  | 0 0 0 never 0
+                1s |                      | REFUND 1 | 0 0 0 never 0
+                1s |                      | COST 1 RESERVE 1d | 0 0 0 never 0
+                1s | {name} 10 1ms        | COST 4   | 4 10 6 0 {reset}
+                1s | {policy}             | COST 1   | 0 0 0 never 0
+                1s |                      | UPTO 1   | 0 0 0 never 0
+                1s |                      | FORCE 1  | 0 0 0 never 0
+                1s |                      | REFUND 4 | 0 0 0 never 0
+                1s | {name} 10 1ms        | COST 6   | 6 10 0 0 1ms",
+        ));
     }
 }
 
@@ -39,7 +36,7 @@ fn refund_on_a_missing_key_does_nothing() {
     for policy in
         ["FIXED 10 60s", "FIXED 10 60s ALIGN 1s", "SLIDE 10 60s", "GCRA 10 60s", "BUCKET 10 60s", "BUCKET 10 60s STEP"]
     {
-        timeline(policy, &format!("1s | {policy} | REFUND 5 | 0 10 10 0 0"));
+        timelines(&format!("{policy}\n 1s | {policy} | REFUND 5 | 0 10 10 0 0"));
         let outcome = rule(policy).policy().decide(None, Instant::from_us(0), Request::now(Amount::Refund(5))).unwrap();
         assert_eq!(outcome.change, Change::Keep);
     }
@@ -49,7 +46,7 @@ fn refund_on_a_missing_key_does_nothing() {
 fn a_state_that_fits_no_record_is_refused() {
     let refused = |policy: &str, now, amount| {
         let mut key = Key::default();
-        assert_eq!(key.call(&rule(policy), now, Request::now(amount)), Err(DecideError::Overflow), "{policy} {amount:?}");
+        assert_eq!(key.call(&rule(policy), now, Request::now(amount)), Err(Refusal::Overflow), "{policy} {amount:?}");
         assert_eq!(key.value, None);
     };
     for policy in ["FIXED 1 3650d", "GCRA 1 3650d", "BUCKET 1 3650d", "BUCKET 1 3650d STEP"] {
@@ -59,7 +56,7 @@ fn a_state_that_fits_no_record_is_refused() {
         let most = i64::MAX as u64 / MAX_PERIOD.as_us();
         let mut key = Key::default();
         assert!(key.call(&rule(policy), 0, Request::now(Amount::Force(most))).is_ok());
-        assert_eq!(key.call(&rule(policy), 0, BOOKING), Err(DecideError::Overflow), "{policy}");
+        assert_eq!(key.call(&rule(policy), 0, BOOKING), Err(Refusal::Overflow), "{policy}");
         refused(policy, 0, Amount::Force(most + 1));
     }
     refused("SLIDE 10 60s", 0, Amount::Force(1 << 32));
@@ -70,21 +67,19 @@ fn a_state_that_fits_no_record_is_refused() {
     let slide = rule("SLIDE 4294967295 60s");
     let all = Request::now(Amount::Cost(u32::MAX.into()));
     assert_eq!(key.call(&slide, 0, all).map(|decision| decision.granted), Ok(u32::MAX.into()));
-    assert_eq!(key.call(&slide, 0, Request::now(Amount::Force(1))), Err(DecideError::Overflow));
+    assert_eq!(key.call(&slide, 0, Request::now(Amount::Force(1))), Err(Refusal::Overflow));
     // The log counts this many units, together with those that are booked.
-    assert_eq!(key.call(&slide, 0, BOOKING), Err(DecideError::Overflow));
+    assert_eq!(key.call(&slide, 0, BOOKING), Err(Refusal::Overflow));
 }
 
 #[test]
 fn a_cost_above_the_capacity_is_never_booked() {
     for policy in ["FIXED 10 60s", "SLIDE 10 60s", "GCRA 99 60s BURST 10", "BUCKET 99 60s CAPACITY 10 STEP"] {
-        timeline(
-            policy,
-            &format!(
-                "0 | {policy} | COST 11 RESERVE 1d | 0 10 10 never 0
-                 0 |          | REFUND 1           | 0 10 10 0 0"
-            ),
-        );
+        timelines(&format!(
+            "{policy}
+                0 | {policy} | COST 11 RESERVE 1d | 0 10 10 never 0
+                0 |          | REFUND 1           | 0 10 10 0 0"
+        ));
     }
 }
 
@@ -173,4 +168,54 @@ fn quotas_have_these_bounds() {
     let quota = |limit| Quota::new(limit, MIN_PERIOD).expect("in range");
     assert!(Kind::Slide.policy(quota(u32::MAX.into())).is_some() && Kind::Slide.policy(quota(1 << 32)).is_none());
     assert!(Kind::Fixed.policy(quota(MAX_UNITS)).is_some());
+}
+
+/// A view stores only what a view of its own kind has decided. No type says so, so debug builds assert it.
+#[cfg(debug_assertions)]
+mod pairs {
+    use std::panic::{catch_unwind, AssertUnwindSafe};
+
+    use redis_rl::limiter::{Bytes, Id, Next};
+
+    use super::*;
+
+    #[test]
+    fn a_view_stores_no_state_of_another_kind() {
+        let now = Instant::from_us(1_760_000_000_000_000);
+        let quota = Quota::new(10, Span::from_us(60_000_000)).expect("in range");
+        let policies: Vec<_> = Kind::ALL.iter().map(|kind| kind.policy(quota).expect("in range")).collect();
+        let views: Vec<_> = policies.iter().map(|policy| policy.view(None, now).expect("no record")).collect();
+        let id = Id::new(b"id").expect("an id");
+        let requests = [Request::now(Amount::Cost(1)), Request::now(Amount::Cost(1)).with_id(id)];
+        // Views of FIXED, GCRA and BUCKET are of one kind.
+        let kind = |next: &Next<'_>| match next {
+            Next::Keep | Next::Remove => None,
+            Next::Meter(_) | Next::MeterWithIds(_) => Some(Kind::Gcra),
+            Next::Slide(_) | Next::SlideWithIds(_) => Some(Kind::Slide),
+            Next::Lease(_) => Some(Kind::Lease),
+        };
+        let mut refused = 0;
+        for decides in &views {
+            for (request, stores) in requests.iter().flat_map(|request| views.iter().map(move |view| (request, view))) {
+                let (_, next) = decides.decide(*request).expect("a decision");
+                let own = kind(&stores.decide(requests[1]).expect("a decision").1);
+                let stored = catch_unwind(AssertUnwindSafe(|| stores.store(&next, || 0x5eed, &mut Bytes::default())));
+                match stored {
+                    Ok(change) => {
+                        assert!(kind(&next).is_none() || kind(&next) == own, "{next:?}");
+                        assert_eq!(change == Change::Keep, matches!(next, Next::Keep));
+                    }
+                    Err(panic) => {
+                        assert!(kind(&next).is_some() && kind(&next) != own, "{next:?}");
+                        let text = panic.downcast_ref::<&str>().copied();
+                        assert_eq!(text, Some("a view stores only what it has decided itself"));
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        // Two states each of three views of one kind are refused by two views, two of SLIDE by four, and that of a lease by
+        // four.
+        assert_eq!(refused, 12 + 8 + 4);
+    }
 }

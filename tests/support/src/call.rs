@@ -1,8 +1,11 @@
-//! Calls of commands whose replies come at once.
+//! Calls of commands whose replies come at once, and snapshots of keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use redis::{Cmd, Connection, FromRedisValue, Value};
+use redis::{Cmd, Connection, FromRedisValue, Pipeline, Value};
+
+/// The limiters that count calls by the time: each command is one of these words after `RL.`.
+pub const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
 
 /// The command that consists of these words, divided by spaces.
 pub fn command(words: &str) -> Cmd {
@@ -22,6 +25,11 @@ pub fn call<T: FromRedisValue>(client: &mut Connection, words: &str) -> T {
 /// Calls a limiter and returns its reply: granted, limit, remaining, wait_ms, reset_ms.
 pub fn limit(client: &mut Connection, words: &str) -> [i64; 5] {
     call::<Vec<i64>>(client, words).try_into().unwrap_or_else(|reply| panic!("{words}: {reply:?}"))
+}
+
+/// Settles or releases an id, and returns the five integers; `None` if the key does not remember the id.
+pub fn settle(client: &mut Connection, words: &str) -> Option<[i64; 5]> {
+    call(client, words)
 }
 
 /// Calls a command that must fail, and returns the error as it was on the wire.
@@ -45,9 +53,12 @@ pub fn held(client: &mut Connection) -> i64 {
 
 /// The number in a field of a section of `INFO`.
 pub fn info(client: &mut Connection, section: &str, field: &str) -> i64 {
+    optional_info(client, section, field).unwrap_or_else(|| panic!("no number {field} in INFO {section}"))
+}
+
+fn optional_info(client: &mut Connection, section: &str, field: &str) -> Option<i64> {
     let text: String = call(client, &format!("INFO {section}"));
-    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {field} in {text}"))
+    text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?.trim().parse().ok()
 }
 
 /// A number that `RL.INSPECT` reports of a key; `None` if there is no such key or no such number.
@@ -57,11 +68,36 @@ pub fn inspect(client: &mut Connection, key: &str, name: &str) -> Option<i64> {
     Some(redis::from_redis_value(number).unwrap_or_else(|error| panic!("{name} of {key}: {error}")))
 }
 
+/// What a write moves on: the offset of replication, the size of the append-only file, if there is one, and the changes since the
+/// last snapshot.
+pub fn traces(client: &mut Connection) -> [i64; 3] {
+    [
+        info(client, "replication", "master_repl_offset"),
+        optional_info(client, "persistence", "aof_current_size").unwrap_or(0),
+        info(client, "persistence", "rdb_changes_since_last_save"),
+    ]
+}
+
+/// Whether the keys that this client watches have not changed since. It watches none afterwards.
+pub fn watched_are_unchanged(client: &mut Connection) -> bool {
+    let reply: Option<Vec<String>> = redis::pipe().atomic().cmd("PING").query(client).expect("PONG, or nil");
+    reply.is_some()
+}
+
+/// These calls in a pipeline. To make it a transaction is up to the caller.
+pub fn pipe<W: AsRef<str>>(calls: impl IntoIterator<Item = W>) -> Pipeline {
+    let mut pipe = redis::pipe();
+    for words in calls {
+        pipe.add_command(command(words.as_ref()));
+    }
+    pipe
+}
+
 /// Makes calls of every kind, with every algorithm: granted, denied, forced, refunded, with a changed policy, on short and long
 /// logs.
 pub fn flood_all(client: &mut Connection) {
     let mut pipe = redis::pipe();
-    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+    for name in LIMITERS {
         pipe.add_command(command(&format!("RL.{name} full:{name} 5 1d UPTO 5")));
         pipe.add_command(command(&format!("RL.{name} denied:{name} 5 1d COST 6")));
         pipe.add_command(command(&format!("RL.{name} debt:{name} 5 1d FORCE 9")));
@@ -85,7 +121,18 @@ pub fn flood_all(client: &mut Connection) {
         pipe.add_command(command(&format!("RL.{name} no-ids:{name} 1000 1d COST 2")));
         pipe.add_command(command(&format!("RL.RELEASE no-ids:{name} one")));
         pipe.add_command(command(&format!("RL.{name} no-ids:{name} 1000 1d COST 2")));
+        pipe.add_command(command(&format!("RL.{name} paused:{name} 1000 1d COST 2 ID one")));
+        pipe.add_command(command(&format!("RL.PAUSE paused:{name} 2d")));
+        pipe.add_command(command(&format!("RL.{name} paused:{name} 1000 1d FORCE 3")));
+        pipe.add_command(command(&format!("RL.SETTLE paused:{name} one 1")));
+        pipe.add_command(command(&format!("RL.{name} resumed:{name} 1000 1d COST 2")));
+        pipe.add_command(command(&format!("RL.PAUSE resumed:{name} 1h")));
+        pipe.add_command(command(&format!("RL.PAUSE resumed:{name} 0")));
     }
+    pipe.add_command(command("RL.PAUSE paused 1h"));
+    pipe.add_command(command("RL.LEASE paused:leases 100 1h ID worker"));
+    pipe.add_command(command("RL.PAUSE paused:leases 2h"));
+    pipe.add_command(command("RL.LEASE paused:leases 100 1h ID worker RENEW"));
     for holder in 0..20 {
         pipe.add_command(command(&format!("RL.LEASE leases 100 1h ID worker:{holder} COST 3")));
     }
@@ -110,4 +157,35 @@ pub fn flood_all(client: &mut Connection) {
     }
     // This key lives for 20 ms: it could expire between two snapshots that a test compares.
     call::<()>(client, "DEL log:short");
+}
+
+/// The value and the deadline of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The bytes of the string; `None` if there is no such key.
+    pub value: Option<Vec<u8>>,
+    /// When the key expires, in milliseconds since the Unix epoch; negative if never or if there is no such key.
+    pub deadline_ms: i64,
+}
+
+/// Takes the snapshot of one key.
+pub fn snapshot(client: &mut Connection, key: &str) -> Snapshot {
+    Snapshot { value: call(client, &format!("GET {key}")), deadline_ms: call(client, &format!("PEXPIRETIME {key}")) }
+}
+
+/// Every key with its [`Snapshot`].
+pub type Snapshots = BTreeMap<String, Snapshot>;
+
+/// Takes the snapshots of all keys.
+pub fn snapshots(client: &mut Connection) -> Snapshots {
+    let keys: Vec<String> = call(client, "KEYS *");
+    keys.into_iter().map(|key| (key.clone(), snapshot(client, &key))).collect()
+}
+
+/// Panics with the keys that differ, and also if there are no keys at all.
+pub fn assert_same(left: &Snapshots, right: &Snapshots) {
+    let keys: BTreeSet<_> = left.keys().chain(right.keys()).collect();
+    let differ: Vec<_> = keys.into_iter().filter(|&key| left.get(key) != right.get(key)).collect();
+    assert!(differ.is_empty(), "{differ:?} differ, the first: {:?} and {:?}", left.get(differ[0]), right.get(differ[0]));
+    assert!(!left.is_empty());
 }

@@ -3,8 +3,6 @@
 mod call;
 pub mod fleet;
 mod held;
-mod keys;
-mod load;
 mod process;
 mod server;
 pub mod witness;
@@ -15,11 +13,14 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub use call::{call, command, error, flood_all, held, info, inspect, limit, time_us};
+pub use call::{
+    assert_same, call, command, error, flood_all, held, info, inspect, limit, pipe, settle, snapshot, snapshots, time_us,
+    traces, watched_are_unchanged, Snapshot, Snapshots, LIMITERS,
+};
 pub use held::{at_once, at_once_by, replies, AllRows, AtOnce, Held, Reply};
-pub use keys::{assert_same, snapshot, snapshots, Snapshot, Snapshots};
-pub use load::Load;
-pub use process::{dies_with_this_thread, is_process, raise_open_files, send, send_to_group, Signal};
+pub use process::{
+    crowd, crowd_while, dies_with_this_thread, is_process, raise_open_files, send, send_to_group, Load, Signal,
+};
 pub use server::{Resp, Server};
 
 /// What takes longer than this is broken, however busy the machine is.

@@ -1,9 +1,15 @@
-//! Processes, the signals that they are sent, and the files that they may open.
+//! Processes, the signals that they are sent, the files that they may open, and loads on a server that end when their test does.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use redis::Connection;
 
 pub use rustix::process::Signal;
 use rustix::process::{kill_process, kill_process_group, Pid};
+
+use crate::Server;
 
 /// Makes the system send `signal` to a program when the thread that starts it ends, also when the thread's process is killed
 /// and no destructor runs. So start the program in a thread that lives as long as the program must: a test's own thread does.
@@ -51,4 +57,71 @@ pub fn send_to_group(group: u32, signal: Signal) {
 /// Whether a process has this id. A process that has ended, but whose parent has not waited for it yet, still has its id.
 pub fn is_process(pid: u32) -> bool {
     rustix::process::test_kill_process(process(pid)).is_ok()
+}
+
+/// Tells the threads of a [scope](std::thread::scope) how long to go on. Keep the guard of [`Load::ends_here`] in the
+/// scope's body: when the body ends, also by a panic, the guard ends the load. Otherwise the scope would wait for its
+/// threads for ever.
+pub struct Load {
+    over: AtomicBool,
+    until: Instant,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self::lasting_at_most(Duration::from_secs(180))
+    }
+}
+
+impl Load {
+    /// A load whose threads panic if it has not been ended after this time.
+    pub fn lasting_at_most(time: Duration) -> Self {
+        Self { over: AtomicBool::new(false), until: Instant::now() + time }
+    }
+
+    /// Whether the threads should go on. Panics when the time of [`Self::lasting_at_most`] is over.
+    pub fn goes_on(&self) -> bool {
+        let over = self.over.load(Ordering::SeqCst);
+        assert!(over || Instant::now() < self.until, "the load does not end");
+        !over
+    }
+
+    /// Ends the load.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns a guard that ends the load when it is dropped.
+    pub fn ends_here(&self) -> impl Drop + '_ {
+        struct End<'a>(&'a Load);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.end();
+            }
+        }
+        End(self)
+    }
+}
+
+/// Has so many clients do `work`, each in a thread of its own with its number. Returns what they have returned.
+pub fn crowd<T: Send>(server: &Server, clients: usize, work: impl Fn(usize, &mut Connection) -> T + Sync) -> Vec<T> {
+    crowd_while(server, clients, || (), work).1
+}
+
+/// The same while this thread does `meanwhile`, which must end what the clients would do without an end.
+pub fn crowd_while<M, T: Send>(
+    server: &Server,
+    clients: usize,
+    meanwhile: impl FnOnce() -> M,
+    work: impl Fn(usize, &mut Connection) -> T + Sync,
+) -> (M, Vec<T>) {
+    let clients: Vec<_> = (0..clients).map(|_| server.client()).collect();
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads = clients.into_iter().enumerate();
+        let threads = threads.map(|(number, mut client)| scope.spawn(move || work(number, &mut client)));
+        let threads: Vec<_> = threads.collect();
+        let done = meanwhile();
+        (done, threads.into_iter().map(|thread| thread.join().expect("a client")).collect())
+    })
 }

@@ -245,6 +245,12 @@ impl Server {
         self.client_of(Resp::Two)
     }
 
+    /// This server, and a client that is connected to it.
+    pub fn and_client(self) -> (Self, Connection) {
+        let client = self.client();
+        (self, client)
+    }
+
     /// Connects a client that speaks this version of RESP.
     pub fn client_of(&self, resp: Resp) -> Connection {
         self.try_client(resp).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))

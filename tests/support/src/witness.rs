@@ -14,12 +14,7 @@ use redis::Connection;
 
 use crate::{call, package, root, Reply, Server};
 
-/// The path of a C source of this package, by its name without the ending.
-pub fn c_source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("c")
-}
-
-/// Compiles the C source of a module, and returns the path of the module, which is in `folder`.
+/// Compiles a C source of this package, a module or a library to preload, and returns the path of what it becomes, in `folder`.
 pub fn build(name: &str, folder: &Path) -> PathBuf {
     static HEADERS: OnceLock<PathBuf> = OnceLock::new();
     let module = folder.join(name).with_extension("so");
@@ -28,7 +23,8 @@ pub fn build(name: &str, folder: &Path) -> PathBuf {
         .arg(HEADERS.get_or_init(|| package(&root().join("Cargo.toml"), "redis-module").join("src/include")))
         .arg("-o")
         .arg(&module)
-        .arg(c_source(name))
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("c"))
+        .arg("-ldl")
         .output()
         .expect("cc");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
@@ -79,6 +75,12 @@ impl Watched {
         // The server notifies modules of events only if it is configured to notify clients of some.
         let own = ["--notify-keyspace-events", "Ed", "--loadmodule", &module];
         Self { server: start(&[options, &own].concat()), _folder: folder }
+    }
+
+    /// This server, and a client that is connected to it.
+    pub fn and_client(self) -> (Self, Connection) {
+        let client = self.client();
+        (self, client)
     }
 
     /// The server.

@@ -9,7 +9,7 @@ use crate::commands::shared::reply::{reply, reply_decision, reply_decisions};
 use crate::commands::shared::stats::{ABANDONED, TIMEOUTS};
 use crate::commands::shared::target::Target;
 use crate::limiter::{Decision, Instant};
-use crate::queue::{Rules, Waiter};
+use crate::queue::{ClaimError, Claims, Waiter};
 use crate::server::{Call, ClientId, ReadKey, ReplyHandler, Server};
 
 /// The answer to a client that has waited.
@@ -20,27 +20,27 @@ pub enum Answer {
     All(Vec<Decision>),
 }
 
-/// The answer to a waiter, from the decisions of its rules.
-pub fn answer(rules: &Rules, rows: Result<Vec<Decision>, (usize, Error)>) -> Result<Answer, Error> {
-    match (rules, rows) {
-        (Rules::All(_), Ok(rows)) => Ok(Answer::All(rows)),
-        (Rules::All(_), Err((index, error))) => Err(error.at(index + 1)),
-        (Rules::One(_), Ok(rows)) => rows.first().map(|row| Answer::One(*row)).ok_or(Error::Unblocked),
-        (Rules::One(_), Err((_, error))) => Err(error),
+/// The answer to a waiter, from the decisions of its claims.
+pub fn answer(claims: &Claims, rows: Result<Vec<Decision>, ClaimError<Error>>) -> Result<Answer, Error> {
+    match (claims, rows) {
+        (Claims::All(_), Ok(rows)) => Ok(Answer::All(rows)),
+        (Claims::All(_), Err((index, error))) => Err(error.at(index + 1)),
+        (Claims::One(_), Ok(rows)) => rows.first().map(|row| Answer::One(*row)).ok_or(Error::Unblocked),
+        (Claims::One(_), Err((_, error))) => Err(error),
     }
 }
 
 /// Counts the decisions of a call that has waited, and publishes them.
-pub fn record_answer(server: &Server<'_>, db: i32, rules: &Rules, rows: &[Decision], now: Instant) {
+pub fn record_answer(server: &Server<'_>, db: i32, claims: &Claims, rows: &[Decision], now: Instant) {
     let granted = rows.iter().all(|row| row.granted > 0);
     if !granted {
         TIMEOUTS.increment();
     }
-    for (rule, row) in rules.iter().zip(rows) {
-        // In a denied call, a rule that would have granted counts neither as granted nor as denied.
+    for (claim, row) in claims.iter().zip(rows) {
+        // In a denied call, a claim that would have been granted counts neither as granted nor as denied.
         if granted || row.granted == 0 {
-            let outcome = Outcome::of(rule.amount, row, granted && !row.retried);
-            record_outcome(server, || (db, &rule.key), rule.policy.kind(), outcome, now);
+            let outcome = Outcome::of(claim.amount, row, granted && !row.retried);
+            record_outcome(server, || (db, &claim.key), claim.policy.kind(), outcome, now);
         }
     }
 }
@@ -74,22 +74,22 @@ impl ReplyHandler for WaitQueues {
 /// [`refusals`](crate::queue::Queues::refusals).
 fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>, refusals: &[bool]) -> Result<Answer, Error> {
     let now = now(call);
-    let first_key = match waiter.rules {
-        Rules::One(_) => KEY,
-        Rules::All(_) => FIRST_KEY_OF_ALL,
+    let first_key = match waiter.claims {
+        Claims::One(_) => KEY,
+        Claims::All(_) => FIRST_KEY_OF_ALL,
     };
-    let decisions = waiter.rules.iter().enumerate().map(|(index, rule)| {
+    let decisions = waiter.claims.iter().enumerate().map(|(index, claim)| {
         // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
         let key = ReadKey::open(call, first_key + index).ok_or((index, Error::InUse))?;
-        let decision = Target::only(rule.policy.kind()).peek(&key, &rule.policy, waiter.request(rule), now);
+        let decision = Target::only(claim.policy.kind()).peek(&key, &claim.policy, waiter.request(claim), now);
         decision.map_err(|error| (index, *error))
     });
     let rows = decisions.collect::<Result<Vec<_>, _>>().map(|mut rows| {
         waiter.deny(refusals, &mut rows);
-        record_answer(call, waiter.db, &waiter.rules, &rows, now);
+        record_answer(call, waiter.db, &waiter.claims, &rows, now);
         rows
     });
-    answer(&waiter.rules, rows)
+    answer(&waiter.claims, rows)
 }
 
 /// Removes a client from the lines in which it stands, if it waits.

@@ -5,15 +5,16 @@ use crate::commands::shared::error::Error;
 use crate::commands::shared::grammar::{Rule, FIRST_KEY_OF_ALL};
 use crate::commands::shared::parameters::MAX_WAITERS;
 use crate::commands::shared::stats::WAITS;
-use crate::limiter::{Decision, Instant, Span, Wait};
-use crate::queue::{first_grant, Rules, Waiter};
+use crate::limiter::{rest_of_pause, Decision, Instant, Span, Wait};
+use crate::queue::{first_grant, Claims, KeyState, Waiter};
 use crate::server::{Call, WriteKey};
 
 /// What becomes of a call whose keys refuse it.
 pub enum Begun {
     /// Its client waits. The timer will have it answered.
     Waits,
-    /// Its client is not blocked. The call is denied as it would be after this span.
+    /// The call is denied at once. The span is the `timeout` for [`denied`](crate::queue::denied): the whole wait of the call if its
+    /// units are not due in time, and 0 if its client can't be blocked.
     Denied(Span),
 }
 
@@ -41,8 +42,11 @@ pub fn begin(
         let due_in_time = match decision.wait {
             Wait::Never => false,
             Wait::For(_) if decision.granted > 0 => true,
-            // Units that are usually given back early can be free before the wait is over.
-            Wait::For(need) if need <= timeout || rule.policy.frees_early() => true,
+            Wait::For(need) if need <= timeout => true,
+            // Units that are usually given back early can be free before the wait is over, but not before a pause ends.
+            Wait::For(_) if rule.policy.frees_early() => {
+                key.with_value(&rule.policy, |stored| Ok(rest_of_pause(stored, now)))? <= timeout
+            }
             Wait::For(need) => {
                 let due = first_grant(key, &rule.policy, rule.request, now, now.saturating_add(need))?;
                 due.since(now) <= timeout
@@ -52,7 +56,8 @@ pub fn begin(
             return Ok(Begun::Denied(timeout));
         }
     }
-    // This comes before the server is asked to block the client, because a client that is blocked takes memory.
+    // 0: any number of clients may wait. This comes before the server is asked to block the client, because a client that is blocked
+    // takes memory.
     if (1..=waiting_clients()).contains(&MAX_WAITERS.get().cast_unsigned()) {
         return Err(Error::TooManyWaiters);
     }
@@ -61,12 +66,13 @@ pub fn begin(
     WAITS.increment();
     let id = rules.first().and_then(|rule| rule.request.id).map(|id| id.as_bytes().into());
     let name = |index| call.argument(first_key + index).unwrap_or_default().into();
-    let mut rules: Vec<_> = rules.iter().enumerate().map(|(index, rule)| rule.queued(name(index))).collect();
-    let rules = match rules.pop() {
-        Some(rule) if first_key != FIRST_KEY_OF_ALL => Rules::One(rule),
-        last => Rules::All(rules.into_iter().chain(last).collect()),
+    let mut claims: Vec<_> = rules.iter().enumerate().map(|(index, rule)| rule.claim(name(index))).collect();
+    // A call of `RL.ALL` with a single key is answered like those with several.
+    let claims = match claims.pop() {
+        Some(claim) if first_key != FIRST_KEY_OF_ALL => Claims::One(claim),
+        last => Claims::All(claims.into_iter().chain(last).collect()),
     };
-    let waiter = Waiter { client, db: call.db(), rules, id, joined: now, deadline: now.saturating_add(timeout) };
+    let waiter = Waiter { client, db: call.db(), claims, id, joined: now, deadline: now.saturating_add(timeout) };
     let mut waiting = lock();
     waiting.adjust_to_clock(call);
     waiting.queues.join(waiter, keys);

@@ -41,7 +41,7 @@ pub fn lock() -> MutexGuard<'static, WaitQueues> {
     WAIT_QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the queues; `None` while a queue is being served, because the server may call the module during that.
+/// Locks the queues; `None` while a line is being served, because the server may call the module during that.
 fn try_lock() -> Option<MutexGuard<'static, WaitQueues>> {
     match WAIT_QUEUES.try_lock() {
         Ok(queues) => Some(queues),
@@ -62,7 +62,7 @@ pub fn waiting_clients() -> u64 {
     WAITER_COUNT.load(Ordering::Relaxed) as u64
 }
 
-/// What the waiting calls mean for this call on the key that argument `index` names.
+/// Whether calls wait for the key that argument `index` names, and whether this call must stay behind them.
 #[inline(always)]
 pub fn waiters(call: &Call<'_>, index: usize) -> Waiters {
     if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
@@ -86,7 +86,7 @@ pub fn count_waiters(call: &Call<'_>, index: usize) -> usize {
     try_lock().map_or(0, |waiting| waiting.queues.count_waiters(call.db(), name))
 }
 
-/// Returns what `read` makes of the keys that the most clients wait for, at most `most` of them, and of the present time.
+/// Calls `read` with the keys that the most clients wait for, at most `most` of them, and with the present time. Returns its result.
 pub fn longest_lines<R>(server: &Server<'_>, most: usize, read: impl FnOnce(&[LongLine<'_>], Instant) -> R) -> R {
     match try_lock() {
         Some(mut waiting) => {
@@ -161,8 +161,8 @@ impl WaitQueues {
         }
     }
 
-    /// Adjusts the queues to the clock, calls `change`, and sets the timer accordingly. Does nothing if no client waits, or
-    /// while a queue is being served: [`on_timer`](crate::server::EventHandler::on_timer) then causes the call, and sets the timer afterwards.
+    /// Adjusts the queues to the clock, calls `change`, and sets the timer accordingly. Does nothing if no client waits, or while a line
+    /// is being served: [`on_timer`](crate::server::EventHandler::on_timer) then has caused this call, and sets the timer afterwards.
     pub(super) fn update(server: &Server<'_>, change: impl FnOnce(&mut Self, Instant)) {
         if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
             return;

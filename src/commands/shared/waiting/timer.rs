@@ -11,8 +11,8 @@ use crate::limiter::{Instant, Span};
 use crate::queue::{self, Task};
 use crate::server::{EventHandler, Moved, Server, WriteKey};
 
-/// How many keys the timer asks for clients, before the server goes on with other work: a call with several keys counts once for
-/// each.
+/// How many keys the timer asks for lines that are due, and then again for waits that have ended, before the server goes on with other
+/// work. A call counts once for each of its keys.
 const BATCH: usize = 500;
 
 /// If the timer is later than this, it is replaced: see [`WaitQueues::on_cron`].
@@ -30,10 +30,10 @@ impl EventHandler for WaitQueues {
         lock().rearm_timer(server, now);
         for (waiter, rows) in &answers {
             if let Ok(rows) = rows {
-                record_answer(server, waiter.db, &waiter.rules, rows, now);
+                record_answer(server, waiter.db, &waiter.claims, rows, now);
             }
         }
-        let answers = answers.into_iter().map(|(waiter, rows)| (waiter.client, answer(&waiter.rules, rows)));
+        let answers = answers.into_iter().map(|(waiter, rows)| (waiter.client, answer(&waiter.claims, rows)));
         let answers = answers.chain(moved.into_iter().map(|client| (client, Err(Error::Moved))));
         // If several clients are unblocked in one callback, the server sends their replies in reverse order.
         for (client, answer) in answers.collect::<Vec<_>>().into_iter().rev() {
@@ -66,7 +66,7 @@ impl EventHandler for WaitQueues {
 #[derive(Default)]
 struct Done {
     /// Those that were granted their units, or denied them, and their answers.
-    answers: Vec<queue::Answer<WaitingClient, Error>>,
+    answers: Vec<queue::Served<WaitingClient, Error>>,
     /// Those whose keys are on another node now.
     moved: Vec<WaitingClient>,
 }

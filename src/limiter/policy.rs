@@ -1,0 +1,161 @@
+//! A policy: the quota of an algorithm with its options.
+
+use super::lease::{self, Lease};
+use super::meter::{self, Meter};
+use super::pause::Stored;
+use super::slide::{self, Slide};
+use super::view::{Paused, View};
+use super::{bucket, fixed, gcra};
+use super::{Amount, Instant, Kind, PolicyOption, Quota, RecordError, Span, Spec};
+
+impl Kind {
+    /// Every algorithm, in the order of the variants: `ALL[kind as usize]` is `kind`.
+    pub const ALL: &'static [Self] = &[Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket, Self::Lease];
+
+    /// The algorithms that limit how many units are taken per period: all but [`Self::Lease`]. Tests and measurements take them from
+    /// here.
+    pub const RATES: &'static [Self] = &[Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket];
+
+    /// The constants.
+    pub const fn spec(self) -> &'static Spec {
+        match self {
+            Self::Fixed => &fixed::SPEC,
+            Self::Slide => &slide::SPEC,
+            Self::Gcra => &gcra::SPEC,
+            Self::Bucket => &bucket::SPEC,
+            Self::Lease => &lease::SPEC,
+        }
+    }
+
+    /// The name in commands and messages, in capitals.
+    pub const fn name(self) -> &'static str {
+        self.spec().name
+    }
+
+    /// The policy with every option at its default; `None` if the limit is above [`Spec::max_limit`].
+    #[inline]
+    pub fn policy(self, quota: Quota) -> Option<Policy> {
+        let policy = || match self {
+            Self::Fixed => Policy::Meter(fixed::meter(quota)),
+            Self::Slide => Policy::Slide(Slide::new(quota)),
+            Self::Gcra => Policy::Meter(gcra::meter(quota)),
+            Self::Bucket => Policy::Meter(bucket::meter(quota)),
+            Self::Lease => Policy::Lease(Lease::new(quota)),
+        };
+        (quota.limit() <= self.spec().max_limit).then(policy)
+    }
+}
+
+/// A quota with its algorithm and that algorithm's options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// FIXED, GCRA or BUCKET: a level of used units that drains with time.
+    Meter(Meter),
+    /// SLIDE: a log of how many units were granted at which time.
+    Slide(Slide),
+    /// LEASE: a ledger of units that are held.
+    Lease(Lease),
+}
+
+impl Policy {
+    /// The algorithm.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Meter(meter) => meter.kind,
+            Self::Slide(_) => Kind::Slide,
+            Self::Lease(_) => Kind::Lease,
+        }
+    }
+
+    /// Whole units per period.
+    pub const fn limit(&self) -> u64 {
+        match self {
+            Self::Meter(meter) => meter.limit,
+            Self::Slide(slide) => slide.quota.limit(),
+            Self::Lease(lease) => lease.quota.limit(),
+        }
+    }
+
+    /// The period; the time to live of a lease.
+    pub const fn period(&self) -> Span {
+        match self {
+            Self::Meter(meter) => Span::from_us(meter.period_us),
+            Self::Slide(slide) => slide.quota.period(),
+            Self::Lease(lease) => lease.quota.period(),
+        }
+    }
+
+    /// Sets an option. An option of another algorithm changes nothing.
+    pub fn set(&mut self, option: PolicyOption) {
+        match self {
+            Self::Meter(meter) => meter.set(option),
+            Self::Slide(slide) => slide.set(option),
+            Self::Lease(_) => {}
+        }
+    }
+
+    /// The policy with an option set.
+    #[must_use]
+    pub fn with(mut self, option: PolicyOption) -> Self {
+        self.set(option);
+        self
+    }
+
+    /// Whether the policy states a moment that lies so far ahead that it must be a mistake: more than two periods, for
+    /// example because the caller wrote milliseconds.
+    #[inline(always)]
+    pub const fn is_too_far_ahead(&self, now: Instant) -> bool {
+        matches!(self, Self::Meter(meter) if meter.is_too_far_ahead(now))
+    }
+
+    /// Whether a waiting client is charged as of the moment at which its units were due, even if it is granted them a little
+    /// later. Then the units that flow in between these two moments are not lost. If false, it is charged as of the moment
+    /// of the grant.
+    pub const fn charges_when_due(&self) -> bool {
+        self.kind().spec().charges_when_due
+    }
+
+    /// Whether a call that names `amount` may repeat a charge of `held` units. A lease is renewed with its own units only.
+    pub fn renews_with(&self, amount: Amount, held: u64) -> bool {
+        !self.kind().spec().holds || amount == Amount::Cost(held)
+    }
+
+    /// Whether the waits in denials are upper bounds, because units are usually given back before they fall free by themselves.
+    pub const fn frees_early(&self) -> bool {
+        self.kind().spec().holds
+    }
+
+    /// Decodes the value of a key (`None`: the key does not exist), and computes the key's state under this policy at `now`.
+    ///
+    /// # Errors
+    /// If the value is not a record of this algorithm.
+    #[inline(always)]
+    pub fn view<'a>(&'a self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
+        match stored {
+            Some(bytes) if Stored::is_wrapped(bytes) => self.view_paused(bytes, now),
+            _ => self.view_without_pause(stored, now),
+        }
+    }
+
+    /// As [`Self::view`], for a value that has a pause.
+    #[cold]
+    #[inline(never)]
+    fn view_paused<'a>(&'a self, stored: &'a [u8], now: Instant) -> Result<View<'a>, RecordError> {
+        let stored = Stored::split(stored)?;
+        let inner = self.view_without_pause(stored.inner, now)?;
+        Ok(View::Paused(Box::new(Paused { stored, now, inner })))
+    }
+
+    /// As [`Self::view`], for a value that has no pause.
+    #[inline(always)]
+    fn view_without_pause<'a>(&'a self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
+        match self {
+            Self::Meter(meter) => meter::View::load(meter, stored, now),
+            Self::Slide(slide) => slide::View::load(slide, stored, now),
+            Self::Lease(lease) => {
+                let view = lease::View::load(lease, stored, now)?;
+                Ok(if lease.quota.limit() == 0 { View::Closed } else { View::Lease(view) })
+            }
+        }
+    }
+}

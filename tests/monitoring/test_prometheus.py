@@ -213,6 +213,7 @@ def test_alerts_and_dashboard_on_real_servers(tmp_path):
             busy.call("RL.LEASE", "lease", 1, 60, "ID", number)
             busy.call("CL.THROTTLE", "cell", 1, 1, 60)
             busy.call("RL.FIXED", "fixed", 10, 1)
+            busy.call("RL.PAUSE", f"partner:{number}", "1m")
             busy.call("RL.BUCKET", "bucket", 10, 1)
             busy.try_call("RL.GCRA", "list", 1, 1)
             replica.try_call("RL.GCRA", "key", 1, 1)
@@ -237,6 +238,7 @@ def test_alerts_and_dashboard_on_real_servers(tmp_path):
         expected = {
             ("RedisRlDown", dead), ("RedisRlScriptFails", without_eval), ("RedisRlModuleMissing", without_module),
             ("RedisRlDeniedShareHigh", busy), ("RedisRlWaitersGrow", busy), ("RedisRlWaitsTimeOut", busy),
+            ("RedisRlKeysArePaused", busy),
             ("RedisRlOutOfMemory", full), ("RedisRlMemoryNearlyFull", full), ("RedisRlCallsGetErrors", busy),
             ("RedisRlCallsGetErrors", replica), ("RedisRlKeysEvicted", evicts), ("RedisRlReplicaBehind", replica),
         }  # fmt: skip

@@ -65,6 +65,7 @@ def test_all_values_are_those_of_the_server(running, tmp_path):
     for worker in ("w1", "w2"):
         call("RL.LEASE", "lease", 1, 60, "ID", worker)
     call("RL.RELEASE", "lease", "w1")
+    call("RL.PAUSE", "partner", 60)
     for count, name in enumerate(NAMES, 5):
         for _ in range(count):
             call("RL.GCRA", name, 0, 1)
@@ -83,7 +84,7 @@ def test_all_values_are_those_of_the_server(running, tmp_path):
             "gcra_calls": 1 + denied, "gcra_granted": 1, "gcra_denied": denied,
             "bucket_calls": 1, "bucket_granted": 1, "bucket_denied": 0,
             "lease_calls": 2, "lease_granted": 1, "lease_denied": 1,
-            "settled": 1, "released": 1, "retried": 1,
+            "settled": 1, "released": 1, "retried": 1, "pauses": 1,
             "waiting_clients": 1, "waits": 3, "wait_timeouts": 1, "waits_abandoned": 1,
             "shortcuts": 1,
         }  # fmt: skip

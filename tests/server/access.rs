@@ -2,9 +2,7 @@
 //! commands.
 
 use redis::{Connection, RedisResult, Value};
-use support::{call, command, error, info, limit, Server};
-
-const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
+use support::{call, command, error, info, limit, Server, LIMITERS};
 
 fn user(server: &Server, rights: &str) -> Connection {
     call::<()>(&mut server.client(), &format!("ACL SETUSER someone reset on >secret {rights}"));
@@ -15,8 +13,7 @@ fn user(server: &Server, rights: &str) -> Connection {
 
 #[test]
 fn key_patterns_bind_every_command() {
-    let server = Server::start();
-    let mut owner = server.client();
+    let (server, mut owner) = Server::start().and_client();
     let mut client = user(&server, "~mine:* %R~shared:* +@all");
     for name in LIMITERS {
         assert_eq!(limit(&mut client, &format!("RL.{name} mine:{name} 10 1d"))[0], 1);
@@ -68,14 +65,12 @@ fn commands_are_allowed_by_name_and_category() {
 #[test]
 fn scripts_may_name_keys_that_they_did_not_declare_but_not_those_of_another_node() {
     let script = |keys: &str| format!("return redis.call('RL.GCRA', {keys}, 10, 86400)");
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let reply: RedisResult<Vec<i64>> = redis::cmd("EVAL").arg(script("'undeclared'")).arg(0).query(&mut client);
     assert_eq!(reply.expect("a reply")[..3], [1, 10, 9]);
     assert!(call::<i64>(&mut client, "PTTL undeclared") > 0);
 
-    let node = Server::node();
-    let mut client = node.client();
+    let (_node, mut client) = Server::node().and_client();
     call::<()>(&mut client, "CLUSTER ADDSLOTSRANGE 0 8191");
     support::wait_for("the cluster", || call::<String>(&mut client, "CLUSTER INFO").contains("cluster_state:ok"));
     let slot = |client: &mut Connection, key: &str| call::<i64>(client, &format!("CLUSTER KEYSLOT {key}"));
@@ -111,8 +106,7 @@ fn a_full_server_refuses_or_evicts_by_its_policy() {
         "volatile-random",
         "volatile-ttl",
     ] {
-        let mut server = Server::with(&["--maxmemory-policy", policy]);
-        let mut client = server.client();
+        let (mut server, mut client) = Server::with(&["--maxmemory-policy", policy]).and_client();
         // Limiters of all sizes and ages, which have no units left.
         for index in 0..50 {
             for name in LIMITERS {

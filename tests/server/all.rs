@@ -2,33 +2,23 @@
 
 mod cluster;
 mod effects;
-mod ends;
+pub(crate) mod ends;
 mod grammar;
 mod ids;
 mod lines;
 mod load;
-mod pace;
-pub(crate) mod states;
-
-use std::collections::BTreeMap;
 
 use redis::{Connection, FromRedisValue, Value};
-use support::{call, command, error, inspect, limit, snapshots, AllRows, Server};
+use support::{call, command, crowd, error, inspect, limit, snapshots, AllRows, Server};
 
 /// Calls `RL.ALL`, and returns whether it was granted, wait_ms, and a row for each rule.
 fn all(client: &mut Connection, words: &str) -> AllRows {
     AllRows::from_redis_value(call(client, words)).unwrap_or_else(|error| panic!("{words}: {error}"))
 }
 
-/// Settles or releases an id; `None` if the key does not remember it.
-fn settle(client: &mut Connection, words: &str) -> Option<[i64; 5]> {
-    call(client, words)
-}
-
 #[test]
 fn requests_and_tokens_are_charged_together_or_not_at_all() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let words = "RL.ALL 2 {team-a}:requests {team-a}:tokens GCRA 60 1d SLIDE 1000 1d COST 400";
     let (granted, wait_ms, rows) = all(&mut client, words);
     assert_eq!((granted, wait_ms, rows.len()), (1, 0, 2));
@@ -46,8 +36,7 @@ fn requests_and_tokens_are_charged_together_or_not_at_all() {
 
 #[test]
 fn any_refusing_rule_leaves_every_key_untouched() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     for rules in [2, 3, 7, 32] {
         for refusing in 0..rules {
             call::<()>(&mut client, "FLUSHALL");
@@ -92,8 +81,7 @@ fn any_refusing_rule_leaves_every_key_untouched() {
 
 #[test]
 fn never_outweighs_every_wait() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     limit(&mut client, "RL.FIXED a 10 1d COST 10");
     let (granted, wait_ms, rows) = all(&mut client, "RL.ALL 3 a b c FIXED 10 1d GCRA 10 1d BURST 2 COST 3 BUCKET 0 1d");
     assert_eq!((granted, wait_ms), (0, -1));
@@ -105,8 +93,7 @@ fn never_outweighs_every_wait() {
 
 #[test]
 fn options_and_costs_belong_to_their_rule() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let words = "rl.all 4 a b c d fixed 10 1d align 1h cost 2 slide 10 1d segments 7 \
         gcra 10 1d cost 3 burst 5 bucket 10 1d step capacity 20 cost 20";
     let (granted, _, rows) = all(&mut client, words);
@@ -120,43 +107,29 @@ fn fifty_clients_on_overlapping_keys_never_get_more_than_any_rule_allows() {
     const RULES: [(&str, i64); 6] =
         [("GCRA", 300), ("FIXED", 400), ("SLIDE", 250), ("BUCKET", 350), ("SLIDE", 500), ("FIXED", 200)];
     let server = Server::start();
-    let charged = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..50_usize)
-            .map(|seed| {
-                let mut client = server.client();
-                scope.spawn(move || {
-                    let mut charged = BTreeMap::<usize, i64>::new();
-                    for round in 0..40_usize {
-                        // Two to four of the keys, in an order that differs from client to client.
-                        let first = (seed + round * round) % 6;
-                        let picked: Vec<usize> =
-                            (0..2 + (seed + round) % 3).map(|step| (first + step * [1, 5][seed % 2]) % 6).collect();
-                        let keys: Vec<String> = picked.iter().map(|rule| format!("key:{rule}")).collect();
-                        let cost = 1 + (seed + round) % 3;
-                        let rule = |&rule: &usize| format!("{} {} 1d COST {cost}", RULES[rule].0, RULES[rule].1);
-                        let rules: Vec<String> = picked.iter().map(rule).collect();
-                        let words = format!("RL.ALL {} {} {}", keys.len(), keys.join(" "), rules.join(" "));
-                        let (granted, _, rows) = all(&mut client, &words);
-                        assert_eq!(granted == 1, rows.iter().all(|row| row[0] > 0));
-                        if granted == 1 {
-                            picked.iter().for_each(|&rule| *charged.entry(rule).or_default() += cost as i64);
-                        }
-                    }
-                    charged
-                })
-            })
-            .collect();
-        clients.into_iter().flat_map(|client| client.join().expect("a client")).fold(
-            BTreeMap::new(),
-            |mut sum, (rule, units)| {
-                *sum.entry(rule).or_insert(0) += units;
-                sum
-            },
-        )
+    let clients = crowd(&server, 50, |seed, client| {
+        let mut charged = [0; RULES.len()];
+        for round in 0..40_usize {
+            // Two to four of the keys, in an order that differs from client to client.
+            let first = (seed + round * round) % 6;
+            let picked: Vec<usize> = (0..2 + (seed + round) % 3).map(|step| (first + step * [1, 5][seed % 2]) % 6).collect();
+            let keys: Vec<String> = picked.iter().map(|rule| format!("key:{rule}")).collect();
+            let cost = 1 + (seed + round) % 3;
+            let rule = |&rule: &usize| format!("{} {} 1d COST {cost}", RULES[rule].0, RULES[rule].1);
+            let rules: Vec<String> = picked.iter().map(rule).collect();
+            let words = format!("RL.ALL {} {} {}", keys.len(), keys.join(" "), rules.join(" "));
+            let (granted, _, rows) = all(client, &words);
+            assert_eq!(granted == 1, rows.iter().all(|row| row[0] > 0));
+            if granted == 1 {
+                picked.iter().for_each(|&rule| charged[rule] += cost as i64);
+            }
+        }
+        charged
     });
+    let charged: Vec<i64> = (0..RULES.len()).map(|rule| clients.iter().map(|charged| charged[rule]).sum()).collect();
     let mut client = server.client();
     for (rule, (name, most)) in RULES.into_iter().enumerate() {
-        let units = charged[&rule];
+        let units = charged[rule];
         // In the meantime at most one unit has drained.
         assert!((1..=most + 1).contains(&units), "{name}: {units} of {most}");
         let [_, _, remaining, ..] = limit(&mut client, &format!("RL.PEEK {name} key:{rule} {most} 1d"));
@@ -165,7 +138,7 @@ fn fifty_clients_on_overlapping_keys_never_get_more_than_any_rule_allows() {
             "{name}: {remaining} left of {most} with {units} charged"
         );
     }
-    assert!(charged.values().sum::<i64>() > 500);
+    assert!(charged.iter().sum::<i64>() > 500);
 }
 
 #[test]
@@ -192,8 +165,7 @@ fn it_replicates_as_one() {
 
 #[test]
 fn a_cluster_refuses_keys_of_different_slots_and_takes_a_hash_tag() {
-    let server = Server::node();
-    let mut client = server.client();
+    let (_server, mut client) = Server::node().and_client();
     call::<()>(&mut client, "CLUSTER ADDSLOTSRANGE 0 8191");
     support::wait_for("the slots", || {
         call::<()>(&mut client, "CLUSTER BUMPEPOCH");
@@ -241,8 +213,7 @@ fn long_log(client: &mut Connection, entries: u32) -> Vec<u8> {
 #[test]
 fn a_call_takes_no_memory_for_what_it_refuses_and_little_for_what_it_grants() {
     const KEYS: usize = 128;
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let record = long_log(&mut client, 60_000);
     for key in 0..KEYS {
         redis::cmd("SET").arg(format!("log:{key}")).arg(&record).arg("EX").arg(86_400).exec(&mut client).expect("a record");

@@ -3,8 +3,8 @@
 use redis::{Connection, Value};
 use support::witness::{timed, Watched, A_FEW, MAX_LATENESS_US};
 use support::{
-    assert_same, at_once, call, command, error, held, info, limit, replies, snapshots, time_us, wait_for, AtOnce, Held,
-    Load, Reply, Resp, Server,
+    assert_same, at_once, call, command, crowd, error, held, info, limit, pipe, replies, snapshots, time_us, wait_for,
+    AtOnce, Held, Load, Reply, Resp, Server, LIMITERS,
 };
 
 /// A millisecond. All times of the server's clock are in microseconds.
@@ -18,8 +18,19 @@ fn exhaust(client: &mut Connection, words: &str) {
 // ---- The order and the time of grants ----
 
 /// Has many clients make the same call, in a known order.
-fn crowd(server: &Server, clients: usize, words: &str) -> AtOnce {
+fn same_calls(server: &Server, clients: usize, words: &str) -> AtOnce {
     at_once(server, std::iter::repeat_n(words, clients))
+}
+
+/// Panics unless the first is granted between two times, and each next one a gap after the one before it was due, however late that
+/// one was. But lateness of more than MAX_LATENESS_US is not compensated.
+fn assert_paced(server: &Watched, what: &str, replies: &[Reply], (mut earliest, mut latest): (i64, i64), gap_us: i64) {
+    for (index, reply) in replies.iter().enumerate() {
+        let (what, at) = (format!("{what}: client {index}"), reply.at_us());
+        assert!(at >= earliest, "{what} is {} us early", earliest - at);
+        server.assert_not_late(&what, latest, at, A_FEW);
+        (earliest, latest) = (earliest + gap_us, latest.max(at - MAX_LATENESS_US) + gap_us);
+    }
 }
 
 #[test]
@@ -29,18 +40,12 @@ fn two_hundred_clients_at_a_hundred_a_second_are_granted_in_turn_and_on_time() {
     for (key, words) in
         [("gcra", "RL.GCRA gcra 100 1 BURST 1 BLOCK 30"), ("bucket", "RL.BUCKET bucket 100 1 CAPACITY 1 BLOCK 30")]
     {
-        let AtOnce { held, from_us, to_us } = crowd(&server, 200, words);
+        let AtOnce { held, from_us, to_us } = same_calls(&server, 200, words);
         let replies = replies(held);
-        let (mut earliest, mut latest) = (from_us, to_us);
         for (index, reply) in replies.iter().enumerate() {
             assert_eq!(reply.row.as_ref().expect("a grant")[..4], [1, 1, 0, 0], "{words}, client {index}");
-            let (what, at) = (format!("{words}: client {index}"), reply.at_us());
-            assert!(at >= earliest, "{what} is {} us early", earliest - at);
-            server.assert_not_late(&what, latest, at, A_FEW);
-            // The next grant is due a gap after this one was due, however late this one was. But lateness of more than
-            // MAX_LATENESS_US is not compensated.
-            (earliest, latest) = (earliest + GAP_US, latest.max(at - MAX_LATENESS_US) + GAP_US);
         }
+        assert_paced(&server, words, &replies, (from_us, to_us), GAP_US);
         // The first client did not wait.
         server.assert_in_turn(&server.events(&format!("rl.{key}"), key)[1..], &replies[1..]);
     }
@@ -51,7 +56,7 @@ fn each_window_grants_as_many_waiting_clients_as_fit() {
     const PERIOD_US: i64 = 200 * MS;
     let server = Watched::start();
     for (key, words) in [("fixed", "RL.FIXED fixed 20 200ms BLOCK 30"), ("slide", "RL.SLIDE slide 20 200ms BLOCK 30")] {
-        let AtOnce { held, from_us, to_us } = crowd(&server, 100, words);
+        let AtOnce { held, from_us, to_us } = same_calls(&server, 100, words);
         let replies = replies(held);
         let (mut earliest, mut latest) = (from_us, to_us);
         for (window, replies) in replies.chunks(20).enumerate() {
@@ -110,19 +115,15 @@ fn late_timers_cost_no_throughput() {
     // One worker, and several at once: both get 50 units per second.
     for workers in [1, 4] {
         call::<()>(&mut server.client(), "FLUSHALL");
-        let mut grants: Vec<(i64, i64, i64)> = std::thread::scope(|scope| {
-            let work = || {
-                let mut client = server.client();
-                let mut grant = || {
-                    let (row, sent, at) = timed(&mut client, "RL.GCRA key 50 1 BURST 1 BLOCK 30");
-                    assert_eq!(row[0], 1);
-                    (at, sent, row[4])
-                };
-                (0..100 / workers).map(|_| grant()).collect::<Vec<_>>()
+        let grants = crowd(&server, workers, |_, client| {
+            let mut grant = |_| {
+                let (row, sent, at) = timed(client, "RL.GCRA key 50 1 BURST 1 BLOCK 30");
+                assert_eq!(row[0], 1);
+                (at, sent, row[4])
             };
-            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().flat_map(|worker| worker.join().expect("grants")).collect()
+            (0..100 / workers).map(&mut grant).collect::<Vec<_>>()
         });
+        let mut grants: Vec<(i64, i64, i64)> = grants.into_iter().flatten().collect();
         grants.sort_unstable();
         // A call is due a gap after the call before it was due, or when it comes if that is later. It does not count when
         // the call before it was granted, which may have been late.
@@ -143,8 +144,7 @@ fn late_timers_cost_no_throughput() {
 
 #[test]
 fn replies_are_alike_in_both_protocols() {
-    let server = Server::start();
-    let mut control = server.client();
+    let (server, mut control) = Server::start().and_client();
     exhaust(&mut control, "RL.GCRA slow 1 1d");
     for resp in [Resp::Two, Resp::Three] {
         call::<()>(&mut control, "DEL key");
@@ -162,12 +162,8 @@ fn replies_are_alike_in_both_protocols() {
 #[test]
 fn calls_pipelined_behind_a_wait_come_after_it() {
     let server = Server::start();
-    let mut pipe = redis::pipe();
-    pipe.cmd("TIME");
-    for _ in 0..3 {
-        pipe.add_command(command("RL.GCRA key 20 1 BURST 1 BLOCK 30")).cmd("TIME");
-    }
-    let replies: Vec<Vec<i64>> = pipe.query(&mut server.client()).expect("replies");
+    let waits = ["RL.GCRA key 20 1 BURST 1 BLOCK 30", "TIME"].repeat(3);
+    let replies: Vec<Vec<i64>> = pipe(["TIME"].into_iter().chain(waits)).query(&mut server.client()).expect("replies");
     assert_eq!(replies.len(), 7);
     assert!(replies.iter().skip(1).step_by(2).all(|row| row.len() == 5 && row[0] == 1), "{replies:?}");
     let times: Vec<i64> = replies.iter().step_by(2).map(|time| time[0] * 1_000_000 + time[1]).collect();
@@ -178,8 +174,7 @@ fn calls_pipelined_behind_a_wait_come_after_it() {
 
 #[test]
 fn no_call_passes_the_queue() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let policies = ["RL.FIXED key 10 12h", "RL.SLIDE key 10 12h", "RL.GCRA key 10 12h", "RL.BUCKET key 10 12h CAPACITY 10"];
     for policy in policies {
         call::<()>(&mut client, "FLUSHALL");
@@ -266,8 +261,7 @@ fn a_crowd_of_both_kinds_gets_what_the_limit_allows() {
 
 #[test]
 fn a_call_that_would_reach_its_timeout_is_denied_at_once() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     for (policy, need_ms) in [
         ("RL.FIXED key 10 1000s", 1_000_000),
         ("RL.SLIDE key 10 1000s", 1_000_016),
@@ -291,13 +285,10 @@ fn a_call_that_would_reach_its_timeout_is_denied_at_once() {
 
 #[test]
 fn transactions_and_scripts_are_answered_at_once() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let words = "RL.GCRA key 1 1h BLOCK 1d";
     for first in [true, false] {
-        let mut pipe = redis::pipe();
-        pipe.atomic().add_command(command(words));
-        let rows: Vec<Vec<i64>> = pipe.query(&mut client).expect("a reply");
+        let rows: Vec<Vec<i64>> = pipe([words]).atomic().query(&mut client).expect("a reply");
         // wait_ms is the whole wait. The time that BLOCK would have waited is not subtracted.
         assert!(if first { rows[0][0] == 1 } else { rows[0][0] == 0 && rows[0][3] > 3_500_000 }, "{rows:?}");
     }
@@ -308,10 +299,6 @@ fn transactions_and_scripts_are_answered_at_once() {
     assert!(row[0] == 0 && row[3] > 3_500_000, "{row:?}");
     assert_eq!(held(&mut client), 0);
     for (words, text) in [
-        ("RL.ALL 2 key other GCRA 10 60 BLOCK 5 GCRA 10 60", "ERR BLOCK must follow the last rule"),
-        ("RL.ALL 1 key GCRA 10 60 BLOCK 5 BLOCK 5", "ERR BLOCK is given twice"),
-        ("RL.ALL 1 key GCRA 10 60 BLOCK", "ERR BLOCK needs a value"),
-        ("RL.ALL 1 key GCRA 10 60 RESERVE 5", "ERR unknown option 'RESERVE' for RL.ALL"),
         ("RL.PEEK GCRA key 10 60 BLOCK 5", "ERR unknown option 'BLOCK' for RL.PEEK"),
         ("RL.GCRA key 10 60 FORCE 5 BLOCK 5", "ERR FORCE and BLOCK can't be combined"),
         ("RL.GCRA key 10 60 BLOCK 5 REFUND 5", "ERR REFUND and BLOCK can't be combined"),
@@ -330,8 +317,7 @@ fn transactions_and_scripts_are_answered_at_once() {
 
 #[test]
 fn timeouts_come_on_time() {
-    let server = Watched::start();
-    let mut client = server.client();
+    let (server, mut client) = Watched::start().and_client();
     let spans = [120, 155, 250, 333, 101];
     // By the state of the key alone, each of these calls could be granted within its time. But other clients are before
     // them.
@@ -363,8 +349,7 @@ fn timeouts_come_on_time() {
 #[test]
 fn clients_that_disconnect_leave_no_gap() {
     const GAP_US: i64 = 200 * MS;
-    let server = Watched::start();
-    let mut client = server.client();
+    let (server, mut client) = Watched::start().and_client();
     // No client is granted before all clients that disconnect have gone.
     exhaust(&mut client, "RL.GCRA key 5 1 BURST 1 FORCE 10000");
     let mut waiting: Vec<_> = (0..8).map(|_| Held::send(&server, "RL.GCRA key 5 1 BURST 1 BLOCK 1d")).collect();
@@ -382,13 +367,7 @@ fn clients_that_disconnect_leave_no_gap() {
     let replies = replies(waiting);
     let (gone, granted): (Vec<_>, Vec<_>) = replies.into_iter().partition(|reply| reply.row.is_err());
     assert_eq!((gone.len(), granted.len()), (2, 4));
-    let (mut earliest, mut latest) = (from_us, to_us);
-    for (index, reply) in granted.iter().enumerate() {
-        let at = reply.at_us();
-        assert!(at >= earliest, "{index}: {} us early", earliest - at);
-        server.assert_not_late(&index.to_string(), latest, at, A_FEW);
-        (earliest, latest) = (earliest + GAP_US, latest.max(at - MAX_LATENESS_US) + GAP_US);
-    }
+    assert_paced(&server, "those that stay", &granted, (from_us, to_us), GAP_US);
     assert_eq!(held(&mut client), 0);
     let [granted, _, _, _, reset] = limit(&mut client, "RL.GCRA key 5 1 BURST 1 FORCE 1");
     assert!(granted == 1 && reset <= 400, "no more is charged than was granted: {reset}");
@@ -396,8 +375,7 @@ fn clients_that_disconnect_leave_no_gap() {
 
 #[test]
 fn client_unblock_ends_a_wait() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     exhaust(&mut client, "RL.SLIDE key 5 12h COST 5");
     let before = snapshots(&mut client);
     let mut waiting: Vec<_> = (0..3).map(|_| Held::send(&server, "RL.SLIDE key 5 12h COST 2 BLOCK 1d")).collect();
@@ -433,9 +411,8 @@ fn client_unblock_ends_a_wait() {
 #[test]
 fn a_queue_goes_on_after_the_server_stood_still() {
     const GAP_US: i64 = 100 * MS;
-    let mut server = Watched::start();
-    let mut client = server.client();
-    for kind in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+    let (mut server, mut client) = Watched::start().and_client();
+    for kind in LIMITERS {
         let policy = format!("RL.{kind} key:{kind} 1 100ms");
         let calls = [policy.clone(), format!("{policy} BLOCK 30"), format!("{policy} BLOCK 150ms")];
         let [_, first, second] = at_once(&server, calls).held.try_into().ok().expect("three");
@@ -465,8 +442,7 @@ fn a_queue_goes_on_after_the_server_stood_still() {
 
 #[test]
 fn the_module_stays_loaded_while_a_client_waits() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     exhaust(&mut client, "RL.GCRA key 1 1d");
     let waiting = Held::send(&server, "RL.GCRA key 1 1d BLOCK 1d");
     let refusal = error(&mut client, &command("MODULE UNLOAD rl"));
@@ -484,8 +460,7 @@ fn the_module_stays_loaded_while_a_client_waits() {
 
 #[test]
 fn a_change_of_the_key_that_frees_units_grants_a_client_that_waits() {
-    let server = Watched::start();
-    let mut client = server.client();
+    let (server, mut client) = Watched::start().and_client();
     let policies = ["RL.FIXED key 5 12h", "RL.SLIDE key 5 12h", "RL.GCRA key 5 12h", "RL.BUCKET key 5 12h STEP"];
     for (index, happens) in [
         "DEL key",
@@ -531,8 +506,7 @@ fn a_change_of_the_key_that_frees_units_grants_a_client_that_waits() {
 
 #[test]
 fn a_raised_limit_grants_the_clients_that_wait() {
-    let server = Watched::start();
-    let mut client = server.client();
+    let (server, mut client) = Watched::start().and_client();
     exhaust(&mut client, "RL.GCRA key 10 1d COST 10");
     let waiting = Held::send(&server, "RL.GCRA key 10 1d BLOCK 1d");
     // To raise the limit of the key, a call has to write under the new limit, as FORCE does. The first client still has its
@@ -560,10 +534,9 @@ fn a_client_is_granted_on_time_if_another_limit_wrote_its_key() {
 
 #[test]
 fn a_deadline_that_was_set_before_the_wait_ends_it() {
-    let server = Watched::start();
-    let mut client = server.client();
+    let (server, mut client) = Watched::start().and_client();
     call::<()>(&mut client, "DEBUG SET-ACTIVE-EXPIRE 0");
-    for kind in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+    for kind in LIMITERS {
         let policy = format!("RL.{kind} key 1 1000");
         let calls = [policy.clone(), "PEXPIRE key 200".into(), format!("{policy} BLOCK 5000")];
         let AtOnce { mut held, to_us, .. } = at_once(&server, calls);
@@ -576,8 +549,7 @@ fn a_deadline_that_was_set_before_the_wait_ends_it() {
 
 #[test]
 fn the_eviction_of_a_key_grants_the_client_that_waits_for_it() {
-    let server = Server::with(&["--maxmemory-policy", "volatile-ttl"]);
-    let mut client = server.client();
+    let (server, mut client) = Server::with(&["--maxmemory-policy", "volatile-ttl"]).and_client();
     exhaust(&mut client, "RL.GCRA key 1 1h");
     let waiting = Held::send(&server, "RL.GCRA key 1 1h BLOCK 1d");
     call::<()>(&mut client, "CONFIG SET maxmemory 1");
@@ -590,9 +562,8 @@ fn the_eviction_of_a_key_grants_the_client_that_waits_for_it() {
 
 #[test]
 fn a_wait_for_a_key_that_gets_another_type_ends_in_an_error() {
-    let server = Server::start();
-    let mut client = server.client();
-    for kind in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+    let (server, mut client) = Server::start().and_client();
+    for kind in LIMITERS {
         call::<()>(&mut client, "DEL key");
         exhaust(&mut client, &format!("RL.{kind} key 1 12h"));
         let waiting: Vec<_> = (0..2).map(|_| Held::send(&server, &format!("RL.{kind} key 1 12h BLOCK 1d"))).collect();
@@ -613,8 +584,7 @@ fn a_wait_for_a_key_that_gets_another_type_ends_in_an_error() {
 
 #[test]
 fn databases_have_queues_of_their_own() {
-    let server = Server::start();
-    let mut control = server.client();
+    let (server, mut control) = Server::start().and_client();
     let waiting: Vec<_> = (0..4)
         .map(|db| {
             let mut held = Held::prepare(&server, Resp::Two);
@@ -759,19 +729,25 @@ pub(crate) fn cluster() -> [Server; 2] {
     nodes
 }
 
+/// Begins to move the slot of a key from the first node to the second. Returns the command that ends it on either node.
+pub(crate) fn begin_to_move(source: &mut Connection, target: &mut Connection, key: &str) -> String {
+    let ids: [String; 2] = [call(source, "CLUSTER MYID"), call(target, "CLUSTER MYID")];
+    let slot: i64 = call(source, &format!("CLUSTER KEYSLOT {key}"));
+    call::<()>(target, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
+    call::<()>(source, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
+    format!("CLUSTER SETSLOT {slot} NODE {}", ids[1])
+}
+
 #[test]
 fn a_slot_that_moves_ends_the_waits_for_its_keys() {
     let [from, to] = cluster();
     let (mut source, mut target) = (from.client(), to.client());
-    let ids: [String; 2] = [call(&mut source, "CLUSTER MYID"), call(&mut target, "CLUSTER MYID")];
-    let slot: i64 = call(&mut source, "CLUSTER KEYSLOT key");
     exhaust(&mut source, "RL.GCRA key 5 1d COST 5");
     exhaust(&mut source, "RL.GCRA {key}soon 5 1 COST 5");
     exhaust(&mut source, "RL.GCRA {key}later 5 1d COST 5");
     exhaust(&mut source, "RL.GCRA stays 5 1 COST 5");
     let waiting: Vec<_> = (0..3).map(|_| Held::send(&from, "RL.GCRA key 5 1d BLOCK 1d")).collect();
-    call::<()>(&mut target, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
-    call::<()>(&mut source, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
+    let end = begin_to_move(&mut source, &mut target, "key");
     // As long as this node holds the key, the queue of the key works.
     let [soon, stays] = ["{key}soon", "stays"].map(|key| Held::send(&from, &format!("RL.GCRA {key} 5 1 BLOCK 30")));
     assert_eq!([soon.row()[0], stays.row()[0]], [1, 1]);
@@ -795,7 +771,7 @@ fn a_slot_that_moves_ends_the_waits_for_its_keys() {
     migrate.exec(&mut source).expect("OK");
     assert!(replies(vec![last])[0].row.as_ref().is_err_and(|error| error.starts_with("TRYAGAIN ")));
     for client in [&mut target, &mut source] {
-        call::<()>(client, &format!("CLUSTER SETSLOT {slot} NODE {}", ids[1]));
+        call::<()>(client, &end);
     }
     assert!(error(&mut source, &command("RL.GCRA key 5 1d BLOCK 1d")).starts_with("MOVED "));
     let waiting = Held::send(&to, "RL.GCRA key 5 1d BLOCK 1d");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redis::cluster::ClusterClient;
 use redis::{RedisError, RedisResult, Value};
 use support::fleet::{used, Caller, Fleet, InFlight, SHARDS};
-use support::{call, command, error, limit, replies, time_us, wait_for, Held, Server};
+use support::{call, command, crowd_while, error, limit, pipe, replies, time_us, wait_for, Held, Server};
 
 /// Only one of these tests runs at a time: a small machine has not the power for two clusters.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -365,9 +365,7 @@ fn grants_acknowledged_by_wait_survive_a_crash() {
                     Some(client) => client,
                     none => none.insert(redis::Client::open(addresses[turn % 2].as_str())?.get_connection()?),
                 };
-                let mut pipe = redis::pipe();
-                pipe.add_command(command(&key.call)).add_command(command("WAIT 1 1000"));
-                let (row, replicas): ([i64; 5], i64) = pipe.query(client)?;
+                let (row, replicas): ([i64; 5], i64) = pipe([&*key.call, "WAIT 1 1000"]).query(client)?;
                 if replicas > 0 {
                     key.safe.fetch_add(row[0], Ordering::SeqCst);
                 }
@@ -552,22 +550,48 @@ fn a_client_that_is_due_when_its_key_expires_is_granted() {
     call::<()>(&mut node.client(), "CLUSTER ADDSLOTSRANGE 0 16383");
     wait_for("the cluster", || call::<String>(&mut node.client(), "CLUSTER INFO").contains("cluster_state:ok"));
     let (load, granted) = (support::Load::default(), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        // The server deletes the key because it has expired, while the module is deciding which client is next.
-        for caller in 0..60 {
-            let mut client = node.client();
-            let (load, granted) = (&load, &granted);
-            scope.spawn(move || {
-                while load.goes_on() {
-                    assert_eq!(limit(&mut client, &format!("RL.FIXED key{caller} 1 5ms BLOCK 30"))[0], 1);
-                    granted.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
+    let wait = || {
         let _end = load.ends_here();
         wait_for("grants", || granted.load(Ordering::Relaxed) > 5_000);
+    };
+    // The server deletes the key because it has expired, while the module is deciding which client is next.
+    crowd_while(&node, 60, wait, |caller, client| {
+        while load.goes_on() {
+            assert_eq!(limit(client, &format!("RL.FIXED key{caller} 1 5ms BLOCK 30"))[0], 1);
+            granted.fetch_add(1, Ordering::Relaxed);
+        }
     });
     assert!(node.is_alive());
+}
+
+#[test]
+fn a_pause_moves_with_its_slot() {
+    let _alone = alone();
+    let mut fleet = Fleet::start(&[]);
+    let tag = fleet.tags(0, 1).remove(0);
+    let slot = fleet.slot(&tag);
+    let mut client = fleet.client(fleet.primary(0));
+    assert_eq!(limit(&mut client, &format!("RL.SLIDE {tag} 5 12h COST 2 ID a"))[0], 2);
+    assert_eq!(call::<i64>(&mut client, &format!("RL.PAUSE {tag} 24h")), 86_400_000);
+    let before = support::snapshot(&mut client, &tag);
+    let mut waiting = Held::send(fleet.node(fleet.primary(0)), &format!("RL.SLIDE {tag} 5 12h BLOCK 1d"));
+    fleet.move_slot(slot, 1);
+    let error = waiting.reply().row.expect_err("the key is gone");
+    assert!(error.starts_with("TRYAGAIN "), "{error}");
+    if fleet.moves_whole_slots() {
+        fleet.move_whole_slot(slot, 2);
+        fleet.move_whole_slot(slot, 1);
+    }
+    let mut client = fleet.client(fleet.primary(1));
+    // The time to live begins anew on the new node, so the key's deadline is later by the time that the move takes.
+    let after = support::snapshot(&mut client, &tag);
+    assert!(after.value == before.value && after.deadline_ms >= before.deadline_ms, "{before:?} became {after:?}");
+    assert_eq!(limit(&mut client, &format!("RL.SLIDE {tag} 5 12h"))[..3], [0, 5, 0]);
+    let waiting = Held::send(fleet.node(fleet.primary(1)), &format!("RL.SLIDE {tag} 5 12h BLOCK 1d"));
+    assert_eq!(call::<i64>(&mut client, &format!("RL.PAUSE {tag} 0")), 0);
+    assert_eq!(waiting.row()[..3], [1, 5, 2]);
+    assert_eq!(fleet.assert_replicated(), 1);
+    fleet.assert_healthy();
 }
 
 #[test]

@@ -1,14 +1,13 @@
 //! The commands as clients see them, through a client library and redis-cli: replies, options, errors and registration.
 
 use redis::{Cmd, Value};
-use support::{call, command, error, limit, snapshot, time_us, Resp, Server};
+use support::{call, command, crowd, error, limit, snapshot, time_us, Resp, Server};
 
 const LIMITERS: [&str; 4] = ["RL.FIXED", "RL.SLIDE", "RL.GCRA", "RL.BUCKET"];
 
 #[test]
 fn ten_calls_are_granted_and_the_eleventh_gets_its_wait() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let start = time_us(&mut client);
     assert_eq!(limit(&mut client, "RL.GCRA key 10 60"), [1, 10, 9, 0, 6000]);
     for remaining in (0..9).rev() {
@@ -24,8 +23,7 @@ fn ten_calls_are_granted_and_the_eleventh_gets_its_wait() {
 
 #[test]
 fn every_option_of_every_algorithm() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     // The period is a day: no reply depends on the milliseconds between two calls, except for the last two fields.
     for (words, expected) in [
         ("RL.FIXED a 10 1d", [1, 10, 9]),
@@ -49,19 +47,8 @@ fn every_option_of_every_algorithm() {
 }
 
 #[test]
-fn a_cost_above_the_capacity_is_never_granted() {
-    let server = Server::start();
-    let mut client = server.client();
-    for name in LIMITERS {
-        assert_eq!(limit(&mut client, &format!("{name} key 10 60 COST 11")), [0, 10, 10, -1, 0], "{name}");
-    }
-    assert_eq!(call::<i64>(&mut client, "DBSIZE"), 0);
-}
-
-#[test]
 fn a_limit_of_zero_denies_every_call_and_writes_nothing() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     for name in LIMITERS {
         for amount in ["", "COST 5", "UPTO 5", "FORCE 5", "REFUND 5"] {
             assert_eq!(limit(&mut client, &format!("{name} key 0 60 {amount}")), [0, 0, 0, -1, 0], "{name} {amount}");
@@ -117,8 +104,7 @@ fn every_error_names_what_is_wrong_and_changes_nothing() {
         a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond";
     const COST: &str = "ERR COST must be a whole number from 1 to 1000000000000";
 
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     call::<()>(&mut client, "RL.GCRA key 10 60");
     let before = snapshot(&mut client, "key");
     for (words, text) in [
@@ -182,8 +168,7 @@ fn every_error_names_what_is_wrong_and_changes_nothing() {
 
 #[test]
 fn an_unknown_option_is_shown_in_printable_form() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     for (option, shown) in [
         (&b"%s%n%x"[..], "%s%n%x".to_string()),
         (b"a\r\nb", "a\\r\\nb".into()),
@@ -199,8 +184,7 @@ fn an_unknown_option_is_shown_in_printable_form() {
 
 #[test]
 fn hostile_arguments_are_errors_and_never_more() {
-    let mut server = Server::start();
-    let mut client = server.client();
+    let (mut server, mut client) = Server::start().and_client();
     let big = vec![b'9'; 1_000_000];
     let words: [&[u8]; 12] =
         [b"", b"\0", b"10", b"-1", b"%s%n", b"\xff\xfe", b"COST", b"ALIGN", b"18446744073709551616", b"1d", b"nan", &big];
@@ -228,8 +212,7 @@ fn hostile_arguments_are_errors_and_never_more() {
 
 #[test]
 fn the_name_of_a_key_may_be_any_bytes() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     for key in [&b""[..], b"\0", b"\xff\xfe", b"%s%n", b"a b\r\n", &[b'k'; 100_000]] {
         let reply: Vec<i64> = redis::cmd("RL.GCRA").arg(key).arg(10).arg(60).query(&mut client).expect("a reply");
         assert_eq!(reply, [1, 10, 9, 0, 6000]);
@@ -239,63 +222,42 @@ fn the_name_of_a_key_may_be_any_bytes() {
 
 #[test]
 fn the_server_knows_keys_and_flags() {
-    let server = Server::start();
-    let mut client = server.client();
-    for name in LIMITERS {
-        assert_eq!(call::<Vec<String>>(&mut client, &format!("COMMAND GETKEYS {name} the-key 10 60 COST 5")), ["the-key"]);
-        let access: Vec<(String, Vec<String>)> = call(&mut client, &format!("COMMAND GETKEYSANDFLAGS {name} the-key 10 60"));
-        assert_eq!(access, [("the-key".into(), ["RW", "access", "update"].map(String::from).to_vec())]);
+    const REFUSED_WITHOUT_MEMORY: &[&str] = &["denyoom", "fast", "module", "write"];
+    const GIVES_BACK: &[&str] = &["fast", "module", "write"];
+    let (_server, mut client) = Server::with(&["--rl.compat", "cl.throttle gcra"]).and_client();
+    let limiters = LIMITERS.map(|name| (name, "10 60 COST 5", -4, REFUSED_WITHOUT_MEMORY));
+    let compatible = ["CL.THROTTLE", "GCRA"].map(|name| (name, "4 1 10", -5, REFUSED_WITHOUT_MEMORY));
+    let others =
+        [("RL.LEASE", "1 1h ID a", -6, GIVES_BACK), ("RL.SETTLE", "a 1", 4, GIVES_BACK), ("RL.RELEASE", "a", 3, GIVES_BACK)];
+    for (name, rest, words, wanted) in limiters.into_iter().chain(compatible).chain(others) {
+        assert_eq!(call::<Vec<String>>(&mut client, &format!("COMMAND GETKEYS {name} the-key {rest}")), ["the-key"]);
+        let access: Vec<(String, Vec<String>)> =
+            call(&mut client, &format!("COMMAND GETKEYSANDFLAGS {name} the-key {rest}"));
+        assert_eq!(access, [("the-key".into(), ["RW", "access", "update"].map(String::from).to_vec())], "{name}");
         let info: Vec<Vec<Value>> = call(&mut client, &format!("COMMAND INFO {name}"));
         let [_, arity, flags, first, last, step, ..] = &info[0][..] else { panic!("{info:?}") };
-        assert_eq!([arity, first, last, step], [&Value::Int(-4), &Value::Int(1), &Value::Int(1), &Value::Int(1)]);
-        let Value::Array(flags) = flags else { panic!("{flags:?}") };
-        let mut flags: Vec<String> =
-            flags.iter().map(|flag| redis::from_redis_value(flag.clone()).expect("a flag")).collect();
+        let wanted_numbers = [words, 1, 1, 1].map(Value::Int);
+        assert_eq!([arity, first, last, step], wanted_numbers.each_ref(), "{name}");
+        let mut flags: Vec<String> = redis::from_redis_value(flags.clone()).expect("flags");
         flags.sort();
-        assert_eq!(flags, ["denyoom", "fast", "module", "write"], "{name}");
+        assert_eq!(flags, wanted, "{name}");
     }
-}
-
-#[test]
-fn scripts_and_transactions_call_it_as_any_command() {
-    let server = Server::start();
-    let mut client = server.client();
-    let reply: Vec<i64> = redis::cmd("EVAL")
-        .arg("return redis.call('RL.GCRA', KEYS[1], 10, 60)")
-        .arg(1)
-        .arg("scripted")
-        .query(&mut client)
-        .expect("a reply");
-    assert_eq!(reply, [1, 10, 9, 0, 6000]);
-    let mut transaction = redis::pipe();
-    transaction.atomic().add_command(command("RL.GCRA multi 10 60")).add_command(command("RL.FIXED multi2 10 60"));
-    let replies: Vec<[i64; 5]> = transaction.query(&mut client).expect("replies");
-    assert_eq!(replies, [[1, 10, 9, 0, 6000], [1, 10, 9, 0, 60_000]]);
 }
 
 #[test]
 fn a_hundred_clients_at_once_get_what_one_would() {
     let server = Server::start();
     for name in LIMITERS {
-        let granted: i64 = std::thread::scope(|scope| {
-            let clients: Vec<_> = (0..100)
-                .map(|_| {
-                    let mut client = server.client();
-                    scope.spawn(move || {
-                        (0..20).map(|_| limit(&mut client, &format!("{name} {name} 777 1d COST 2"))[0]).sum::<i64>()
-                    })
-                })
-                .collect();
-            clients.into_iter().map(|client| client.join().expect("a client")).sum()
+        let granted = crowd(&server, 100, |_, client| {
+            (0..20).map(|_| limit(client, &format!("{name} {name} 777 1d COST 2"))[0]).sum::<i64>()
         });
-        assert_eq!(granted, 776, "{name}");
+        assert_eq!(granted.iter().sum::<i64>(), 776, "{name}");
     }
 }
 
 #[test]
 fn the_module_can_be_replaced_while_the_server_runs() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     limit(&mut client, "RL.GCRA key 10 1d COST 4");
     let before = snapshot(&mut client, "key");
     call::<()>(&mut client, "MODULE UNLOAD rl");
@@ -307,8 +269,7 @@ fn the_module_can_be_replaced_while_the_server_runs() {
 
 #[test]
 fn the_module_is_replaced_though_its_calls_are_queued() {
-    let server = Server::start();
-    let mut operator = server.client();
+    let (server, mut operator) = Server::start().and_client();
     for round in 1..=5 {
         // A server executes a queued call of a command that no longer exists, and reports each client's last command by a
         // name that no longer exists. So these clients are disconnected first.
@@ -337,8 +298,7 @@ fn info_shows_the_version() {
 
 #[test]
 fn a_limit_may_change_on_a_live_key() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     for name in LIMITERS {
         let mut call = |words: &str| limit(&mut client, &format!("{name} {name} {words}"));
         assert_eq!(call("10 1d COST 10")[..3], [10, 10, 0], "{name}");

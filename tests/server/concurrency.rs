@@ -4,36 +4,18 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::Mutex;
 
 use redis::Connection;
-use support::{command, inspect, limit, time_us, wait_for, Load, Server};
+use support::{crowd, crowd_while, inspect, limit, pipe, time_us, wait_for, Load, Server, LIMITERS};
 
 const CONNECTIONS: usize = 100;
-const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
 /// So long that nothing drains within the test.
 const PERIOD: &str = "3650d";
-
-/// Runs `part` once for each connection, with the number of the connection.
-fn crowd(server: &Server, part: impl Fn(usize, &mut Connection) + Sync) {
-    crowd_and(server, part, || ());
-}
-
-/// The same, while this thread does `meanwhile`.
-fn crowd_and(server: &Server, part: impl Fn(usize, &mut Connection) + Sync, meanwhile: impl FnOnce()) {
-    let clients: Vec<_> = (0..CONNECTIONS).map(|_| server.client()).collect();
-    std::thread::scope(|scope| {
-        for (number, mut client) in clients.into_iter().enumerate() {
-            let part = &part;
-            scope.spawn(move || part(number, &mut client));
-        }
-        meanwhile();
-    });
-}
 
 #[test]
 fn one_key_grants_its_limit_and_not_a_unit_more() {
     let server = Server::start();
     for name in LIMITERS {
         let granted = AtomicI64::new(0);
-        crowd(&server, |number, client| {
+        crowd(&server, CONNECTIONS, |number, client| {
             for call in 0..60 {
                 let amount = ["COST 1", "COST 7", "UPTO 5", "COST 2 RESERVE 1", "COST 3 BLOCK 1ms"][(number + call) % 5];
                 let words = format!("RL.{name} {name} 10007 {PERIOD} {amount}");
@@ -58,7 +40,7 @@ fn used_units_are_the_granted_ones_less_the_refunded_ones() {
     let used: Vec<AtomicI64> = (0..keys * 4).map(|_| AtomicI64::new(0)).collect();
     // A refund also returns the part of a unit that has not drained, and reports whole units.
     let fractions: Vec<AtomicI64> = (0..keys * 4).map(|_| AtomicI64::new(0)).collect();
-    crowd(&server, |number, client| {
+    crowd(&server, CONNECTIONS, |number, client| {
         for call in 0..80 {
             let key = (number * 31 + call * 17) % used.len();
             let name = LIMITERS[key % 4];
@@ -96,8 +78,7 @@ fn used_units_are_the_granted_ones_less_the_refunded_ones() {
 #[test]
 fn a_rate_is_met_exactly_under_pressure() {
     const PERIOD_US: i64 = 100_000;
-    let server = Server::start();
-    let mut clock = server.client();
+    let (server, mut clock) = Server::start().and_client();
     // Twenty thousand units per second, in periods of a tenth of a second: always used up, and never overdrawn.
     for (name, options) in [("GCRA", ""), ("BUCKET", ""), ("SLIDE", ""), ("FIXED", "ALIGN 0")] {
         let (granted, asked, load) = (AtomicI64::new(0), Mutex::new(Vec::new()), Load::default());
@@ -105,20 +86,17 @@ fn a_rate_is_met_exactly_under_pressure() {
         let start = time_us(&mut clock);
         let ask = |_, client: &mut Connection| {
             while load.goes_on() {
-                let mut pipe = redis::pipe();
-                (0..8).for_each(|_| {
-                    pipe.add_command(command(&words));
-                });
-                pipe.cmd("TIME");
-                let rows: Vec<Vec<i64>> = pipe.query(client).expect("replies");
+                let calls = std::iter::repeat_n(&*words, 8).chain(["TIME"]);
+                let rows: Vec<Vec<i64>> = pipe(calls).query(client).expect("replies");
                 granted.fetch_add(rows[..8].iter().map(|row| row[0]).sum(), Ordering::Relaxed);
                 asked.lock().expect("moments").push(rows[8][0] * 1_000_000 + rows[8][1]);
             }
         };
-        crowd_and(&server, ask, || {
+        let wait = || {
             let _end = load.ends_here();
             wait_for("a while to pass", || time_us(&mut clock) > start + 7 * PERIOD_US);
-        });
+        };
+        crowd_while(&server, CONNECTIONS, wait, ask);
         let elapsed = time_us(&mut clock) - start;
         let granted = granted.into_inner();
         let most = match name {

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use redis::{Connection, RedisResult, Value};
-use support::{assert_same, call, command, flood_all, info, limit, snapshots, wait_for, Load, Server, Signal};
+use support::{
+    assert_same, call, command, crowd_while, flood_all, info, limit, snapshots, wait_for, Load, Server, Signal, LIMITERS,
+};
 
-const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
 /// So long that nothing drains within the test.
 const PERIOD: &str = "3650d";
 const LIMIT: i64 = 1_000_000;
@@ -53,17 +54,16 @@ impl Count {
 /// Runs three connections for each algorithm, one of them with ids, as long as `meanwhile` takes.
 fn under_load<T>(server: &Server, counts: &[Count; 4], meanwhile: impl FnOnce() -> T) -> T {
     let load = Load::default();
-    let clients: Vec<_> = (0..12).map(|_| server.client()).collect();
-    std::thread::scope(|scope| {
-        for (index, mut client) in clients.into_iter().enumerate() {
-            let (name, count, load) = (LIMITERS[index % 4], &counts[index % 4], &load);
-            let (amount, units) = [("COST 1", 1), ("COST 3", 3), ("COST 2 ID #", 2)][index / 4];
-            scope
-                .spawn(move || count.load(&mut client, &format!("RL.{name} {name} {LIMIT} {PERIOD} {amount}"), units, load));
-        }
+    let meanwhile = || {
         let _end = load.ends_here();
         meanwhile()
-    })
+    };
+    let (done, _) = crowd_while(server, 12, meanwhile, |index, client| {
+        let (name, count) = (LIMITERS[index % 4], &counts[index % 4]);
+        let (amount, units) = [("COST 1", 1), ("COST 3", 3), ("COST 2 ID #", 2)][index / 4];
+        count.load(client, &format!("RL.{name} {name} {LIMIT} {PERIOD} {amount}"), units, &load);
+    });
+    done
 }
 
 fn pause(ms: u64) {
@@ -108,41 +108,30 @@ fn a_server_killed_under_load_has_the_leases_that_are_held_and_no_others() {
     for round in 0..3 {
         // The leases of each client: those that it holds, and those that it has released.
         let taken = AtomicI64::new(0);
-        let mut clients: Vec<_> = (0..4).map(|_| server.client()).collect();
-        let leases: Vec<(Vec<String>, Vec<String>)> = std::thread::scope(|scope| {
-            let workers: Vec<_> = clients
-                .drain(..)
-                .enumerate()
-                .map(|(worker, mut client)| {
-                    let (taken, lease) = (&taken, &lease);
-                    scope.spawn(move || {
-                        let (mut held, mut released) = (Vec::new(), Vec::new());
-                        for number in 0.. {
-                            let id = format!("{round}-{worker}-{number}");
-                            let Ok(row) = command(&lease(&id, "")).query::<Vec<i64>>(&mut client) else { break };
-                            assert_eq!(row[0], 1, "{id}");
-                            held.push(id);
-                            taken.fetch_add(1, Ordering::Relaxed);
-                            // Every other lease is released, not always the newest.
-                            if number % 2 == 1 {
-                                let id = held.swap_remove(number * 7 % held.len());
-                                match command(&format!("RL.RELEASE jobs {id}")).query::<Option<Vec<i64>>>(&mut client) {
-                                    Ok(row) => assert!(row.is_some(), "{id}"),
-                                    // Whether the server has executed this call is not known.
-                                    Err(_) => break,
-                                }
-                                released.push(id);
-                            }
-                        }
-                        (held, released)
-                    })
-                })
-                .collect();
-            {
-                let _end = server.killed_at_the_end();
-                wait_for("some leases", || taken.load(Ordering::Relaxed) > 300);
+        let kill = || {
+            let _end = server.killed_at_the_end();
+            wait_for("some leases", || taken.load(Ordering::Relaxed) > 300);
+        };
+        let (_, leases) = crowd_while(&server, 4, kill, |worker, client| {
+            let (mut held, mut released) = (Vec::new(), Vec::new());
+            for number in 0.. {
+                let id = format!("{round}-{worker}-{number}");
+                let Ok(row) = command(&lease(&id, "")).query::<Vec<i64>>(client) else { break };
+                assert_eq!(row[0], 1, "{id}");
+                held.push(id);
+                taken.fetch_add(1, Ordering::Relaxed);
+                // Every other lease is released, not always the newest.
+                if number % 2 == 1 {
+                    let id = held.swap_remove(number * 7 % held.len());
+                    match command(&format!("RL.RELEASE jobs {id}")).query::<Option<Vec<i64>>>(client) {
+                        Ok(row) => assert!(row.is_some(), "{id}"),
+                        // Whether the server has executed this call is not known.
+                        Err(_) => break,
+                    }
+                    released.push(id);
+                }
             }
-            workers.into_iter().map(|worker| worker.join().expect("a worker")).collect()
+            (held, released)
         });
         server.crash_and_restart();
         let mut client = server.client();
@@ -168,36 +157,22 @@ fn a_server_killed_under_load_has_charged_all_keys_of_a_call_or_none() {
     for round in 0..4 {
         // Each client takes all three, and gives the slot back.
         let answered = AtomicI64::new(0);
-        let clients: Vec<_> = (0..12).map(|_| server.client()).collect();
-        let taken: Vec<i64> = std::thread::scope(|scope| {
-            let workers: Vec<_> = clients
-                .into_iter()
-                .enumerate()
-                .map(|(worker, mut client)| {
-                    let (answered, words) = (&answered, &words);
-                    scope.spawn(move || {
-                        for number in 0.. {
-                            let id = format!("{round}-{worker}-{number}");
-                            let Ok((granted, ..)) = command(&words(&id)).query::<support::AllRows>(&mut client) else {
-                                return number;
-                            };
-                            assert_eq!(granted, 1, "{id}");
-                            answered.fetch_add(1, Ordering::Relaxed);
-                            let release = command(&format!("RL.RELEASE slots {id}"));
-                            match release.query::<Option<[i64; 5]>>(&mut client) {
-                                Ok(row) => assert!(row.is_some(), "{id}"),
-                                Err(_) => return number + 1,
-                            }
-                        }
-                        0
-                    })
-                })
-                .collect();
-            {
-                let _end = server.killed_at_the_end();
-                wait_for("some grants", || answered.load(Ordering::Relaxed) > 150);
+        let kill = || {
+            let _end = server.killed_at_the_end();
+            wait_for("some grants", || answered.load(Ordering::Relaxed) > 150);
+        };
+        let (_, taken) = crowd_while(&server, 12, kill, |worker, client| {
+            for number in 0.. {
+                let id = format!("{round}-{worker}-{number}");
+                let Ok((granted, ..)) = command(&words(&id)).query::<support::AllRows>(client) else { return number };
+                assert_eq!(granted, 1, "{id}");
+                answered.fetch_add(1, Ordering::Relaxed);
+                match command(&format!("RL.RELEASE slots {id}")).query::<Option<[i64; 5]>>(client) {
+                    Ok(row) => assert!(row.is_some(), "{id}"),
+                    Err(_) => return number + 1,
+                }
             }
-            workers.into_iter().map(|worker| worker.join().expect("a worker")).collect()
+            0_i64
         });
         server.crash_and_restart();
         let mut client = server.client();
@@ -230,20 +205,16 @@ fn grants_of_waiters_are_in_the_file() {
         assert_eq!(limit(&mut server.client(), &format!("{policy} COST 5"))[0], 5);
         // One client makes refunds, and eight wait for units.
         let (given_back, granted) = (AtomicI64::new(0), AtomicI64::new(0));
-        std::thread::scope(|scope| {
-            let repeat = |words: String, count| {
-                let mut client = server.client();
-                move || {
-                    while let Ok(row) = command(&words).query::<Vec<i64>>(&mut client) {
-                        AtomicI64::fetch_add(count, row[0], Ordering::Relaxed);
-                    }
-                }
-            };
-            (0..8).for_each(|_| drop(scope.spawn(repeat(format!("{policy} BLOCK 1d"), &granted))));
-            scope.spawn(repeat(format!("{policy} REFUND 1"), &given_back));
-            // They call until the server is gone.
+        // They call until the server is gone.
+        let kill = || {
             let _end = server.killed_at_the_end();
             wait_for("some grants", || granted.load(Ordering::Relaxed) > 40);
+        };
+        crowd_while(&server, 9, kill, |number, client| {
+            let (rest, count) = if number < 8 { ("BLOCK 1d", &granted) } else { ("REFUND 1", &given_back) };
+            while let Ok(row) = command(&format!("{policy} {rest}")).query::<Vec<i64>>(client) {
+                count.fetch_add(row[0], Ordering::Relaxed);
+            }
         });
         server.crash_and_restart();
         let (given_back, granted) = (given_back.into_inner(), granted.into_inner());
@@ -310,8 +281,7 @@ fn equal(server: &Server, replica: &Server) {
 #[test]
 fn a_server_without_the_module_keeps_the_keys() {
     for files in [&["--appendonly", "yes"][..], &["--dbfilename", "dump.rdb"][..]] {
-        let mut server = Server::with(files);
-        let mut client = server.client();
+        let (mut server, mut client) = Server::with(files).and_client();
         flood_all(&mut client);
         if files[0] == "--dbfilename" {
             call::<()>(&mut client, "SAVE");
@@ -341,8 +311,7 @@ fn a_server_without_the_module_keeps_the_keys() {
 
 #[test]
 fn the_module_is_replaced_under_load_and_counts_on() {
-    let server = Server::with(&["--enable-module-command", "yes"]);
-    let mut control = server.client();
+    let (_server, mut control) = Server::with(&["--enable-module-command", "yes"]).and_client();
     let (mut granted, mut without) = (0, 0);
     for _ in 0..20 {
         for _ in 0..10 {

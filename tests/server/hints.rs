@@ -237,8 +237,7 @@ fn conflict(name: &str, words: &[String]) -> Option<String> {
 
 #[test]
 fn every_call_that_the_documentation_allows_is_accepted() {
-    let server = with_all_commands();
-    let mut client = server.client();
+    let (_server, mut client) = with_all_commands().and_client();
     for Docs { name, arguments, .. } in all_docs(&mut client) {
         let calls: Vec<_> =
             all_branches(&arguments).iter().flat_map(|branch| calls(branch)).map(|call| words(&call)).collect();
@@ -264,8 +263,7 @@ fn every_call_that_the_documentation_allows_is_accepted() {
 /// `COMMAND DOCS` shows these options once, after the rules.
 #[test]
 fn the_options_that_follow_all_rules_stand_after_the_last_one() {
-    let server = with_all_commands();
-    let mut client = server.client();
+    let (_server, mut client) = with_all_commands().and_client();
     let all = docs(&mut client, "rl.all");
     let rule = all.arguments.iter().position(|argument| argument.multiple && argument.has_parts()).expect("a rule");
     let options = &all.arguments[rule + 1..];
@@ -295,8 +293,7 @@ fn the_options_that_follow_all_rules_stand_after_the_last_one() {
 
 #[test]
 fn the_server_finds_the_documented_keys() {
-    let server = with_all_commands();
-    let mut client = server.client();
+    let (_server, mut client) = with_all_commands().and_client();
     for Docs { name, arguments, .. } in all_docs(&mut client) {
         for branch in all_branches(&arguments) {
             let words = words(&shortest(&branch));
@@ -363,8 +360,7 @@ fn must_be(name: &str, argument: &Argument) -> String {
 
 #[test]
 fn no_undocumented_keyword_is_accepted() {
-    let server = with_all_commands();
-    let mut client = server.client();
+    let (_server, mut client) = with_all_commands().and_client();
     let all = all_docs(&mut client);
     let mut candidates = candidates();
     candidates.extend(all.iter().flat_map(|docs| tokens(&docs.arguments)));
@@ -394,8 +390,7 @@ fn no_undocumented_keyword_is_accepted() {
 
 #[test]
 fn no_undocumented_algorithm_is_accepted() {
-    let server = with_all_commands();
-    let mut client = server.client();
+    let (_server, mut client) = with_all_commands().and_client();
     let mut choices = 0;
     for Docs { name, arguments, .. } in all_docs(&mut client) {
         let calls: Vec<_> = branches(&arguments, 1).iter().map(|branch| shortest(branch)).collect();
@@ -416,8 +411,7 @@ fn no_undocumented_algorithm_is_accepted() {
 
 #[test]
 fn missing_words_and_superfluous_words_are_errors() {
-    let server = with_all_commands();
-    let mut client = server.client();
+    let (_server, mut client) = with_all_commands().and_client();
     for Docs { name, arguments, .. } in all_docs(&mut client) {
         for branch in all_branches(&arguments) {
             let call = shortest(&branch);
@@ -453,8 +447,7 @@ fn missing_words_and_superfluous_words_are_errors() {
 
 #[test]
 fn every_value_is_required_and_of_the_documented_type() {
-    let server = with_all_commands();
-    let mut client = server.client();
+    let (_server, mut client) = with_all_commands().and_client();
     for Docs { name, arguments, .. } in all_docs(&mut client) {
         for branch in branches(&arguments, 1) {
             let shortest = shortest(&branch);
@@ -482,8 +475,7 @@ fn every_value_is_required_and_of_the_documented_type() {
 
 #[test]
 fn the_help_is_the_documentation() {
-    let server = with_all_commands();
-    let mut client = server.client();
+    let (_server, mut client) = with_all_commands().and_client();
     let lines: Vec<String> = call(&mut client, "RL.HELP");
     let (reply, lines) = lines.split_at(2);
     for integer in ["granted", "limit", "remaining", "wait_ms", "reset_ms"] {

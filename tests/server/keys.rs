@@ -7,14 +7,14 @@ use std::time::Duration;
 use redis::{Connection, Value};
 use redis_rl::commands::parsers::{parse_lease, parse_limit, parse_release, parse_settle};
 use redis_rl::limiter::{settle, Bytes, Change, Instant, Kind};
-use support::{call, command, error, info, limit, snapshot, time_us, wait_for, Server};
+use support::{call, command, error, info, limit, pipe, snapshot, time_us, traces, wait_for, watched_are_unchanged, Server};
 
 const LIMITERS: [&str; 4] = ["RL.FIXED", "RL.SLIDE", "RL.GCRA", "RL.BUCKET"];
+const COMPAT: [&str; 2] = ["--rl.compat", "cl.throttle gcra"];
 
 #[test]
 fn every_granted_key_has_a_deadline_that_is_never_early() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     // The call, and the microseconds after which nothing is used any more; for the last one, that is plus a period.
     for (words, used_us, period_us) in [
         ("RL.FIXED key 10 60", 60_000_000, 60_000_000),
@@ -35,9 +35,8 @@ fn every_granted_key_has_a_deadline_that_is_never_early() {
         for _ in 0..20 {
             call::<()>(&mut client, "DEL key");
             let before = time_us(&mut client);
-            let mut transaction = redis::pipe();
-            transaction.atomic().add_command(command(words)).add_command(command("PEXPIRETIME key"));
-            let ([granted, ..], deadline_ms): ([i64; 5], i64) = transaction.query(&mut client).expect("replies");
+            let replies = pipe([words, "PEXPIRETIME key"]).atomic().query(&mut client);
+            let ([granted, ..], deadline_ms): ([i64; 5], i64) = replies.expect("replies");
             let after = time_us(&mut client);
             assert!(granted > 0, "{words}");
             // In a transaction the server's clock for expiry stands still, so that the key can't expire within it.
@@ -49,108 +48,118 @@ fn every_granted_key_has_a_deadline_that_is_never_early() {
 }
 
 #[test]
-fn a_denied_call_leaves_no_trace() {
-    let server = Server::on_port(&["--appendonly", "yes", "--repl-ping-replica-period", "3600", "--appendfsync", "always"]);
-    let _replica = server.replica(&[]);
-    let mut client = server.client();
-
-    let mut watcher = server.client();
-    let mut other = server.client();
-    for name in LIMITERS {
-        let words = format!("{name} {name} 10 1d COST 10");
-        assert_eq!(limit(&mut client, &words)[0], 10);
-        let before = snapshot(&mut client, name);
-        call::<i64>(&mut client, "WAIT 1 50000");
-        // After the offset that the replica has acknowledged, only writes count.
-        let offset = info(&mut client, "replication", "master_repl_offset");
-        let aof = info(&mut client, "persistence", "aof_current_size");
-        let dirty = info(&mut client, "persistence", "rdb_changes_since_last_save");
-        call::<()>(&mut watcher, &format!("WATCH {name}"));
-
-        for amount in ["COST 1", "COST 5", "UPTO 3", "COST 11"] {
-            assert_eq!(limit(&mut other, &format!("{name} {name} 10 1d {amount}"))[0], 0);
-        }
-
-        assert_eq!(snapshot(&mut client, name), before, "{name}");
-        assert_eq!(info(&mut client, "replication", "master_repl_offset"), offset, "{name}");
-        assert_eq!(info(&mut client, "persistence", "aof_current_size"), aof, "{name}");
-        assert_eq!(info(&mut client, "persistence", "rdb_changes_since_last_save"), dirty, "{name}");
-        call::<()>(&mut watcher, "MULTI");
-        call::<()>(&mut watcher, "PING");
-        assert!(matches!(call::<Value>(&mut watcher, "EXEC"), Value::Array(_)), "{name}: the denial broke a WATCH");
-
-        call::<()>(&mut watcher, &format!("WATCH {name}"));
-        assert_eq!(limit(&mut other, &format!("{name} {name} 10 1d FORCE 1"))[0], 1);
-        call::<()>(&mut watcher, "MULTI");
-        call::<()>(&mut watcher, "PING");
-        assert_eq!(call::<Value>(&mut watcher, "EXEC"), Value::Nil, "{name}: the grant went past a WATCH");
-        assert!(info(&mut client, "replication", "master_repl_offset") > offset, "{name}");
-        assert!(info(&mut client, "persistence", "aof_current_size") > aof, "{name}");
-        assert!(info(&mut client, "persistence", "rdb_changes_since_last_save") > dirty, "{name}");
-    }
-}
-
-#[test]
-fn a_denied_call_invalidates_no_clients_cache_and_a_grant_does() {
-    let server = Server::start();
-    let mut subscriber = server.client();
+fn what_takes_nothing_leaves_no_trace_and_what_takes_does() {
+    let files = ["--appendonly", "yes", "--appendfsync", "always", "--repl-ping-replica-period", "3600"];
+    let (server, mut client) = Server::on_port(&[&COMPAT[..], &files].concat()).and_client();
+    let _replica = server.replica(&COMPAT);
+    let [mut watcher, mut caching, mut subscriber] = [server.client(), server.client(), server.client()];
     let subscriber_id: i64 = call(&mut subscriber, "CLIENT ID");
+    call::<()>(&mut caching, &format!("CLIENT TRACKING ON REDIRECT {subscriber_id}"));
     let mut subscriber = subscriber.as_pubsub();
     subscriber.subscribe("__redis__:invalidate").expect("a subscription");
     subscriber.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-    let mut caching = server.client();
-    call::<()>(&mut caching, &format!("CLIENT TRACKING ON REDIRECT {subscriber_id}"));
-    let mut other = server.client();
-    for name in LIMITERS {
-        limit(&mut other, &format!("{name} {name} 10 1d COST 10"));
-        call::<()>(&mut caching, &format!("STRLEN {name}"));
-        limit(&mut other, &format!("{name} {name} 10 1d"));
+    let mut changed = || -> Vec<String> { subscriber.get_message().expect("a message").get_payload().expect("keys") };
+
+    // A call, those that take nothing after it, with the first integer of their replies, and one that takes or gives back.
+    let denied = LIMITERS.map(|name| {
+        let denied = ["COST 1", "COST 5", "UPTO 3", "COST 11"].map(|amount| (format!("{name} # 10 1d {amount}"), Some(0)));
+        (format!("{name} # 10 1d COST 10"), denied.to_vec(), format!("{name} # 10 1d FORCE 1"))
+    });
+    let reads = LIMITERS.map(|name| {
+        let peeks = ["", "COST 3", "UPTO 5", "COST 4", "COST 11"].into_iter().flat_map(|amount| {
+            ["# 10 1d", "# 99 2d", "missing 10 1d"].map(|rest| (format!("RL.PEEK {} {rest} {amount}", &name[3..]), None))
+        });
+        let reads = peeks.chain([("RL.INSPECT #".to_string(), None)]).collect();
+        (format!("{name} # 10 1d COST 7"), reads, format!("{name} # 10 1d FORCE 1"))
+    });
+    let compatible = [
+        ("CL.THROTTLE missing 4 1 86400 0", 0),
+        ("CL.THROTTLE # 4 1 86400 0", 0),
+        ("CL.THROTTLE # 4 1 86400", 1),
+        ("CL.THROTTLE # 4 1 86400 9", 1),
+        ("CL.THROTTLE missing 4 1 86400 9", 1),
+        ("CL.THROTTLE missing 4 1 86400 -9", 0),
+        ("GCRA # 4 1 86400", 1),
+    ];
+    let compatible = compatible.map(|(words, limited)| (words.to_string(), Some(limited))).to_vec();
+    let compatible = ("CL.THROTTLE # 4 1 86400 5".to_string(), compatible, "CL.THROTTLE # 4 1 86400 -1".to_string());
+
+    for (index, (first, nothing, last)) in denied.into_iter().chain(reads).chain([compatible]).enumerate() {
+        let key = format!("key:{index}");
+        let on = |words: &str| words.replace('#', &key);
+        limit(&mut client, &on(&first));
+        call::<i64>(&mut client, "WAIT 1 50000");
+        // After the offset that the replica has acknowledged, only writes count.
+        let mut state = || (traces(&mut client), call::<i64>(&mut client, "DBSIZE"), snapshot(&mut client, &key));
+        let before = state();
+        call::<()>(&mut caching, &format!("STRLEN {key}"));
+        call::<()>(&mut watcher, &format!("WATCH {key} missing"));
+        let mut other = server.client();
+        for (words, expected) in nothing {
+            let reply: Vec<Value> = call(&mut other, &on(&words));
+            assert!(expected.is_none_or(|expected| reply[0] == Value::Int(expected)), "{words}: {reply:?}");
+            assert_eq!(state(), before, "{words}");
+        }
+        assert!(watched_are_unchanged(&mut watcher), "{first}: a call that takes nothing broke a WATCH");
         // A marker, which proves that nothing came before it.
         call::<()>(&mut other, "SET marker 1");
         call::<()>(&mut caching, "STRLEN marker");
         call::<()>(&mut other, "SET marker 2");
-        let keys: Vec<String> = subscriber.get_message().expect("a message").get_payload().expect("keys");
-        assert_eq!(keys, ["marker"], "{name}");
-        limit(&mut other, &format!("{name} {name} 10 1d FORCE 1"));
-        let keys: Vec<String> = subscriber.get_message().expect("a message").get_payload().expect("keys");
-        assert_eq!(keys, [name]);
+        assert_eq!(changed(), ["marker"], "{first}");
+
+        call::<()>(&mut watcher, &format!("WATCH {key}"));
+        let before = traces(&mut other);
+        limit(&mut other, &on(&last));
+        assert_eq!(changed(), [&*key], "{last}");
+        assert!(!watched_are_unchanged(&mut watcher), "{last} went past a WATCH");
+        let after = traces(&mut other);
+        assert!(after.iter().zip(before).all(|(after, before)| *after > before), "{last}: {before:?}, {after:?}");
     }
+    assert_eq!(call::<i64>(&mut client, "EXISTS missing"), 0);
 }
 
 #[test]
 fn foreign_values_are_named_and_stay_unchanged() {
-    let server = Server::start();
-    let mut client = server.client();
+    const STRING: &str = "a string that is not a";
+    let (mut server, mut client) = Server::with(&COMPAT).and_client();
+    let all = |client: &mut Connection| -> (Value, i64) { (call(client, "DUMP key"), call(client, "PEXPIRETIME key")) };
+    let limiters = LIMITERS.map(|name| (format!("{name} key 10 60"), &name[3..]));
+    let compatible = ["CL.THROTTLE key 4 1 10", "CL.THROTTLE key 4 1 10 0", "CL.THROTTLE key 4 1 10 -1", "GCRA key 4 1 10"];
+    let calls: Vec<_> = limiters.into_iter().chain(compatible.map(|words| (words.into(), "GCRA"))).collect();
     for (make, held) in [
-        ("RPUSH key a b", "a list"),
-        ("HSET key a b", "a hash"),
-        ("SADD key a b", "a set"),
-        ("ZADD key 1 a", "a sorted set"),
-        ("XADD key * a b", "a stream"),
-        ("SET key 42", "a string that is"),
-        ("SET key hello", "a string that is"),
-        ("SET key the-length-of-a-record-is-28", "a string that is"),
-        ("SET key the-length-of-a-wide-record-is-41-of-them", "a string that is"),
-        ("SET key 3.14 EX 1000", "a string that is"),
-        ("SETBIT key 2000 1", "a string that is"),
+        ("RPUSH key a b", "a list, not a"),
+        ("HSET key a b", "a hash, not a"),
+        ("SADD key a b", "a set, not a"),
+        ("ZADD key 1 a", "a sorted set, not a"),
+        ("XADD key * a b", "a stream, not a"),
+        ("SET key 42", STRING),
+        ("SET key hello", STRING),
+        ("SET key the-length-of-a-record-is-28", STRING),
+        ("SET key the-length-of-a-wide-record-is-41-of-them", STRING),
+        ("SET key 3.14 EX 1000", STRING),
+        ("SETBIT key 2000 1", STRING),
+        // As long as a value of redis-cell, or a digit shorter or longer; of that length, but no time.
+        ("SET key 123456789012345678", STRING),
+        ("SET key 12345678901234567890", STRING),
+        ("SET key 9999999999999999999", STRING),
+        ("SET key nineteen-characters", STRING),
+        ("RL.BUCKET key 10 1d", "a BUCKET limiter, not a"),
     ] {
         call::<()>(&mut client, "DEL key");
         call::<Value>(&mut client, make);
-        let all = |client: &mut Connection| -> (Value, i64) { (call(client, "DUMP key"), call(client, "PEXPIRETIME key")) };
         let before = all(&mut client);
-        for name in LIMITERS {
-            let text = error(&mut client, &command(&format!("{name} key 10 60")));
-            let limiter = format!("{} limiter", &name[3..]);
-            assert!(text.starts_with(&format!("WRONGTYPE key holds {held}")) && text.ends_with(&limiter), "{make}: {text}");
+        for (words, algorithm) in calls.iter().filter(|(_, algorithm)| !make.contains(*algorithm)) {
+            let text = format!("WRONGTYPE key holds {held} {algorithm} limiter");
+            assert_eq!(error(&mut client, &command(words)), text, "{make}: {words}");
         }
         assert_eq!(all(&mut client), before, "{make}");
     }
+    assert!(server.is_alive());
 }
 
 #[test]
 fn a_record_that_is_damaged_or_of_another_version_is_an_error_and_stays() {
-    let mut server = Server::start();
-    let mut client = server.client();
+    let (mut server, mut client) = Server::start().and_client();
     for name in LIMITERS {
         call::<()>(&mut client, "DEL key");
         limit(&mut client, &format!("{name} key 10 1d COST 3"));
@@ -199,27 +208,40 @@ fn a_record_that_is_damaged_or_of_another_version_is_an_error_and_stays() {
 }
 
 #[test]
-fn a_record_copied_renamed_dumped_and_restored_goes_on_counting() {
-    let server = Server::start();
-    let mut client = server.client();
-    for name in LIMITERS {
+fn copies_of_a_key_hold_and_remember_the_same() {
+    let (_server, mut client) = Server::start().and_client();
+    // Calls on a key, a call on each of its copies, and the first fields of that reply: the copy goes on counting, remembers the id,
+    // and holds the leases.
+    let charges = LIMITERS.map(|name| (format!("{name} # 10 1d COST 3"), format!("{name} # 10 1d"), [1, 10, 6]));
+    let ids =
+        LIMITERS.map(|name| (format!("{name} # 10 1d COST 4 ID a"), format!("{name} # 10 1d COST 9 ID a"), [4, 10, 6]));
+    let released = ids.clone().map(|(make, ..)| (make, "RL.RELEASE # a".into(), [0, 10, 10]));
+    let leases = [("RL.LEASE # 5 1h ID new", [0, 5, 0]), ("RL.RELEASE # worker:3", [0, 5, 1])];
+    let leases = leases.map(|(words, row)| ("RL.LEASE # 5 1h ID worker:@".to_string(), words.to_string(), row));
+    for (make, again, expected) in charges.into_iter().chain(ids).chain(released).chain(leases) {
         call::<()>(&mut client, "FLUSHALL");
-        limit(&mut client, &format!("{name} key 10 1d COST 3"));
-        call::<()>(&mut client, "COPY key copy");
-        call::<()>(&mut client, "RENAME key renamed");
-        let dump: Vec<u8> = call(&mut client, "DUMP renamed");
-        redis::cmd("RESTORE").arg("restored").arg(100_000).arg(dump).exec(&mut client).expect("RESTORE");
-        for key in ["copy", "renamed", "restored"] {
-            assert_eq!(limit(&mut client, &format!("{name} {key} 10 1d"))[..3], [1, 10, 6], "{name} {key}");
+        let on = |words: &str, key: &str| words.replace('#', key);
+        for holder in 0..if make.contains('@') { 5 } else { 1 } {
+            limit(&mut client, &on(&make, "one").replace('@', &holder.to_string()));
         }
-        assert_eq!(limit(&mut client, &format!("{name} key 10 1d"))[..3], [1, 10, 9], "{name}");
+        call::<()>(&mut client, "COPY one two");
+        call::<()>(&mut client, "RENAME one three");
+        let dump: Vec<u8> = call(&mut client, "DUMP two");
+        let deadline: i64 = call(&mut client, "PEXPIRETIME two");
+        redis::cmd("RESTORE").arg("four").arg(deadline).arg(dump).arg("ABSTTL").exec(&mut client).expect("a key");
+        let original = snapshot(&mut client, "two");
+        for key in ["two", "three", "four"] {
+            assert_eq!(snapshot(&mut client, key), original, "{make}, {key}");
+            assert_eq!(limit(&mut client, &on(&again, key))[..3], expected, "{make}, {again}, {key}");
+        }
+        // Nothing is left under the first name.
+        assert_eq!(call::<i64>(&mut client, "EXISTS one"), 0, "{make}");
     }
 }
 
 #[test]
 fn a_key_made_persistent_gets_its_deadline_back() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     for name in LIMITERS {
         limit(&mut client, &format!("{name} {name} 10 60"));
         call::<()>(&mut client, &format!("PERSIST {name}"));
@@ -229,29 +251,8 @@ fn a_key_made_persistent_gets_its_deadline_back() {
 }
 
 #[test]
-fn small_records_stay_small() {
-    let server = Server::start();
-    let mut client = server.client();
-    for (words, most) in [
-        ("RL.FIXED key 1000 1h", 28),
-        ("RL.GCRA key 1000 1h", 28),
-        ("RL.GCRA key 1000 1h BURST 50", 28),
-        ("RL.BUCKET key 1000 1d CAPACITY 2000", 28),
-        ("RL.BUCKET key 1000 1h STEP", 28),
-        ("RL.GCRA key 1000000000000 3650d BURST 999999999999", 64),
-        ("RL.SLIDE key 10 60", 48),
-    ] {
-        call::<()>(&mut client, "DEL key");
-        limit(&mut client, words);
-        let len: i64 = call(&mut client, "STRLEN key");
-        assert!(len <= most, "{words}: {len} bytes");
-    }
-}
-
-#[test]
 fn new_keys_take_no_more_memory_than_with_set() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     // The sum of many keys: the server rounds the memory of a key in more than one way.
     let mut usage = |words: &str| -> i64 {
         call::<()>(&mut client, "FLUSHALL");
@@ -272,11 +273,8 @@ fn flood(client: &mut Connection, words: &str, calls: usize) -> i64 {
     let mut left = calls;
     while left > 0 {
         let batch = left.min(1_000);
-        let mut pipe = redis::pipe();
-        (0..batch).for_each(|_| {
-            pipe.add_command(command(words));
-        });
-        granted += pipe.query::<Vec<[i64; 5]>>(client).expect("replies").iter().map(|reply| reply[0]).sum::<i64>();
+        let replies: Vec<[i64; 5]> = pipe(std::iter::repeat_n(words, batch)).query(client).expect("replies");
+        granted += replies.iter().map(|reply| reply[0]).sum::<i64>();
         left -= batch;
     }
     granted
@@ -284,8 +282,7 @@ fn flood(client: &mut Connection, words: &str, calls: usize) -> i64 {
 
 #[test]
 fn ten_thousand_grants_in_a_sliding_window_take_less_than_140_kilobytes() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     // A period of a second has short ticks, which few grants share. The limit is just high enough to be used up.
     assert_eq!(flood(&mut client, "RL.SLIDE key 10000 60", 10_000), 10_000);
     assert_eq!(limit(&mut client, "RL.SLIDE key 10000 60")[0], 0);
@@ -307,8 +304,7 @@ fn ten_thousand_grants_in_a_sliding_window_take_less_than_140_kilobytes() {
 fn a_sliding_window_of_100_000_fills_and_slides() {
     const PERIOD: Duration = Duration::from_secs(4);
     let words = format!("RL.SLIDE key 100000 {}", PERIOD.as_secs());
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let start = std::time::Instant::now();
     let mut granted = Vec::new();
     // Fills the log and goes on for two periods, in which it is filled, trimmed and filled again. This takes longer on a
@@ -339,8 +335,7 @@ fn a_key_takes_as_much_memory_as_the_documents_say() {
         let text = std::fs::read_to_string(path).expect("text");
         assert!(text.contains("100 to 200 bytes"), "{document}");
     }
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     // After two calls a key may take more than after one.
     let mut measured = Vec::new();
     for (name, calls) in [("FIXED", 1), ("GCRA", 1), ("GCRA", 2), ("BUCKET", 2)] {
@@ -350,11 +345,8 @@ fn a_key_takes_as_much_memory_as_the_documents_say() {
         // The hash tables have 2^17 cells from 65 536 keys on, when they are half empty, and 2^18 from 131 072 keys on.
         for size in [65_000, 66_000, 100_000, 131_000, 132_000] {
             while keys < size {
-                let mut pipeline = redis::pipe();
-                (keys..keys + 1_000).flat_map(|key| (0..calls).map(move |_| key)).for_each(|key| {
-                    pipeline.add_command(command(&format!("RL.{name} key:{key:012} 10 1d"))).ignore();
-                });
-                pipeline.exec(&mut client).expect("calls");
+                let words = |key| std::iter::repeat_n(format!("RL.{name} key:{key:012} 10 1d"), calls);
+                pipe((keys..keys + 1_000).flat_map(words)).exec(&mut client).expect("calls");
                 keys += 1_000;
             }
             let used = info(&mut client, "memory", "used_memory") - before;
@@ -398,8 +390,7 @@ fn by_core(words: &[&[u8]], value: Option<&[u8]>, at: Instant, seed: u64) -> (Ch
 
 #[test]
 fn the_stored_bytes_are_those_that_the_core_applies() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let value = |client: &mut Connection| call::<Option<Vec<u8>>>(client, "GET key");
     let mut seen = BTreeSet::new();
     for calls in [

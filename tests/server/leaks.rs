@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::{Connection, ConnectionLike, Value};
-use support::{call, command, info, wait_for, Held, Resp, Server};
+use support::{call, info, pipe, wait_for, Held, Resp, Server, LIMITERS};
 
 const CALLS: usize = 100_000;
 
@@ -17,10 +17,7 @@ fn memory(client: &mut Connection) -> [i64; 2] {
 
 fn make(client: &mut Connection, words: &str, calls: usize) {
     for batch in 0..calls / 500 {
-        let mut pipe = redis::pipe();
-        for index in 0..500 {
-            pipe.add_command(command(&words.replace('#', &((batch * 500 + index) % 100).to_string())));
-        }
+        let pipe = pipe((0..500).map(|index| words.replace('#', &((batch * 500 + index) % 100).to_string())));
         // Some replies are errors, on purpose.
         let replies = client.req_packed_commands(&pipe.get_packed_pipeline(), 0, 500);
         assert_eq!(replies.expect("replies").len(), 500);
@@ -29,8 +26,7 @@ fn make(client: &mut Connection, words: &str, calls: usize) {
 
 #[test]
 fn a_hundred_thousand_calls_of_each_kind_leak_no_memory() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     // With short periods, keys come and go all the time. With long ones, they fill up.
     for words in [
         "RL.FIXED key:# 10 1ms",
@@ -78,16 +74,12 @@ fn a_hundred_thousand_calls_of_each_kind_leak_no_memory() {
 
 #[test]
 fn nothing_is_left_when_the_keys_have_expired() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let round = |client: &mut Connection| {
-        for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        for name in LIMITERS {
             for index in 0..25_000 / 500 {
-                let mut pipe = redis::pipe();
-                for key in index * 500..(index + 1) * 500 {
-                    pipe.add_command(command(&format!("RL.{name} {name}:{key} 10 1s COST 2")));
-                }
-                pipe.ignore().exec(client).expect("replies");
+                let keys = index * 500..(index + 1) * 500;
+                pipe(keys.map(|key| format!("RL.{name} {name}:{key} 10 1s COST 2"))).exec(client).expect("replies");
             }
         }
         wait_for("the keys to expire", || call::<i64>(client, "DBSIZE") == 0);
@@ -102,8 +94,7 @@ fn nothing_is_left_when_the_keys_have_expired() {
 
 #[test]
 fn unloading_leaks_no_memory_but_a_little_of_the_servers() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let mut round = |rounds: usize| {
         for _ in 0..rounds {
             call::<()>(&mut client, "CONFIG SET rl.top-keys 1024");
@@ -124,8 +115,7 @@ fn unloading_leaks_no_memory_but_a_little_of_the_servers() {
 
 #[test]
 fn waiting_leaks_no_memory() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let mut round = |rounds: usize| {
         for _ in 0..rounds {
             call::<()>(&mut client, "RL.GCRA key 10 1d FORCE 10");

@@ -6,12 +6,9 @@ use std::time::Duration;
 use redis::{Connection, Value};
 use support::witness::{timed, Watched, A_FEW};
 use support::{
-    at_once, call, command, error, held, info, limit, snapshot, snapshots, time_us, wait_for, Held, Resp, Server,
+    at_once, call, command, crowd, error, held, info, limit, pipe, settle, snapshot, time_us, wait_for, Held, Resp, Server,
+    LIMITERS,
 };
-
-fn release(client: &mut Connection, words: &str) -> Option<[i64; 5]> {
-    call::<Option<Vec<i64>>>(client, words).map(|row| row.try_into().expect("five integers"))
-}
 
 /// Waits until the server's clock has passed this time.
 fn let_pass(client: &mut Connection, until_us: i64) {
@@ -20,8 +17,7 @@ fn let_pass(client: &mut Connection, until_us: i64) {
 
 #[test]
 fn a_lease_holds_units_until_it_is_released() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     assert_eq!(limit(&mut client, "RL.LEASE key 3 1h ID a"), [1, 3, 2, 0, 3_600_000]);
     assert_eq!(limit(&mut client, "RL.LEASE key 3 1h ID b COST 2")[..4], [2, 3, 0, 0]);
     let denied = limit(&mut client, "RL.LEASE key 3 1h ID c");
@@ -38,38 +34,36 @@ fn a_lease_holds_units_until_it_is_released() {
     for rest in ["ID b", "ID b RENEW", "ID c", "ID c RENEW", "ID c BLOCK 10"] {
         assert_eq!(limit(&mut client, &format!("RL.LEASE key 0 1h {rest}")), [0, 0, 0, -1, 0], "{rest}");
     }
-    let row = release(&mut client, "RL.RELEASE key b").expect("a lease");
+    let row = settle(&mut client, "RL.RELEASE key b").expect("a lease");
     assert_eq!(row[0], 0);
-    assert_eq!(release(&mut client, "RL.RELEASE key b"), None);
+    assert_eq!(settle(&mut client, "RL.RELEASE key b"), None);
     assert_eq!(limit(&mut client, "RL.PEEK LEASE key 3 1h COST 2")[..4], [2, 3, 2, 0]);
     // SETTLE to 0 ends a lease, too. With the last one the key ends.
-    assert!(release(&mut client, "RL.SETTLE key a 0").is_some());
+    assert!(settle(&mut client, "RL.SETTLE key a 0").is_some());
     assert_eq!(call::<i64>(&mut client, "EXISTS key"), 0);
     assert_eq!(limit(&mut client, "RL.PEEK LEASE key 3 1h"), [1, 3, 3, 0, 0]);
 }
 
 #[test]
 fn a_lapsed_lease_is_not_revived() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let (row, _, after) = timed(&mut client, "RL.LEASE key 1 200ms ID a");
     assert_eq!(row, [1, 1, 0, 0, 200]);
     assert!((1..=400).contains(&call::<i64>(&mut client, "PTTL key")));
     let_pass(&mut client, after + 200_000);
     assert_eq!(limit(&mut client, "RL.LEASE key 1 200ms ID a RENEW")[..4], [0, 1, 1, -1]);
-    assert_eq!(release(&mut client, "RL.RELEASE key a"), None);
+    assert_eq!(settle(&mut client, "RL.RELEASE key a"), None);
     // The successor's units are not touched by what the predecessor does.
     assert_eq!(limit(&mut client, "RL.LEASE key 1 1h ID b")[0], 1);
     assert_eq!(limit(&mut client, "RL.LEASE key 1 1h ID a")[0], 0);
     assert_eq!(limit(&mut client, "RL.LEASE key 1 1h ID a RENEW")[0], 0);
-    assert_eq!(release(&mut client, "RL.RELEASE key a"), None);
+    assert_eq!(settle(&mut client, "RL.RELEASE key a"), None);
     assert_eq!(limit(&mut client, "RL.LEASE key 1 1h ID b RENEW")[0], 1);
 }
 
 #[test]
 fn a_renewal_moves_the_deadline_and_never_shortens_it() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     limit(&mut client, "RL.LEASE key 2 1h ID a");
     assert_eq!(limit(&mut client, "RL.LEASE key 2 2h ID a")[4], 7_200_000);
     let row = limit(&mut client, "RL.LEASE key 2 1m ID a");
@@ -108,16 +102,15 @@ fn inspection_lists_the_holders() {
 
 #[test]
 fn info_top_and_events_show_leases() {
-    let server = Watched::with(&["--notify-keyspace-events", "KEd"]);
-    let mut client = server.client();
+    let (server, mut client) = Watched::with(&["--notify-keyspace-events", "KEd"]).and_client();
     limit(&mut client, "RL.LEASE key 1 1h ID a");
     limit(&mut client, "RL.LEASE key 1 1h ID a");
     limit(&mut client, "RL.LEASE key 1 1h ID b");
     limit(&mut client, "RL.LEASE key 1 1h ID b RENEW");
-    release(&mut client, "RL.RELEASE key b");
+    settle(&mut client, "RL.RELEASE key b");
     let events = |server: &Watched| ["rl.lease", "rl.denied"].map(|event| server.events(event, "key").len());
     assert_eq!(events(&server), [2, 2]);
-    release(&mut client, "RL.RELEASE key a");
+    settle(&mut client, "RL.RELEASE key a");
     assert_eq!(events(&server), [3, 2]);
     let counts = ["lease_calls", "lease_granted", "lease_denied", "settled", "released", "retried"];
     assert_eq!(counts.map(|what| info(&mut client, "rl", &format!("rl_{what}"))), [4, 2, 2, 0, 1, 0]);
@@ -127,8 +120,7 @@ fn info_top_and_events_show_leases() {
 
 #[test]
 fn acl_rules_bind_the_commands() {
-    let server = Server::start();
-    let mut owner = server.client();
+    let (server, mut owner) = Server::start().and_client();
     call::<()>(&mut owner, "ACL SETUSER someone on >secret ~mine:* +@all");
     let mut client = server.client();
     call::<()>(&mut client, "AUTH someone secret");
@@ -136,14 +128,7 @@ fn acl_rules_bind_the_commands() {
     for words in ["RL.LEASE other 1 1h ID a", "RL.RELEASE other a", "RL.SETTLE other a 1", "RL.PEEK LEASE other 1 1h"] {
         assert!(error(&mut client, &command(words)).starts_with("NOPERM"), "{words}");
     }
-    for name in ["RL.LEASE", "RL.SETTLE", "RL.RELEASE"] {
-        let about: Vec<Vec<Value>> = call(&mut owner, &format!("COMMAND INFO {name}"));
-        let flags: Vec<String> = redis::from_redis_value(about[0][2].clone()).expect("flags");
-        assert!(flags.contains(&"write".into()) && flags.contains(&"fast".into()), "{name} {flags:?}");
-        assert!(!flags.contains(&"denyoom".into()), "{name} {flags:?}");
-    }
-    let replica = Server::on_port(&["--replicaof", "127.0.0.1 1"]);
-    let mut client = replica.client();
+    let (_replica, mut client) = Server::on_port(&["--replicaof", "127.0.0.1 1"]).and_client();
     for words in ["RL.LEASE key 1 1h ID a", "RL.RELEASE key a", "RL.SETTLE key a 1"] {
         assert!(error(&mut client, &command(words)).starts_with("READONLY"), "{words}");
     }
@@ -154,9 +139,8 @@ fn acl_rules_bind_the_commands() {
 #[test]
 fn giving_back_and_renewing_work_without_memory() {
     const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
-    let server = Server::start();
-    let mut client = server.client();
-    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+    let (_server, mut client) = Server::start().and_client();
+    for name in LIMITERS {
         limit(&mut client, &format!("RL.{name} {name} 10 1d COST 4 ID a"));
         limit(&mut client, &format!("RL.{name} {name} 10 1d COST 4 ID b"));
     }
@@ -172,10 +156,10 @@ fn giving_back_and_renewing_work_without_memory() {
     assert_eq!(limit(&mut client, "RL.LEASE key 3 1h ID b RENEW")[..4], [0, 3, 1, -1]);
     assert_eq!(limit(&mut client, "RL.LEASE key 3 1h ID a")[..4], [2, 3, 1, 0]);
     assert_eq!(limit(&mut client, "RL.LEASE key 3 1h ID a RENEW")[..4], [2, 3, 1, 0]);
-    assert!(release(&mut client, "RL.RELEASE key a").is_some());
-    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
-        assert!(release(&mut client, &format!("RL.RELEASE {name} a")).is_some(), "{name}");
-        assert!(release(&mut client, &format!("RL.SETTLE {name} b 9")).is_some(), "{name}");
+    assert!(settle(&mut client, "RL.RELEASE key a").is_some());
+    for name in LIMITERS {
+        assert!(settle(&mut client, &format!("RL.RELEASE {name} a")).is_some(), "{name}");
+        assert!(settle(&mut client, &format!("RL.SETTLE {name} b 9")).is_some(), "{name}");
     }
     // Where keys can be evicted, the server grants new leases, too.
     call::<()>(&mut client, "CONFIG SET maxmemory 0");
@@ -191,13 +175,12 @@ fn giving_back_and_renewing_work_without_memory() {
 
 #[test]
 fn a_waiter_gets_no_lease_while_memory_is_full() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     limit(&mut client, "RL.LEASE key 1 1h ID a");
     let waiting = Held::send(&server, "RL.LEASE key 1 1h ID b BLOCK 1d");
     wait_for("the waiter", || held(&mut client) == 1);
     call::<()>(&mut client, "CONFIG SET maxmemory 1");
-    assert!(release(&mut client, "RL.RELEASE key a").is_some());
+    assert!(settle(&mut client, "RL.RELEASE key a").is_some());
     let now = time_us(&mut client);
     let_pass(&mut client, now + 200_000);
     assert_eq!(held(&mut client), 1);
@@ -209,17 +192,10 @@ fn a_waiter_gets_no_lease_while_memory_is_full() {
 
 #[test]
 fn transactions_and_scripts_never_wait() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     limit(&mut client, "RL.LEASE key 1 1h ID a");
-    let mut transaction = redis::pipe();
-    transaction.atomic();
-    for words in
-        ["RL.LEASE key 1 1h ID b BLOCK 1d", "RL.RELEASE key a", "RL.LEASE key 1 1h ID b BLOCK 1d", "RL.RELEASE key a"]
-    {
-        transaction.add_command(command(words));
-    }
-    let replies: Vec<Option<[i64; 5]>> = transaction.query(&mut client).expect("replies");
+    let calls = ["RL.LEASE key 1 1h ID b BLOCK 1d", "RL.RELEASE key a"].repeat(2);
+    let replies: Vec<Option<[i64; 5]>> = pipe(calls).atomic().query(&mut client).expect("replies");
     assert_eq!(replies.iter().map(|row| row.map(|row| row[0])).collect::<Vec<_>>(), [Some(0), Some(0), Some(1), None]);
     let script = "return {redis.call('RL.LEASE', KEYS[1], 1, '1h', 'ID', 'c', 'BLOCK', '1d'), redis.call('RL.RELEASE', KEYS[1], 'b')}";
     let rows: Vec<[i64; 5]> = redis::cmd("EVAL").arg(script).arg(1).arg("key").query(&mut client).expect("two rows");
@@ -228,8 +204,7 @@ fn transactions_and_scripts_never_wait() {
 
 #[test]
 fn a_release_grants_the_first_waiter_at_once() {
-    let server = Watched::with(&[]);
-    let mut client = server.client();
+    let (server, mut client) = Watched::with(&[]).and_client();
     limit(&mut client, "RL.LEASE key 2 1h ID a COST 2");
     let calls = ["b COST 2", "c", "d"].map(|rest| format!("RL.LEASE key 2 1h ID {rest} BLOCK 30m"));
     // The wait in the denial would be an hour, but leases are usually given back earlier.
@@ -240,7 +215,7 @@ fn a_release_grants_the_first_waiter_at_once() {
     assert_eq!(limit(&mut client, "RL.LEASE key 3 1h ID e")[0], 0);
     for (id, waiters, left) in [("a", vec![b], 2), ("b", vec![c, d], 0)] {
         let before = time_us(&mut client);
-        assert!(release(&mut client, &format!("RL.RELEASE key {id}")).is_some());
+        assert!(settle(&mut client, &format!("RL.RELEASE key {id}")).is_some());
         for mut waiter in waiters {
             let reply = waiter.reply();
             assert!(reply.granted() > 0, "{reply:?}");
@@ -254,8 +229,7 @@ fn a_release_grants_the_first_waiter_at_once() {
 
 #[test]
 fn a_lapse_grants_the_first_waiter() {
-    let server = Watched::with(&[]);
-    let mut client = server.client();
+    let (server, mut client) = Watched::with(&[]).and_client();
     let (row, before, after) = timed(&mut client, "RL.LEASE key 1 300ms ID a");
     assert_eq!(row[0], 1);
     let reply = Held::send(&server, "RL.LEASE key 1 1h ID b BLOCK 1h").reply();
@@ -273,13 +247,12 @@ fn a_lapse_grants_the_first_waiter() {
 
 #[test]
 fn of_waiters_with_one_id_the_second_renews_the_lease_of_the_first() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     limit(&mut client, "RL.LEASE key 3 1h ID a COST 3");
     let calls = ["b COST 2", "x COST 3", "b", "b COST 2", "b COST 1"];
     let waiters = at_once(&server, calls.map(|rest| format!("RL.LEASE key 3 1h ID {rest} BLOCK 1h"))).held;
     wait_for("the waiters", || held(&mut client) == 5);
-    release(&mut client, "RL.RELEASE key a").expect("a lease");
+    settle(&mut client, "RL.RELEASE key a").expect("a lease");
     let mut waiters: Vec<Held> = waiters;
     for index in [0, 2, 3] {
         assert_eq!(waiters[index].reply().row.map(|row| row[..4].to_vec()), Ok(vec![2, 3, 1, 0]), "{}", calls[index]);
@@ -287,17 +260,11 @@ fn of_waiters_with_one_id_the_second_renews_the_lease_of_the_first() {
     let refused = waiters[4].reply().row;
     assert_eq!(refused, Err("ERR COST must be 2, the units that this ID holds, or be omitted".into()));
     assert_eq!(held(&mut client), 1);
-    release(&mut client, "RL.RELEASE key b").expect("a lease");
+    settle(&mut client, "RL.RELEASE key b").expect("a lease");
     assert_eq!(waiters[1].reply().granted(), 3);
 }
 
 // ---- Never more than the limit ----
-
-/// A random number, by a generator that is good enough to choose what a holder does.
-fn random(state: &mut u64, below: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % below
-}
 
 /// Holders take, renew and release leases, come too late, release twice, repeat calls, and crash while they wait or hold. Every
 /// lease is recorded with the latest moment at which it can have begun and the earliest at which it can have ended.
@@ -306,56 +273,51 @@ fn at_no_instant_are_more_units_held_than_the_limit() {
     const LIMIT: i64 = 5;
     const TTL_US: i64 = 40_000;
     let server = Server::start();
-    let holders: Vec<_> = (0..8_u64)
-        .map(|number| {
-            let mut client = server.client();
-            std::thread::spawn(move || {
-                let mut state = number + 1;
-                let mut spans: Vec<(i64, i64, i64)> = Vec::new();
-                for turn in 0..150 {
-                    let id = format!("holder:{number}:{turn}");
-                    let cost = 1 + random(&mut state, 3) as i64;
-                    let wait = ["", " BLOCK 100ms", " BLOCK 20ms"][random(&mut state, 3) as usize];
-                    let take = format!("RL.LEASE key {LIMIT} 40ms ID {id} COST {cost}{wait}");
-                    let (row, before, after) = timed(&mut client, &take);
-                    if row[0] == 0 {
-                        continue;
-                    }
-                    assert_eq!(row[0], cost);
-                    // It has begun at `from` at the latest, and ends at `until` at the earliest.
-                    let (from, mut until) = (after, before + TTL_US);
-                    for _ in 0..random(&mut state, 4) {
-                        std::thread::sleep(Duration::from_millis(random(&mut state, 30)));
-                        let chance = random(&mut state, 4);
-                        if chance == 0 {
-                            // A crash.
-                            break;
-                        }
-                        let (renew, release_it) = (format!("RL.LEASE key {LIMIT} 40ms ID {id} RENEW"), chance > 1);
-                        if release_it {
-                            let before = time_us(&mut client);
-                            let released = release(&mut client, &format!("RL.RELEASE key {id}")).is_some();
-                            assert_eq!(release(&mut client, &format!("RL.RELEASE key {id}")), None);
-                            assert_eq!(limit(&mut client, &renew)[0], 0);
-                            if released {
-                                until = before;
-                            }
-                            break;
-                        }
-                        let (row, before, _) = timed(&mut client, &renew);
-                        if row[0] == 0 {
-                            break;
-                        }
-                        assert_eq!(row[0], cost);
-                        until = before + TTL_US;
-                    }
-                    spans.push((from, until, cost));
+    let spans = crowd(&server, 8, |number, client| {
+        let mut rng = fastrand::Rng::with_seed(number as u64);
+        let mut spans: Vec<(i64, i64, i64)> = Vec::new();
+        for turn in 0..150 {
+            let id = format!("holder:{number}:{turn}");
+            let cost = rng.i64(1..=3);
+            let wait = ["", " BLOCK 100ms", " BLOCK 20ms"][rng.usize(..3)];
+            let take = format!("RL.LEASE key {LIMIT} 40ms ID {id} COST {cost}{wait}");
+            let (row, before, after) = timed(client, &take);
+            if row[0] == 0 {
+                continue;
+            }
+            assert_eq!(row[0], cost);
+            // It has begun at `from` at the latest, and ends at `until` at the earliest.
+            let (from, mut until) = (after, before + TTL_US);
+            for _ in 0..rng.u64(..4) {
+                std::thread::sleep(Duration::from_millis(rng.u64(..30)));
+                let chance = rng.u64(..4);
+                if chance == 0 {
+                    // A crash.
+                    break;
                 }
-                spans
-            })
-        })
-        .collect();
-    let spans: Vec<_> = holders.into_iter().flat_map(|holder| holder.join().expect("a holder")).collect();
+                let (renew, release_it) = (format!("RL.LEASE key {LIMIT} 40ms ID {id} RENEW"), chance > 1);
+                if release_it {
+                    let before = time_us(client);
+                    let released = settle(client, &format!("RL.RELEASE key {id}")).is_some();
+                    assert_eq!(settle(client, &format!("RL.RELEASE key {id}")), None);
+                    assert_eq!(limit(client, &renew)[0], 0);
+                    if released {
+                        until = before;
+                    }
+                    break;
+                }
+                let (row, before, _) = timed(client, &renew);
+                if row[0] == 0 {
+                    break;
+                }
+                assert_eq!(row[0], cost);
+                until = before + TTL_US;
+            }
+            spans.push((from, until, cost));
+        }
+        spans
+    });
+    let spans: Vec<_> = spans.into_iter().flatten().collect();
     assert!(spans.len() > 100, "{}", spans.len());
     let mut events: Vec<(i64, i64)> = spans
         .iter()
@@ -371,25 +333,4 @@ fn at_no_instant_are_more_units_held_than_the_limit() {
         assert!(held <= LIMIT, "{held} units at {at}");
     }
     assert!(most >= LIMIT - 1, "{most}");
-}
-
-#[test]
-fn copies_of_a_key_hold_the_same_leases() {
-    let server = Server::start();
-    let mut client = server.client();
-    for holder in 0..5 {
-        limit(&mut client, &format!("RL.LEASE one 5 1h ID worker:{holder}"));
-    }
-    call::<()>(&mut client, "COPY one two");
-    call::<()>(&mut client, "RENAME one three");
-    let dump: Vec<u8> = call(&mut client, "DUMP two");
-    let deadline: i64 = call(&mut client, "PEXPIRETIME two");
-    redis::cmd("RESTORE").arg("four").arg(deadline).arg(dump).arg("ABSTTL").exec(&mut client).expect("a key");
-    let all = snapshots(&mut client);
-    assert!(all.len() == 3 && all.values().all(|key| key == &all["two"]), "{all:?}");
-    for key in ["two", "three", "four"] {
-        assert_eq!(limit(&mut client, &format!("RL.LEASE {key} 5 1h ID new"))[0], 0, "{key}");
-        assert!(release(&mut client, &format!("RL.RELEASE {key} worker:3")).is_some(), "{key}");
-        assert_eq!(limit(&mut client, &format!("RL.LEASE {key} 5 1h ID new"))[0], 1, "{key}");
-    }
 }

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use redis::Connection;
-use support::{assert_same, call, command, info, snapshots, wait_for, Load, Server};
+use support::{assert_same, call, command, info, pipe, snapshots, wait_for, Load, Server, LIMITERS};
 
 /// Numbers keys, so that no name is used twice.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -18,14 +18,14 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// Makes a few calls of every kind.
 fn calls(client: &mut Connection) {
     let mut pipe = redis::pipe();
-    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+    for name in LIMITERS {
         let key = NEXT.fetch_add(1, Ordering::Relaxed);
         pipe.add_command(command(&format!("RL.{name} one:{key} 5 1d COST 2")));
         if key.is_multiple_of(5) {
             pipe.add_command(command(&format!("RL.{name} one:{key} 5 1d REFUND 2")));
         }
     }
-    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+    for name in LIMITERS {
         let key = NEXT.fetch_add(1, Ordering::Relaxed);
         pipe.add_command(command(&format!("RL.{name} ids:{key} 5 1d COST 2 ID one")));
         pipe.add_command(command(&format!("RL.{name} ids:{key} 5 1d COST 2 ID two")));
@@ -392,10 +392,7 @@ fn a_replica_that_syncs_while_the_server_is_paused() {
     call::<()>(&mut client, "CLIENT PAUSE 1000 ALL");
     // The server postpones both: more effects than it takes until the module checks again who receives them, and after them
     // a replica's request.
-    let mut pipe = redis::pipe();
-    for key in 0..12_000 {
-        pipe.add_command(command(&format!("RL.GCRA before:{key} 5 1d")));
-    }
+    let pipe = pipe((0..12_000).map(|key| format!("RL.GCRA before:{key} 5 1d")));
     let mut other = primary.client();
     other.send_packed_command(&pipe.get_packed_pipeline()).expect("a connection");
     write!(socket, "PSYNC ? -1\r\n").expect("a request");

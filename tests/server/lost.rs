@@ -14,8 +14,7 @@ use support::{
 
 #[test]
 fn a_client_that_does_not_read_takes_its_grants_and_delays_nobody() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     call::<()>(&mut client, &format!("SET large {}", "x".repeat(4_000_000)));
     // What the client has sent before its call, and how many calls it sends. It reads no reply.
     for (before, calls) in [("PING", 1), ("GET large", 1), ("PING", 3)] {
@@ -44,8 +43,7 @@ fn a_client_that_does_not_read_takes_its_grants_and_delays_nobody() {
 
 #[test]
 fn the_setting_timeout_ends_no_wait() {
-    let server = Server::with(&["--timeout", "1"]);
-    let mut client = server.client();
+    let (server, mut client) = Server::with(&["--timeout", "1"]).and_client();
     assert_eq!(limit(&mut client, "RL.GCRA key 1 3")[0], 1);
     let reply = Held::send(&server, "RL.GCRA key 1 3 BLOCK 1h").reply();
     assert!(reply.at_us() - reply.sent_us > 2_000_000 && reply.granted() == 1, "{reply:?}");
@@ -55,8 +53,7 @@ fn the_setting_timeout_ends_no_wait() {
 
 #[test]
 fn a_replica_that_serves_no_stale_state_refuses_reads_and_ends_waits() {
-    let server = Server::on_port(&["--replica-serve-stale-data", "no"]);
-    let mut client = server.client();
+    let (server, mut client) = Server::on_port(&["--replica-serve-stale-data", "no"]).and_client();
     let calls = ["RL.PEEK GCRA key 1 1d", "RL.INSPECT key", "RL.GCRA key 1 1d", "RL.GCRA key 1 1d BLOCK 1d"];
     assert_eq!(limit(&mut client, "RL.GCRA key 1 1d")[0], 1);
     let before = snapshots(&mut client);

@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use redis::{Connection, Value};
-use support::{at_once, call, command, error, held, info, limit, server_program, time_us, wait_for, Held, Resp, Server};
-
-const LIMITERS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
+use support::{
+    at_once, call, command, error, held, info, limit, server_program, time_us, wait_for, Held, Resp, Server, LIMITERS,
+};
 
 /// How often an algorithm was called, granted and denied.
 fn counts(client: &mut Connection, name: &str) -> [i64; 3] {
@@ -16,8 +16,7 @@ fn counts(client: &mut Connection, name: &str) -> [i64; 3] {
 
 #[test]
 fn info_counts_calls_by_outcome() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     for name in LIMITERS {
         assert_eq!(counts(&mut client, name), [0, 0, 0], "{name}");
         // Grants: all of the units, a part, by FORCE, and by REFUND even if there is nothing to refund.
@@ -41,8 +40,7 @@ fn info_counts_calls_by_outcome() {
 
 #[test]
 fn rules_of_one_call_count_by_themselves() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     call::<Value>(&mut client, "RL.ALL 2 a b FIXED 1 1d GCRA 2 1d");
     assert_eq!([counts(&mut client, "FIXED"), counts(&mut client, "GCRA")], [[1, 1, 0], [1, 1, 0]]);
     // The second rule would have granted the call: it was neither charged nor counted as a denial.
@@ -53,8 +51,7 @@ fn rules_of_one_call_count_by_themselves() {
 
 #[test]
 fn info_counts_waiters() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let waits = |client: &mut Connection| {
         ["waiting_clients", "waits", "wait_timeouts"].map(|what| info(client, "rl", &format!("rl_{what}")))
     };
@@ -155,8 +152,7 @@ fn each_change_and_each_denial_is_an_event_of_the_key() {
 
 #[test]
 fn a_waiter_causes_an_event_when_it_is_answered() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     call::<()>(&mut client, "CONFIG SET notify-keyspace-events Kd");
     let mut subscriber = server.client();
     subscriber.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
@@ -227,8 +223,7 @@ fn waited_for(client: &mut Connection) -> Vec<(String, i64, i64, i64)> {
 
 #[test]
 fn the_keys_that_most_clients_wait_for_are_listed() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     assert_eq!(waited_for(&mut client), []);
     let start_us = time_us(&mut client);
     let mut waiting = Vec::new();
@@ -263,8 +258,7 @@ fn the_keys_that_most_clients_wait_for_are_listed() {
 
 #[test]
 fn the_top_keeps_to_its_size_and_pace() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     call::<()>(&mut client, "CONFIG SET rl.top-keys 10 rl.top-half-life 86400");
     for round in 0..30 {
         for other in 0..20 {
@@ -311,8 +305,7 @@ fn setting(client: &mut Connection, name: &str) -> String {
 
 #[test]
 fn settings_are_checked_and_changed_while_the_server_runs() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let all: BTreeMap<String, String> = call(&mut client, "CONFIG GET rl.*");
     let defaults = [
         ("rl.compat", "cl.throttle"),
@@ -347,8 +340,7 @@ fn settings_come_from_the_configuration_file_and_go_back_there() {
     let script = format!("#!/bin/sh\nexec {} {} \"$@\"\n", server_program(), file.display());
     std::fs::write(&starter, script).expect("a file");
     std::fs::set_permissions(&starter, std::fs::Permissions::from_mode(0o700)).expect("a program");
-    let server = Server::of(&starter.to_string_lossy(), true, &[]);
-    let mut client = server.client();
+    let (_server, mut client) = Server::of(&starter.to_string_lossy(), true, &[]).and_client();
     assert_eq!(["top-keys", "max-waiters", "top-half-life"].map(|name| setting(&mut client, name)), ["77", "7", "60"]);
     let mut compat: Vec<_> = setting(&mut client, "compat").split(' ').map(String::from).collect();
     compat.sort();
@@ -366,8 +358,7 @@ fn settings_come_from_the_configuration_file_and_go_back_there() {
 
 #[test]
 fn settings_come_with_the_loading_of_the_module() {
-    let server = Server::with(&["top-keys", "5", "COMPAT", "none", "top-keys", "7"]);
-    let mut client = server.client();
+    let (_server, mut client) = Server::with(&["top-keys", "5", "COMPAT", "none", "top-keys", "7"]).and_client();
     assert_eq!(["top-keys", "top-half-life", "compat"].map(|name| setting(&mut client, name)), ["7", "60", "none"]);
     // The values in the file, and then the server's own options, take precedence.
     let server = Server::with(&["top-keys", "5", "--rl.top-keys", "9"]);
@@ -399,8 +390,7 @@ fn settings_come_with_the_loading_of_the_module() {
 
 #[test]
 fn the_top_is_for_operators() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let allowed = |client: &mut Connection, words: &str| {
         let reply: String = call(client, &format!("ACL DRYRUN someone {words}"));
         reply == "OK"

@@ -12,7 +12,7 @@ use redis::{AsyncConnectionConfig, Client, RedisResult};
 use support::command;
 use support::witness::Watched;
 
-use crate::worker::{say, work_if_worker, Worker};
+use crate::harness::{say, work_if_worker, Worker};
 
 const PROCESSES: u64 = 3;
 /// A third party's quota, and how many tasks call at once: enough for a few windows.
@@ -100,7 +100,7 @@ async fn outgoing(connection: RedisResult<MultiplexedConnection>, call: &str) ->
     }
 }
 
-async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
+pub async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
     // By default, the client gives up long before the server does.
     let patient = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
     client.get_multiplexed_async_connection_with_config(&patient).await

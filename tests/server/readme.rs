@@ -133,8 +133,7 @@ fn sessions_run_as_printed() {
         if calls.is_empty() {
             continue;
         }
-        let server = Server::start();
-        let mut clock = server.client();
+        let (server, mut clock) = Server::start().and_client();
         let start = support::time_us(&mut clock);
         for (command, printed) in calls {
             let replied = typed(&server, &command);
@@ -312,6 +311,25 @@ fn every_command_that_is_named_exists() {
     let exists = |name: &str| !server.cli(&[], &["COMMAND", "INFO", name]).trim().is_empty();
     let missing: Vec<_> = names.into_iter().filter(|name| !exists(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// `cargo test` passes if no test has the name that it is given.
+#[test]
+fn tests_that_are_named_exist() {
+    let mut named = 0;
+    for (document, text) in documents_in(&["", "docs"]) {
+        for line in text.split("cargo test --test ").skip(1) {
+            let mut words = line.split('`').next().unwrap_or_default().split_whitespace();
+            let folder = format!("tests/{}", words.next().expect("a name"));
+            let main = Path::new(env!("CARGO_MANIFEST_DIR")).join(&folder).join("main.rs");
+            let modules = std::fs::read_to_string(main).expect("text");
+            for module in words.filter_map(|word| word.strip_suffix("::")) {
+                assert!(modules.lines().any(|line| line == format!("mod {module};")), "{document}: no {module} in {folder}");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 0, "no document names a test");
 }
 
 #[test]

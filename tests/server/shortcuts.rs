@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use redis::Connection;
-use support::{assert_same, call, command, error, info, snapshots, wait_for, Server};
+use support::{assert_same, call, command, error, info, snapshots, wait_for, Server, LIMITERS};
 
 const OFF: [&str; 2] = ["--rl.shortcuts", "no"];
 
@@ -90,7 +90,7 @@ fn effects_reach_a_replica_and_the_append_only_file() {
     let (mut left, mut right) = (primary.client(), replica.client());
     let offset = info(&mut left, "replication", "master_repl_offset");
     for round in 0..50 {
-        for kind in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+        for kind in LIMITERS {
             call::<()>(&mut left, &format!("RL.{kind} {kind}:{} 100 1d COST 2", round % 5));
             call::<()>(&mut left, &format!("RL.{kind} gone:{kind} 100 1d"));
             call::<()>(&mut left, &format!("RL.{kind} gone:{kind} 100 1d REFUND 1"));
@@ -111,8 +111,7 @@ fn the_setting_is_one_of_two_words_and_stays() {
     for (options, value) in
         [(&[][..], "yes"), (&OFF[..], "no"), (&["shortcuts", "NO"], "no"), (&["shortcuts", "yes"], "yes")]
     {
-        let server = Server::with(options);
-        let mut client = server.client();
+        let (_server, mut client) = Server::with(options).and_client();
         let [_, set]: [String; 2] = call(&mut client, "CONFIG GET rl.shortcuts");
         assert_eq!(set, value, "{options:?}");
         let other = if value == "yes" { "no" } else { "yes" };

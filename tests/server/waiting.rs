@@ -1,9 +1,8 @@
 //! `BLOCK` in special states of the server: it refuses writes, it does not block this client, or its clock steps.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use redis::{Connection, Value};
@@ -12,7 +11,7 @@ use support::{
     Held, Server,
 };
 
-use super::all::states::Waiting;
+use super::all::ends::Waiting;
 
 /// Waits until the server's clock has advanced by so many milliseconds.
 fn let_pass(client: &mut Connection, ms: i64) {
@@ -95,8 +94,7 @@ fn no_waiter_is_granted_while_memory_is_full() {
 #[test]
 fn eviction_lets_waiters_go_on() {
     for policy in ["allkeys-random", "volatile-ttl", "volatile-lru"] {
-        let server = Server::with(&["--maxmemory-policy", policy]);
-        let mut client = server.client();
+        let (server, mut client) = Server::with(&["--maxmemory-policy", policy]).and_client();
         for key in 0..5_000 {
             call::<()>(&mut client, &format!("SET fill:{key} {key} EX 10000"));
         }
@@ -146,8 +144,7 @@ fn no_waiter_is_granted_while_snapshots_fail() {
 
 #[test]
 fn a_renamed_config_command_is_no_obstacle() {
-    let server = Server::with(&["--rename-command", "CONFIG", ""]);
-    let mut client = server.client();
+    let (server, mut client) = Server::with(&["--rename-command", "CONFIG", ""]).and_client();
     assert_eq!(limit(&mut client, "RL.GCRA key 1 100ms")[0], 1);
     assert_eq!(Held::send(&server, "RL.GCRA key 1 100ms BLOCK 1000").row()[0], 1);
 }
@@ -190,29 +187,37 @@ impl Raw {
 
 #[test]
 fn a_client_with_a_subscription_gets_one_reply_to_each_call() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let mut raw = Raw::subscribed(&server);
-    for words in ["RL.GCRA key 1 300ms", "RL.SLIDE log 1 300ms", "RL.FIXED window 1 300ms"] {
-        raw.send(&format!("{words} COST 1"));
-        raw.send(&format!("{words} BLOCK 100"));
+    // The call, where its reply says whether it is granted and how long to wait, and how many lines a reply has.
+    let one = ["RL.GCRA key 1 300ms", "RL.SLIDE log 1 300ms", "RL.FIXED window 1 300ms"].map(|words| (words, "*5", 4, 6));
+    let all = ["a", "b", "c"].map(|key| format!("RL.ALL 2 one:{key} slots:{key} FIXED 1 300ms LEASE 5 1h"));
+    for (words, head, wait, length) in one.into_iter().chain(all.iter().map(|words| (&**words, "*3", 2, 16))) {
+        raw.send(&format!("{words} ID a"));
+        raw.send(&format!("{words} ID b BLOCK 100"));
         raw.send("PING");
         let lines = raw.up_to("+PONG");
-        let rows: Vec<_> = lines.iter().enumerate().filter(|(_, line)| *line == "*5").map(|(index, _)| index).collect();
-        assert_eq!((rows.len(), lines.len()), (2, 13), "{words}: {lines:?}");
-        assert_eq!(lines[rows[0] + 1], ":1");
+        let rows: Vec<_> = (0..lines.len()).filter(|&line| lines[line] == head).collect();
+        assert_eq!((rows.len(), lines.len()), (2, 2 * length + 1), "{words}: {lines:?}");
+        assert_eq!(lines[rows[0] + 1], ":1", "{words}");
         // The call is granted after a wait; or, if the server does not block this client, it is denied like a call without
-        // BLOCK.
-        let (granted, wait) = (&lines[rows[1] + 1], &lines[rows[1] + 4]);
+        // BLOCK, and charges no key.
+        let (granted, wait) = (&lines[rows[1] + 1], &lines[rows[1] + wait]);
         assert!(granted == ":1" && wait == ":0" || granted == ":0" && wait != ":0", "{words}: {lines:?}");
+        if let Some(slots) = words.split(' ').find(|word| word.starts_with("slots")) {
+            let left = limit(&mut client, &format!("RL.PEEK LEASE {slots} 5 1h"))[2];
+            assert_eq!(left, if granted == ":1" { 3 } else { 4 }, "{words}");
+        }
     }
-    assert_eq!(held(&mut client), 0);
+    wait_for("no waiter", || held(&mut client) == 0);
     // Published messages come between the replies, and replace none.
     call::<i64>(&mut client, "PUBLISH channel hello");
-    raw.send("RL.GCRA other 1 1d");
+    for words in ["RL.GCRA other 1 1d", "RL.ALL 1 another GCRA 1 1d BLOCK 1"] {
+        raw.send(words);
+    }
     raw.send("PING");
     let lines = raw.up_to("+PONG");
-    assert!(lines.contains(&"hello".into()) && lines.contains(&"*5".into()), "{lines:?}");
+    assert!(lines.contains(&"hello".into()) && lines.iter().filter(|line| *line == "*5").count() == 2, "{lines:?}");
 }
 
 // ---- The node of a key ----
@@ -249,8 +254,7 @@ fn a_node_finds_out_that_it_serves_a_key_without_reading_it() {
 
 #[test]
 fn each_wait_ends_in_one_count() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let counts = |client: &mut Connection| {
         ["waiting_clients", "waits", "wait_timeouts", "waits_abandoned", "gcra_granted"]
             .map(|field| info(client, "rl", &format!("rl_{field}")))
@@ -293,17 +297,9 @@ struct Stepping {
 impl Stepping {
     fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let (library, program, file) =
-            (folder.path().join("clock.so"), folder.path().join("server"), folder.path().join("offset"));
-        let source = support::witness::c_source("clock");
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O2", "-o"])
-            .args([&library, &source])
-            .arg("-ldl")
-            .output()
-            .expect("cc");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        std::fs::write(&file, 0_i64.to_ne_bytes()).expect("a file");
+        let [program, file] = ["server", "clock"].map(|name| folder.path().join(name));
+        let library = support::witness::build("clock", folder.path());
+        std::fs::write(&file, [0; 16]).expect("a file");
         let script = format!(
             "#!/bin/sh\nCLOCK_FILE='{}' LD_PRELOAD='{}' exec '{}' \"$@\"\n",
             file.display(),
@@ -317,8 +313,8 @@ impl Stepping {
     }
 
     fn step(&self, seconds: i64) {
-        let mut file = std::fs::OpenOptions::new().write(true).open(&self.file).expect("the file");
-        file.write_all(&(seconds * 1_000_000).to_ne_bytes()).expect("a step");
+        let file = std::fs::OpenOptions::new().write(true).open(&self.file).expect("the file");
+        file.write_all_at(&(seconds * 1_000_000).to_ne_bytes(), 8).expect("a step");
     }
 }
 
@@ -360,8 +356,7 @@ fn steps_of_the_wall_clock_do_not_change_the_length_of_a_wait() {
 
 #[test]
 fn no_more_calls_wait_than_the_setting_allows() {
-    let server = Server::with(&["--rl.max-waiters", "2"]);
-    let mut client = server.client();
+    let (server, mut client) = Server::with(&["--rl.max-waiters", "2"]).and_client();
     let refused = |client: &mut Connection, words: &str| {
         let before = snapshots(client);
         assert_eq!(error(client, &command(words)), "ERR too many waiting calls", "{words}");

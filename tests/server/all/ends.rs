@@ -1,14 +1,18 @@
 //! What ends the wait of an `RL.ALL` early: its client, its keys, and the node on which it waits. Each call gets one reply, and
 //! charges all keys or none.
+//!
+//! No call is granted while the server would refuse a direct one. It goes on afterwards, and is denied in time. What the server refuses,
+//! and when, is in `waiting.rs`.
 
 use redis::{Connection, Value};
 use support::witness::{Watched, A_FEW};
 use support::{
-    assert_same, call, command, error, held, info, inspect, limit, replies, snapshots, time_us, wait_for, AllRows, Held,
-    Resp, Server,
+    assert_same, call, command, error, held, info, inspect, limit, replies, settle, snapshots, time_us, wait_for, AllRows,
+    Held, Resp, Server, Signal,
 };
 
-use super::{all, settle};
+use super::all;
+use crate::block::{begin_to_move, cluster};
 
 /// Three keys: the first and the second refuse the call, which stands in the line of the first only.
 const WORDS: &str = "RL.ALL 3 {k}a {k}b {k}c LEASE 1 2h FIXED 5 1h COST 3 SLIDE 5 1h COST 2 ID call BLOCK 1d";
@@ -50,8 +54,7 @@ fn no_line_is_left(client: &mut Connection) {
 
 #[test]
 fn client_unblock_a_kill_and_a_disconnect_end_a_wait_on_all_keys() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     for how in ["TIMEOUT", "", "ERROR", "KILL", "DROP"] {
         call::<()>(&mut client, "FLUSHALL");
         let mut waiting = stand_in_two_lines(&server);
@@ -89,8 +92,7 @@ fn client_unblock_a_kill_and_a_disconnect_end_a_wait_on_all_keys() {
 
 #[test]
 fn many_clients_that_disconnect_leave_no_memory() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     use_up(&mut client);
     let round = |client: &mut Connection| {
         let waiting: Vec<_> =
@@ -113,8 +115,7 @@ fn many_clients_that_disconnect_leave_no_memory() {
 
 #[test]
 fn a_key_of_another_type_ends_the_wait_on_all_keys() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     for (position, key, held_kind) in [(1, "{k}a", "LEASE"), (2, "{k}b", "FIXED"), (3, "{k}c", "SLIDE")] {
         for value in ["list", "SLIDE limiter", "FIXED limiter"] {
             if value.starts_with(held_kind) {
@@ -165,8 +166,7 @@ fn a_key_of_another_type_ends_the_wait_on_all_keys() {
 
 #[test]
 fn a_change_of_any_key_in_whose_line_it_stands_grants_it() {
-    let server = Watched::start();
-    let mut client = server.client();
+    let (server, mut client) = Watched::start().and_client();
     for happens in [
         "DEL {k}a {k}b",
         "UNLINK {k}a {k}b",
@@ -204,8 +204,7 @@ fn a_change_of_any_key_in_whose_line_it_stands_grants_it() {
 
 #[test]
 fn databases_have_lines_of_their_own() {
-    let server = Server::start();
-    let mut control = server.client();
+    let (server, mut control) = Server::start().and_client();
     let waiting: Vec<_> = (0..4)
         .map(|db| {
             let mut held = Held::prepare(&server, Resp::Two);
@@ -271,16 +270,13 @@ fn a_primary_that_becomes_a_replica_ends_the_waits() {
 
 #[test]
 fn a_slot_that_moves_ends_the_waits_on_all_its_keys() {
-    let [from, to] = crate::block::cluster();
+    let [from, to] = cluster();
     let (mut source, mut target) = (from.client(), to.client());
-    let ids: [String; 2] = [call(&mut source, "CLUSTER MYID"), call(&mut target, "CLUSTER MYID")];
-    let slot: i64 = call(&mut source, "CLUSTER KEYSLOT {k}a");
     let first = stand_in_two_lines(&from);
     let others: Vec<_> =
         (0..3).map(|number| Held::send(&from, &WORDS.replace("ID call", &format!("ID other:{number}")))).collect();
     let single = Held::send(&from, "RL.FIXED {k}b 5 1h COST 3 BLOCK 1d");
-    call::<()>(&mut target, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
-    call::<()>(&mut source, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
+    let end = begin_to_move(&mut source, &mut target, "{k}a");
     // As long as this node holds all keys of a call, the call can be granted: a call on keys that are all here.
     assert_eq!(held(&mut source), 5);
     let mut migrate = redis::cmd("MIGRATE");
@@ -292,7 +288,7 @@ fn a_slot_that_moves_ends_the_waits_on_all_its_keys() {
     assert_eq!(first.answer::<AllRows>().row.expect_err("no grant"), text);
     assert_eq!(replies([single])[0].row.as_ref().expect_err("no grant"), text);
     for client in [&mut target, &mut source] {
-        call::<()>(client, &format!("CLUSTER SETSLOT {slot} NODE {}", ids[1]));
+        call::<()>(client, &end);
     }
     // The others stand in the line of the first key, in which the first call stood before them.
     for mut held in others {
@@ -306,4 +302,98 @@ fn a_slot_that_moves_ends_the_waits_on_all_its_keys() {
     let again = Held::send(&to, WORDS);
     settle(&mut target, "RL.RELEASE {k}b holder").expect("a charge");
     assert_eq!(again.rows().0, 1);
+}
+
+const MS: i64 = 1_000;
+
+/// Two calls with three keys, which wait until their keys are free after 300 ms.
+pub(crate) struct Waiting {
+    /// It waits for long enough.
+    patient: Held,
+    /// It waits for 700 ms.
+    impatient: Held,
+}
+
+impl Waiting {
+    fn words(id: &str, wait: &str) -> String {
+        format!("RL.ALL 3 a b c GCRA 1 300ms LEASE 1 1h FIXED 5 1h COST 2 ID {id} BLOCK {wait}")
+    }
+
+    pub(crate) fn send(server: &Server, client: &mut Connection) -> Self {
+        call::<()>(client, "DEL a b c");
+        limit(client, "RL.GCRA a 1 300ms");
+        limit(client, "RL.LEASE b 1 300ms ID holder");
+        let patient = Held::send(server, &Self::words("patient", "1000"));
+        Self { patient, impatient: Held::send(server, &Self::words("impatient", "700ms")) }
+    }
+
+    /// The server has refused writes with the error `code` for longer than the second call waits.
+    pub(crate) fn only_one_waits(&mut self, client: &mut Connection, code: &str) {
+        let direct = error(client, &command(&Self::words("direct", "1000")));
+        assert!(direct.starts_with(code), "{direct}");
+        let (granted, wait, rows) = self.impatient.answer::<AllRows>().row.expect("a denial");
+        assert!(granted == 0 && wait >= 1 && rows.iter().any(|row| row[0] == 0 && row[3] >= 1), "{code}: {rows:?}");
+        assert_eq!(call::<i64>(client, "EXISTS c"), 0, "{code}");
+    }
+
+    /// The server takes writes again.
+    pub(crate) fn one_is_granted(mut self, client: &mut Connection, code: &str) {
+        let (granted, wait, rows) = self.patient.answer::<AllRows>().row.expect("a grant");
+        assert_eq!((granted, wait, rows[0][0], rows[1][0], rows[2][0]), (1, 0, 1, 1, 2), "{code}");
+        assert_eq!(limit(client, "RL.PEEK FIXED c 5 1h")[2], 3, "{code}");
+        for key in ["b", "c"] {
+            assert_eq!(settle(client, &format!("RL.RELEASE {key} impatient")), None, "{code}");
+            assert!(settle(client, &format!("RL.RELEASE {key} patient")).is_some(), "{code}");
+        }
+    }
+}
+
+#[test]
+fn a_pause_holds_grants_back_and_a_time_out_comes_in_it() {
+    let mut server = Watched::on_port(&[]);
+    let replica = server.replica(&[]);
+    let mut client = server.client();
+    for kind in ["WRITE", "ALL"] {
+        call::<()>(&mut client, "FLUSHALL");
+        limit(&mut client, "RL.GCRA a 1 600ms");
+        limit(&mut client, "RL.LEASE b 1 600ms ID holder");
+        let words =
+            |id: &str, wait: &str| format!("RL.ALL 3 a b c GCRA 1 600ms LEASE 1 1h FIXED 5 1h COST 2 ID {id} BLOCK {wait}");
+        let mut patient = Held::send(&server, &words("patient", "30"));
+        let mut impatient = Held::send(&server, &words("impatient", "900ms"));
+        // Both calls wait for less than the pause takes.
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME").add_command(command(&format!("CLIENT PAUSE 2500 {kind}"))).ignore();
+        let ((seconds, us),): ((i64, i64),) = pipe.query(&mut client).expect("a pause");
+        // The server counts a pause from the last whole millisecond on.
+        let over = (seconds * 1_000_000 + us + 2_500 * MS) / MS * MS;
+        let denied = impatient.answer::<AllRows>();
+        assert_eq!(denied.row.expect("a denial").0, 0, "{kind}");
+        let reply = patient.answer::<AllRows>();
+        assert_eq!(reply.row.as_ref().expect("a grant").0, 1, "{kind}");
+        let at = server.events("rl.gcra", "a").last().copied().expect("a grant");
+        assert!(at >= over, "{kind}: granted {} us before the end of the pause", over - at);
+        assert!(*server.events("rl.denied", "b").last().expect("a denial") < over, "{kind}: denied after the pause");
+    }
+    call::<i64>(&mut client, "WAIT 1 50000");
+    assert_same(&snapshots(&mut client), &snapshots(&mut replica.client()));
+    assert!(server.server_mut().is_alive());
+}
+
+#[test]
+fn a_call_goes_on_after_the_server_stood_still() {
+    let (server, mut client) = Server::start().and_client();
+    limit(&mut client, "RL.LEASE a 1 200ms ID holder");
+    limit(&mut client, "RL.GCRA b 1 200ms");
+    let first = Held::send(&server, "RL.ALL 2 a b LEASE 1 1h GCRA 1 200ms ID first BLOCK 30");
+    let mut late = Held::send(&server, "RL.ALL 2 a b LEASE 1 1h GCRA 1 200ms ID late BLOCK 300ms");
+    server.signal(Signal::STOP);
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    server.signal(Signal::CONT);
+    // Units come before time-outs; the second call is late.
+    assert_eq!(first.rows().0, 1);
+    let (granted, wait, rows) = late.answer::<AllRows>().row.expect("a denial");
+    assert_eq!((granted, rows[0][0]), (0, 0));
+    assert!(wait >= 1, "{rows:?}");
+    assert_eq!(held(&mut client), 0);
 }

@@ -1,6 +1,8 @@
 //! What `RL.ALL` accepts after its last rule, what it refuses, and the shape of its replies.
 
-use support::{assert_same, call, command, error, held, info, limit, snapshots, wait_for, AllRows, Held, Resp, Server};
+use support::{
+    assert_same, call, command, error, held, info, limit, pipe, settle, snapshots, traces, AllRows, Held, Resp, Server,
+};
 
 use super::all;
 use crate::waiting::Raw;
@@ -10,8 +12,7 @@ const DURATION: &str = ": a number of seconds, or one followed by us, ms, s, m, 
 
 #[test]
 fn the_id_and_the_wait_follow_the_last_rule_in_any_order() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     for (number, rest) in [
         "GCRA 10 1d LEASE 10 1h COST 2 ID a BLOCK 1s",
         "GCRA 10 1d LEASE 10 1h BLOCK 1s ID a COST 2",
@@ -32,7 +33,7 @@ fn the_id_and_the_wait_follow_the_last_rule_in_any_order() {
     }
     // The value of ID may be a keyword.
     for (key, id) in [("a:4", "BLOCK"), ("b:4", "BLOCK"), ("a:5", "LEASE"), ("b:5", "LEASE")] {
-        assert!(super::settle(&mut client, &format!("RL.RELEASE {key} {id}")).is_some(), "{key}");
+        assert!(settle(&mut client, &format!("RL.RELEASE {key} {id}")).is_some(), "{key}");
     }
 }
 
@@ -40,8 +41,7 @@ fn the_id_and_the_wait_follow_the_last_rule_in_any_order() {
 fn a_refused_call_changes_no_key() {
     const ALGORITHMS: &str = "must be FIXED, SLIDE, GCRA, BUCKET or LEASE";
     const NUMKEYS: &str = "ERR numkeys must be a whole number from 1 to 1024";
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     limit(&mut client, "RL.GCRA gcra 10 1d COST 4 ID a");
     limit(&mut client, "RL.LEASE lease 3 1d COST 2 ID a");
     limit(&mut client, "RL.FIXED fixed 10 1d");
@@ -49,7 +49,7 @@ fn a_refused_call_changes_no_key() {
     call::<()>(&mut client, "RPUSH list a");
     let keys = ["gcra", "lease", "fixed", "text"];
     let before = keys.map(|key| support::snapshot(&mut client, key));
-    let offset = info(&mut client, "persistence", "rdb_changes_since_last_save");
+    let changes = traces(&mut client);
     let long = "x".repeat(65);
     for (words, text) in [
         ("RL.ALL 2 gcra new ID b GCRA 10 1d FIXED 10 1d", format!("ERR unknown algorithm 'ID': {ALGORITHMS}")),
@@ -123,7 +123,7 @@ fn a_refused_call_changes_no_key() {
     assert_eq!(error(&mut client, empty.arg("")), "ERR ID must be 1 to 64 bytes long");
     assert_eq!(keys.map(|key| support::snapshot(&mut client, key)), before);
     assert_eq!(call::<i64>(&mut client, "DBSIZE"), 5);
-    assert_eq!(info(&mut client, "persistence", "rdb_changes_since_last_save"), offset);
+    assert_eq!(traces(&mut client), changes);
     assert_eq!(held(&mut client), 0);
 }
 
@@ -140,8 +140,7 @@ fn lines(reply: &AllRows) -> Vec<String> {
 
 #[test]
 fn replies_are_alike_in_both_protocols_and_with_any_number_of_keys() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     for protocol in [2, 3] {
         call::<()>(&mut client, "FLUSHALL");
         let mut raw = Raw::connect(&server);
@@ -176,8 +175,7 @@ fn replies_are_alike_in_both_protocols_and_with_any_number_of_keys() {
 
 #[test]
 fn a_call_of_one_key_that_waits_answers_in_the_shape_of_rl_all() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     limit(&mut client, "RL.GCRA key 1 1d");
     let granted = Held::send(&server, "RL.ALL 1 key GCRA 1 1d BLOCK 1d");
     let mut denied = Held::send(&server, "RL.ALL 1 key GCRA 1 1d BLOCK 1d");
@@ -195,8 +193,7 @@ fn a_call_of_one_key_that_waits_answers_in_the_shape_of_rl_all() {
 
 #[test]
 fn transactions_scripts_and_functions_are_answered_at_once() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let words = "RL.ALL 2 {k}one {k}two FIXED 5 1h LEASE 1 1h ID # BLOCK 1d";
     let mut eval = redis::cmd("EVAL");
     eval.arg("return redis.call(unpack(ARGV))").arg(0);
@@ -210,12 +207,7 @@ fn transactions_scripts_and_functions_are_answered_at_once() {
             let words = words.replace('#', &format!("id:{number}:{first}"));
             let before = snapshots(&mut client);
             let reply: AllRows = match way {
-                "MULTI" => {
-                    let mut pipe = redis::pipe();
-                    let replies: Vec<AllRows> =
-                        pipe.atomic().add_command(command(&words)).query(&mut client).expect("a reply");
-                    replies[0].clone()
-                }
+                "MULTI" => pipe([&words]).atomic().query::<Vec<AllRows>>(&mut client).expect("a reply").remove(0),
                 "EVAL" => eval.clone().arg(words.split(' ').collect::<Vec<_>>()).query(&mut client).expect("a reply"),
                 _ => function.clone().arg(words.split(' ').collect::<Vec<_>>()).query(&mut client).expect("a reply"),
             };
@@ -230,46 +222,15 @@ fn transactions_scripts_and_functions_are_answered_at_once() {
                 assert_same(&snapshots(&mut client), &before);
             }
         }
-        assert!(super::settle(&mut client, &format!("RL.RELEASE {{k}}two id:{number}:true")).is_some(), "{way}");
+        assert!(settle(&mut client, &format!("RL.RELEASE {{k}}two id:{number}:true")).is_some(), "{way}");
         assert_eq!(held(&mut client), 0);
     }
     assert_eq!(info(&mut client, "rl", "rl_waits"), 0);
 }
 
 #[test]
-fn a_client_with_a_subscription_gets_one_reply_to_each_call() {
-    let server = Server::start();
-    let mut client = server.client();
-    let mut raw = Raw::subscribed(&server);
-    for round in 0..3 {
-        let words = format!("RL.ALL 2 key:{round} slots:{round} FIXED 1 300ms LEASE 5 1h");
-        raw.send(&format!("{words} ID a"));
-        raw.send(&format!("{words} ID b BLOCK 100"));
-        raw.send("PING");
-        let lines = raw.up_to("+PONG");
-        let heads: Vec<_> = (0..lines.len()).filter(|&line| lines[line] == "*3").collect();
-        assert_eq!((heads.len(), lines.len()), (2, 2 * 16 + 1), "{lines:?}");
-        assert_eq!(lines[heads[0] + 1], ":1");
-        // The call is granted after a wait; or, if the server does not block this client, it is denied like a call without
-        // BLOCK, and charges no key.
-        let granted = lines[heads[1] + 1] == ":1";
-        assert_eq!(lines[heads[1] + 2] == ":0", granted, "{lines:?}");
-        let leases = limit(&mut client, &format!("RL.PEEK LEASE slots:{round} 5 1h"))[2];
-        assert_eq!(leases, if granted { 3 } else { 4 });
-    }
-    wait_for("no waiter", || held(&mut client) == 0);
-    // Published messages come between the replies, and replace none.
-    call::<i64>(&mut client, "PUBLISH channel hello");
-    raw.send("RL.ALL 1 other GCRA 1 1d BLOCK 1");
-    raw.send("PING");
-    let lines = raw.up_to("+PONG");
-    assert!(lines.contains(&"hello".into()) && lines.contains(&"*5".into()), "{lines:?}");
-}
-
-#[test]
 fn the_server_finds_the_keys_whatever_follows_the_rules() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     call::<()>(&mut client, "ACL SETUSER some on >secret ~a ~b +@all");
     let mut some = server.client_of(Resp::Two);
     call::<()>(&mut some, "AUTH some secret");

@@ -2,11 +2,11 @@
 
 use support::witness::{timed, Watched};
 use support::{
-    assert_same, at_once, call, command, error, held, info, inspect, limit, snapshot, snapshots, time_us, wait_for, AllRows,
-    Held, Server,
+    assert_same, at_once, call, command, error, held, info, inspect, limit, settle, snapshot, snapshots, time_us, traces,
+    wait_for, AllRows, Held, Server, LIMITERS,
 };
 
-use super::{all, settle};
+use super::all;
 
 const FIVE: &str =
     "RL.ALL 5 f s g b l FIXED 10 1d COST 4 SLIDE 10 1d COST 3 GCRA 10 1d COST 2 BUCKET 10 1d COST 4 LEASE 10 1h COST 5";
@@ -17,8 +17,7 @@ fn heads(rows: &[[i64; 5]]) -> Vec<[i64; 4]> {
 
 #[test]
 fn one_id_names_the_charge_on_each_key_and_is_settled_key_by_key() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let (granted, wait, rows) = all(&mut client, &format!("{FIVE} ID call"));
     let fresh = [[4, 10, 6, 0], [3, 10, 7, 0], [2, 10, 8, 0], [4, 10, 6, 0], [5, 10, 5, 0]];
     assert_eq!((granted, wait, heads(&rows)), (1, 0, fresh.to_vec()));
@@ -41,12 +40,11 @@ fn one_id_names_the_charge_on_each_key_and_is_settled_key_by_key() {
 
 #[test]
 fn a_retry_that_all_keys_remember_charges_nothing() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let words = "RL.ALL 4 f s g b FIXED 10 1d COST 4 SLIDE 10 1d COST 3 GCRA 10 1d COST 2 BUCKET 10 1d COST 9";
     let (_, _, first) = all(&mut client, &format!("{words} ID call"));
     let before = snapshots(&mut client);
-    let changes = info(&mut client, "persistence", "rdb_changes_since_last_save");
+    let changes = traces(&mut client);
     let retried = info(&mut client, "rl", "rl_retried");
     for again in [
         format!("{words} ID call"),
@@ -68,14 +66,13 @@ fn a_retry_that_all_keys_remember_charges_nothing() {
     // Ids are case-sensitive: this is another call, which the last key denies.
     assert_eq!(all(&mut client, &format!("{words} ID CALL")).0, 0);
     assert_same(&snapshots(&mut client), &before);
-    assert_eq!(info(&mut client, "persistence", "rdb_changes_since_last_save"), changes);
+    assert_eq!(traces(&mut client), changes);
     assert_eq!(held(&mut client), 0);
 }
 
 #[test]
 fn a_retry_that_some_keys_remember_charges_the_others_or_none_of_them() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let words = "RL.ALL 3 a b c FIXED 10 1d COST 4 SLIDE 10 1d COST 4 GCRA 10 1d COST 4 ID call";
     limit(&mut client, "RL.FIXED a 10 1d COST 7 ID call");
     limit(&mut client, "RL.GCRA c 10 1d COST 7 ID other");
@@ -108,8 +105,7 @@ fn a_retry_that_some_keys_remember_charges_the_others_or_none_of_them() {
 
 #[test]
 fn a_granted_retry_renews_the_lease_and_a_denied_one_changes_nothing() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     limit(&mut client, "RL.LEASE l 3 1h ID call COST 2");
     limit(&mut client, "RL.FIXED f 10 1d COST 8 ID other");
     let before = snapshots(&mut client);
@@ -143,8 +139,7 @@ fn a_granted_retry_renews_the_lease_and_a_denied_one_changes_nothing() {
 
 #[test]
 fn a_lapsed_lease_is_taken_anew() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (_server, mut client) = Server::start().and_client();
     let words = "RL.ALL 2 l f LEASE 1 100ms FIXED 10 1d ID call";
     assert_eq!(all(&mut client, words).0, 1);
     let after = time_us(&mut client);
@@ -164,15 +159,16 @@ fn a_lapsed_lease_is_taken_anew() {
 
 #[test]
 fn a_retry_names_what_is_left_of_a_booking() {
-    let server = Server::start();
-    let mut client = server.client();
-    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+    let (_server, mut client) = Server::start().and_client();
+    for name in LIMITERS {
         let rule = format!("{name} 10 1h");
         limit(&mut client, &format!("RL.{name} {name} 10 1h COST 10"));
         let booked = limit(&mut client, &format!("RL.{name} {name} 10 1h COST 3 RESERVE 1d ID call"));
         let (_, _, before) = timed(&mut client, &format!("RL.PEEK {name} {name} 10 1h"));
         wait_for("some time", || time_us(&mut client) > before + 5_000);
         let kept = snapshot(&mut client, name);
+        let again = limit(&mut client, &format!("RL.{name} {name} 10 1h COST 3 RESERVE 1d ID call"));
+        assert!(booked[0] == 3 && again[0] == 3 && (1..booked[3]).contains(&again[3]), "{name}: {booked:?} then {again:?}");
         let (granted, wait, rows) = all(&mut client, &format!("RL.ALL 2 {name} free:{name} {rule} FIXED 5 1d ID call"));
         assert_eq!((granted, rows[0][0], &rows[1][..4]), (1, 3, &[1, 5, 4, 0][..]), "{name}");
         assert!((1..booked[3]).contains(&wait) && rows[0][3] == wait, "{name}: {booked:?} then {wait}, {rows:?}");
@@ -187,8 +183,7 @@ fn a_retry_names_what_is_left_of_a_booking() {
 
 #[test]
 fn a_retry_does_not_wait_for_the_line() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let words = "RL.ALL 2 a b GCRA 10 1h COST 9 LEASE 10 1h COST 9 ID call";
     assert_eq!(all(&mut client, words).0, 1);
     let one = Held::send(&server, "RL.GCRA a 10 1h COST 10 BLOCK 1d");
@@ -211,8 +206,7 @@ fn a_retry_does_not_wait_for_the_line() {
 
 #[test]
 fn of_waiting_calls_with_one_id_the_first_is_charged_and_the_others_are_retries() {
-    let server = Watched::with(&[]);
-    let mut client = server.client();
+    let (server, mut client) = Watched::with(&[]).and_client();
     for name in ["FIXED", "SLIDE", "GCRA", "BUCKET", "LEASE"] {
         call::<()>(&mut client, "FLUSHALL");
         let rule = |key: &str, rest: &str| format!("RL.{name} {key} 10 1h {rest}");
@@ -264,8 +258,7 @@ fn of_waiting_calls_with_one_id_the_first_is_charged_and_the_others_are_retries(
 
 #[test]
 fn a_waiting_call_shows_what_it_holds_already_and_keeps_it_when_denied() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     limit(&mut client, "RL.SLIDE a 10 1d COST 4 ID call");
     limit(&mut client, "RL.LEASE l 5 1h COST 2 ID call");
     limit(&mut client, "RL.LEASE full 1 1h ID other");

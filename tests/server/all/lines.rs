@@ -3,10 +3,11 @@
 use redis::{Connection, Value};
 use support::witness::{timed, Watched, A_FEW};
 use support::{
-    assert_same, at_once, call, held, inspect, limit, snapshots, time_us, wait_for, AllRows, AtOnce, Held, Server,
+    assert_same, at_once, call, held, inspect, limit, settle, snapshots, time_us, wait_for, AllRows, AtOnce, Held, Server,
+    LIMITERS,
 };
 
-use super::{all, settle};
+use super::all;
 
 const MS: i64 = 1_000;
 
@@ -24,8 +25,7 @@ fn fill(client: &mut Connection, key: &str, limit_of: i64, ttl: &str) {
 
 #[test]
 fn a_call_is_granted_when_the_last_of_its_rules_grants_and_charges_all_then() {
-    let server = Watched::start();
-    let mut client = server.client();
+    let (server, mut client) = Watched::start().and_client();
     // Each rule is the last once. The units are due after 100, 200, 300 and 400 ms, in an order that rotates.
     let names = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
     for turn in 0..4 {
@@ -58,9 +58,8 @@ fn a_call_is_granted_when_the_last_of_its_rules_grants_and_charges_all_then() {
 
 #[test]
 fn a_released_lease_grants_a_call_that_waits_for_nothing_else() {
-    let server = Watched::start();
-    let mut client = server.client();
-    for name in ["FIXED", "SLIDE", "GCRA", "BUCKET"] {
+    let (server, mut client) = Watched::start().and_client();
+    for name in LIMITERS {
         call::<()>(&mut client, "FLUSHALL");
         fill(&mut client, "slots", 2, "1h");
         let waiting =
@@ -137,8 +136,7 @@ fn charged_while(client: &mut Connection, server: &Server, before: &[&str], call
 
 #[test]
 fn a_call_that_changes_nothing_does_not_change_as_of_when_a_waiting_call_is_charged() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     for before in [&[][..], &["RL.GCRA second 5 50s COST 2"]] {
         for words in [
             "PING",
@@ -164,8 +162,7 @@ fn a_call_that_changes_nothing_does_not_change_as_of_when_a_waiting_call_is_char
 
 #[test]
 fn a_call_that_changes_a_key_ends_what_a_waiting_call_knows_of_it() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let (used, with_id) = (&["RL.GCRA second 5 50s"][..], &["RL.GCRA second 5 50s ID a"][..]);
     for (before, words) in [
         // These leave no trace, because the unit is free again after a microsecond.
@@ -194,8 +191,7 @@ fn a_call_that_changes_a_key_ends_what_a_waiting_call_knows_of_it() {
 
 #[test]
 fn a_call_stands_only_in_the_lines_it_has_had_to_wait_in_and_others_pass_elsewhere() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     // The call waits longest for `a`. The keys `b` and `c` refuse it, too, but it has not asked them alone.
     fill(&mut client, "a", 1, "2h");
     limit(&mut client, "RL.FIXED b 5 1h COST 4");
@@ -234,8 +230,7 @@ fn a_call_stands_only_in_the_lines_it_has_had_to_wait_in_and_others_pass_elsewhe
 
 #[test]
 fn the_place_in_a_line_that_is_joined_later_is_by_arrival() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     for rounds in 0..3 {
         call::<()>(&mut client, "FLUSHALL");
         fill(&mut client, "a", 1, "2h");
@@ -263,8 +258,7 @@ fn the_place_in_a_line_that_is_joined_later_is_by_arrival() {
 
 #[test]
 fn calls_on_the_same_keys_are_granted_in_turn() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     for keys in ["a b c", "c b a", "b c a"] {
         call::<()>(&mut client, "FLUSHALL");
         for key in ["a", "b", "c"] {
@@ -290,8 +284,7 @@ fn calls_on_the_same_keys_are_granted_in_turn() {
 
 #[test]
 fn a_call_that_waits_is_not_passed_by_small_calls_without_end() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     // Ten callers take and release single slots of both keys in turn; the call needs all slots of both at one moment.
     let load = &support::Load::default();
     std::thread::scope(|scope| {
@@ -323,8 +316,7 @@ fn a_call_that_waits_is_not_passed_by_small_calls_without_end() {
 
 #[test]
 fn a_call_of_the_most_keys_waits_and_is_granted() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let keys: Vec<_> = (0..1_024).map(|key| format!("key:{key}")).collect();
     let kinds = ["FIXED 5 1h", "SLIDE 5 1h", "GCRA 5 1h", "LEASE 5 1h"];
     let rules: Vec<_> = (0..keys.len()).map(|key| kinds[key % 4]).collect();
@@ -353,8 +345,7 @@ fn a_call_of_the_most_keys_waits_and_is_granted() {
 
 #[test]
 fn a_call_is_denied_at_once_that_can_never_be_granted_or_not_in_time() {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     fill(&mut client, "slots", 2, "1h");
     limit(&mut client, "RL.FIXED fixed 10 1000s COST 10");
     limit(&mut client, "RL.SLIDE slide 10 1000s COST 10");
@@ -397,8 +388,7 @@ fn a_call_is_denied_at_once_that_can_never_be_granted_or_not_in_time() {
 
 #[test]
 fn a_denial_at_the_end_of_the_wait_shows_each_rule_as_it_stands() {
-    let server = Watched::start();
-    let mut client = server.client();
+    let (server, mut client) = Watched::start().and_client();
     let (_, leased_from, leased_to) = timed(&mut client, "RL.LEASE slots 1 1h ID holder");
     limit(&mut client, "RL.FIXED used 5 1d COST 1");
     limit(&mut client, "RL.GCRA soon 1 1s");
@@ -442,8 +432,7 @@ fn a_denial_at_the_end_of_the_wait_shows_each_rule_as_it_stands() {
 
 #[test]
 fn time_outs_come_on_time_and_free_the_lines() {
-    let server = Watched::start();
-    let mut client = server.client();
+    let (server, mut client) = Watched::start().and_client();
     fill(&mut client, "a", 1, "1h");
     let spans = [120, 155, 250, 333, 101];
     let calls = spans

@@ -11,7 +11,7 @@ node_packages clients/node
 cd clients/node
 
 # The tests mostly wait, so more files run at the same time than there are cores: each has servers of its own. The longest come first.
-files=(waits failures topology package local behaviour admission store frameworks values)
+files=(waits failures pause package topology outage behaviour wallet admission store frameworks values)
 [ ${#files[@]} = "$(find test -name '*.test.mjs' | wc -l)" ] || die "scripts/clients-node.sh does not name each file of tests."
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
@@ -19,7 +19,7 @@ export REDIS_RL_MODULE=$module REDIS_RL_SERVER logs
 
 # Runs a file of tests, and prints its output if it fails.
 # shellcheck disable=SC2016 # The inner bash expands these.
-one='node --test "test/$1.test.mjs" >"$logs/$1" 2>&1 || { cat "$logs/$1"; exit 1; }
+one='timeout --foreground 900 node --test "test/$1.test.mjs" >"$logs/$1" 2>&1 || { cat "$logs/$1"; exit 1; }
   printf "%s: %s passed in %.0f s\n" "$1" $(sed -nE "s/^# pass //p" "$logs/$1") $(sed -nE "s/^# duration_ms ([0-9]+).*/\1e-3/p" "$logs/$1")'
 while IFS= read -r -u 3 REDIS_RL_SERVER; do
   say "The Node.js client package on $(version_of "$REDIS_RL_SERVER"), Node.js $(node --version)"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests the Python client package, clients/python, on servers, clusters and behind Sentinel: Python 3.11 or newer. Checks its types,
-# and that it installs into an empty virtual environment. SERVERS names the servers, as for `make matrix`: names of the table in
+# Tests the Python client package, clients/python, on servers, clusters and behind Sentinel: Python 3.11 or newer, and redis-py of
+# clients/python/tests/requirements.txt and 5.0.1. Checks its types, that the half for threads is made from the one for asyncio, and
+# that it installs into an empty virtual environment. SERVERS names the servers, as for `make matrix`: names of the table in
 # scripts/servers.sh, or `installed`, which is the default. Arguments are those of pytest.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -11,6 +12,11 @@ build
 export REDIS_RL_MODULE=$module REDIS_RL_SERVER
 
 clients_python
+"$python" -B clients/python/make_sync.py --check
+
+# The same packages with the oldest redis-py: found first, in a folder of its own.
+oldest=$root/target/clients/redis-5.0.1
+[ -e "$oldest/redis" ] || "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$oldest" redis==5.0.1
 
 # Whether a server was built without TLS, as some of the table are. It ends at once, because it gets no certificate.
 has_no_tls() { [[ $(timeout 20 "$1" --port 0 --tls-port 1 --save '' 2>&1) =~ 'Failed finding TLS support'|'Bad directive' ]]; }
@@ -23,12 +29,19 @@ while IFS= read -r -u 3 REDIS_RL_SERVER; do
     say "This server was built without TLS: the tests of TLS do not run on it."
     but=(-k "not tls")
   fi
-  "$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal --timeout 300 "${but[@]}" clients/python/tests "$@"
+  for path in "" "$oldest"; do
+    PYTHONPATH=$path "$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal --timeout 300 "${but[@]}" \
+      clients/python/tests "$@"
+  done
 done 3<<<"$servers"
 REDIS_RL_SERVER=$server
 
 export MYPYPATH=$root/clients/python/src
-(cd clients/python && "$python" -m mypy --cache-dir "$root/target/clients/mypy" src tests/usage.py)
+(cd clients/python && "$python" -m mypy --strict --cache-dir "$root/target/clients/mypy" src tests/usage.py)
+# It runs on Node.js, which it downloads if there is none.
+if type -P node >/dev/null || [ -n "${CI:-}" ]; then
+  (cd clients/python && "$python" -m pyright --pythonpath "$python" src tests/usage.py)
+fi
 
 # Runs the line of the README in a copy, because pip writes into the folder that it installs from.
 empty=$root/target/clients/empty

@@ -1,18 +1,20 @@
 """The load test of the client packages. 20 processes in Python, Node.js and Rust spend units of one key as fast as they can, from
-wallets and through caches of denials. One process of each language has 100 threads (in Node.js: 100 calls at the same time), the
-others 4. What they spend must never exceed what the server has charged.
+wallets, and by calls whose denials they repeat for a moment. One process of each language has 100 threads (in Node.js: 100 calls at
+the same time), the others 4. What they spend must never exceed what the server has charged.
 
-Usage: load.py [--seconds 60]. It starts a server, and three parts take a third of the time each:
+Usage: load.py [--seconds 60] [--languages python,node,rust]. It starts a server, and three parts take a third of the time each:
 
 1. Wallets, and a limit that is never reached. At each moment the server has charged at least what the processes have reported;
-   after the wallets were closed, it has charged exactly what was spent.
-2. Wallets, and a limit that is always reached. By the server's clock, no more is spent than the burst and what the rate has given;
-   three processes are killed meanwhile.
-3. Caches of denials. The limit is reached, and units are given back again and again. The processes take them all each time,
-   although most of their calls do not ask the server.
+   after the wallets were closed, it has charged exactly what was spent, and no id is left on the key.
+2. Wallets, and a limit that is always reached. By the server's clock, no more is spent than the burst and what the rate has given.
+   Meanwhile the processes in Python fork, whose children spend and close, the server is stopped and goes on (SIGSTOP), and three
+   processes are killed.
+3. Denials that are repeated for 0.2 seconds. The limit is reached, and units are given back again and again. The processes take them
+   all each time, although most of their calls do not ask the server.
 
-A process gets what it has to do as JSON, says that it is ready, begins with the first line that it reads, and ends with the
-second one. Each line that it writes has the calls that it has decided, the units that it has spent, and its failures.
+A process gets what it has to do as JSON (`repeat` is how long it repeats denials, and `forks` whether it forks), says that it is
+ready, begins with the first line that it reads, and ends with the second one. Each line that it writes has the calls that it has
+decided, the units that it has spent, and its failures.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -29,7 +32,7 @@ import redis
 
 CLIENTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CLIENTS / "python/tests")]
-from servers import eventually, running_server  # noqa: E402
+from servers import eventually, inspect, running_server  # noqa: E402
 
 PYTHON = [sys.executable, "-B", CLIENTS / "load/spender.py"]
 NODE = ["node", CLIENTS / "load/spender.mjs"]
@@ -81,7 +84,7 @@ def spending(socket, what, batches=None, **ask):
     try:
         for command, threads in PROCESSES:
             batch = batches(command) if batches else 0
-            processes.append(Process(command, socket=socket, threads=threads, batch=batch, **ask))
+            processes.append(Process(command, **{"socket": socket, "threads": threads, "batch": batch, "repeat": 0, **ask}))
         for each in processes:
             eventually(lambda: each.says("ready"), 120)
         yield processes
@@ -119,7 +122,11 @@ def calls_of(client, command):
     return client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
 
 
-def never_reached(client, socket, seconds):
+def ids_of(client):
+    return (inspect(client, KEY) or {}).get("ids", 0)
+
+
+def never_reached(server, client, socket, seconds):
     limit = 4_000_000_000
 
     def used():
@@ -141,40 +148,48 @@ def never_reached(client, socket, seconds):
         spent, calls = total(processes, "spent"), total(processes, "calls")
     assert looks > 20 and all(each.said["spent"] for each in processes)
     assert spent == used(), f"{spent:,} units were spent, and the server has charged {used():,}"
-    assert spent < limit
+    assert spent < limit and ids_of(client) == 0, f"{ids_of(client)} ids are left"
     fetches = calls_of(client, "rl.slide") - asked
     assert fetches * 20 < calls, f"{fetches:,} fetches"
     say(f"  {spent:,} units were spent and charged, with {fetches:,} fetches; what was charged was enough at {looks} looks")
 
 
-def always_reached(client, socket, seconds):
+def always_reached(server, client, socket, seconds):
     client.delete(KEY)
     rate, burst, batch = 20_000, 40_000, 500
-    with spending(socket, "Wallets at the limit", lambda _: batch, rate=f"{rate}/s", burst=burst, cost=4) as processes:
+    with spending(socket, "Wallets at the limit", lambda _: batch, rate=f"{rate}/s", burst=burst, cost=4, forks=True) as processes:
         begin = seconds_of(client)
         go_on(processes)
-        kills = [0, 1, 2]
+        kills, stops = [0, 1, 2], 0
         while seconds_of(client) < begin + seconds:
             spent = total(processes, "spent")
             assert spent <= burst + rate * (seconds_of(client) - begin), f"{spent:,} units were spent"
             if kills and seconds_of(client) > begin + seconds / 2:
                 processes[kills.pop()].kill()
+            if seconds_of(client) > begin + seconds * (stops + 1) / 5:
+                stops += 1
+                server.send_signal(signal.SIGSTOP)
+                try:
+                    time.sleep(0.3)
+                finally:
+                    server.send_signal(signal.SIGCONT)
             time.sleep(0.01)
         end(processes[3:])
         seconds = seconds_of(client) - begin
         spent, calls = total(processes, "spent"), total(processes, "calls")
     granted = burst + rate * seconds
     assert spent <= granted, f"{spent:,} units were spent"
-    say(f"  {spent:,} units were spent, {spent / granted:.1%} of the {granted:,.0f} that the limit allows")
+    assert stops, "the server was never stopped"
+    say(f"  {spent:,} units were spent, {spent / granted:.1%} of the {granted:,.0f} that the limit allows; {stops} stops")
 
 
-def given_back(client, socket, seconds):
+def given_back(server, client, socket, seconds):
     client.delete(KEY)
     limit, units = 1000, 50
     policy = ["SLIDE", KEY, limit, "1d", "SEGMENTS", 24]
     left = lambda: client.execute_command("RL.PEEK", *policy)[2]
     asked, rounds = calls_of(client, "rl.slide"), 0
-    with spending(socket, "Caches of denials", rate=f"{limit}/d", burst=0, cost=1) as processes:
+    with spending(socket, "Denials that are repeated", rate=f"{limit}/d", burst=0, cost=1, repeat=0.2) as processes:
         go_on(processes)
         eventually(lambda: left() == 0, 120)
         begin = seconds_of(client)
@@ -182,7 +197,7 @@ def given_back(client, socket, seconds):
             client.execute_command("RL.SLIDE", *policy[1:], "REFUND", units)
             rounds += 1
             eventually(lambda: left() == 0, 120)
-            # Meanwhile the processes ask, are denied, and remember that.
+            # Meanwhile the processes ask, are denied, and repeat that.
             time.sleep(0.5)
         end(processes)
         spent, calls = total(processes, "spent"), total(processes, "calls")
@@ -195,10 +210,14 @@ def given_back(client, socket, seconds):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60)
-    seconds = parser.parse_args().seconds / 3
-    with running_server() as (_, socket), redis.Redis(unix_socket_path=socket, socket_timeout=60) as client:
+    parser.add_argument("--languages", default="python,node,rust")
+    options = parser.parse_args()
+    seconds, commands = options.seconds / 3, {"python": PYTHON, "node": NODE, "rust": RUST}
+    wanted = [commands[name] for name in options.languages.split(",")]
+    PROCESSES[:] = [each for each in PROCESSES if any(each[0] is command for command in wanted)]
+    with running_server() as (server, socket), redis.Redis(unix_socket_path=socket, socket_timeout=60) as client:
         for part in (never_reached, always_reached, given_back):
-            part(client, socket, seconds)
+            part(server, client, socket, seconds)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use redis_rl_client::{Cached, Gcra, Limits, RatePolicy, Slide, Wallet};
+use redis_rl_client::{Gcra, Limit, Limits, RatePolicy, Slide, Source, Wallet};
 use serde_json::{json, Value};
 
 /// What decides the calls.
-enum Spender<P: redis_rl_client::AnyPolicy> {
+enum Spender<P> {
     Wallet(Wallet),
-    Cached(Cached<P>),
+    Limit(Limit<P>),
 }
 
 #[derive(Default)]
@@ -49,10 +49,12 @@ fn run<P: RatePolicy>(ask: &Value, policy: P) {
     let _inside = runtime.enter();
     let socket = PathBuf::from(ask["socket"].as_str().expect("a path"));
     let limits = Limits::open(format!("redis+unix://{}", socket.display())).expect("an address");
-    let limits = limits.patience(Duration::from_secs(60));
+    // A server or a machine that stalls, as the test makes them do, is waited for.
+    let limits = limits.timeout(Duration::from_secs(60)).connect_timeout(Duration::from_secs(60));
+    let limits = limits.repeat_denials(Duration::from_secs_f64(ask["repeat"].as_f64().unwrap_or(0.0)));
     let limit = limits.limit("load", policy).expect("a name");
     let spender = match number("batch") {
-        0 => Spender::Cached(limits.cached(&limit)),
+        0 => Spender::Limit(limit),
         batch => Spender::Wallet(limits.wallet(&limit, batch).expect("a batch")),
     };
     let report = Report::default();
@@ -67,14 +69,14 @@ fn run<P: RatePolicy>(ask: &Value, policy: P) {
             let cost = 1 + (call.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % number("cost");
             let decision = match &spender {
                 Spender::Wallet(wallet) => runtime.block_on(async { wallet.take("key").cost(cost).await }),
-                Spender::Cached(cached) => runtime.block_on(cached.take("key", cost)),
+                Spender::Limit(limit) => runtime.block_on(async { limit.take("key").cost(cost).await }),
             };
             report.calls.fetch_add(1, SeqCst);
             match decision {
-                Ok(decision) if decision.allowed() && decision.granted == cost && decision.counted => {
+                Ok(decision) if decision.granted == cost && decision.source != Source::Down => {
                     report.spent.fetch_add(cost, SeqCst);
                 }
-                Ok(decision) if decision.denied() => (),
+                Ok(decision) if !decision.allowed() => (),
                 other => return report.failures.lock().expect("no thread panics").push(format!("{other:?}")),
             }
         }

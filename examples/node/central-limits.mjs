@@ -7,7 +7,7 @@
 // new policy, by RL.PEEK, before it is used. If a policy is missing or malformed, or the hash can't be read, the last good policy stays
 // in force (at first, the default), and the reason is logged once.
 //
-// The key is `limit:NAME:ALGORITHM:KEY`. It contains the algorithm, because a key can't change its algorithm.
+// The key is `limit:NAME.ALGORITHM:KEY`. It contains the algorithm, because a key can't change its algorithm.
 import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 import { Bucket, Fixed, Gcra, Limits, Slide } from 'redis-rl';
@@ -46,7 +46,7 @@ export class CentralLimits {
 
   constructor(redis, defaults, { source = 'limits', everyMs = 1000, log = console.error, ...options } = {}) {
     this.#redis = redis;
-    this.#limits = new Limits(redis, options);
+    this.#limits = new Limits(redis, { prefix: 'limit:', ...options });
     this.#source = source;
     this.#everyMs = everyMs;
     this.#log = log;
@@ -64,7 +64,7 @@ export class CentralLimits {
 
   #parsed(name, text) {
     const policy = policyOf(text);
-    return { text, limit: this.#limits.limit(`limit:${name}:${policy.algorithm.toLowerCase()}`, policy) };
+    return { text, limit: this.#limits.limit(`${name}.${policy.algorithm.toLowerCase()}`, policy) };
   }
 
   /** Reads the hash, and takes over the policies that have changed. */

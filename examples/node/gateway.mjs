@@ -24,15 +24,15 @@ const model = {
 };
 
 const redis = new Redis(process.env.REDIS_URL ?? 'redis://localhost');
-const limits = new Limits(redis);
-const running = limits.limit('{llm}:running', new Lease(4, '30s'));
-const requests = limits.limit('{llm}:requests', new Slide('60/m'));
-const tokens = limits.limit('{llm}:tokens', new Slide('20000/m'));
-const all = limits.limit('{llm}:all', new Slide('100000/m'));
+const limits = new Limits(redis, { prefix: '{llm}:' });
+const running = limits.limit('running', new Lease(4, '30s'));
+const requests = limits.limit('requests', new Slide('60/m'));
+const tokens = limits.limit('tokens', new Slide('20000/m'));
+const all = limits.limit('all', new Slide('100000/m'));
 
 function admit(tenant, prompt, body) {
   const rules = [[running, tenant], [requests, tenant, 1], [tokens, tenant], [all, 'tokens']];
-  return limits.withAdmission(rules, { estimate: Math.floor(prompt.length / 3) + 1000, wait: 90 }, body);
+  return limits.admit(rules, { estimate: Math.floor(prompt.length / 3) + 1000, wait: 90 }, body);
 }
 
 const complete = (tenant, prompt) =>
@@ -55,4 +55,5 @@ const calls = ['ada', 'bob'].flatMap((tenant) => Array.from({ length: 10 }, () =
 console.log((await Promise.all(calls)).length, 'answers');
 await stream('ada', 'one two three', console.log);
 console.log('ada has', (await tokens.peek('ada')).remaining, 'tokens left');
+await limits.close();
 redis.disconnect();

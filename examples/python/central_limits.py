@@ -7,7 +7,7 @@ other threads go on with the copy. So no change is missed while a connection is 
 nothing. The server itself checks a new policy, by RL.PEEK, before it is used. If a policy is missing or malformed, or the hash
 can't be read, the last good policy stays in force (at first, the default), and the reason is logged once.
 
-The key is `limit:NAME:ALGORITHM:KEY`. It contains the algorithm, because a key can't change its algorithm."""
+The key is `limit:NAME.ALGORITHM:KEY`. It contains the algorithm, because a key can't change its algorithm."""
 
 import logging
 import os
@@ -41,7 +41,7 @@ def duration(text):
 class CentralLimits:
     def __init__(self, client, defaults, source="limits", every=1.0, **options):
         self.client, self.source, self.every = client, source, every
-        self.limits = Limits(client, **options)
+        self.limits = Limits(client, prefix="limit:", **options)
         self.policies = {name: self.checked(name, text, False) for name, text in defaults.items()}
         self.stored = set()  # The names that the hash has had.
         self.logged = {}  # What was logged last, by name.
@@ -59,7 +59,7 @@ class CentralLimits:
 
     def checked(self, name, text, by_server=True):
         policy = policy_of(text)
-        limit = self.limits.limit(f"limit:{name}:{policy.algorithm.lower()}", policy)
+        limit = self.limits.limit(f"{name}.{policy.algorithm.lower()}", policy)
         if by_server:
             limit.peek("check")
         return text, limit

@@ -10,16 +10,16 @@ import asyncio
 import os
 
 import redis.asyncio
-from redis_rl import Lease, Limits, Slide
+from redis_rl import AsyncLimits, Lease, Slide
 
 
 class Gateway:
     def __init__(self, limits, model):
         self.limits, self.model = limits, model
-        self.running = limits.limit("{llm}:running", Lease(4, ttl=30))
-        self.requests = limits.limit("{llm}:requests", Slide("60/m"))
-        self.tokens = limits.limit("{llm}:tokens", Slide("20000/m"))
-        self.all = limits.limit("{llm}:all", Slide("100000/m"))
+        self.running = limits.limit("{llm}running", Lease(4, ttl=30))
+        self.requests = limits.limit("{llm}requests", Slide("60/m"))
+        self.tokens = limits.limit("{llm}tokens", Slide("20000/m"))
+        self.all = limits.limit("{llm}all", Slide("100000/m"))
 
     def admit(self, tenant, prompt):
         rules = [(self.running, tenant), (self.requests, tenant, 1), (self.tokens, tenant), (self.all, "tokens")]
@@ -54,7 +54,7 @@ class Model:
 
 async def main():
     client = redis.asyncio.Redis.from_url(os.environ.get("REDIS_URL", "redis://localhost"))
-    async with Limits(client) as limits:
+    async with AsyncLimits(client) as limits:
         gateway = Gateway(limits, Model())
         calls = [gateway.complete(tenant, "hello there") for tenant in ("ada", "bob") for _ in range(10)]
         print(len(await asyncio.gather(*calls)), "answers")

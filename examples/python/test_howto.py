@@ -25,11 +25,11 @@ FLASK, FASTAPI, PARTNER, ALL, SENTINEL = programs("docs/howto.md")
 [FAILOVER] = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
 
 
-def started(folder, program, socket, patience=PATIENCE):
+def started(folder, program, socket, timeout=PATIENCE):
     """Runs a program with the server at this socket. On a busy machine a reply may take longer."""
     [connect] = re.findall(r"Limits\((redis(?:\.asyncio)?\.Redis)\(\)", program)
     here = f"Limits({connect}()"
-    return run(folder, program, here, f"Limits(patience={patience}, client={connect}(unix_socket_path={socket!r})")
+    return run(folder, program, here, f"Limits(timeout={timeout}, connect_timeout={timeout}, client={connect}(unix_socket_path={socket!r})")
 
 
 def check_headers(get):
@@ -55,7 +55,7 @@ def check_headers(get):
 def test_flask(tmp_path, socket):
     names = started(tmp_path, FLASK, socket)
     check_headers(lambda: names["app"].test_client().get("/"))
-    assert inspect(redis.Redis(unix_socket_path=socket), "api:127.0.0.1")["limit"] == 10
+    assert inspect(redis.Redis(unix_socket_path=socket), "api:address:127.0.0.1")["limit"] == 10
 
 
 def test_fastapi(tmp_path, socket):
@@ -63,7 +63,7 @@ def test_fastapi(tmp_path, socket):
     with TestClient(names["app"]) as client:
         check_headers(lambda: client.get("/"))
         client.portal.call(names["limits"].aclose)
-    assert inspect(redis.Redis(unix_socket_path=socket), "api:testclient")["limit"] == 10
+    assert inspect(redis.Redis(unix_socket_path=socket), "api:address:testclient")["limit"] == 10
 
 
 @pytest.mark.parametrize("program", [FLASK, FASTAPI])
@@ -146,11 +146,11 @@ def test_four_processes(tmp_path, socket):
 def test_a_user_and_an_organisation(tmp_path, socket, capsys):
     client = redis.Redis(unix_socket_path=socket)
     started(tmp_path, ALL, socket)
-    assert capsys.readouterr().out.startswith("go on {'RateLimit-Policy': '\"{acme}:user\";q=10;w=60, ")
-    client.execute_command("RL.SLIDE", "{acme}:org:all", 100, 60, "COST", 99)
+    assert capsys.readouterr().out.startswith("go on {'RateLimit-Policy': '\"{acme}user\";q=10;w=60, ")
+    client.execute_command("RL.SLIDE", "{acme}org:all", 100, 60, "COST", 99)
     started(tmp_path, ALL, socket)
     assert re.match(r"retry in \d+\.\d+ seconds \{", capsys.readouterr().out)
-    assert (inspect(client, "{acme}:org:all")["used"], inspect(client, "{acme}:user:42")["used"]) == (100, 1)
+    assert (inspect(client, "{acme}org:all")["used"], inspect(client, "{acme}user:42")["used"]) == (100, 1)
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def sentinel_port(tmp_path):
 def test_behind_sentinel(tmp_path, sentinel_port):
     sentinel, process, primary, replica = sentinel_port
     names = run(tmp_path, SENTINEL, "26379", str(sentinel))
-    # On a busy machine a call may take longer than the patience, and then gets no decision.
+    # On a busy machine a call may take longer than the time-out, and then gets no decision.
     decision = lambda: eventually(lambda: names["take"]("key"))
     assert 2 <= [decision().remaining for _ in range(8)][-1] < 8
     old, new = (redis.Redis(port=port) for port in (primary, replica))

@@ -5,6 +5,7 @@ use redis_rl_client::{Error, Limits, Slide};
 use tokio::task::JoinSet;
 
 async fn call_the_partner(number: u32) -> String {
+    tokio::task::yield_now().await;
     format!("answer {number}")
 }
 
@@ -17,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for number in 1..=12 {
         let partner = partner.clone();
         calls.spawn(async move {
-            partner.protect("api").wait("5m").await?; // denied after 5 minutes: Error::RateLimited
+            partner.admit("api").wait("5m").await?; // denied after 5 minutes: Error::RateLimited
             Ok::<_, Error>(call_the_partner(number).await)
         });
     }

@@ -1,18 +1,18 @@
-import { RateLimited, UnexpectedReply } from './errors.js';
+import { problem, RateLimited, UnexpectedReply } from './errors.js';
 
-/** @typedef {import('./policies.js').Policy} Policy */
+/** @import { Policy } from './policies.js' */
+/** @typedef {'server' | 'wallet' | 'repeated' | 'down'} Source */
 
-/**
- * What the server decided about one limit.
- */
+/** What was decided about one limit. */
 export class Decision {
+  /** When it was decided, for the windows of a calendar. */
+  #at;
+
   /**
-   * @param {string} name the name of the limit
-   * @param {Policy} policy
-   * @param {readonly number[]} reply the five integers
-   * @param {{ counted?: boolean }} [options]
+   * @param {string} name the name of the limit @param {Policy} policy @param {readonly number[]} reply the five integers
+   * @param {Source} [source] @param {number} [at] the Unix time in milliseconds
    */
-  constructor(name, policy, [granted, limit, remaining, waitMs, resetMs], { counted = true } = {}) {
+  constructor(name, policy, [granted, limit, remaining, waitMs, resetMs], source = 'server', at = Date.now()) {
     /** The name of the limit. */
     this.name = name;
     /** The policy of the limit. */
@@ -23,19 +23,20 @@ export class Decision {
     this.limit = limit;
     /** The units that could be taken right now. */
     this.remaining = remaining;
-    /** Milliseconds: denied: until this call would be granted, null means never; granted: 0, or until a booking begins. */
+    /** Milliseconds: denied: until this call would be granted, null means never; granted: 0, or until booked units are free. */
     this.waitMs = waitMs < 0 ? null : waitMs;
     /** Milliseconds until no unit is in use. */
     this.resetMs = resetMs;
     /** Whether the call may go on. True also for a refund that found nothing to give back. */
     this.allowed = granted > 0 || waitMs === 0;
-    /** False if the server gave no decision, and the call was let through because of `onDown: 'open'`. */
-    this.counted = counted;
+    /** What decided: the server, a wallet, a denial of before that is repeated, or `onDown`. */
+    this.source = source;
+    this.#at = at;
   }
 
   /** `waitMs` in seconds. */
   get wait() {
-    return this.waitMs === null ? null : this.waitMs / 1000;
+    return inSeconds(this.waitMs);
   }
 
   /** `resetMs` in seconds. */
@@ -43,21 +44,14 @@ export class Decision {
     return this.resetMs / 1000;
   }
 
-  /**
-   * The header fields for HTTP. With several decisions, `RateLimit-Policy` and `RateLimit` list all of them, and the others
-   * describe the one that decides: the denied one with the longest wait, or else the one with the fewest remaining units.
-   *
-   * @param {readonly Decision[]} [all]
-   * @returns {Record<string, string>}
-   */
-  headers(all = [this]) {
-    return headers(all);
+  /** The header fields for HTTP. */
+  headers() {
+    return headers([this]);
   }
 
-  toString() {
-    if (!this.counted) return `${this.name}: let through, not counted`;
-    const wait = this.wait === null ? 'for ever' : `for ${this.wait} s`;
-    return `${this.name}: ${this.allowed ? `${this.granted} granted` : `denied ${wait}`}, ${this.remaining} of ${this.limit} left`;
+  /** The body for HTTP of a denial, `application/problem+json`. */
+  problem() {
+    return problem([this]);
   }
 
   /** Throws `RateLimited` if the call was denied. */
@@ -65,72 +59,58 @@ export class Decision {
     if (!this.allowed) throw new RateLimited(this);
     return this;
   }
+
+  /** @internal */
+  policyItem() {
+    const window = this.policy.window(this.#at);
+    return `${quoted(this.name)};q=${this.policy.limit};${window === undefined ? 'qu="concurrent-requests"' : `w=${window}`}`;
+  }
 }
 
-/** What the server decided about several limits, of which all are charged, or none. */
+/** What was decided about several limits, of which all are charged, or none. */
 export class AllDecision {
-  /**
-   * @param {boolean} granted
-   * @param {number} waitMs
-   * @param {readonly Decision[]} decisions
-   * @param {string | undefined} id
-   * @param {boolean} [counted]
-   */
-  constructor(granted, waitMs, decisions, id, counted = true) {
+  /** @param {boolean} granted @param {number} waitMs @param {readonly Decision[]} decisions @param {string | undefined} id */
+  constructor(granted, waitMs, decisions, id) {
     /** Whether all limits were granted. */
     this.granted = granted;
+    /** Whether the call may go on. */
+    this.allowed = granted;
     /** Milliseconds until this call would be granted; null means never. */
     this.waitMs = waitMs < 0 ? null : waitMs;
     /** One decision for each limit, in the order of the call. */
     this.decisions = decisions;
     /** The id of the charge, if it has one. */
     this.id = id;
-    this.counted = counted;
   }
 
-  get allowed() {
-    return this.granted;
-  }
-
+  /** Seconds until this call would be granted; null means never. */
   get wait() {
-    return this.waitMs === null ? null : this.waitMs / 1000;
+    return inSeconds(this.waitMs);
   }
 
-  /** The names of the limits that refused; of all, if none did. */
-  get name() {
-    const refused = this.decisions.filter(({ allowed }) => !allowed);
-    return (refused.length ? refused : this.decisions).map(({ name }) => name).join(', ');
-  }
-
+  /** The header fields for HTTP. */
   headers() {
     return headers(this.decisions);
   }
-
-  toString() {
-    return this.decisions.join('; ');
-  }
-
-  /** Throws `RateLimited` if the call was denied. */
-  throwIfDenied() {
-    if (!this.granted) throw new RateLimited(this);
-    return this;
-  }
 }
 
+/** @param {number | null} ms */
+const inSeconds = (ms) => (ms === null ? null : ms / 1000);
+
 /**
- * The header fields for HTTP of several decisions.
- *
- * @param {readonly Decision[]} decisions
- * @returns {Record<string, string>}
+ * The header fields for HTTP of several decisions: `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11
+ * list all of them, and the others describe the one that decides: the denied one with the longest wait, or else the one with the
+ * fewest remaining units.
+ * @param {readonly Decision[]} decisions @returns {Record<string, string>}
  */
 export function headers(decisions) {
-  const counted = decisions.filter((decision) => decision.counted);
-  if (!counted.length) return {};
-  const decisive = counted.reduce((one, other) => (rank(other) < rank(one) ? other : one));
+  const known = decisions.filter(({ source }) => source !== 'down');
+  if (!known.length) return {};
+  const decisive = known.reduce((one, other) => (rank(other) < rank(one) ? other : one));
   /** @type {Record<string, string>} */
   const fields = {
-    'RateLimit-Policy': counted.map(policyItem).join(', '),
-    RateLimit: counted.map(stateItem).join(', '),
+    'RateLimit-Policy': known.map((decision) => decision.policyItem()).join(', '),
+    RateLimit: known.map(stateItem).join(', '),
     'X-RateLimit-Limit': String(decisive.limit),
     'X-RateLimit-Remaining': String(decisive.remaining),
     'X-RateLimit-Reset': String(up(decisive.resetMs)),
@@ -141,18 +121,11 @@ export function headers(decisions) {
 
 /**
  * A denial comes before a grant, a longer wait before a shorter one, and fewer remaining units before more.
- *
  * @param {Decision} decision
  */
 function rank({ allowed, waitMs, remaining }) {
   if (allowed) return remaining;
   return waitMs === null ? -Infinity : -1 - waitMs;
-}
-
-/** @param {Decision} decision */
-function policyItem({ name, policy }) {
-  const window = policy.algorithm === 'LEASE' ? 'qu="concurrent-requests"' : `w=${policy.period.wholeSeconds}`;
-  return `${quoted(name)};q=${policy.limit};${window}`;
 }
 
 /** @param {Decision} decision */
@@ -166,37 +139,33 @@ function up(ms) {
   return Math.ceil(ms / 1000);
 }
 
-/**
- * A string of a structured field. A name is printable ASCII.
- *
- * @param {string} name
- */
+/** A string of a structured field. A name is printable ASCII. @param {string} name */
 function quoted(name) {
   return `"${name.replace(/["\\]/g, '\\$&')}"`;
 }
 
-/**
- * The integers of a reply. Some clients return them as text, if they are told to.
- *
- * @param {unknown} reply
- * @returns {number[]}
- */
+/** The integers of a reply. @param {unknown} reply @returns {number[]} */
 export function integers(reply) {
-  if (Array.isArray(reply) && reply.length === 5) {
-    const numbers = reply.map(integer);
-    if (numbers.every(Number.isSafeInteger)) return numbers;
-  }
+  if (Array.isArray(reply) && reply.length === 5 && reply.every(Number.isSafeInteger)) return reply;
   throw new UnexpectedReply(`the reply is not five integers: ${inShort(reply)}`);
 }
 
-/** @param {unknown} value */
-export function integer(value) {
-  if (typeof value === 'number') return value;
-  return typeof value === 'bigint' || (typeof value === 'string' && /^-?\d+$/.test(value)) ? Number(value) : NaN;
+/** The milliseconds of a reply. @param {unknown} reply @returns {number} */
+export function milliseconds(reply) {
+  if (Number.isSafeInteger(reply) && Number(reply) >= 0) return Number(reply);
+  throw new UnexpectedReply(`the reply is no length of time: ${inShort(reply)}`);
+}
+
+/** @param {unknown} reply @param {number} count @returns {[granted: number, wait: number, rows: number[][]]} */
+export function integersOfAll(reply, count) {
+  if (Array.isArray(reply) && reply.length === 3 && Array.isArray(reply[2]) && reply[2].length === count) {
+    const [granted, wait, rows] = reply;
+    if (Number.isSafeInteger(granted) && Number.isSafeInteger(wait)) return [granted, wait, rows.map(integers)];
+  }
+  throw new UnexpectedReply(`the reply is not that of RL.ALL: ${inShort(reply)}`);
 }
 
 /** @param {unknown} reply */
-export function inShort(reply) {
-  const text = JSON.stringify(reply, (_, value) => (typeof value === 'bigint' ? String(value) : value)) ?? String(reply);
-  return text.length > 200 ? `${text.slice(0, 200)}...` : text;
+function inShort(reply) {
+  return (JSON.stringify(reply, (_, value) => (typeof value === 'bigint' ? String(value) : value)) ?? String(reply)).slice(0, 200);
 }

@@ -9,10 +9,15 @@ const UNITS = /** @type {Record<string, [us: bigint, decimals: number]>} */ ({
   h: [3_600_000_000n, 8],
   d: [86_400_000_000n, 8],
 });
+/** Other names of units. */
+const NAMES = /** @type {Record<string, string>} */ ({
+  sec: 's', second: 's', seconds: 's', min: 'm', minute: 'm', minutes: 'm', hr: 'h', hour: 'h', hours: 'h', day: 'd', days: 'd',
+});
 const DAY_US = 86_400_000_000n;
 const LONGEST_US = 3650n * DAY_US;
 
-const FORMS = 'a number of seconds, or text such as 250ms, 30s, 15m, 1.5h or 1d';
+const FORMS =
+  'a number of seconds, or text with a unit (us, ms, s, m, h, d, or sec, min, hour, day and so on), such as 250ms, 30s or 1.5h';
 
 /** A duration, as microseconds and as the server takes it, in the largest unit that divides it. */
 export class Duration {
@@ -28,6 +33,11 @@ export class Duration {
     return Number(this.us) / 1000;
   }
 
+  /** Whole seconds, rounded up, at least 1. */
+  get wholeSeconds() {
+    return Math.max(1, Number((this.us + 999_999n) / 1_000_000n));
+  }
+
   toString() {
     return this.text;
   }
@@ -36,47 +46,34 @@ export class Duration {
   toJSON() {
     return this.text;
   }
-
-  /** Whole seconds, rounded up, at least 1. */
-  get wholeSeconds() {
-    return Math.max(1, Number((this.us + 999_999n) / 1_000_000n));
-  }
 }
 
 /**
  * A duration: a number of seconds, or text with a unit, such as `30s`; `m` alone is `1m`. Undefined if it is neither.
- *
- * @param {unknown} value
- * @returns {Duration | undefined}
+ * @param {unknown} value @returns {Duration | undefined}
  */
-export function parsed(value) {
+function parsed(value) {
   if (typeof value === 'number') {
     if (!(value >= 0 && value <= 1e12)) return undefined;
     return new Duration(BigInt(Math.round(value * 1e6)));
   }
-  const parts = typeof value === 'string' ? /^(?:(\d+)(?:\.(\d+))?)?(us|ms|s|m|h|d)$/i.exec(value) : null;
+  const parts = typeof value === 'string' ? /^(?:(\d+)(?:\.(\d+))? ?)?([a-z]+)$/i.exec(value) : null;
   if (!parts) return undefined;
-  const [, whole = '1', fraction = '', suffix] = parts;
-  const [unit, decimals] = UNITS[suffix.toLowerCase()];
-  if (fraction.length > decimals) return undefined;
-  return new Duration(BigInt(whole) * unit + (BigInt(`0${fraction}`) * unit) / 10n ** BigInt(fraction.length));
+  const [, whole = '1', fraction = '', name] = parts;
+  const suffix = name.toLowerCase();
+  const unit = UNITS[NAMES[suffix] ?? suffix];
+  if (!unit || fraction.length > unit[1]) return undefined;
+  return new Duration(BigInt(whole) * unit[0] + (BigInt(`0${fraction}`) * unit[0]) / 10n ** BigInt(fraction.length));
 }
 
-/**
- * @param {unknown} value
- * @param {string} name
- */
+/** @param {unknown} value @param {string} name */
 export function period(value, name) {
   const duration = parsed(value);
   if (duration && duration.us >= 1000n && duration.us <= LONGEST_US) return duration;
   throw new InvalidLimit(`${name} must be from 1ms to 3650d: ${FORMS}; not ${shown(value)}`);
 }
 
-/**
- * How long a call may wait, in milliseconds. 0 and undefined mean that it does not wait.
- *
- * @param {unknown} value
- */
+/** How long a call may wait, in milliseconds. 0 and undefined mean that it does not wait. @param {unknown} value */
 export function waitMs(value) {
   if (value === undefined) return 0;
   const duration = parsed(value);
@@ -84,11 +81,26 @@ export function waitMs(value) {
   throw new InvalidWait(`a wait must be from 0 to 1d: ${FORMS}; not ${shown(value)}`);
 }
 
+/** How long a pause lasts. @param {unknown} value */
+export function pauseOf(value) {
+  const duration = parsed(value);
+  if (duration && duration.us >= 1000n && duration.us <= 31n * DAY_US) return duration;
+  throw new InvalidWait(`a pause must be from 1ms to 31d: ${FORMS}; not ${shown(value)}`);
+}
+
+/**
+ * An option of `Limits` in milliseconds.
+ * @param {unknown} value @param {string} name @param {number} leastMs @param {number} mostMs
+ */
+export function optionMs(value, name, leastMs, mostMs) {
+  const ms = parsed(value)?.ms;
+  if (ms !== undefined && ms >= leastMs && ms <= mostMs) return ms;
+  throw new InvalidLimit(`${name} must be from ${leastMs / 1000} to ${mostMs / 1000} seconds: ${FORMS}; not ${shown(value)}`);
+}
+
 /**
  * An offset of windows, as the server takes it: a duration less than the period, with or without a sign.
- *
- * @param {unknown} value
- * @param {Duration} period
+ * @param {unknown} value @param {Duration} period
  */
 export function offset(value, period) {
   const negative = typeof value === 'number' ? value < 0 : typeof value === 'string' && value.startsWith('-');

@@ -1,25 +1,21 @@
-/** @typedef {import('./decision.js').Decision} Decision */
-/** @typedef {import('./decision.js').AllDecision} AllDecision */
+/** @import { AllDecision, Decision } from './decision.js' */
 
 /** Any error of this package. */
 export class RateLimitError extends Error {
-  /**
-   * @param {string} message
-   * @param {ErrorOptions} [options]
-   */
+  /** @param {string} message @param {ErrorOptions} [options] */
   constructor(message, options) {
     super(message, options);
     this.name = new.target.name;
   }
 }
 
-/** An argument that the server would refuse. Thrown before a call is made. */
+/** An argument is wrong. The server has refused it with `ERR`, or one of the five classes below says before a call what is wrong. */
 export class InvalidArgument extends RateLimitError {}
 
-/** The policy or the name of a limit is wrong. */
+/** A policy, the name of a limit or an option is wrong. */
 export class InvalidLimit extends InvalidArgument {}
 
-/** A key is text or bytes, and not empty. */
+/** A key is text, bytes or an integer, and not empty. The keys of one call must have one slot in a cluster. */
 export class InvalidKey extends InvalidArgument {}
 
 /** A cost is a whole number from 1 to 1e12. */
@@ -31,17 +27,16 @@ export class InvalidWait extends InvalidArgument {}
 /** An id has 1 to 64 bytes. */
 export class InvalidId extends InvalidArgument {}
 
-/** The server has refused the arguments of a call, or the client's password or rights. */
-export class Refused extends RateLimitError {}
-
-/** The call was denied. */
+/** A block was denied. */
 export class RateLimited extends RateLimitError {
   /** @param {Decision | AllDecision} decision */
   constructor(decision) {
     const { wait } = decision;
-    super(`the limit ${decision.name} is reached; retry ${wait === null ? 'never' : `in ${wait} s`}`);
-    /** What the server decided. */
+    const decisions = 'decisions' in decision ? decision.decisions : [decision];
+    const refused = decisions.filter(({ allowed }) => !allowed).map(({ name }) => name);
+    super(`the limit ${refused.join(', ')} is reached; retry ${wait === null ? 'never' : `in ${wait} s`}`);
     this.decision = decision;
+    this.decisions = decisions;
     /** The status for HTTP. */
     this.status = 429;
   }
@@ -55,36 +50,52 @@ export class RateLimited extends RateLimitError {
   headers() {
     return this.decision.headers();
   }
-}
 
-/** A lease has lapsed, or its key was deleted. Another holder may have its units. */
-export class LeaseLost extends RateLimitError {
-  /**
-   * @param {string} name
-   * @param {string} id
-   * @param {ErrorOptions} [options]
-   */
-  constructor(name, id, options) {
-    super(`the lease ${id} of ${name} is lost`, options);
-    this.id = id;
+  /** The body for HTTP, `application/problem+json`. */
+  problem() {
+    return problem(this.decisions);
   }
 }
 
-/** The server gave no decision: no connection, no reply in time, or an error such as LOADING, READONLY or OOM. */
-export class Down extends RateLimitError {
+/** The problem type of draft-ietf-httpapi-ratelimit-headers-11. @param {readonly Decision[]} decisions */
+export function problem(decisions) {
+  return {
+    type: 'https://iana.org/assignments/http-problem-types#quota-exceeded',
+    title: 'Request cannot be satisfied as assigned quota has been exceeded',
+    status: 429,
+    'violated-policies': decisions.filter(({ allowed }) => !allowed).map(({ name }) => name),
+  };
+}
+
+/** The lease of a block has ended. Another holder may have its places. */
+export class LeaseLost extends RateLimitError {}
+
+/** The program has closed this wallet, or these limits. */
+export class Closed extends RateLimitError {}
+
+/** The server gave no decision. `onDown` decides about such calls. */
+export class Unavailable extends RateLimitError {
   /**
    * @param {string} message
-   * @param {ErrorOptions} [options]
+   * @param {ErrorOptions & { sent?: boolean, silent?: boolean }} [options] `silent`: there was no connection, or no reply in
+   *     time
    */
-  constructor(message, options) {
+  constructor(message, { sent = false, silent = false, ...options } = {}) {
     super(message, options);
+    /** Whether the server may have executed the call. */
+    this.sent = sent;
+    /** @internal */
+    this.silent = silent;
     /** The status for HTTP. */
     this.status = 503;
   }
 }
 
-/** The server does not know the command: it has not loaded the module, or one that is too old for this package. */
-export class NoModule extends RateLimitError {}
+/** The server has no module redis-rl, or one that is too old for this call. */
+export class NoModule extends Unavailable {}
+
+/** The server has refused the password or the rights of the client. */
+export class NotAllowed extends Unavailable {}
 
 /** The key holds something else: a list, or a limiter of another algorithm. */
 export class WrongType extends RateLimitError {}
@@ -93,62 +104,51 @@ export class WrongType extends RateLimitError {}
 export class UnexpectedReply extends RateLimitError {}
 
 /**
- * No reply has come: the server may have executed the command, or not. Adapters throw it, and callers see it as the cause of
- * `Down`.
- */
-export class NoReply extends Error {
-  /**
-   * @param {string} message
-   * @param {ErrorOptions} [options]
-   */
-  constructor(message, options) {
-    super(message, options);
-    this.name = 'NoReply';
-  }
-}
-
-/** The server refuses for now, and has not executed the command. */
-const REFUSED_FOR_NOW = /^(READONLY|LOADING|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|UNBLOCKED|MASTERDOWN|NOREPLICAS|BUSY)\b/;
-
-/**
  * Whether an error is a reply of the server. Such a reply begins with a code in capital letters; errors of connections do not.
- *
- * @param {unknown} error
- * @returns {boolean}
+ * @param {unknown} error @returns {error is Error}
  */
 export function isReply(error) {
-  if (!(error instanceof Error) || error instanceof NoReply || 'errno' in error || 'syscall' in error) return false;
+  if (!(error instanceof Error) || error instanceof RateLimitError || 'errno' in error || 'syscall' in error) return false;
   return /^[A-Z][A-Z0-9_]+( |$)/.test(error.message);
 }
 
-/**
- * Whether the server has refused a call, and may accept it soon.
- *
- * @param {unknown} error
- */
-export function isRefusedForNow(error) {
-  return error instanceof Error && isReply(error) && REFUSED_FOR_NOW.test(error.message);
-}
+/** What to do about a reply of the server. */
+const ADVICE = /** @type {Record<string, string>} */ ({
+  BUSY: 'a script is running on it',
+  CLUSTERDOWN: 'the cluster has slots that no node serves',
+  LOADING: 'it is loading its data',
+  MASTERDOWN: 'it is a replica without its primary',
+  MISCONF: 'it cannot save its data: look into its log',
+  NOREPLICAS: 'it has too few replicas to accept writes',
+  OOM: 'it has reached maxmemory: raise it, or let it evict keys',
+  READONLY: 'it is a replica: connect to the primary',
+  TRYAGAIN: 'the slot of the keys is being moved',
+});
 
 /**
- * The error of this package for an error of a client library.
- *
- * @param {unknown} error
- * @param {string} keys the keys of the call
- * @returns {RateLimitError}
+ * The error of this package for a reply of the server that is an error.
+ * @param {Error} error @param {string} keys the keys of the call @returns {RateLimitError}
  */
 export function translated(error, keys) {
-  if (error instanceof RateLimitError) return error;
-  const message = error instanceof Error ? error.message : String(error);
+  const { message } = error;
   const options = { cause: error };
-  if (!isReply(error)) return new Down(`the server did not answer: ${message}`, options);
-  if (/^WRONGTYPE /.test(message)) return new WrongType(`${message}: ${keys}`, options);
-  // These do not heal by themselves: with `onDown: 'open'`, nothing would be limited any more.
-  if (/^(NOPERM|NOAUTH|WRONGPASS)\b/.test(message)) return new Refused(message, options);
-  if (/^CROSSSLOT /.test(message)) return new Refused(`${message}: in a cluster, give the keys one hash tag`, options);
-  if (/^ERR unknown (command|option|algorithm|subcommand)/i.test(message)) {
-    return new NoModule(`${message}: the server needs the module redis-rl, at least in the version of this package`, options);
+  const code = message.split(' ', 1)[0];
+  if (code === 'WRONGTYPE') return new WrongType(`${message}: ${keys}`, options);
+  if (code === 'CROSSSLOT') return new InvalidKey(`${message}: in a cluster, give the keys one hash tag`, options);
+  if (/^(NOAUTH|WRONGPASS|NOPERM)$/.test(code)) {
+    return new NotAllowed(`the server refuses the client: check its password and its ACL rights: ${message}`, options);
   }
-  if (/^ERR (\w+ must |the result is too large|wrong number of arguments)/.test(message)) return new Refused(message, options);
-  return new Down(`the server gave no decision: ${message}`, options);
+  if (/^ERR unknown (command|option|algorithm|subcommand)/i.test(message)) {
+    return new NoModule(
+      `the server has no module redis-rl, or one that is too old: load it by \`loadmodule\` in the server's configuration: ${message}`,
+      options,
+    );
+  }
+  if (code === 'ERR') return new InvalidArgument(message, options);
+  return new Unavailable(`the server gives no decision: ${code in ADVICE ? `${ADVICE[code]}: ` : ''}${message}`, options);
+}
+
+/** @param {unknown} error */
+export function messageOf(error) {
+  return error instanceof Error ? error.message : String(error);
 }

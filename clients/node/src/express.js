@@ -1,52 +1,37 @@
-import { InvalidArgument } from './errors.js';
+import { gate, PROBLEM } from './web.js';
 
-/** @typedef {import('./limits.js').Key} Key */
-/** @typedef {Key | null | undefined} MaybeKey null or undefined: the request is not limited */
-/** @typedef {import('./decision.js').Decision} Decision */
+/** @import { Decision } from './decision.js' */
 
 /**
  * What Express and connect have in common.
- *
- * @typedef {import('node:http').IncomingMessage & { rateLimit?: Decision[] }} Request
+ * @typedef {import('node:http').IncomingMessage & { ip?: string }} Request
  * @typedef {import('node:http').ServerResponse} Response
  */
 
 /**
- * Express middleware: takes units for each request, sets the header fields of the decision, and answers 429 if it is denied.
- * An error, such as `Down`, is passed on to `next`; it has a `status`. A request whose key is null or undefined is not limited.
- *
- * Several limits of a route each add their item to `RateLimit-Policy` and `RateLimit`; the other fields are those of the last
- * one.
- *
- * @template {Request} R
- * @param {{ take(key: Key, cost?: number): Promise<Decision> }} limit a limit of a rate, a wallet or a cached limit
- * @param {{ key: (request: R) => MaybeKey | Promise<MaybeKey>, cost?: (request: R) => number | Promise<number> }} options
+ * Middleware for Express: takes units for each request, sets the header fields of the decision, and answers 429 if it is denied.
+ * Errors are passed to `next`; an `Unavailable` has the status 503. If several limits decide about a request, `RateLimit-Policy` and
+ * `RateLimit` list all of them, and the other fields are those of the one with the least remaining.
+ * @template {Request} R @template {Response} W
+ * @param {import('./web.js').LimitOf<R>} limit a limit of a rate, a wallet, or a function of the request that returns one
+ * @param {import('./web.js').WebOptions<R, (request: R, response: W, decision: Decision) => unknown>} [options]
  */
-export function rateLimit(limit, { key, cost = () => 1 }) {
-  if (typeof key !== 'function' || typeof cost !== 'function') throw new TypeError('key and cost are functions of the request');
-  /**
-   * @param {R} request
-   * @param {Response} response
-   * @param {(error?: unknown) => void} next
-   */
+export function rateLimit(limit, options = {}) {
+  const { denied } = options;
+  if (denied !== undefined && typeof denied !== 'function') throw new TypeError('denied is a function');
+  const decide = gate(limit, options, (request) => request.ip ?? request.socket.remoteAddress);
+  /** @param {R} request @param {W} response @param {(error?: unknown) => void} next @returns {Promise<void>} */
   return async function limited(request, response, next) {
-    /** @type {Decision} */
-    let decision;
     try {
-      const name = await key(request);
-      if (name === undefined || name === null) return next();
-      decision = await limit.take(name, await cost(request));
+      const decided = await decide(request);
+      for (const [name, value] of decided?.fields ?? []) response.setHeader(name, value);
+      if (!decided || decided.decision.allowed) return next();
+      if (denied) return void (await denied(request, response, decided.decision));
+      response.statusCode = 429;
+      response.setHeader('Content-Type', PROBLEM);
+      response.end(JSON.stringify(decided.decision.problem()));
     } catch (error) {
-      // A wrong key or cost is a mistake of the program, and not of the client: it has no status.
-      return next(error instanceof InvalidArgument ? Object.assign(error, { status: 500 }) : error);
+      next(error);
     }
-    for (const [name, value] of Object.entries(decision.headers())) {
-      const before = name.startsWith('RateLimit') ? response.getHeader(name) : undefined;
-      response.setHeader(name, before === undefined ? value : `${before}, ${value}`);
-    }
-    if (decision.allowed) return next();
-    response.statusCode = 429;
-    response.setHeader('Content-Type', 'text/plain; charset=utf-8');
-    return response.end('Too many requests, please try again later.');
   };
 }

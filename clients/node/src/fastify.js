@@ -1,39 +1,32 @@
-/** @typedef {import('./limits.js').Key} Key */
-/** @typedef {Key | null | undefined} MaybeKey null or undefined: the request is not limited */
-/** @typedef {import('./decision.js').Decision} Decision */
+import { gate, PROBLEM } from './web.js';
+
+/** @import { Decision } from './decision.js' */
 
 /**
- * A hook for Fastify (`onRequest` or `preHandler`): takes units for each request, sets the header fields of the decision, and
- * answers 429 if it is denied. An error, such as `Down`, is thrown; it has a `statusCode`. A request whose key is null or
- * undefined is not limited.
- *
- * @param {{ take(key: Key, cost?: number): Promise<Decision> }} limit a limit of a rate, a wallet or a cached limit
- * @param {{ key: (request: any) => MaybeKey | Promise<MaybeKey>, cost?: (request: any) => number | Promise<number> }} options
+ * A hook for Fastify (`onRequest` or `preHandler`): takes units for each request, sets the header fields of the decision, and answers
+ * 429 if it is denied. Errors are thrown; an `Unavailable` is answered with 503. If several limits decide about a request,
+ * `RateLimit-Policy` and `RateLimit` list all of them, and the other fields are those of the one with the least remaining.
+ * @param {import('./web.js').LimitOf<any>} limit a limit of a rate, a wallet, or a function of the request that returns one
+ * @param {import('./web.js').WebOptions<any, (request: any, reply: any, decision: Decision) => unknown>} [options] what
+ *     `denied` returns is sent
  */
-export function rateLimit(limit, { key, cost = () => 1 }) {
-  if (typeof key !== 'function' || typeof cost !== 'function') throw new TypeError('key and cost are functions of the request');
-  /**
-   * @param {any} request
-   * @param {any} reply
-   */
+export function rateLimit(limit, options = {}) {
+  const { denied = (_, __, decision) => JSON.stringify(decision.problem()) } = options;
+  if (typeof denied !== 'function') throw new TypeError('denied is a function');
+  const decide = gate(limit, options, (request) => request.ip);
+  /** @param {any} request @param {any} reply */
   return async function limited(request, reply) {
-    let decision;
+    let decided;
     try {
-      const name = await key(request);
-      if (name === undefined || name === null) return undefined;
-      decision = await limit.take(name, await cost(request));
+      decided = await decide(request);
     } catch (error) {
       const { status } = /** @type {{ status?: number }} */ (error);
       throw status === undefined ? error : Object.assign(/** @type {object} */ (error), { statusCode: status });
     }
-    for (const [name, value] of Object.entries(decision.headers())) {
-      const before = name.startsWith('RateLimit') ? reply.getHeader(name) : undefined;
-      reply.header(name, before === undefined ? value : `${before}, ${value}`);
-    }
-    if (!decision.allowed) {
-      const message = 'Too many requests, please try again later.';
-      return reply.code(429).send({ statusCode: 429, error: 'Too Many Requests', message });
-    }
-    return undefined;
+    for (const [name, value] of decided?.fields ?? []) reply.header(name, value);
+    if (!decided || decided.decision.allowed) return undefined;
+    reply.code(429).type(PROBLEM);
+    const body = await denied(request, reply, decided.decision);
+    return reply.sent ? reply : reply.send(body);
   };
 }

@@ -1,22 +1,19 @@
-import { Buffer } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
 import { performance } from 'node:perf_hooks';
-import { later } from './adapters/adapter.js';
-import { mayHaveRun } from './caller.js';
-import { checkedCost } from './checks.js';
+import { checkedCost, nameOf } from './checks.js';
+import { later, pause } from './clock.js';
 import { Decision, integers } from './decision.js';
-import { Down } from './errors.js';
+import { Closed, Unavailable } from './errors.js';
 
-/** @typedef {import('./limits.js').Key} Key */
-/** @typedef {import('./limits.js').RateLimit} RateLimit */
-/** @typedef {import('./policies.js').Word} Word */
+/** @import { Key } from './checks.js' */
+/** @import { RateLimit } from './limit.js' */
+/** @import { Word } from './policies.js' */
 
 /** How often a call fetches units that are past when their reply arrives, before it gives up. */
 const MOST_LATE = 3;
 
 /**
  * Units that the server has charged for one id, and of which `left` may still be spent, until `until` on the monotonic clock.
- *
  * @typedef {{ id: string, granted: number, left: number, until: number }} Batch
  */
 
@@ -30,8 +27,12 @@ class Purse {
     /** @type {Promise<Fetched> | undefined} */
     this.fetching = undefined;
     this.cancelIdle = () => {};
+    /** When units were granted last. */
+    this.grantedAt = performance.now();
     /** The calls that are under way. */
     this.calls = 0;
+    /** How many times a pause has begun: what was fetched before is not spent. */
+    this.pauses = 0;
     this.remaining = 0;
     this.limit = 0;
     this.resetAt = 0;
@@ -52,60 +53,44 @@ class Purse {
  */
 export class Wallet {
   #limit;
-  #shared;
   #batch;
   #idleMs;
   /** @type {Map<string, Purse>} */
   #purses = new Map();
   #closed = false;
 
-  /**
-   * @param {RateLimit} limit
-   * @param {import('./limits.js').Shared} shared
-   * @param {number} batch
-   * @param {number} idleMs
-   */
+  /** @param {RateLimit} limit @param {import('./shared.js').Shared} shared @param {number} batch @param {number} idleMs */
   constructor(limit, shared, batch, idleMs) {
     this.#limit = limit;
-    this.#shared = shared;
+    /** @internal */
+    this.shared = shared;
+    Object.defineProperty(this, 'shared', { enumerable: false });
     this.#batch = batch;
     this.#idleMs = idleMs;
   }
 
-  /**
-   * Takes units: all of them, or none.
-   *
-   * @param {Key} key
-   * @param {number} [cost]
-   * @returns {Promise<Decision>}
-   */
+  /** Takes units: all of them, or none. @param {Key} key @param {number} [cost] @returns {Promise<Decision>} */
   async take(key, cost = 1) {
     const word = this.#limit.keyOf(key);
     checkedCost(cost);
-    if (this.#closed) throw new Error('the wallet is closed');
-    const name = Buffer.from(word).toString('latin1');
+    if (this.#closed) throw new Closed('the wallet is closed');
+    // Such a call is never granted, and a batch for it would keep units from others.
+    if (cost > this.#limit.policy.capacity) return this.#limit.peek(key, cost);
+    const name = nameOf(word);
     let purse = this.#purses.get(name);
     if (!purse) this.#purses.set(name, (purse = new Purse(word)));
     const mine = purse;
-    mine.cancelIdle();
     mine.calls++;
     try {
-      return this.#spend(mine, cost) ?? (await this.#shared.orOpen(this.#ask(mine, cost), () => this.#limit.uncounted(cost)));
+      return this.#spend(mine, cost) ?? (await this.shared.orDown(() => this.#ask(mine, cost), () => this.#limit.down(word, cost)));
     } finally {
       mine.calls--;
-      if (!mine.calls) {
-        if (this.#closed) this.#giveBack(mine);
-        else mine.cancelIdle = later(this.#idleMs, () => this.#retire(name, mine));
-      }
+      if (this.#closed && !mine.calls) this.#giveBack(mine);
+      else if (!mine.calls && !mine.batches.length) this.#drop(mine);
     }
   }
 
-  /**
-   * Spends units that are here; undefined if they are too few.
-   *
-   * @param {Purse} purse
-   * @param {number} cost
-   */
+  /** Spends units that are here; undefined if they are too few. @param {Purse} purse @param {number} cost */
   #spend(purse, cost) {
     const now = performance.now();
     if (purse.left(now) < cost) return undefined;
@@ -117,15 +102,14 @@ export class Wallet {
       missing -= part;
       if (!missing) break;
     }
+    purse.grantedAt = now;
     this.#sweep(purse, now);
-    return this.#decision(purse, cost, 0, now);
+    return this.#decision(purse, [cost, 0], 'wallet');
   }
 
   /**
    * Settles the batches that are spent, so that the server forgets their ids, and those that are past.
-   *
-   * @param {Purse} purse
-   * @param {number} now
+   * @param {Purse} purse @param {number} now
    */
   #sweep(purse, now) {
     if (purse.batches.every(({ left, until }) => left > 0 && until > now)) return;
@@ -134,127 +118,125 @@ export class Wallet {
     for (const batch of done) this.#settle(purse, batch);
   }
 
-  /**
-   * @param {Purse} purse
-   * @param {number} cost
-   */
+  /** @param {Purse} purse @param {number} cost */
   async #ask(purse, cost) {
     for (let late = 0; ; ) {
       const joined = purse.fetching;
       const { reply, short } = await (joined ?? this.#fetch(purse, cost));
       const spent = this.#spend(purse, cost);
       if (spent) return spent;
-      const now = performance.now();
-      if (short) return this.#denied(purse, cost, reply, now);
+      if (short) return this.#denied(purse, cost, reply);
       // Others have spent what came, or it came too late: then it is fetched again.
-      if (!joined && ++late === MOST_LATE) throw new Down('the server answers more slowly than its units pass');
+      if (!joined && ++late === MOST_LATE) throw new Unavailable('the server answers more slowly than its units pass');
     }
   }
 
   /**
    * The denial of a call for which the server has too few units. The server's reply says when there is one more; if more are
    * missing, it is asked when there are so many.
-   *
-   * @param {Purse} purse
-   * @param {number} cost
-   * @param {number[]} reply
-   * @param {number} now
+   * @param {Purse} purse @param {number} cost @param {number[]} reply
    */
-  async #denied(purse, cost, reply, now) {
-    const missing = cost - purse.left(now);
-    if (!reply[0] && missing === 1) return this.#decision(purse, 0, reply[3], now);
-    const peeked = await this.#limit.peekWord(purse.key, missing);
-    if (!peeked.counted) return this.#limit.uncounted(cost);
-    // They have come back meanwhile. The next call gets them.
-    const waitMs = cost > purse.limit || peeked.waitMs === null ? -1 : Math.max(1, peeked.waitMs);
-    return this.#decision(purse, 0, waitMs, now);
+  async #denied(purse, cost, reply) {
+    const missing = cost - purse.left(performance.now());
+    if (!reply[0] && missing === 1) return this.#decision(purse, [0, reply[3]], 'server');
+    const { waitMs } = await this.#limit.peekWord(purse.key, Math.max(1, missing));
+    // If they have come back meanwhile, the next call gets them.
+    return this.#decision(purse, [0, waitMs === null ? -1 : Math.max(1, waitMs)], 'server');
   }
 
-  /**
-   * @param {Purse} purse
-   * @param {number} cost
-   * @returns {Promise<Fetched>}
-   */
+  /** @param {Purse} purse @param {number} cost @returns {Promise<Fetched>} */
   #fetch(purse, cost) {
-    const fetched = this.#fetchNow(purse, cost).finally(() => (purse.fetching = undefined));
-    purse.fetching = fetched;
-    return fetched;
+    purse.fetching = this.#fetchNow(purse, cost).finally(() => (purse.fetching = undefined));
+    return purse.fetching;
   }
 
-  /**
-   * @param {Purse} purse
-   * @param {number} cost
-   * @returns {Promise<Fetched>}
-   */
+  /** @param {Purse} purse @param {number} cost @returns {Promise<Fetched>} */
   async #fetchNow(purse, cost) {
-    const { policy } = this.#limit;
     const asked = Math.max(this.#batch, cost - purse.left(performance.now()));
     const id = randomUUID();
-    const args = [...policy.command(purse.key).slice(1), 'UPTO', String(asked), 'ID', id];
     // The units pass at a time that is counted from before the call: the server has charged them later.
     const began = performance.now();
+    const { pauses } = purse;
     let reply;
     try {
-      const call = { name: `RL.${policy.algorithm}`, args, keys: [purse.key] };
-      reply = integers((await this.#shared.caller.send(call, { repeat: true })).reply);
+      const call = this.#limit.call(purse.key, ['UPTO', String(asked), 'ID', id]);
+      reply = integers((await this.shared.servers.send(call, { repeat: true })).reply);
     } catch (error) {
-      if (mayHaveRun(error)) this.#shared.giveBack([purse.key], id, true);
+      if (error instanceof Unavailable && error.sent) this.shared.giveBack([purse.key], id, true);
       throw error;
     }
     const [granted, limit, remaining, , resetMs] = reply;
     [purse.limit, purse.remaining, purse.resetAt] = [limit, remaining, began + resetMs];
-    if (granted) purse.batches.push({ id, granted, left: granted, until: began + Math.min(resetMs, policy.period.ms) });
+    if (granted) {
+      // A denied call does not begin the time without a grant anew.
+      if (!purse.batches.length) this.#giveBackWhenIdle(purse, (purse.grantedAt = performance.now()));
+      const ms = purse.pauses === pauses ? Math.min(resetMs, this.#limit.policy.period.ms) : 0;
+      purse.batches.push({ id, granted, left: granted, until: began + ms });
+      if (!ms) this.#sweep(purse, began);
+    }
     return { reply, short: granted < asked };
   }
 
-  /**
-   * @param {Purse} purse
-   * @param {number} granted
-   * @param {number} waitMs
-   * @param {number} now
-   */
-  #decision(purse, granted, waitMs, now) {
+  /** @param {Purse} purse @param {number} now */
+  #giveBackWhenIdle(purse, now) {
+    purse.cancelIdle();
+    purse.cancelIdle = later(purse.grantedAt + this.#idleMs - now, () => {
+      const then = performance.now();
+      if (then < purse.grantedAt + this.#idleMs) return this.#giveBackWhenIdle(purse, then);
+      this.#giveBack(purse);
+      if (!purse.calls) this.#drop(purse);
+    });
+  }
+
+  /** @param {Purse} purse @param {[granted: number, waitMs: number]} row @param {import('./decision.js').Source} source */
+  #decision(purse, [granted, waitMs], source) {
+    const now = performance.now();
     const remaining = Math.min(purse.limit, purse.left(now) + purse.remaining);
-    const resetMs = Math.max(0, Math.ceil(purse.resetAt - now));
-    return new Decision(this.#limit.name, this.#limit.policy, [granted, purse.limit, remaining, granted ? 0 : waitMs, resetMs]);
+    const row = [granted, purse.limit, remaining, waitMs, Math.max(0, Math.ceil(purse.resetAt - now))];
+    return new Decision(this.#limit.name, this.#limit.policy, row, source);
+  }
+
+  /** @param {Purse} purse */
+  #drop(purse) {
+    purse.cancelIdle();
+    const name = nameOf(purse.key);
+    if (this.#purses.get(name) === purse) this.#purses.delete(name);
   }
 
   /**
-   * @param {string} name
-   * @param {Purse} purse
+   * Lets no call spend what was fetched of a key up to now.
+   * @param {string} name @param {boolean} giveBack whether it is given back at once @internal
    */
-  #retire(name, purse) {
-    this.#purses.delete(name);
-    this.#giveBack(purse);
+  stop(name, giveBack) {
+    const purse = this.#purses.get(name);
+    if (!purse) return;
+    purse.pauses++;
+    const now = performance.now();
+    for (const batch of purse.batches) batch.until = Math.min(batch.until, now);
+    if (giveBack) this.#sweep(purse, now);
   }
 
   /** @param {Purse} purse */
   #giveBack(purse) {
+    purse.cancelIdle();
     const { batches } = purse;
     purse.batches = [];
     for (const batch of batches) this.#settle(purse, batch);
   }
 
-  /**
-   * @param {Purse} purse
-   * @param {Batch} batch
-   */
+  /** @param {Purse} purse @param {Batch} batch */
   #settle({ key }, { id, granted, left }) {
-    this.#shared.later(`${left} of ${granted} units of ${this.#limit.name} were not given back`, () => {
-      return this.#limit.settleOnce(key, id, granted - left);
+    this.shared.later(`${left} of ${granted} units of ${this.#limit.name} were not given back`, () => {
+      return this.#limit.endWord('RL.SETTLE', key, [id, String(granted - left)]);
     });
   }
 
-  /** Gives back what is left, and waits for it. Calls after this are errors. */
+  /** Gives back what is left, and waits for it. Calls after this throw `Closed`. */
   async close() {
     this.#closed = true;
-    for (const purse of this.#purses.values()) {
-      purse.cancelIdle();
-      if (!purse.calls) this.#giveBack(purse);
-    }
-    while ([...this.#purses.values()].some(({ fetching }) => fetching)) {
-      await Promise.allSettled([...this.#purses.values()].map(({ fetching }) => fetching));
-    }
-    await this.#shared.idle();
+    for (const purse of this.#purses.values()) if (!purse.calls) this.#giveBack(purse);
+    // The last call of a key gives back what it leaves.
+    while ([...this.#purses.values()].some(({ calls }) => calls)) await pause(1);
+    await this.shared.idle();
   }
 }

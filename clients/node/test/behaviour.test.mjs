@@ -2,10 +2,14 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, before, describe, test } from 'node:test';
+import { AxiosHeaders } from 'axios';
 import * as rl from '../src/index.js';
+import { askedSeconds } from '../src/responses.js';
 import { CLIENTS } from './clients.mjs';
-import { onServer, startCluster, startSentinel, startServer } from './server.mjs';
+import { eventually, onServer, startCluster, startSentinel, startServer, warnings } from './server.mjs';
 
+/** Longer than any command takes on a busy machine, and than a failover. */
+const PATIENT = { timeout: 20, connectTimeout: 40 };
 const table = JSON.parse(await readFile(new URL('../../behaviour.json', import.meta.url), 'utf8'));
 
 /** Makes a policy of the table. */
@@ -42,7 +46,7 @@ describe('without a server', () => {
       const made = policyOf(policy);
       if (command) {
         assert.equal(made.capacity, capacity);
-        assert.deepEqual(made.command('k'), command);
+        assert.deepEqual([`RL.${made.algorithm}`, 'k', ...made.words()], command);
       }
       if (equals) assert.ok(made.equals(policyOf(equals)));
       if (differs) assert.ok(!made.equals(policyOf(differs)));
@@ -50,7 +54,23 @@ describe('without a server', () => {
     });
   }
 
-  const nobody = { sendCommand() {}, duplicate() {} };
+  for (const { zone, period, now, starts, ends, command, headers } of table.calendar) {
+    test(`the calendar: ${zone}, ${period}, ${now}`, () => {
+      const policy = new rl.Fixed(`5/${period}`, { zone });
+      const ms = now * 1000;
+      assert.deepEqual(['RL.FIXED', 'k', ...policy.words(ms)], command);
+      assert.equal(policy.window(ms), ends - starts);
+      assert.equal(new rl.Decision('api', policy, [1, 5, 4, 0, 1000], 'server', ms).headers()['RateLimit-Policy'], headers['RateLimit-Policy']);
+      // The same for the first and the last second of the window, in any order.
+      for (const second of [starts, ends - 1, starts]) assert.deepEqual(['RL.FIXED', 'k', ...policy.words(second * 1000)], command);
+    });
+  }
+
+  for (const { address, key } of table.addresses) {
+    test(`the key of the address ${address}`, () => assert.equal(rl.addressKey(address), key));
+  }
+
+  const nobody = () => assert.fail('a client was made');
   for (const { name, prefix, key, on_the_server, error } of table.names) {
     test(`the name ${JSON.stringify(name)}`, () => {
       const limits = new rl.Limits(nobody, { prefix });
@@ -68,6 +88,30 @@ describe('without a server', () => {
   }
 });
 
+/** A response of each library. */
+const RESPONSES = {
+  fetch: (status, headers) => new Response(null, { status, headers }),
+  axios: (status, headers) => ({ status, headers: new AxiosHeaders(headers) }),
+  'node:http': (statusCode, headers) => ({ statusCode, headers }),
+};
+for (const [library, make] of Object.entries(RESPONSES)) {
+  for (const { about, status, headers, now, seconds } of table.responses) {
+    test(`a response of ${library}: ${about}`, () => {
+      const asked = askedSeconds(make(status, headers), now);
+      if (seconds === 'most') assert.ok(asked >= 31 * 86_400);
+      else assert.ok(Math.abs(asked - seconds) < 0.001, `${asked}`);
+    });
+  }
+}
+test('no header throws an error', () => {
+  const words = ['"', '\\', ',', ';', '=', ' ', 'r=0', 't=', '9'.repeat(30), 'Mon, ', '31 Feb 2026', ' 00:00:00 ', 'GMT', '-', ':', 'Invalid Date', '__proto__', '\0', 'é'];
+  for (let n = 0; n < 5000; n++) {
+    const text = () => Array.from({ length: n % 9 }, () => words[Math.floor(Math.random() * words.length)]).join('');
+    const headers = { 'Retry-After': text(), RateLimit: text(), 'X-RateLimit-Reset': text(), 'X-RateLimit-Remaining': text() };
+    assert.ok(askedSeconds({ status: 429, headers }, 1_790_000_000) >= 0, JSON.stringify(headers));
+  }
+});
+
 const keyOf = (key) => {
   if (typeof key !== 'object' || key === null) return key;
   if (key.hex !== undefined) return Buffer.from(key.hex, 'hex');
@@ -76,6 +120,13 @@ const keyOf = (key) => {
 
 const CAMEL = { wait_ms: 'waitMs', reset_ms: 'resetMs' };
 class Raised extends Error {}
+const throws = (call, Class) => {
+  try {
+    return call() && false;
+  } catch (error) {
+    return error instanceof Class;
+  }
+};
 
 function matches(actual, expected, what) {
   if (Array.isArray(expected)) {
@@ -86,8 +137,9 @@ function matches(actual, expected, what) {
 }
 
 function check(decision, expect) {
-  const { none, headers, decisions, has_id, ...fields } = expect;
+  const { none, seconds, headers, decisions, has_id, ...fields } = expect;
   if (none) return assert.equal(decision, null);
+  if (seconds !== undefined) return matches(decision, seconds, 'the pause');
   for (const [name, value] of Object.entries(fields)) matches(decision[CAMEL[name] ?? name], value, name);
   if (headers) assert.deepEqual(decision.headers(), headers);
   decisions?.forEach((one, at) => check(decision.decisions[at], one));
@@ -126,14 +178,14 @@ async function perform(step, limits, server, all, got) {
   const body = async (held) => {
     got(held.decision);
     for (const one of step.inside ?? []) {
-      if (one.check) await assert.rejects(held.renew(), rl.LeaseLost);
+      if (one.check) await eventually(() => throws(() => held.check(), rl.LeaseLost));
       else await run(one, limits, server, { all });
     }
     if (step.used !== undefined) held.used = step.used;
     if (step.raises) throw new Raised();
   };
   switch (call) {
-    case 'take': return got(await limit.take(key, cost));
+    case 'take': return got(await limit.take(key, cost, { id }));
     case 'take_up_to': return got(await limit.takeUpTo(key, units));
     case 'force': return got(await limit.force(key, units));
     case 'refund': return got(await limit.refund(key, units));
@@ -141,12 +193,18 @@ async function perform(step, limits, server, all, got) {
     case 'wait': return got(await limit.wait(key, seconds, cost));
     case 'reserve': return got(await limit.reserve(key, seconds, cost));
     case 'until': return got(await limit.until(key, Date.now() / 1000 + step.until_in, cost));
-    case 'protect': return got(await limit.protect(key, { cost, wait }));
+    case 'admit': return limit.admit(key, { cost, wait }, body);
+    case 'pause': return got(await limit.pause(key, seconds));
+    case 'resume': return got((await limit.resume(key)) ?? null);
+    case 'observe': {
+      const { status, headers } = step.response;
+      return got(await limit.observe(key, RESPONSES.fetch(status, headers), { maxPause: step.max_pause }));
+    }
     case 'settle': return got(await limit.settle(key, id, units));
     case 'release': return got(await limit.release(key, id));
     case 'renew': return got(await limit.renew(key, id));
-    case 'charge': return limit.withCharge(key, step.estimate, { wait, id }, body);
-    case 'hold': return limit.withLease(key, { wait, cost, id }, body);
+    case 'charge': return limit.charge(key, step.estimate, { wait, id }, body);
+    case 'hold': return limit.hold(key, { wait, units: cost, id }, body);
     case 'all': return got(await all(step.rules.map(([name, one, cost]) => [limits.get(name), keyOf(one), cost]), { wait, id }));
     default: throw new Error(`the table has a call that this test does not know: ${call}`);
   }
@@ -157,7 +215,7 @@ function cases(name, prefix, connect, server, between = async () => {}) {
   test(name, async (t) => {
     const { client, close } = await connect();
     try {
-      const shared = new rl.Limits(client, { prefix, patience: 30 });
+      const shared = new rl.Limits(client, { prefix, ...PATIENT });
       for (const [at, { name, limits, steps }] of table.cases.entries()) {
         if (at === Math.floor(table.cases.length / 2)) await between(shared);
         await t.test(name, async () => {
@@ -188,20 +246,21 @@ function cases(name, prefix, connect, server, between = async () => {}) {
   });
 }
 
-describe('on one server', () => {
+// They mostly wait, above all for the end of a lease.
+describe('on one server', { concurrency: 8 }, () => {
   let server, admin;
   onServer((...started) => ([server, admin] = started));
   for (const [name, client] of Object.entries(CLIENTS)) {
-    cases(name, `${name}:`, () => client.single(server.path), (words) => admin.call(...words));
+    cases(name, `${name}-`, () => client.single(server.path), (words) => admin.call(...words));
   }
 });
 
-describe('in a cluster', () => {
+describe('in a cluster', { concurrency: 8 }, () => {
   let cluster;
   before(async () => (cluster = await startCluster()));
   after(() => cluster?.stop());
   for (const [name, client] of Object.entries(CLIENTS)) {
-    cases(name, `${name}:`, () => client.cluster(cluster.nodes), async ([command, ...words]) => {
+    cases(name, `${name}-`, () => client.cluster(cluster.nodes), async ([command, ...words]) => {
       // The node that has the key executes it, and the others redirect it.
       for (const node of cluster.each) {
         try {
@@ -238,36 +297,63 @@ describe('behind a sentinel, with a failover in the middle', { concurrency: 3 },
       }
     };
     const failOver = async (limits) => {
-      await set.failOver();
-      primary = set.clients[1];
-      // A charge is repeated until the replica has become the primary.
-      await limits.limit('failover', new rl.Fixed('10/h')).withCharge('key', 1, {}, () => {});
+      // A call that is under way is repeated until the replica has become the primary.
+      const limit = limits.limit('failover', new rl.Fixed('10/h'));
+      await limit.charge('key', 1, {}, async () => {
+        await set.clients[0].client('PAUSE', 60_000, 'WRITE');
+        const call = limit.take('key', 1, { id: 'kept' });
+        await eventually(async () => / flags=\w*b/.test(await set.clients[0].client('LIST')));
+        await set.failOver();
+        primary = set.clients[1];
+        assert.equal((await call).granted, 1);
+      });
       assert.match(await primary.info('replication'), /role:master/);
     };
-    cases(name, `${name}:`, connect, (words) => primary.call(...words), failOver);
+    cases(name, `${name}-`, connect, (words) => primary.call(...words), failOver);
   }
 });
 
 /** Runs the cases in which the server gives no decision. */
 function refusals(list, connect) {
-  for (const step of list) {
-    test(`${step.on_down}: ${step.call} ${JSON.stringify(step.expect)}`, async () => {
-      const { client, close } = await connect();
-      try {
-        const log = [];
-        const shared = new rl.Limits(client, { onDown: step.on_down, patience: 0.2, log: (message) => log.push(message) });
+  test('the cases', async () => {
+    const { client, close } = await connect();
+    try {
+      for (const step of list) {
+        const said = warnings();
+        const shared = new rl.Limits(client, { onDown: step.on_down });
         const limits = new Map([['api', shared.limit('api', policyOf(table.down_policy))]]);
-        await run(step, limits, () => {}, { all: (...args) => shared.all(...args) });
-        assert.equal(log.length, step.on_down === 'open' && step.expect.counted === false ? 1 : 0);
+        const what = `${step.on_down}: ${step.call} ${JSON.stringify(step.expect)}`;
+        await run(step, limits, () => {}, { all: (...args) => shared.all(...args) }).catch((error) => {
+          throw new Error(`${what}: ${error.message}`, { cause: error });
+        });
+        const asked = !['InvalidCost', 'InvalidKey', 'InvalidWait'].includes(step.expect.error);
+        assert.equal((await said.stop()).length, asked ? 1 : 0, what);
+        assert.equal(shared.letThrough, step.expect.source === 'down' && step.expect.granted && step.call !== 'peek' ? 1 : 0, what);
+        await shared.close();
+      }
+    } finally {
+      await close();
+    }
+  });
+}
+
+for (const [name, client] of Object.entries(CLIENTS)) {
+  describe(`without a server: ${name}`, () => {
+    refusals(table.down, () => client.down('/nonexistent/redis.sock'));
+
+    test('with a limiter in the process', async () => {
+      const { client: redis, close } = await client.down('/nonexistent/redis.sock');
+      try {
+        const shared = new rl.Limits(redis, { onDown: policyOf(table.local_policy) });
+        const limits = new Map([['api', shared.limit('api', policyOf(table.down_policy))]]);
+        for (const step of table.local) await run(step, limits, () => {}, { all: (...args) => shared.all(...args) });
+        assert.equal(shared.letThrough, table.local.filter(({ call, expect }) => call !== 'peek' && expect.granted).length);
+        await shared.close();
       } finally {
         await close();
       }
     });
-  }
-}
-
-for (const [name, client] of Object.entries(CLIENTS)) {
-  describe(`without a server: ${name}`, { concurrency: true }, () => refusals(table.down, () => client.down('/nonexistent/redis.sock')));
+  });
 
   describe(`without the module: ${name}`, () => {
     let server;
@@ -278,7 +364,10 @@ for (const [name, client] of Object.entries(CLIENTS)) {
 }
 
 test('the table has no part that this test does not run', () => {
-  const known = ['about', 'rates', 'durations', 'policies', 'names', 'headers', 'joined_headers', 'cases', 'down', 'down_policy', 'no_module'];
+  const known = [
+    'about', 'rates', 'durations', 'policies', 'calendar', 'addresses', 'names', 'headers', 'joined_headers', 'responses', 'cases', 'down', 'down_policy', 'no_module',
+    'local', 'local_policy',
+  ];
   assert.deepEqual(Object.keys(table).filter((part) => !known.includes(part)), []);
   assert.ok(table.cases.length > 10);
 });

@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
 import * as glide from '@valkey/valkey-glide';
 import * as ioredis5 from 'ioredis';
+import Redis50 from 'ioredis-5.0';
 import * as redis4 from 'redis-4';
 import * as redis5 from 'redis';
 
@@ -12,12 +13,12 @@ const ioredis6 = newer ? await import('ioredis-6') : undefined;
 const redis6 = newer ? await import('redis-6') : undefined;
 
 /**
- * For each client: `single(path, options)`, `cluster(nodes)` and `sentinel(set)` connect one, and return the client and `close`.
- * `tls(server)` and `tlsCluster(nodes, ca)` do so by TLS. `readsReplicas` are the options with which `cluster` reads from replicas.
- * `sendsLate` and `tracks` are set where a client differs.
+ * For each client: `single(path, options)`, `cluster(nodes)`, `sentinel(set)` and `pool(path)` connect one, and return what `Limits` takes
+ * as its client, and `close`. `tls(server)` and `tlsCluster(nodes, ca)` do so by TLS. `down(path)` does not wait for a connection.
  */
 export const CLIENTS = Object.fromEntries([
   ['ioredis 5', ioredis(ioredis5)],
+  ['ioredis 5.0', ioredis({ Redis: Redis50, Cluster: Redis50.Cluster })],
   ['ioredis 6', ioredis6 && ioredis(ioredis6)],
   ['node-redis 4', nodeRedis(redis4, {})],
   ['node-redis 5, RESP2', nodeRedis(redis5, { RESP: 2 })],
@@ -29,9 +30,6 @@ export const CLIENTS = Object.fromEntries([
 
 /** One of each library: the versions for which the other tests are. */
 export const EACH = ['ioredis 5', 'node-redis 5, RESP3', 'valkey-glide 2'].map((name) => [name, CLIENTS[name]]);
-
-/** The libraries that can do everything. */
-export const MAIN = EACH.slice(0, 2);
 
 function ioredis({ Redis, Cluster }) {
   const opened = (client) => {
@@ -49,7 +47,6 @@ function ioredis({ Redis, Cluster }) {
     down: async (path) => opened(new Redis({ path })),
     tls: async ({ host, port, tls }) => opened(new Redis({ host, port, tls })),
     tlsCluster: (nodes, ca) => opened(new Cluster(nodes, { redisOptions: { tls: { ca } } })),
-    readsReplicas: { scaleReads: 'slave' },
   };
 }
 
@@ -61,19 +58,20 @@ function nodeRedis(module, protocol) {
   };
   return {
     single: (path, { socket, ...options } = {}) => opened(module.createClient({ ...protocol, ...options, socket: { path, ...socket } })),
+    pool: module.createClientPool && ((path) => opened(module.createClientPool({ ...protocol, socket: { path } }))),
     cluster(nodes, options = {}) {
       const rootNodes = nodes.map(({ host, port }) => ({ socket: { host, port } }));
       return opened(module.createCluster({ ...protocol, rootNodes, ...options }));
     },
-    sentinel: module.createSentinel && (({ sentinel, name }, options = {}) => {
-      return opened(module.createSentinel({ ...protocol, name, sentinelRootNodes: [sentinel], ...options }));
+    sentinel: module.createSentinel && (async ({ sentinel, name }) => {
+      const options = { ...protocol, name, sentinelRootNodes: [sentinel], maxCommandRediscovers: 0 };
+      return making(() => module.createSentinel(options), (client) => client.isOpen && client.destroy());
     }),
     tls: ({ host, port, tls }) => opened(module.createClient({ ...protocol, socket: { host, port, tls: true, ...tls } })),
     tlsCluster(nodes, ca) {
       const rootNodes = nodes.map(({ host, port }) => ({ socket: { host, port } }));
       return opened(module.createCluster({ ...protocol, rootNodes, defaults: { socket: { tls: true, ca } } }));
     },
-    readsReplicas: { useReplicas: true },
     async down(path) {
       const client = module.createClient({ ...protocol, socket: { path } });
       client.on('error', () => {});
@@ -91,12 +89,26 @@ async function closeNodeRedis(client) {
   await client.disconnect().catch(() => {});
 }
 
+/** A function that makes clients, which all end with `close`. */
+function making(make, end, closed = () => {}) {
+  const made = [];
+  return {
+    client(options) {
+      const client = make(options);
+      made.push(client);
+      return client;
+    },
+    async close() {
+      for (const { value } of await Promise.allSettled(made)) if (value) await end(value);
+      closed();
+    },
+  };
+}
+
 function valkeyGlide({ GlideClient, GlideClusterClient, Logger }) {
   Logger.init('off');
-  // The default is 250 ms, which is too short on a busy machine.
-  const patient = { requestTimeout: 60_000 };
   // The client knows no sockets of files, so the test passes on what it sends to a port.
-  const throughPort = async (path, options) => {
+  const throughPort = async (path) => {
     const sockets = new Set();
     const bridge = createServer((one) => {
       const other = connect(path);
@@ -107,31 +119,24 @@ function valkeyGlide({ GlideClient, GlideClusterClient, Logger }) {
     });
     await once(bridge.listen(0, '127.0.0.1'), 'listening');
     const addresses = [{ host: '127.0.0.1', port: bridge.address().port }];
-    const client = await GlideClient.createClient({ addresses, ...patient, ...options });
     const close = () => {
-      client.close();
       for (const socket of sockets) socket.destroy();
       bridge.close();
     };
-    return { client, close };
+    return making((options) => GlideClient.createClient({ addresses, ...options }), (client) => client.close(), close);
   };
-  const secure = async (Class, addresses, ca) => {
+  const secure = (Class, addresses, ca) => {
     const advancedConfiguration = { tlsAdvancedConfiguration: { rootCertificates: ca } };
-    const client = await Class.createClient({ addresses, ...patient, useTLS: true, advancedConfiguration });
-    return { client, close: () => client.close() };
+    return making((options) => Class.createClient({ addresses, useTLS: true, advancedConfiguration, ...options }), (client) => client.close());
   };
   return {
-    single: (path, { commandTimeout } = {}) => throughPort(path, commandTimeout && { requestTimeout: commandTimeout }),
-    async cluster(nodes, options = {}) {
-      const client = await GlideClusterClient.createClient({ addresses: nodes, ...patient, ...options });
-      return { client, close: () => client.close() };
-    },
-    down: (path) => throughPort(path, { lazyConnect: true }),
-    tls: ({ host, port, tls }) => secure(GlideClient, [{ host, port }], tls.ca),
-    tlsCluster: (nodes, ca) => secure(GlideClusterClient, nodes, ca),
-    readsReplicas: { readFrom: 'preferReplica' },
-    // It sends late what was given up, and does not report changes of keys.
-    sendsLate: true,
-    tracks: false,
+    single: throughPort,
+    cluster: async (nodes) =>
+      making((options) => GlideClusterClient.createClient({ addresses: nodes, ...options }), (client) => client.close()),
+    down: throughPort,
+    tls: async ({ host, port, tls }) => secure(GlideClient, [{ host, port }], tls.ca),
+    tlsCluster: async (nodes, ca) => secure(GlideClusterClient, nodes, ca),
+    // A function makes its clients.
+    made: true,
   };
 }

@@ -7,7 +7,7 @@ import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { after, before } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { Redis } from 'ioredis';
@@ -276,7 +276,8 @@ async function freePorts(count) {
 /**
  * Starts a proxy to a server, which loses what a test says. `lose(what, command)` closes the connection on which this command
  * comes next: before it reaches the server ('request'), or when the server has answered it, without passing on the answer
- * ('reply'). With 'silence', the answer is dropped, and the connection stays open. `seen` counts the commands that came.
+ * ('reply'). With 'silence', the answer is dropped, and the connection stays open. `seen` counts the commands that came, `accepted` the connections.
+ * `mute()` drops all answers from now on, `refuse(error)` answers all commands of the module by this error; `pass()` ends both.
  * `hold(command)` keeps back what comes next with this command, also when its client has closed the connection; it returns a
  * function that passes it on.
  */
@@ -288,7 +289,10 @@ export async function startProxy(server) {
   const toHold = [];
   const lost = [];
   let received = '';
+  let accepted = 0;
+  let muted, refusal;
   const listener = createServer((client) => {
+    accepted++;
     const upstream = connect(server.path);
     const close = () => [client, upstream].forEach((socket) => socket.destroy());
     let losing;
@@ -296,6 +300,8 @@ export async function startProxy(server) {
     for (const socket of [client, upstream]) sockets.add(socket.on('close', () => holding || close()).on('error', () => holding || close()));
     client.on('data', (data) => {
       received += data.toString('latin1');
+      const refused = refusal ? data.toString('latin1').split(/\r\nRL\./).length - 1 : 0;
+      if (refused) return client.write(`-${refusal}\r\n`.repeat(refused));
       const held = toHold.find(({ command }) => data.includes(command));
       if (held) {
         toHold.splice(toHold.indexOf(held), 1);
@@ -310,6 +316,7 @@ export async function startProxy(server) {
       close();
     });
     upstream.on('data', (data) => {
+      if (muted) return;
       if (!losing) return client.write(data);
       if (!lost.includes(losing)) lost.push(losing);
       if (losing[0] === 'reply') close();
@@ -320,12 +327,16 @@ export async function startProxy(server) {
     path,
     lost,
     lose: (...loss) => toLose.push(loss),
+    mute: () => (muted = true),
+    refuse: (error) => (refusal = error),
+    pass: () => (muted = refusal = undefined),
     hold(command) {
       const held = { command, pass: undefined };
       toHold.push(held);
       return { held: () => held.pass !== undefined, pass: () => held.pass() };
     },
     seen: (command) => received.split(command).length - 1,
+    accepted: () => accepted,
     async stop() {
       for (const socket of sockets) socket.destroy();
       await once(listener.close(), 'close');
@@ -354,9 +365,27 @@ export async function eventually(condition) {
   }
 }
 
+/** Waits until a signal is aborted, also if it is already. */
+export const aborted = (signal) => eventually(() => signal.aborted);
+
 /** A number in INFO. */
 export async function info(client, name) {
   return Number((await client.info('everything')).match(new RegExp(`^${name}:(\\d+)`, 'm'))[1]);
+}
+
+/** Collects what the package logs in this process. `stop` ends that, and returns it. */
+export function warnings() {
+  const said = [];
+  const add = ({ name, message }) => name === 'RateLimitWarning' && said.push(message);
+  process.on('warning', add);
+  return {
+    said,
+    async stop() {
+      await setImmediate();
+      process.off('warning', add);
+      return said;
+    },
+  };
 }
 
 /** How often the server has executed a command. */

@@ -5,7 +5,7 @@ import { Limits, Slide } from '../src/index.js';
 
 const [library, path, rate, batch] = process.argv.slice(2);
 const client = library === 'ioredis' ? new Redis({ path }) : await createClient({ socket: { path } }).connect();
-const limits = new Limits(client, { patience: 20 });
+const limits = new Limits(client, { timeout: 20, connectTimeout: 20 });
 const wallet = limits.wallet(limits.limit('shared', new Slide(rate)), { batch: Number(batch), idle: 60 });
 
 // All processes begin together.

@@ -2,17 +2,26 @@
 
 import asyncio
 import contextlib
+import importlib
 
 import pytest
 import redis
 import redis.asyncio
 
 from conftest import PATIENCE, inspect
-from redis_rl import Fixed, Limits
+from redis_rl import AsyncLimits, Fixed, LeaseLost, Limits
 
 KINDS = pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis], ids=["threads", "asyncio"])
 CLUSTERS = pytest.mark.parametrize("kind", [redis.RedisCluster, redis.asyncio.RedisCluster], ids=["threads", "asyncio"])
 HOUR = Fixed("1000/h")
+# Where the limits of a client are.
+HALF = {redis.Redis: "redis_rl._sync", redis.asyncio.Redis: "redis_rl._async"}
+
+
+def limits_of(client, **options):
+    """The limits of a client of threads or of asyncio, with time for replies on a busy machine."""
+    is_async = isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster))
+    return (AsyncLimits if is_async else Limits)(client, **{"timeout": PATIENCE, "connect_timeout": PATIENCE, **options})
 
 
 class Both:
@@ -26,7 +35,7 @@ class Both:
     def run(self, test, **options):
         async def main():
             client = self.kind(**self.options)
-            limits = Limits(client, **{"patience": PATIENCE, **options})
+            limits = limits_of(client, **options)
             try:
                 await test(limits)
             finally:
@@ -66,3 +75,16 @@ def held(client, key):
 
 def waiting(client):
     return client.info("rl")["rl_waiting_clients"]
+
+
+def lost(block):
+    """Whether a lease of this block is lost."""
+    try:
+        block.check()
+    except LeaseLost:
+        return True
+    return False
+
+
+def lease_class(kind):
+    return getattr(importlib.import_module(HALF[kind] + "._blocks"), "_Lease" if kind is redis.Redis else "_AsyncLease")

@@ -29,7 +29,7 @@ def main() -> None:
                 assert server.poll() is None and time.monotonic() < deadline, "the server did not start"
                 time.sleep(0.01)
             client = redis.Redis(unix_socket_path=socket)
-            decision = redis_rl.Limits(client, patience=20).limit("api", redis_rl.Gcra("10/m")).take("a")
+            decision = redis_rl.Limits(client, timeout=20, connect_timeout=20).limit("api", redis_rl.Gcra("10/m")).take("a")
             assert decision.granted == 1 and decision.remaining == 9
         finally:
             server.kill()

@@ -53,16 +53,16 @@ def free_ports(count):
 
 
 @contextlib.contextmanager
-def running(home, *options, module=MODULE, sentinel=None, up=None):
+def running(home, *options, module=MODULE, sentinel=None, up=None, server=SERVER):
     """Runs a server, and yields its process. `sentinel` is the text of the configuration of a Sentinel."""
     assert module is None or module.exists(), f"{module} is missing: run `make build`"
     home = pathlib.Path(home)
     home.mkdir(exist_ok=True)
-    command = [SERVER, *map(str, options), "--dir", str(home), "--save", ""]
+    command = [str(server), *map(str, options), "--dir", str(home), "--save", ""]
     command += ["--loadmodule", str(module)] if module else []
     if sentinel:
         (home / "sentinel.conf").write_text(sentinel)
-        command = [SERVER, str(home / "sentinel.conf"), "--sentinel"]
+        command = [str(server), str(home / "sentinel.conf"), "--sentinel"]
     with open(home / "log", "w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
@@ -207,12 +207,20 @@ class Proxy(socketserver.ThreadingUnixStreamServer):
         self.to_lose = []
         self.lost = []
         self.seen = []
-        self.delayed = None
+        self.delayed = self.delayed_reply = None
         self.go_on = threading.Event()
 
     def delay(self, command):
         """Passes on what contains this command only after `go_on` is set, also if its client has closed the connection."""
         self.delayed = command.encode()
+
+    def delay_reply(self, command):
+        """The same with the reply."""
+        self.delayed_reply = command.encode()
+
+    def wait(self):
+        while not self.closing and not self.go_on.wait(0.02):
+            pass
 
     def lose(self, what, command, times=1):
         """Closes the connection on which this command comes next: before it reaches the server ("request"), or when the
@@ -225,7 +233,7 @@ class Forwarder(socketserver.BaseRequestHandler):
         proxy = self.server
         with socket_module.socket(socket_module.AF_UNIX) as server:
             server.connect(proxy.server_socket)
-            losing = None
+            losing, late = None, False
             while not proxy.closing:
                 for source in select.select([self.request, server], [], [], 0.02)[0]:
                     try:
@@ -236,9 +244,12 @@ class Forwarder(socketserver.BaseRequestHandler):
                             if losing:
                                 proxy.lost.append(losing)
                                 return
+                            if late:
+                                proxy.wait()
                             self.request.sendall(data)
                             continue
                         proxy.seen.append(data)
+                        late = proxy.delayed_reply is not None and proxy.delayed_reply in data
                         losing = next((each for each in proxy.to_lose if each[1].encode() in data), None)
                         if losing:
                             proxy.to_lose.remove(losing)
@@ -246,8 +257,7 @@ class Forwarder(socketserver.BaseRequestHandler):
                                 proxy.lost.append(losing)
                                 return
                         if proxy.delayed is not None and proxy.delayed in data:
-                            while not proxy.closing and not proxy.go_on.wait(0.02):
-                                pass
+                            proxy.wait()
                         server.sendall(data)
                     except ConnectionError:
                         return
@@ -270,8 +280,11 @@ def tls_options(home):
 def inspect(client, key):
     """What RL.INSPECT says, by name; None for a missing key."""
     facts = client.execute_command("RL.INSPECT", key)
-    if facts is None:
-        return None
+    return None if facts is None else named(facts)
+
+
+def named(facts):
+    """The reply to RL.INSPECT by name."""
     facts = facts if isinstance(facts, dict) else dict(zip(facts[::2], facts[1::2]))
     return {name.decode() if isinstance(name, bytes) else name: fact for name, fact in facts.items()}
 

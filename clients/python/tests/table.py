@@ -5,6 +5,8 @@ import json
 import pathlib
 import time
 
+import httpx
+
 import redis_rl
 
 TABLE = json.loads((pathlib.Path(__file__).resolve().parents[2] / "behaviour.json").read_text())
@@ -26,6 +28,11 @@ def key_of(key):
     if isinstance(key, dict):
         return bytes.fromhex(key["hex"]) if "hex" in key else key["text"] * key["repeat"]
     return key
+
+
+def response_of(facts):
+    """A response as httpx makes it."""
+    return httpx.Response(facts["status"], headers=facts["headers"])
 
 
 def error_of(name):
@@ -80,7 +87,9 @@ class Table:
             if "retry_after" in expect:
                 assert within(error.retry_after, expect["retry_after"]), error.retry_after
             if isinstance(error, redis_rl.RateLimited):
-                assert error.headers() == error.decision.headers() and "RateLimit" in error.headers()
+                assert error.headers() == error.decision.headers()
+                assert ("RateLimit" in error.headers()) is (error.decision.source != "down")
+                assert error.problem()["violated-policies"] == [error.decision.name]
             return
         raise AssertionError(f"no error, but {result}")
 
@@ -92,6 +101,8 @@ class Table:
             rules = [(known[name], key_of(key), cost) for name, key, cost in step["rules"]]
             return await value(self.limits.all(rules, **options))
         key = key_of(step["key"])
+        if kind == "hold" and "cost" in options:
+            options["units"] = options.pop("cost")
         if kind in ("take", "peek"):
             return await value(getattr(limit, kind)(key, **options))
         if kind in ("take_up_to", "force", "refund"):
@@ -102,10 +113,17 @@ class Table:
             return await value(limit.until(key, time.time() + step["until_in"], **options))
         if kind == "settle":
             return await value(limit.settle(key, step["id"], step["units"]))
+        if kind == "pause":
+            return await value(limit.pause(key, step["seconds"]))
+        if kind == "resume":
+            return await value(limit.resume(key))
+        if kind == "observe":
+            most = {"max_pause": step["max_pause"]} if "max_pause" in step else {}
+            return await value(limit.observe(key, response_of(step["response"]), **most))
         if kind in ("release", "renew"):
             return await value(getattr(limit, kind)(key, step["id"]))
-        if kind == "protect":
-            return await self.body(limit.protect(key, **options), step, known)
+        if kind == "admit":
+            return await self.body(limit.admit(key, **options), step, known)
         if kind == "charge":
             return await self.body(limit.charge(key, step["estimate"], **options), step, known)
         assert kind == "hold"
@@ -141,6 +159,9 @@ class Table:
     def check(self, result, expect):
         if expect.get("none"):
             assert result is None, result
+            return
+        if "seconds" in expect:
+            assert within(result, expect["seconds"]), result
             return
         for name, expected in expect.items():
             if name == "headers":

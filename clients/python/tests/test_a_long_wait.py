@@ -8,7 +8,8 @@ import redis
 import redis.asyncio
 
 from conftest import eventually, inspect, running_server
-from redis_rl import Lease, Limits
+from helpers import limits_of
+from redis_rl import Lease
 
 WAIT_S = 62
 
@@ -23,7 +24,7 @@ def test_two_clients_keep_their_places_in_line_for_a_minute():
             return sorted(each["id"] for each in client.client_list() if "b" in each["flags"])
 
         def threads():
-            limits = Limits(redis.Redis(unix_socket_path=socket))
+            limits = limits_of(redis.Redis(unix_socket_path=socket))
             with limits.limit("jobs", Lease(1, 600)).hold("a", wait=600):
                 granted.append("threads")
                 assert inspect(client, "jobs:a")["held"] == 1
@@ -31,7 +32,7 @@ def test_two_clients_keep_their_places_in_line_for_a_minute():
 
         async def tasks():
             other = redis.asyncio.Redis(unix_socket_path=socket)
-            async with Limits(other) as limits, limits.limit("jobs", Lease(1, 600)).hold("a", wait=600):
+            async with limits_of(other) as limits, limits.limit("jobs", Lease(1, 600)).hold("a", wait=600):
                 granted.append("asyncio")
                 assert inspect(client, "jobs:a")["held"] == 1
             await other.aclose()

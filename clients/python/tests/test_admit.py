@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,10 @@ import redis
 import redis.asyncio
 
 from conftest import PATIENCE, eventually, inspect, running_server
-from helpers import CLUSTERS, KINDS, Both, block, held, used, waiting
+from helpers import lease_class, lost, block, Both, CLUSTERS, held, KINDS, limits_of, used, waiting
 from redis_rl import (
     Bucket,
-    Down,
+    Unavailable,
     Fixed,
     Gcra,
     InvalidCost,
@@ -27,31 +28,30 @@ from redis_rl import (
     InvalidWait,
     Lease,
     LeaseLost,
-    Limits,
     RateLimited,
 )
 
 # Longer than the period: a shorter wait is denied at once.
 LONG_S = 7200
-ALL = "{gateway}:all:tokens"
-HOLDS = "{gateway}:running:acme"
-REQUESTS = "{gateway}:requests:acme"
-TOKENS = "{gateway}:tokens:acme"
+ALL = "{gateway}all:tokens"
+HOLDS = "{gateway}running:acme"
+REQUESTS = "{gateway}requests:acme"
+TOKENS = "{gateway}tokens:acme"
 
 
 def rules(limits, tenant="acme", ttl=3600, all_tokens=2000):
     return [
-        (limits.limit("{gateway}:running", Lease(2, ttl)), tenant),
-        (limits.limit("{gateway}:requests", Fixed("100/h")), tenant, 1),
-        (limits.limit("{gateway}:tokens", Fixed("1000/h")), tenant),
-        (limits.limit("{gateway}:all", Fixed(f"{all_tokens}/h")), "tokens"),
+        (limits.limit("{gateway}running", Lease(2, ttl)), tenant),
+        (limits.limit("{gateway}requests", Fixed("100/h")), tenant, 1),
+        (limits.limit("{gateway}tokens", Fixed("1000/h")), tenant),
+        (limits.limit("{gateway}all", Fixed(f"{all_tokens}/h")), "tokens"),
     ]
 
 
 def charged(client, tenant="acme"):
     """The calls that run, the requests, the tenant's tokens, and those of all tenants."""
-    names = [f"{{gateway}}:{name}:{tenant}" for name in ("requests", "tokens")]
-    return held(client, f"{{gateway}}:running:{tenant}"), *(used(client, key) for key in (*names, ALL))
+    names = [f"{{gateway}}{name}:{tenant}" for name in ("requests", "tokens")]
+    return held(client, f"{{gateway}}running:{tenant}"), *(used(client, key) for key in (*names, ALL))
 
 
 def ids(client):
@@ -83,15 +83,15 @@ def test_tokens_are_settled_and_the_lease_is_released(kind, socket, client):
                 call.used = 30
                 raise Own
         assert charged(client) == (0, 5, 900, 900)
-        for unset in (False, True):
+        for n, unset in enumerate((False, True), 6):
             with pytest.raises(Own):
                 async with block(limits.admit(rules(limits), 60)) as call:
                     if unset:
                         call.used = 30
                         call.used = None
                     raise Own
-            # Also the request is given back.
-            assert charged(client) == (0, 5, 900, 900) and ids(client) == 0
+            # What has a cost stays.
+            assert charged(client) == (0, n, 900, 900) and ids(client) == 0
 
     Both(kind, unix_socket_path=socket).run(test)
 
@@ -121,14 +121,14 @@ def test_a_denied_call_charges_nothing_and_names_the_limits(kind, socket, client
                     async with block(limits.admit(rules(limits), 301, wait)):
                         pytest.fail("ran without a charge")
                 error = denied.value
-                assert error.decision.name == "{gateway}:tokens" and 3_500 < error.retry_after <= 3600
+                assert error.decision.name == "{gateway}tokens" and 3_500 < error.retry_after <= 3600
                 assert len(error.decisions) == 4 and error.headers()["RateLimit"].count(";r=") == 4
                 assert int(error.headers()["Retry-After"]) > 3_500 and error.headers()["X-RateLimit-Limit"] == "1000"
                 assert charged(client) == (1, 1, 700, 700)
             with pytest.raises(RateLimited, match="retry never") as never:
                 async with block(limits.admit(rules(limits), 2001, LONG_S)):
                     pytest.fail("ran without a charge")
-            assert str(never.value).startswith("{gateway}:tokens, {gateway}:all: ") and never.value.retry_after is None
+            assert str(never.value).startswith("{gateway}tokens, {gateway}all: ") and never.value.retry_after is None
             assert charged(client) == (1, 1, 700, 700) and ids(client) == 3
 
     Both(kind, unix_socket_path=socket).run(test)
@@ -162,7 +162,7 @@ def test_wrong_arguments_are_refused_before_a_call(kind, socket, client):
             with pytest.raises(InvalidCost):
                 async with block(limits.admit(all_rules, 100)) as call:
                     call.used = wrong
-        assert charged(client) == (0, 0, 0, 0)
+        assert charged(client) == (0, 3, 0, 0)
 
     Both(kind, unix_socket_path=socket).run(test)
 
@@ -190,12 +190,12 @@ def test_thirty_calls_of_three_tenants_share_what_all_have(socket, client):
     assert all(leases <= 2 and of_all <= 1000 for leases, _, _, of_all in seen)
     total = sum(n for n in range(10) if n % 3)
     for tenant in ("ada", "bob", "eve"):
-        assert charged(client, tenant) == (0, 6, total, 3 * total)
+        assert charged(client, tenant) == (0, 10, total, 3 * total)
     assert client.info("rl")["rl_waits"] > waits and waiting(client) == 0
 
 
 def test_threads_wait_for_each_other(socket, client):
-    limits = Limits(redis.Redis(unix_socket_path=socket), patience=PATIENCE)
+    limits = limits_of(redis.Redis(unix_socket_path=socket))
     seen = []
 
     def work():
@@ -243,7 +243,7 @@ def test_a_task_that_is_cancelled_gives_back_or_leaves_the_lines(socket, client)
         await until(lambda: charged(client)[0] == 1)
         waiter = asyncio.create_task(work())
         await until(lambda: waiting(client) == 1)
-        for task, left in ((waiter, (1, 1, 600, 600)), (running, (0, 0, 0, 0))):
+        for task, left in ((waiter, (1, 1, 600, 600)), (running, (0, 1, 0, 0))):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -331,7 +331,7 @@ def test_if_a_repeated_call_is_denied_what_the_first_has_charged_is_given_back(k
             async with block(limits.admit(rules(limits), 300)):
                 pytest.fail("ran without a lease")
         thread.join()
-        assert denied.value.decision.name == "{gateway}:running"
+        assert denied.value.decision.name == "{gateway}running"
         assert charged(client) == (2, 0, 0, 0)
 
     Both(kind, unix_socket_path=proxy.server_address).run(test)
@@ -367,13 +367,13 @@ def test_a_block_that_takes_longer_than_its_ttl_keeps_its_leases(kind, socket, c
     renewed = client.info("rl")["rl_lease_granted"]
 
     async def test(limits):
-        both = [*rules(limits, ttl=1), (limits.limit("{gateway}:machine", Lease(1, 2)), "a")]
+        both = [*rules(limits, ttl=1), (limits.limit("{gateway}machine", Lease(1, 2)), "a")]
         async with block(limits.admit(both, 100)) as call:
             # Two leases are granted, and then renewed at least 4 times for the first one.
             await until(lambda: client.info("rl")["rl_lease_granted"] >= renewed + 8)
-            assert charged(client)[0] == 1 and held(client, "{gateway}:machine:a") == 1
+            assert charged(client)[0] == 1 and held(client, "{gateway}machine:a") == 1
             call.check()
-        assert charged(client)[0] == 0 and held(client, "{gateway}:machine:a") == 0
+        assert charged(client)[0] == 0 and held(client, "{gateway}machine:a") == 0
 
     Both(kind, unix_socket_path=socket).run(test)
 
@@ -381,14 +381,14 @@ def test_a_block_that_takes_longer_than_its_ttl_keeps_its_leases(kind, socket, c
 @KINDS
 def test_a_block_whose_lease_is_lost(kind, socket, client):
     async def test(limits):
-        for used_in_block, left in ((None, (0, 0, 0, 0)), (40, (0, 1, 40, 40))):
+        for used_in_block, left in ((None, (0, 1, 0, 0)), (40, (0, 2, 40, 40))):
             with pytest.raises(LeaseLost):
                 async with block(limits.admit(rules(limits, ttl=0.6), 100)) as call:
                     client.delete(HOLDS)
                     call.used = used_in_block
                     if hasattr(call, "__aenter__"):
                         await asyncio.sleep(3600)
-                    eventually(lambda: call.leases[0].lost)
+                    eventually(lambda: lost(call))
                     call.check()
             assert charged(client) == left
         await asyncio.sleep(0)
@@ -406,8 +406,8 @@ def test_a_task_whose_lease_is_lost_and_other_cancellations(socket, client):
                     await asyncio.sleep(3600)
         assert charged(client) == (0, 1, 100, 100)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(hangs(limits), 0.05)
-        assert charged(client) == (0, 1, 100, 100)
+            await asyncio.wait_for(hangs(limits), 0.5)
+        assert charged(client) == (0, 2, 100, 100)
 
     async def hangs(limits):
         async with limits.admit(rules(limits), 100):
@@ -428,7 +428,7 @@ def test_a_block_whose_server_hangs_stops_when_its_lease_has_ended(kind):
                     try:
                         if hasattr(call, "__aenter__"):
                             await asyncio.sleep(3600)
-                        eventually(lambda: call.leases[0].lost)
+                        eventually(lambda: lost(call))
                     finally:
                         process.send_signal(signal.SIGCONT)
                         stopped.append(1)
@@ -442,17 +442,15 @@ def test_a_block_whose_server_hangs_stops_when_its_lease_has_ended(kind):
 
 @KINDS
 def test_a_renewal_that_fails_in_any_way_is_tried_again(kind, socket, client, monkeypatch):
-    from redis_rl._flow import LimitFlows
+    renew, failures = lease_class(kind).renew, []
 
-    renew, failures = LimitFlows.renew_lease, []
-
-    def fails(self, lease):
+    def fails(lease):
         failures.append(len(failures))
         if len(failures) == 2:
             raise KeyError("a defect")
-        return renew(self, lease)
+        return renew(lease)
 
-    monkeypatch.setattr(LimitFlows, "renew_lease", fails)
+    monkeypatch.setattr(lease_class(kind), "renew", fails)
 
     async def test(limits):
         async with block(limits.admit(rules(limits, ttl=2), 100)) as call:
@@ -465,9 +463,9 @@ def test_a_renewal_that_fails_in_any_way_is_tried_again(kind, socket, client, mo
 
 CRASHES = """
 import sys, time, redis
-from redis_rl import Limits
+from helpers import limits_of
 from test_admit import rules
-limits = Limits(redis.Redis(unix_socket_path=sys.argv[1]), patience=20)
+limits = limits_of(redis.Redis(unix_socket_path=sys.argv[1]))
 with limits.admit(rules(limits, ttl=1), 300, id="job-7"):
     print("in the middle", flush=True)
     time.sleep(3600)
@@ -512,23 +510,23 @@ def test_a_server_that_is_down_raises_before_the_block_and_never_after_it(kind, 
                     process.wait()
                 call.used = 120
                 begin = time.monotonic()
-            # All four keys share the patience of one call.
+            # All four keys share the time of one call.
             assert time.monotonic() - begin < 20
-            assert "{gateway}:tokens: a charge of 300 was not settled to 120" in caplog.text
-            assert "{gateway}:running: " in caplog.text and " was not released" in caplog.text
+            assert "{gateway}tokens: a charge of 300 was not settled to 120" in caplog.text
+            assert "{gateway}running: " in caplog.text and " was not released" in caplog.text
             for wait in (0, LONG_S) if stop == signal.SIGKILL else (0,):
-                with pytest.raises(Down):
+                with pytest.raises(Unavailable):
                     async with block(limits.admit(rules(limits), 300, wait)):
                         pytest.fail("ran without a charge")
 
         async def goes_on(limits):
             async with block(limits.admit(rules(limits), 300)) as call:
-                assert not call.decision.counted and call.decision.headers() == {}
+                assert call.decision.source == "down" and call.decision.headers() == {}
                 call.check()
                 call.used = 120
 
-        Both(kind, unix_socket_path=socket, socket_timeout=None).run(test, patience=0.3)
-        Both(kind, unix_socket_path=socket, socket_timeout=None).run(goes_on, patience=0.3, on_down="open")
+        Both(kind, unix_socket_path=socket, socket_timeout=None).run(test, timeout=0.3, connect_timeout=0.3)
+        Both(kind, unix_socket_path=socket, socket_timeout=None).run(goes_on, timeout=0.3, connect_timeout=0.3, on_down="open")
         process.send_signal(signal.SIGCONT)
 
 
@@ -554,11 +552,11 @@ def test_calls_that_wait_leave_connections_to_the_calls_that_run(socket, client)
 
 @pytest.mark.parametrize("use", [None, 50])
 def test_a_second_cancellation_does_not_end_the_settlement(socket, client, use):
-    left = (0, 0, 0, 0) if use is None else (0, 1, 50, 50)
+    left = (0, 1, 0, 0) if use is None else (0, 1, 50, 50)
 
     async def main():
         other = redis.asyncio.Redis(unix_socket_path=socket)
-        limits = Limits(other, patience=PATIENCE)
+        limits = limits_of(other)
 
         async def work():
             async with limits.admit(rules(limits), 600) as call:
@@ -579,6 +577,7 @@ def test_a_second_cancellation_does_not_end_the_settlement(socket, client, use):
 
         # anyio cancels a task again at each await, until the scope ends.
         client.flushall()
+        limits = limits_of(other)
         with anyio.CancelScope() as scope:
             async with limits.admit(rules(limits), 600) as call:
                 call.used = use
@@ -614,7 +613,8 @@ def test_a_stream_that_breaks_is_charged_what_it_has_sent(socket, client):
 @KINDS
 def test_a_waiting_call_that_a_failover_ends_calls_again(kind, socket, client):
     """The waiting call gets UNBLOCKED, and then READONLY each time that it calls again, until the server is a primary."""
-    refused = lambda: int(client.info("errorstats").get("errorstat_READONLY", {"count": 0})["count"])
+    # redis-py 5 leaves the text as it is.
+    refused = lambda: int(re.findall(r"\d+", str(client.info("errorstats").get("errorstat_READONLY", "0")))[-1])
     before = refused()
 
     def blocked(*seen):

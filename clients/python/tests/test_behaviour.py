@@ -10,8 +10,8 @@ import redis.asyncio
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel
 
-from conftest import PATIENCE, running_sentinel, running_server
-from redis_rl import Limits
+from conftest import running_sentinel, running_server
+from helpers import limits_of
 from table import TABLE, Table, policy_of
 
 CASES = pytest.mark.parametrize("case", TABLE["cases"], ids=[case["name"] for case in TABLE["cases"]])
@@ -22,7 +22,7 @@ def run(make, send, case, **options):
 
     async def main():
         client = make()
-        limits = Limits(client, **{"patience": PATIENCE, **options})
+        limits = limits_of(client, **options)
         try:
             await Table(limits, send).run(case)
         finally:
@@ -75,7 +75,7 @@ def test_sentinel_with_a_failover(kind):
 
         async def main():
             client = make()
-            limits = Limits(client, patience=PATIENCE)
+            limits = limits_of(client)
             tokens = limits.limit("tokens", policy_of({"type": "fixed", "rate": "1000/h"}))
             # Idle connections to the primary of now.
             for case in cases:
@@ -112,7 +112,7 @@ def test_sentinel_with_a_failover(kind):
 def run_step(step, socket, kind):
     facts = TABLE["down_policy"]
     case = {"limits": {"api": facts}, "steps": [{name: step[name] for name in step if name != "on_down"}]}
-    run(lambda: kind(unix_socket_path=socket), None, case, on_down=step["on_down"], patience=0.5)
+    run(lambda: kind(unix_socket_path=socket), None, case, on_down=step["on_down"], timeout=0.5)
 
 
 def names(rows):
@@ -144,3 +144,11 @@ def bare():
 @pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis], ids=["threads", "asyncio"])
 def test_no_module(kind, step, bare):
     run_step(step, bare, kind)
+
+
+@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis], ids=["threads", "asyncio"])
+def test_a_local_limiter(kind, gone):
+    """The steps follow each other, on one limit."""
+    policy = policy_of(TABLE["local_policy"])
+    case = {"limits": {"api": TABLE["down_policy"]}, "steps": TABLE["local"]}
+    run(lambda: kind(unix_socket_path=gone), None, case, on_down=policy, timeout=0.5)

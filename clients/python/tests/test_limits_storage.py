@@ -16,7 +16,7 @@ import redis
 from conftest import PATIENCE, running_sentinel, running_server
 
 import redis_rl.limits_storage  # noqa: F401: registers its schemes
-from redis_rl import Down, NoModule
+from redis_rl import NoModule, Unavailable
 
 STRATEGIES = {
     "fixed-window": ("FixedWindowRateLimiter", "fixed"),
@@ -31,7 +31,7 @@ async def value(result):
 
 
 async def strategy_works(uri, name, **options):
-    storage = limits.storage.storage_from_string(uri, **{"patience": PATIENCE, **options})
+    storage = limits.storage.storage_from_string(uri, **{"timeout": PATIENCE, **options})
     module = limits.aio.strategies if uri.startswith("async+") else limits.strategies
     limiter = getattr(module, STRATEGIES[name][0])(storage)
     try:
@@ -49,10 +49,10 @@ async def strategy_works(uri, name, **options):
         assert await value(limiter.hit(ITEM, "bob"))
     finally:
         if uri.startswith("async+"):
-            await storage._io.close()
+            await storage.limits.aclose()
             await storage.storage.aclose()
         else:
-            storage._io.close()
+            storage.limits.close()
             storage.storage.close()
 
 
@@ -93,14 +93,14 @@ def test_a_password(prefix):
 @KINDS
 def test_a_hit_is_sent_once(prefix, proxy):
     async def test():
-        storage = limits.storage.storage_from_string(f"{prefix}redis-rl+unix://{proxy.server_address}", patience=PATIENCE)
+        storage = limits.storage.storage_from_string(f"{prefix}redis-rl+unix://{proxy.server_address}", timeout=PATIENCE)
         assert await value(storage.acquire_entry("k", 10, 3600))
         proxy.lose("reply", "RL.SLIDE")
-        with pytest.raises(Down):
+        with pytest.raises(Unavailable):
             await value(storage.acquire_entry("k", 10, 3600))
         assert (await value(storage.get_moving_window("k", 10, 3600)))[1] == 2
         if prefix:
-            await storage._io.close()
+            await storage.limits.aclose()
             await storage.storage.aclose()
 
     asyncio.run(test())
@@ -109,15 +109,15 @@ def test_a_hit_is_sent_once(prefix, proxy):
 @KINDS
 def test_no_server_and_no_module(prefix, dead_socket):
     async def test(socket, error):
-        storage = limits.storage.storage_from_string(f"{prefix}redis-rl+unix://{socket}", patience=0.5)
+        storage = limits.storage.storage_from_string(f"{prefix}redis-rl+unix://{socket}", timeout=0.5)
         assert await value(storage.check()) is False
         with pytest.raises(error):
             await value(storage.incr("k", 60))
         if prefix:
-            await storage._io.close()
+            await storage.limits.aclose()
             await storage.storage.aclose()
 
-    asyncio.run(test(dead_socket, Down))
+    asyncio.run(test(dead_socket, Unavailable))
     with running_server(module=None) as (_, socket):
         asyncio.run(test(socket, NoModule))
         with contextlib.closing(redis.Redis(unix_socket_path=socket)) as client:

@@ -23,7 +23,7 @@ from limits.storage import storage_from_string
 
 import redis_rl.limits_storage  # noqa: F401, registers its schemes
 from conftest import PATIENCE, eventually, running_server
-from redis_rl import Down, Refused
+from redis_rl import InvalidArgument, Unavailable
 
 STRATEGIES = limits.strategies.STRATEGIES
 ALL = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -38,7 +38,7 @@ def uri(socket):
 
 
 def limiter(strategy, uri, **options):
-    return STRATEGIES[strategy](storage_from_string(uri, **{"patience": PATIENCE, **options}))
+    return STRATEGIES[strategy](storage_from_string(uri, **{"timeout": PATIENCE, **options}))
 
 
 @ALL
@@ -81,7 +81,7 @@ def test_a_whole_cost_of_any_type(uri, strategy):
     assert not limit.hit(item, cost=5.0)
 
     async def main():
-        limit = limits.aio.strategies.STRATEGIES[strategy](storage_from_string(f"async+{uri}", patience=PATIENCE))
+        limit = limits.aio.strategies.STRATEGIES[strategy](storage_from_string(f"async+{uri}", timeout=PATIENCE))
         assert await limit.hit(item, "user", cost=2.0)
         assert (await limit.get_window_stats(item, "user")).remaining == 8
 
@@ -93,7 +93,7 @@ def test_a_whole_cost_of_any_type(uri, strategy):
 def test_a_cost_that_is_not_whole_is_an_error_and_takes_nothing(uri, strategy, cost):
     limit = limiter(strategy, uri)
     item = limits.parse("10 per minute")
-    with pytest.raises(Refused, match="COST must be a whole number"):
+    with pytest.raises(InvalidArgument, match="COST must be a whole number"):
         limit.hit(item, cost=cost)
     with pytest.raises(limits.errors.StorageError):
         limiter(strategy, uri, wrap_exceptions=True).hit(item, cost=cost)
@@ -176,7 +176,7 @@ def test_threads_never_get_more_than_the_limit(uri, strategy):
 @ALL
 def test_asyncio(uri, strategy):
     async def main():
-        limit = limits.aio.strategies.STRATEGIES[strategy](storage_from_string(f"async+{uri}", patience=PATIENCE))
+        limit = limits.aio.strategies.STRATEGIES[strategy](storage_from_string(f"async+{uri}", timeout=PATIENCE))
         item = limits.parse("5 per minute")
         assert sum(await asyncio.gather(*(limit.hit(item, "user") for _ in range(20)))) == 5
         assert not await limit.test(item, "user") and await limit.test(item, "other")
@@ -213,23 +213,23 @@ def test_strategies_side_by_side_and_reset(socket, uri, protocol):
 
 
 def test_down(dead_socket):
-    options = {"patience": 0.3}
+    options = {"timeout": 0.3}
     item = limits.parse("1 per minute")
     limit = limiter("moving-window", f"redis-rl+unix://{dead_socket}", **options)
     assert not limit.storage.check()
-    for wrapped, error in ((False, Down), (True, limits.errors.StorageError)):
+    for wrapped, error in ((False, Unavailable), (True, limits.errors.StorageError)):
         with pytest.raises(error):
             limiter("moving-window", f"redis-rl+unix://{dead_socket}", wrap_exceptions=wrapped, **options).hit(item)
 
 
 def check(uri):
     """Returns the result of `check`, and asserts that both storages return the same."""
-    storage = storage_from_string(uri, patience=PATIENCE, socket_timeout=0.5)
+    storage = storage_from_string(uri, timeout=PATIENCE, socket_timeout=0.5)
     healthy = storage.check()
     storage.storage.close()
 
     async def main():
-        storage = storage_from_string(f"async+{uri}", patience=PATIENCE, socket_timeout=0.5)
+        storage = storage_from_string(f"async+{uri}", timeout=PATIENCE, socket_timeout=0.5)
         try:
             return await storage.check()
         finally:
@@ -313,13 +313,13 @@ def test_check_of_another_kind_of_server(answer):
         assert check(f"redis-rl://127.0.0.1:{port}") is False
 
 
-def flask_client(uri, patience=PATIENCE, **options):
+def flask_client(uri, timeout=PATIENCE, **options):
     app = flask.Flask("test")
     flask_limiter.Limiter(
         lambda: flask.request.headers["X-User"],
         app=app,
         storage_uri=uri,
-        storage_options={"patience": patience},
+        storage_options={"timeout": timeout},
         headers_enabled=True,
         default_limits=["2 per minute"],
         **options,
@@ -329,12 +329,12 @@ def flask_client(uri, patience=PATIENCE, **options):
     return lambda user: client.get("/", headers={"X-User": user})
 
 
-def slowapi_client(uri, patience=PATIENCE, **options):
+def slowapi_client(uri, timeout=PATIENCE, **options):
     app = fastapi.FastAPI()
     app.state.limiter = slowapi.Limiter(
         lambda request: request.headers["X-User"],
         storage_uri=uri,
-        storage_options={"patience": patience},
+        storage_options={"timeout": timeout},
         headers_enabled=True,
         **options,
     )

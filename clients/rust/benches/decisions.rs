@@ -1,4 +1,5 @@
-//! How many decisions a second the crate makes: by a call to the server, from a denial that it remembers, and from a wallet.
+//! How many decisions a second the crate makes: by a call to the server, by a wait that finds units free, from a denial that it repeats,
+//! and from a wallet.
 //!
 //! `decisions URL SECONDS` prints one round as JSON. `make bench PART=clients` runs it. `decisions URL SECONDS PROCESSES BATCH LIMIT`
 //! prints how much of a limit per second several wallets use, each with a connection of its own, under as many calls as the limit; `make
@@ -6,17 +7,13 @@
 //!
 //! Without a URL, as under `cargo bench`, it starts a server of its own.
 
-use std::future::{Future, IntoFuture};
-use std::hint::black_box;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use redis_rl_client::{Decision, Error, Fixed, Limits, Pocket, Slide};
+use redis_rl_client::{Fixed, Limits, Slide};
 use support::Server;
 
 /// Decisions a second; the clock is read after each `at_once` of them.
-fn rate(seconds: f64, at_once: u32, mut decide: impl FnMut()) -> f64 {
+async fn rate(seconds: f64, at_once: u32, decide: impl AsyncFn()) -> f64 {
     let begin = Instant::now();
     let mut count = 0.0;
     loop {
@@ -24,28 +21,18 @@ fn rate(seconds: f64, at_once: u32, mut decide: impl FnMut()) -> f64 {
         if passed >= seconds {
             return count / passed;
         }
-        (0..at_once).for_each(|_| decide());
+        for _ in 0..at_once {
+            decide().await;
+        }
         count += f64::from(at_once);
     }
-}
-
-/// What a future returns that need not wait.
-fn at_once<F: Future<Output = Result<Decision, Error>>>(future: F) -> Decision {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(decision) => decision.expect("a decision"),
-        Poll::Pending => panic!("a decision in the process does not wait"),
-    }
-}
-
-fn from_pocket(pocket: &Pocket) {
-    assert!(black_box(pocket.try_take(1).expect("a cost").expect("units").allowed()));
 }
 
 /// Takes units at random moments, `rate` a second on average. Returns the calls that were made and granted after the first second, in
 /// which the key begins unused.
 async fn process(url: String, nth: u64, batch: u64, limit: u64, rate: f64, seconds: f64) -> (u64, u64) {
     let limits = Limits::open(url).expect("an address");
-    let shared = limits.limit("wallets", Slide::new(&*format!("{limit}/s")).expect("a policy")).expect("a name");
+    let shared = limits.limit("wallets", Slide::new(&format!("{limit}/s")).expect("a policy")).expect("a name");
     let wallet = limits.wallet(&shared, batch).expect("a batch");
     let (mut state, mut due, begin) = (nth + 1, 0.0, Instant::now());
     let (mut made, mut granted) = (0, 0);
@@ -101,28 +88,16 @@ async fn main() {
     let many = limits.limit("bench", Fixed::new("1000000000000/d").expect("a policy")).expect("a name");
     let wallet = limits.wallet(&many, 100_000_000_000).expect("a batch");
     assert!(wallet.take("user:1").await.expect("a decision").allowed());
-    let pocket = wallet.pocket("user:1").expect("a key");
-    let cached = limits.cached(&limits.limit("few", Fixed::new("1/d").expect("a policy")).expect("a name"));
-    let warm = Instant::now();
-    // The first denial asks the server in the background whether it holds.
-    while cached.is_empty() {
-        cached.take("user:1", 1).await.expect("a decision");
-        many.take("user:2").await.expect("a decision");
-        assert!(warm.elapsed().as_secs() < 60, "a denial is not remembered");
-    }
+    let repeating = limits.clone().repeat_denials(Duration::from_secs(1));
+    let few = repeating.limit("few", Fixed::new("1/d").expect("a policy")).expect("a name");
+    few.take("user:1").await.expect("a decision");
 
-    let begin = Instant::now();
-    let mut calls = 0.0;
-    while begin.elapsed().as_secs_f64() < seconds {
-        for _ in 0..20 {
-            assert!(many.take("user:2").await.expect("a decision").allowed());
-        }
-        calls += 20.0;
-    }
-    let round_trip = calls / begin.elapsed().as_secs_f64();
-    let denied = rate(seconds, 1_000, || assert!(at_once(cached.take("user:1", 1)).denied()));
-    let by_key = rate(seconds, 1_000, || assert!(at_once(wallet.take("user:1").into_future()).allowed()));
-    let by_pocket = rate(seconds, 1_000, || from_pocket(&pocket));
-    println!("{{\"round_trip\": {round_trip}, \"denied\": {denied}, \"wallet\": {by_key}, \"pocket\": {by_pocket}}}");
+    let round_trip = rate(seconds, 20, async || assert!(many.take("user:2").await.expect("a decision").allowed())).await;
+    let wait = rate(seconds, 20, async || assert!(many.wait("user:2", "1m").await.expect("a decision").allowed())).await;
+    // Once a second it asks the server.
+    let denied = rate(seconds, 1_000, async || assert!(!few.take("user:1").await.expect("a decision").allowed())).await;
+    let in_process =
+        rate(seconds, 1_000, async || assert!(wallet.take("user:1").await.expect("a decision").allowed())).await;
+    println!("{{\"round_trip\": {round_trip}, \"wait\": {wait}, \"denied\": {denied}, \"wallet\": {in_process}}}");
     wallet.close().await;
 }

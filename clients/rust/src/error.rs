@@ -5,44 +5,47 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::http;
 use crate::{headers, Decision};
 
-/// What can go wrong. [`OnDown::Open`](crate::OnDown::Open) turns only `Down` into a decision; all others are always returned.
+/// What can go wrong. [`OnDown`](crate::OnDown) decides about `Unavailable`, `NoModule` and `NotAllowed`; all others are always
+/// returned.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// A policy, a duration or a name that the server would refuse. No call was made.
+    /// A policy, a duration or a name that is wrong. No call was made.
     InvalidLimit(String),
-    /// A key that is empty; a key that one call names twice; keys of one call that have different slots of a cluster. No call was
-    /// made.
+    /// A key that is empty; a key that one call names twice; keys of one call that have different slots of a cluster.
     InvalidKey(String),
-    /// A cost that is not from 1 to 1000000000000. No call was made.
+    /// A cost or a batch that is not from 1 to 1000000000000. No call was made.
     InvalidCost(String),
     /// A wait that is longer than a day, or no duration. No call was made.
     InvalidWait(String),
     /// An id that is not 1 to 64 bytes long. No call was made.
     InvalidId(String),
-    /// A wait with a connection that cannot open another one: see [`Limits::waits_with`](crate::Limits::waits_with). No call was
-    /// made.
-    NoClient,
-    /// The call was made outside of a tokio runtime, or on one without timers. Nothing was sent.
-    NoRuntime,
-    /// The call was denied. Only `or_denied`, `protect`, `charge`, `hold` and `admit` return this.
+    /// What the server refuses with `ERR`, a malformed address, or a call outside of a tokio runtime.
+    InvalidArgument(String),
+    /// The call was denied. Only `or_denied`, `charge`, `hold` and `admit` return this.
     RateLimited(Box<Denial>),
-    /// The lease has ended while it was held, or could not be renewed for a whole time to live.
+    /// The lease of a block has ended.
     LeaseLost,
-    /// The server gave no decision: there is no connection, a time-out has passed, the server is loading its data, is a replica,
-    /// or has no memory. If the connection was lost after the call was sent, the server may have charged it.
-    Down(Cause),
-    /// The server does not know the command: it has no module, or one that is too old for this command.
+    /// The server gave no decision: there is no connection, no reply came in time, or the server can't decide now.
+    Unavailable {
+        /// Why.
+        cause: Cause,
+        /// The server may have executed the call.
+        sent: bool,
+    },
+    /// The server has no module redis-rl, or one that is too old for this call.
     NoModule(String),
+    /// The password is wrong or missing, or the user has no right to the command or to the key.
+    NotAllowed(String),
     /// The key, or one of these keys, holds something else.
     WrongType(String),
     /// The reply has another shape than this crate knows.
     UnexpectedReply(String),
-    /// The server has refused the call: its arguments, for another reason than this crate checks before a call; the password; or the
-    /// user, who has no right to the command or to the key.
-    Refused(String),
+    /// The program has closed the wallet or the limits.
+    Closed,
 }
 
 /// What a call was denied by.
@@ -51,77 +54,89 @@ pub enum Error {
 pub struct Denial {
     /// The decision that denied the call; of several, the one with the longest wait.
     pub decision: Decision,
-    /// All decisions of the call: one, or one of each limit of [`Limits::all`](crate::Limits::all) or
-    /// [`Limits::admit`](crate::Limits::admit).
+    /// All decisions of the call: one, or one of each limit.
     pub decisions: Vec<Decision>,
 }
 
-/// The error that a [`Error::Down`] was caused by.
-#[derive(Clone)]
-pub struct Cause(Arc<dyn error::Error + Send + Sync>);
+impl Denial {
+    /// How long to wait before the call is made again; `None` if it would never be granted.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.decision.wait()
+    }
 
-impl Cause {
-    /// Wraps an error.
-    pub fn new(error: impl error::Error + Send + Sync + 'static) -> Self {
-        Self(Arc::new(error))
+    /// The headers of an answer to an HTTP request, with one item for each limit.
+    pub fn headers(&self) -> Vec<(&'static str, String)> {
+        headers(&self.decisions)
+    }
+
+    /// The body of an answer to an HTTP request: `application/problem+json`, with the names of the limits that denied the call.
+    pub fn problem(&self) -> String {
+        http::problem(&self.decisions)
     }
 }
 
-impl fmt::Debug for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
+/// The error that an [`Error::Unavailable`] was caused by.
+pub type Cause = Arc<dyn error::Error + Send + Sync>;
 
 impl Error {
-    /// Whether an argument was refused before a call was made.
+    /// Whether an argument is wrong: one of the errors that begin with `Invalid`.
     pub fn is_invalid_argument(&self) -> bool {
         matches!(
             self,
-            Self::InvalidLimit(_) | Self::InvalidKey(_) | Self::InvalidCost(_) | Self::InvalidWait(_) | Self::InvalidId(_)
+            Self::InvalidLimit(_)
+                | Self::InvalidKey(_)
+                | Self::InvalidCost(_)
+                | Self::InvalidWait(_)
+                | Self::InvalidId(_)
+                | Self::InvalidArgument(_)
         )
     }
 
-    /// Whether the call was denied: [`Error::RateLimited`].
-    pub fn is_denied(&self) -> bool {
-        matches!(self, Self::RateLimited(_))
+    /// Whether the server gave no decision: [`Unavailable`](Self::Unavailable), [`NoModule`](Self::NoModule) or
+    /// [`NotAllowed`](Self::NotAllowed).
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::NoModule(_) | Self::NotAllowed(_))
     }
 
-    /// Whether the server gave no decision: [`Error::Down`].
-    pub fn is_down(&self) -> bool {
-        matches!(self, Self::Down(_))
+    /// Whether the server may have executed the call although there is no decision.
+    pub(crate) fn may_be_charged(&self) -> bool {
+        matches!(self, Self::Unavailable { sent: true, .. } | Self::UnexpectedReply(_))
     }
 
-    /// The decision, if the call was denied; of several limits, the one with the longest wait.
-    pub fn decision(&self) -> Option<&Decision> {
+    /// The same error, of a call that was sent or not.
+    pub(crate) fn with_sent(self, sent: bool) -> Self {
         match self {
-            Self::RateLimited(denial) => Some(&denial.decision),
-            _ => None,
+            Self::Unavailable { cause, .. } => Self::Unavailable { cause, sent },
+            other => other,
         }
     }
 
-    /// The decisions of all limits, if the call was denied; else none.
-    pub fn decisions(&self) -> &[Decision] {
-        match self {
-            Self::RateLimited(denial) => &denial.decisions,
-            _ => &[],
-        }
+    /// What the operator can do about a server that gives no decision.
+    pub(crate) fn advice(&self) -> &'static str {
+        let text = match self {
+            Self::NoModule(_) => return "load a new version of the module redis-rl into the server",
+            Self::NotAllowed(_) => return "check the user, the password and the rights of the user (ACL) on the server",
+            other => other.to_string(),
+        };
+        let known = [
+            ("LOADING", "the server loads its data: wait until it has"),
+            ("READONLY", "the server is a replica: connect to the primary"),
+            ("MASTERDOWN", "the server is a replica without its primary: connect to the primary"),
+            ("CLUSTERDOWN", "the cluster has slots without a node: repair the cluster"),
+            ("MISCONF", "the server can't save its data: see its log, and its disk"),
+            ("NOREPLICAS", "the server has too few replicas: see min-replicas-to-write"),
+            ("OOM", "the server is out of memory: see maxmemory"),
+            ("BUSY", "a script runs on the server for too long: end it with SCRIPT KILL"),
+        ];
+        let found = known.into_iter().find(|(code, _)| text.contains(code));
+        found.map_or("check that the server runs, and that this process can reach it", |(_, advice)| advice)
     }
 
-    /// How long to wait before the call is made again, if it was denied. `None` also if it would never be granted.
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.decision()?.wait()
-    }
-
-    /// The headers of an answer to an HTTP request, if the call was denied, with one item for each limit; else none.
-    pub fn headers(&self) -> Vec<(&'static str, String)> {
-        headers(self.decisions())
+    /// The error with the keys of the call, if one of them holds something else.
+    pub(crate) fn with_keys<'a>(self, keys: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let Self::WrongType(text) = self else { return self };
+        let keys: Vec<_> = keys.into_iter().map(String::from_utf8_lossy).collect();
+        Self::WrongType(format!("{}: {text}", keys.join(", ")))
     }
 }
 
@@ -132,25 +147,23 @@ impl fmt::Display for Error {
             | Self::InvalidKey(text)
             | Self::InvalidCost(text)
             | Self::InvalidWait(text)
-            | Self::InvalidId(text) => f.write_str(text),
-            Self::NoClient => {
-                f.write_str("a wait needs a client that opens its connection: name one with Limits::waits_with")
-            }
-            Self::NoRuntime => f.write_str("a call needs a tokio runtime with timers, and there is none here"),
+            | Self::InvalidId(text)
+            | Self::InvalidArgument(text) => f.write_str(text),
             Self::RateLimited(denial) => {
-                let refused = denial.decisions.iter().filter(|decision| decision.denied());
+                let refused = denial.decisions.iter().filter(|decision| !decision.allowed());
                 let names = refused.map(|decision| &*decision.name).collect::<Vec<_>>().join(", ");
-                match denial.decision.wait() {
+                match denial.retry_after() {
                     Some(wait) => write!(f, "denied by {names}: retry in {} s", wait.as_secs_f64()),
                     None => write!(f, "denied by {names}: it will never be granted"),
                 }
             }
             Self::LeaseLost => f.write_str("the lease has ended while it was held"),
-            Self::Down(cause) => write!(f, "the server gave no decision: {cause}"),
+            Self::Unavailable { cause, .. } => write!(f, "the server gave no decision: {cause}"),
             Self::NoModule(text) => write!(f, "the server has no module redis-rl, or one that is too old: {text}"),
+            Self::NotAllowed(text) => write!(f, "the server does not allow the call: {text}"),
             Self::WrongType(text) => write!(f, "a key holds something else: {text}"),
             Self::UnexpectedReply(text) => write!(f, "the reply has another shape: {text}"),
-            Self::Refused(text) => write!(f, "the server has refused the call: {text}"),
+            Self::Closed => f.write_str("the program has closed the wallet or the limits"),
         }
     }
 }
@@ -158,7 +171,7 @@ impl fmt::Display for Error {
 impl error::Error for Error {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Self::Down(cause) => Some(&*cause.0),
+            Self::Unavailable { cause, .. } => Some(&**cause),
             _ => None,
         }
     }

@@ -3,54 +3,49 @@
 #![deny(missing_docs)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod account;
+mod admit;
+mod all;
+mod beat;
+mod breaker;
+pub mod connection;
 mod decision;
 mod error;
-mod policy;
-mod span;
-
-#[cfg(feature = "tokio")]
-mod account;
-#[cfg(feature = "tokio")]
-mod admit;
-#[cfg(feature = "tokio")]
-mod all;
-#[cfg(feature = "tokio")]
-mod cached;
-#[cfg(feature = "tokio")]
-mod charge;
-#[cfg(feature = "tokio")]
-pub mod connection;
-#[cfg(feature = "tokio")]
-mod hold;
-#[cfg(feature = "tokio")]
+mod http;
+mod key;
+mod limit;
 mod limits;
-#[cfg(feature = "tokio")]
+mod local;
+mod pause;
+mod policy;
+mod repeat;
 mod send;
+mod span;
+mod take;
 #[cfg(feature = "tower")]
 pub mod tower;
-#[cfg(feature = "tokio")]
 mod wallet;
 
-pub use decision::{headers, AllDecision, Decision};
-pub use error::{Cause, Denial, Error};
-pub use policy::{AnyPolicy, Bucket, Fixed, Gcra, Lease, Offset, Policy, RatePolicy, Slide};
-pub use span::{Rate, Span};
-
-#[cfg(feature = "tokio")]
-pub use admit::{Admission, Admitting};
-#[cfg(feature = "tokio")]
+pub use admit::{Admission, Admitting, Charge, Held};
 pub use all::{All, Rule};
-#[cfg(feature = "tokio")]
-pub use cached::Cached;
-#[cfg(feature = "tokio")]
-pub use charge::{Charge, Charging};
-#[cfg(feature = "tokio")]
-pub use hold::{Held, Hold};
-#[cfg(feature = "tokio")]
-pub use limits::{Limit, Limits, OnDown, Take};
-#[cfg(feature = "tokio")]
-pub use wallet::{Pocket, Spend, Spending, Wallet};
+pub use decision::{AllDecision, Decision, Source};
+pub use error::{Cause, Denial, Error};
+pub use http::headers;
+pub use key::{address_key, Key};
+pub use limit::Limit;
+pub use limits::{Limits, OnDown};
+pub use pause::Observe;
+pub use policy::{AnyPolicy, Bucket, Fixed, Gcra, Lease, Policy, RatePolicy, Slide};
+pub use span::{IntoSpan, Span};
+pub use take::Take;
+pub use wallet::{Spend, Wallet};
 
-/// The crate `redis`, whose clients and connections this crate uses.
-#[cfg(feature = "tokio")]
+/// The crate `redis`, whose clients this crate uses.
 pub use redis;
+
+#[cfg(test)]
+extern crate self as redis_rl_client;
+
+#[cfg(all(test, feature = "zone"))]
+#[path = "../tests/unit/values.rs"]
+mod values;

@@ -1,21 +1,28 @@
 //! Sends a call: once without an id, and repeatedly with one; and turns what comes back into decisions and errors.
 
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
-use crate::connection::Call;
-use crate::{Cause, Decision, Error, Limits, Policy, Span};
+use crate::connection::{Call, Failure};
+use crate::{Decision, Error, Limits, Policy, Span};
 
 /// The pauses between the repetitions of a call.
 const PAUSES_MS: [u64; 4] = [10, 20, 40, 80];
+
+/// No call is repeated for longer. (The sum of a moment and a longer time may overflow.)
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// A reply to a call that may have been repeated.
 pub(crate) struct Reply {
     pub(crate) value: Value,
     /// How often the call was sent.
     pub(crate) sent: u32,
+    /// It has waited in line.
+    pub(crate) waited: bool,
 }
 
 /// What to send.
@@ -26,80 +33,103 @@ pub(crate) struct Request<'a> {
     /// The command has an id: it may be repeated.
     pub(crate) repeat: bool,
     pub(crate) wait: Option<Span>,
-    pub(crate) replica: bool,
+    /// It ends or renews a charge: it is sent although the server is down, or the limits are closed.
+    pub(crate) forced: bool,
 }
 
 impl Limits {
     /// Sends a request, and returns the reply to it.
     pub(crate) async fn send(&self, request: Request<'_>) -> Result<Reply, Error> {
-        let key = request.key;
-        self.send_unnamed(request).await.map_err(|error| error.with_keys([key]))
-    }
-
-    /// As [`send`](Self::send), but an error does not name the key.
-    pub(crate) async fn send_unnamed(&self, request: Request<'_>) -> Result<Reply, Error> {
-        if !has_runtime() {
-            return Err(Error::NoRuntime);
+        if Handle::try_current().is_err() {
+            return Err(Error::InvalidArgument("a call needs a tokio runtime, and there is none here".to_string()));
+        }
+        if !request.forced {
+            self.check_open()?;
         }
         let began = Instant::now();
-        let wait = request.wait.map_or(Duration::ZERO, Duration::from);
-        let whole = wait.saturating_add(self.own_patience());
-        let mut sent = 0;
-        loop {
-            let left = whole.saturating_sub(began.elapsed());
-            // A call that is repeated waits for what is left of its wait.
-            let wait_left = request.wait.map(|_| Span::of_micros(micros(wait.saturating_sub(began.elapsed())).max(1)));
-            let attempt = match request.repeat {
-                // One lost reply must not use up all the patience.
-                true => left.min(wait_left.map_or(Duration::ZERO, Duration::from).saturating_add(self.own_patience() / 2)),
-                false => left,
-            };
-            sent += 1;
-            let answer = self.send_once(&request, wait_left, attempt).await;
-            let error = match answer {
-                Ok(value) => return Ok(Reply { value, sent }),
-                Err(error) => error,
-            };
-            let pause = Duration::from_millis(PAUSES_MS[(sent as usize - 1).min(PAUSES_MS.len() - 1)]);
-            if !request.repeat || !is_passing(&error) || began.elapsed() + pause >= whole {
-                return Err(error.into());
+        // A call that may wait asks first, on the connection that all calls share. The server denies it while others wait, so it
+        // overtakes none of them.
+        let asked = self.repeat(&request, None).await?;
+        let Some(wait) = request.wait.filter(|_| may_wait(&asked.value)) else { return Ok(asked) };
+        let until = began + Duration::from(wait);
+        tokio::select! {
+            biased;
+            () = self.closed() => Err(Error::Closed),
+            waited = self.repeat(&request, Some(until)) => {
+                waited.map(|reply| Reply { sent: reply.sent + asked.sent, waited: true, ..reply })
             }
-            tokio::time::sleep(pause).await;
         }
     }
 
-    async fn send_once(&self, request: &Request<'_>, wait: Option<Span>, time: Duration) -> Result<Value, Failure> {
-        let command = (request.command)(wait);
-        let patience = self.own_patience();
-        let call = Call { command: &command, key: request.key, replica: request.replica, patience };
-        let answer = match wait {
-            Some(_) => self.call_alone(call, time)?,
-            None => self.connection().call(call),
-        };
-        match tokio::time::timeout(time, answer).await {
-            Ok(answer) => answer.map_err(Failure::Redis),
-            Err(_) => Err(Failure::TimeOut(time)),
+    /// Sends a request until there is a reply, if it may be repeated; or else once.
+    async fn repeat(&self, request: &Request<'_>, until: Option<Instant>) -> Result<Reply, Error> {
+        let budget = self.timeout.saturating_add(self.connect_timeout).min(LONGEST);
+        let mut end = Instant::now() + budget;
+        let mut sent = 0;
+        let mut lost = false;
+        loop {
+            sent += 1;
+            let began = Instant::now();
+            // A call that is repeated waits for what is left of its wait.
+            let wait = until.map(|until| Span::of_micros(micros(until.saturating_duration_since(began)).max(1)));
+            let command = (request.command)(wait);
+            let call = Call {
+                command: &command,
+                key: request.key,
+                block: wait.map(Duration::from),
+                timeout: self.timeout,
+                connect_timeout: self.connect_timeout,
+                forced: request.forced,
+                asking: false,
+            };
+            let failure = match self.connection.call(call).await {
+                Ok(value) => return Ok(Reply { value, sent, waited: false }),
+                Err(failure) => failure,
+            };
+            if until.is_some() && began.elapsed() > budget {
+                // It has waited until now.
+                end = Instant::now() + budget;
+            }
+            lost |= match &failure {
+                Failure::Down(Error::Unavailable { sent, .. }, _) => *sent,
+                failure => matches!(failure, Failure::Lost(_) | Failure::Silent(_)),
+            };
+            let pause = match &failure {
+                // A server that is known to be down is not waited for, unless this call itself has lost its connection.
+                Failure::Down(_, pause) if sent > 1 => Some(*pause),
+                Failure::Down(..) => None,
+                failure if is_passing(failure) => {
+                    Some(Duration::from_millis(PAUSES_MS[(sent as usize - 1).min(PAUSES_MS.len() - 1)]))
+                }
+                _ => None,
+            };
+            match pause {
+                Some(pause) if request.repeat && Instant::now() + pause < end => tokio::time::sleep(pause).await,
+                // The server may have executed it once.
+                _ if lost => return Err(Error::from(failure).with_sent(true)),
+                _ => return Err(failure.into()),
+            }
         }
     }
 }
 
-/// Whether the caller has a tokio runtime with timers. Tokio tells that there are none only by a panic, which is caught.
-fn has_runtime() -> bool {
-    Handle::try_current().is_ok() && std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
+/// Whether a reply denies a call that may be granted later: the five integers of a decision, or the reply to `RL.ALL`.
+fn may_wait(reply: &Value) -> bool {
+    let Value::Array(fields) = reply else { return false };
+    matches!(
+        fields.as_slice(),
+        [Value::Int(0), Value::Int(_), Value::Int(_), Value::Int(1..), Value::Int(_)]
+            | [Value::Int(0), Value::Int(1..), Value::Array(_)]
+    )
 }
 
-pub(crate) enum Failure {
-    NoClient,
-    Redis(RedisError),
-    TimeOut(Duration),
-}
-
-/// Whether a call with an id is worth repeating after this error.
+/// Whether a call with an id is worth repeating after this.
 fn is_passing(failure: &Failure) -> bool {
     let error = match failure {
-        Failure::NoClient => return false,
-        Failure::TimeOut(_) => return true,
-        Failure::Redis(error) => error,
+        Failure::NoConnection(error) => return matches!(error, Error::Unavailable { .. }),
+        Failure::Silent(_) | Failure::Lost(_) => return true,
+        Failure::Down(..) => return false,
+        Failure::Reply(error) => error,
     };
     match error.kind() {
         ErrorKind::Server(kind) => matches!(
@@ -113,56 +143,46 @@ fn is_passing(failure: &Failure) -> bool {
                 | ServerErrorKind::Ask
         ),
         ErrorKind::Extension => matches!(error.code(), Some("UNBLOCKED" | "NOREPLICAS" | "BUSY")),
-        ErrorKind::Io
-        | ErrorKind::Parse
-        | ErrorKind::ClusterConnectionNotFound
-        | ErrorKind::MasterNameNotFoundBySentinel
-        | ErrorKind::NoValidReplicasFoundBySentinel => true,
         _ => false,
-    }
-}
-
-impl Error {
-    /// The error with the keys of the call, if one of them holds something else.
-    pub(crate) fn with_keys<'a>(self, keys: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let Self::WrongType(text) = self else { return self };
-        let keys: Vec<_> = keys.into_iter().map(String::from_utf8_lossy).collect();
-        Self::WrongType(format!("{}: {text}", keys.join(", ")))
     }
 }
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::NoClient => Self::NoClient,
-            Failure::Redis(error) => of_redis(error),
-            Failure::TimeOut(time) => Self::Down(Cause::new(std::io::Error::new(
-                std::io::ErrorKind::TimedOut,
-                format!("there was no reply within {} ms", time.as_millis()),
-            ))),
+            Failure::Down(error, _) | Failure::NoConnection(error) | Failure::Silent(error) => error,
+            Failure::Lost(error) => Self::Unavailable { cause: Arc::new(error), sent: true },
+            Failure::Reply(error) => of_redis(error, false),
         }
     }
 }
 
-fn of_redis(error: RedisError) -> Error {
+/// An error that says that something took too long.
+pub(crate) fn in_time(what: &str, time: Duration, sent: bool) -> Error {
+    let text = format!("{what} within {} ms", time.as_millis());
+    Error::Unavailable { cause: Arc::new(io::Error::new(io::ErrorKind::TimedOut, text)), sent }
+}
+
+pub(crate) fn of_redis(error: RedisError, sent: bool) -> Error {
     let text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),
     };
+    let has = |start: &str| error.detail().is_some_and(|detail| detail.starts_with(start));
     match error.code() {
-        Some("ERR") if error.detail().is_some_and(|detail| detail.starts_with("unknown command")) => Error::NoModule(text),
-        // The server's own errors, which are no fault of the call.
-        Some("ERR") if error.detail().is_some_and(|detail| detail.starts_with("max number of clients")) => {
-            Error::Down(Cause::new(error))
+        Some("ERR") if has("unknown command") => Error::NoModule(text),
+        // The server's own state, which is no fault of the call.
+        Some("ERR") if has("max number of clients") || has("too many waiting calls") => {
+            Error::Unavailable { cause: Arc::new(error), sent }
         }
-        // Rights that are missing, and a wrong password: no repetition mends them.
-        Some("ERR" | "NOPERM" | "NOAUTH" | "WRONGPASS") => Error::Refused(text),
+        Some("NOPERM" | "NOAUTH" | "WRONGPASS") => Error::NotAllowed(text),
+        Some("ERR") => Error::InvalidArgument(text),
         Some("WRONGTYPE") => Error::WrongType(text),
         Some("CROSSSLOT") => Error::InvalidKey(text),
         _ => match error.kind() {
             ErrorKind::UnexpectedReturnType => Error::UnexpectedReply(text),
-            ErrorKind::AuthenticationFailed => Error::Refused(text),
-            _ => Error::Down(Cause::new(error)),
+            ErrorKind::AuthenticationFailed => Error::NotAllowed(text),
+            _ => Error::Unavailable { cause: Arc::new(error), sent },
         },
     }
 }
@@ -172,7 +192,7 @@ pub(crate) fn micros(duration: Duration) -> u64 {
 }
 
 /// Reads the five integers of a reply.
-pub(crate) fn decision(value: &Value, policy: Policy, name: &std::sync::Arc<str>) -> Result<Decision, Error> {
+pub(crate) fn decision(value: &Value, policy: Policy, name: &Arc<str>) -> Result<Decision, Error> {
     let unexpected = || Error::UnexpectedReply(format!("{value:?}"));
     let Value::Array(row) = value else { return Err(unexpected()) };
     let mut integers = [0; 5];
@@ -189,7 +209,7 @@ pub(crate) fn decision(value: &Value, policy: Policy, name: &std::sync::Arc<str>
 }
 
 /// As [`decision`]; `None` if the reply is nil.
-pub(crate) fn decision_or_nil(value: &Value, policy: Policy, name: &std::sync::Arc<str>) -> Result<Option<Decision>, Error> {
+pub(crate) fn decision_or_nil(value: &Value, policy: Policy, name: &Arc<str>) -> Result<Option<Decision>, Error> {
     match value {
         Value::Nil => Ok(None),
         value => decision(value, policy, name).map(Some),

@@ -8,26 +8,37 @@ use crate::Error;
 
 const DAY_US: u64 = 86_400_000_000;
 
-/// The units of a duration in a text, the largest first.
-const UNITS: [(&str, u64); 6] =
-    [("d", DAY_US), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
+/// The units of a duration in a text, the largest first. The server knows the first name of each.
+const UNITS: [(&[&str], u64); 6] = [
+    (&["d", "day", "days"], DAY_US),
+    (&["h", "hr", "hour", "hours"], 3_600_000_000),
+    (&["m", "min", "minute", "minutes"], 60_000_000),
+    (&["s", "sec", "second", "seconds"], 1_000_000),
+    (&["ms"], 1_000),
+    (&["us"], 1),
+];
 
-/// A length of time that is exact to the microsecond, as the server takes it. Made from a [`Duration`], or from a text such as
-/// `"30s"`, `"1.5h"`, `"250ms"` or `"m"`.
+/// What an error says about the units.
+const NAMES: &str = "us, ms, s (sec, second), m (min, minute), h (hr, hour) or d (day)";
+
+/// A length of time that is exact to the microsecond, as the server takes it. It is shown as the server takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
     us: u64,
 }
 
 impl Span {
-    /// The length in microseconds.
-    pub fn as_micros(self) -> u64 {
+    pub(crate) const fn as_micros(self) -> u64 {
         self.us
     }
 
-    #[cfg(feature = "tokio")]
     pub(crate) const fn of_micros(us: u64) -> Self {
         Self { us }
+    }
+
+    /// The whole seconds, rounded up; at least 1.
+    pub(crate) fn seconds(self) -> u64 {
+        self.us.div_ceil(1_000_000).max(1)
     }
 
     /// A period or a time to live: 1 ms to 3650 days.
@@ -39,17 +50,25 @@ impl Span {
     }
 
     /// A wait: at most a day; `None` if it is 0.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn of_wait<W: TryInto<Self>>(wait: W) -> Result<Option<Self>, Error>
-    where
-        Error: From<W::Error>,
-    {
+    pub(crate) fn of_wait(wait: impl IntoSpan) -> Result<Option<Self>, Error> {
         let invalid = |text: String| Error::InvalidWait(format!("a wait must be from 0 to 1d: {text}"));
-        match wait.try_into() {
+        match wait.span() {
             Ok(Self { us: 0 }) => Ok(None),
             Ok(wait) if wait.us <= DAY_US => Ok(Some(wait)),
             Ok(wait) => Err(invalid(wait.to_string())),
-            Err(error) => Err(invalid(Error::from(error).to_string())),
+            Err(error) => Err(invalid(error.to_string())),
+        }
+    }
+}
+
+impl Span {
+    /// A pause: 1 ms to 31 days.
+    pub(crate) fn of_pause(length: impl IntoSpan) -> Result<Self, Error> {
+        let invalid = |text: String| Error::InvalidWait(format!("a pause must be from 1ms to 31d: {text}"));
+        match length.span() {
+            Ok(length) if (1_000..=31 * DAY_US).contains(&length.us) => Ok(length),
+            Ok(length) => Err(invalid(length.to_string())),
+            Err(error) => Err(invalid(error.to_string())),
         }
     }
 }
@@ -60,21 +79,28 @@ impl From<Span> for Duration {
     }
 }
 
-impl TryFrom<Duration> for Span {
-    type Error = Error;
+/// A length of time: a [`Duration`], or a text such as `"30s"`.
+pub trait IntoSpan {
+    /// The length, exact to the microsecond; what is shorter is rounded up.
+    fn span(self) -> Result<Span, Error>;
+}
 
-    /// Fails if the duration is longer than 584 000 years. What is shorter than a microsecond is rounded up.
-    fn try_from(duration: Duration) -> Result<Self, Error> {
-        let us = u64::try_from(duration.as_nanos().div_ceil(1_000));
-        Ok(Self { us: us.map_err(|_| Error::InvalidLimit(format!("{duration:?} is too long")))? })
+impl IntoSpan for Span {
+    fn span(self) -> Result<Span, Error> {
+        Ok(self)
     }
 }
 
-impl TryFrom<&str> for Span {
-    type Error = Error;
+impl IntoSpan for Duration {
+    fn span(self) -> Result<Span, Error> {
+        let us = u64::try_from(self.as_nanos().div_ceil(1_000));
+        Ok(Span { us: us.map_err(|_| Error::InvalidLimit(format!("{self:?} is too long")))? })
+    }
+}
 
-    fn try_from(text: &str) -> Result<Self, Error> {
-        text.parse()
+impl IntoSpan for &str {
+    fn span(self) -> Result<Span, Error> {
+        self.parse()
     }
 }
 
@@ -84,12 +110,15 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Self, Error> {
         let invalid = || {
             Error::InvalidLimit(format!(
-                "{text:?} is no duration: it is a unit (us, ms, s, m, h or d) with a number before it; exact to the microsecond"
+                "{text:?} is no duration: it is a unit ({NAMES}) with a number before it, exact to the microsecond"
             ))
         };
         let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let (_, unit) = UNITS.into_iter().find(|&(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(invalid)?;
+        let (number, name) = text.split_at(digits);
+        // A number and its unit may have a space between them.
+        let name = if number.is_empty() { name } else { name.strip_prefix(' ').unwrap_or(name) };
+        let is_named = |names: &[&str]| names.iter().any(|known| known.eq_ignore_ascii_case(name));
+        let (_, unit) = UNITS.into_iter().find(|(names, _)| is_named(names)).ok_or_else(invalid)?;
         let us = if number.is_empty() { Some(unit) } else { decimal(number, unit) };
         us.map(|us| Self { us }).ok_or_else(invalid)
     }
@@ -118,9 +147,9 @@ fn decimal(number: &str, unit: u64) -> Option<u64> {
 /// As the server takes it, in the largest unit that divides it.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let divides = |&(_, unit): &(&str, u64)| self.us > 0 && self.us.is_multiple_of(unit);
-        let (name, unit) = UNITS.into_iter().find(divides).unwrap_or(("s", 1));
-        write!(f, "{}{name}", self.us / unit)
+        let divides = |(_, unit): &(&[&str], u64)| self.us > 0 && self.us.is_multiple_of(*unit);
+        let (names, unit) = UNITS.into_iter().find(divides).unwrap_or((&["s"], 1));
+        write!(f, "{}{}", self.us / unit, names[0])
     }
 }
 
@@ -130,30 +159,32 @@ impl fmt::Debug for Span {
     }
 }
 
-/// So many units in a period: `"10/m"`, `"100/15m"`, `"2/250ms"`, or `(10, Duration::from_secs(60))`.
+/// So many units in a period: `"10/m"`, `"100/15 minutes"`, `"2/250ms"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Rate {
-    /// The units.
-    pub limit: u64,
-    /// The period.
-    pub period: Span,
+pub(crate) struct Rate {
+    pub(crate) limit: u64,
+    pub(crate) period: Span,
+}
+
+impl Rate {
+    /// The whole units before the slash, and the period after it as a text.
+    pub(crate) fn split(text: &str) -> Option<(u64, &str)> {
+        let (limit, period) = text.split_once('/')?;
+        let digits = !limit.is_empty() && limit.bytes().all(|byte| byte.is_ascii_digit());
+        Some((limit.parse().ok().filter(|_| digits)?, period))
+    }
 }
 
 impl FromStr for Rate {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let invalid = || {
+        let rate = Self::split(text).and_then(|(limit, period)| Some(Self { limit, period: period.parse().ok()? }));
+        rate.ok_or_else(|| {
             Error::InvalidLimit(format!(
-                "{text:?} is no rate: it is whole units, a slash, and a period such as s, 15m, 250ms, 1.5h or 1d"
+                "{text:?} is no rate: it is whole units, a slash, and a unit of time ({NAMES}) with a number before it if that is not 1"
             ))
-        };
-        let (limit, period) = text.split_once('/').ok_or_else(invalid)?;
-        if limit.is_empty() || !limit.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(invalid());
-        }
-        let limit = limit.parse().map_err(|_| invalid())?;
-        Ok(Self { limit, period: period.parse().map_err(|_| invalid())? })
+        })
     }
 }
 
@@ -163,29 +194,5 @@ impl fmt::Display for Rate {
         let period = self.period.to_string();
         let unit = period.strip_prefix('1').filter(|unit| unit.starts_with(|first: char| first.is_ascii_alphabetic()));
         write!(f, "{}/{}", self.limit, unit.unwrap_or(&period))
-    }
-}
-
-impl TryFrom<&str> for Rate {
-    type Error = Error;
-
-    fn try_from(text: &str) -> Result<Self, Error> {
-        text.parse()
-    }
-}
-
-impl TryFrom<(u64, Duration)> for Rate {
-    type Error = Error;
-
-    fn try_from((limit, period): (u64, Duration)) -> Result<Self, Error> {
-        Ok(Self { limit, period: period.try_into()? })
-    }
-}
-
-impl TryFrom<(u64, Span)> for Rate {
-    type Error = Error;
-
-    fn try_from((limit, period): (u64, Span)) -> Result<Self, Error> {
-        Ok(Self { limit, period })
     }
 }

@@ -3,22 +3,13 @@
 mod common;
 
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{eventually, url};
-use redis_rl_client::connection::Server as OneServer;
-use redis_rl_client::{Error, Fixed, Lease, Limit, Limits, OnDown, Policy, Slide};
+use common::liar::Liar;
+use common::{eventually, patient, LONG};
+use redis_rl_client::{connection, Error, Fixed, Lease, Limit, Limits, OnDown, Policy, Slide};
 use support::{call, server_program, Server};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-
-const LONG: Duration = Duration::from_secs(30);
-
-fn patient(server: &Server) -> Limits {
-    Limits::new(OneServer::new(url(server)).expect("an address").response_timeout(LONG)).patience(LONG)
-}
 
 fn hourly(limits: &Limits) -> Limit<Fixed> {
     limits.limit("hourly", Fixed::new("100/h").expect("a policy")).expect("a name")
@@ -37,7 +28,6 @@ async fn each_call(limits: &Limits) -> Vec<(&'static str, Result<(), Error>)> {
     let (hourly, jobs) = (hourly(limits), jobs(limits));
     let slide = limits.limit("slide", Slide::new("100/h").expect("a policy")).expect("a name");
     let wallet = limits.wallet(&slide, 10).expect("a batch");
-    let cached = limits.cached(&slide);
     let rules = || [jobs.rule("a"), hourly.rule("a")];
     let end = std::time::SystemTime::now() + Duration::from_secs(60);
     vec![
@@ -49,7 +39,8 @@ async fn each_call(limits: &Limits) -> Vec<(&'static str, Result<(), Error>)> {
         ("wait", hourly.wait("a", "10ms").await.map(drop)),
         ("reserve", hourly.reserve("a", "10ms").await.map(drop)),
         ("until", hourly.until("a", end).await.map(drop)),
-        ("protect", hourly.protect("a").await.map(drop)),
+        ("admit on one limit", hourly.admit("a").await.map(drop)),
+        ("take with an id", hourly.take("a").id("id").await.map(drop)),
         ("charge", hourly.charge("a", 2).await.map(drop)),
         ("settle", hourly.settle("a", "id", 1).await.map(drop)),
         ("release", hourly.release("a", "id").await.map(drop)),
@@ -58,82 +49,7 @@ async fn each_call(limits: &Limits) -> Vec<(&'static str, Result<(), Error>)> {
         ("all", limits.all(rules()).await.map(drop)),
         ("admit", limits.admit(rules()).estimate(2).await.map(drop)),
         ("wallet", wallet.take("a").await.map(drop)),
-        ("cached", cached.take("a", 1).await.map(drop)),
     ]
-}
-
-/// A server that answers each command of the module with the same bytes.
-struct Liar {
-    port: u16,
-    calls: Arc<AtomicUsize>,
-    reply: Arc<Mutex<Vec<u8>>>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Liar {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Liar {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let (calls, reply) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
-        let task = tokio::spawn({
-            let (calls, reply) = (calls.clone(), reply.clone());
-            async move {
-                let mut connections = tokio::task::JoinSet::new();
-                while let Ok((client, _)) = listener.accept().await {
-                    connections.spawn(lie(client, calls.clone(), reply.clone()));
-                }
-            }
-        });
-        Self { port, calls, reply, task }
-    }
-
-    fn says(&self, reply: &[u8]) {
-        *self.reply.lock().expect("no panic") = reply.to_vec();
-    }
-}
-
-async fn lie(mut client: TcpStream, calls: Arc<AtomicUsize>, reply: Arc<Mutex<Vec<u8>>>) {
-    let mut bytes = Vec::new();
-    loop {
-        while let Some((words, length)) = command(&bytes) {
-            bytes.drain(..length);
-            let answer = match words[0].starts_with("RL.") {
-                true => {
-                    calls.fetch_add(1, Ordering::SeqCst);
-                    reply.lock().expect("no panic").clone()
-                }
-                // RESP3, or the name of the library.
-                false if words[0] == "HELLO" => b"%1\r\n+proto\r\n:3\r\n".to_vec(),
-                false => b"+OK\r\n".to_vec(),
-            };
-            if client.write_all(&answer).await.is_err() {
-                return;
-            }
-        }
-        if !matches!(client.read_buf(&mut bytes).await, Ok(1..)) {
-            return;
-        }
-    }
-}
-
-/// The words of a whole command, and how many bytes it has.
-fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
-    let mut at = 0;
-    let mut line = || {
-        let length = bytes[at..].windows(2).position(|pair| pair == b"\r\n")?;
-        let line = String::from_utf8_lossy(&bytes[at..at + length]).into_owned();
-        at += length + 2;
-        Some(line)
-    };
-    let count: usize = line()?[1..].parse().ok()?;
-    let words = (0..count).map(|_| line().and_then(|_| line())).collect::<Option<Vec<_>>>()?;
-    Some((words, at))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,23 +73,20 @@ async fn a_reply_of_another_shape_is_an_error() {
         b"*3\r\n:1\r\n:0\r\n*2\r\n:1\r\n:1\r\n",
         b"*3\r\n:0\r\n:0\r\n:0\r\n",
     ];
-    for protocol in ["resp2", "resp3"] {
-        let address = format!("redis://127.0.0.1:{}/?protocol={protocol}", liar.port);
-        for mode in [OnDown::Closed, OnDown::Open] {
-            let limits = Limits::new(OneServer::new(address.as_str()).expect("an address").response_timeout(LONG));
-            let limits = limits.patience(LONG).on_down(mode);
-            for shape in shapes {
-                liar.says(shape);
-                for (name, result) in each_call(&limits).await {
-                    let error = result.expect_err(name);
-                    assert!(matches!(error, Error::UnexpectedReply(_)), "{name}: {error:?}");
-                }
+    for mode in [OnDown::Closed, OnDown::Open] {
+        let limits = Limits::open(format!("redis://127.0.0.1:{}/", liar.port)).expect("an address");
+        let limits = limits.timeout(LONG).on_down(mode);
+        for shape in shapes {
+            liar.says(shape);
+            for (name, result) in each_call(&limits).await {
+                let error = result.expect_err(name);
+                assert!(matches!(error, Error::UnexpectedReply(_)), "{name}: {error:?}");
             }
         }
     }
 
     // Nil is a reply to the end of a charge, and to nothing else.
-    let limits = Limits::open(format!("redis://127.0.0.1:{}/", liar.port)).expect("an address").patience(LONG);
+    let limits = Limits::open(format!("redis://127.0.0.1:{}/", liar.port)).expect("an address").timeout(LONG);
     liar.says(b"$-1\r\n");
     for (name, result) in each_call(&limits).await {
         match name {
@@ -192,7 +105,7 @@ async fn a_reply_of_another_shape_is_an_error() {
 async fn the_largest_numbers_of_a_reply_are_no_overflow() {
     let liar = Liar::start().await;
     let most = i64::MAX;
-    let limits = Limits::open(format!("redis://127.0.0.1:{}/", liar.port)).expect("an address").patience(Duration::MAX);
+    let limits = Limits::open(format!("redis://127.0.0.1:{}/", liar.port)).expect("an address").timeout(Duration::MAX);
     for numbers in [[most, most, most, most, most], [0, most, most, most, most], [10, most, most, 0, most], [0, 0, 0, -1, 0]]
     {
         let row = numbers.map(|number| format!(":{number}\r\n")).concat();
@@ -207,10 +120,6 @@ async fn the_largest_numbers_of_a_reply_are_no_overflow() {
             Ok(decision) => assert!(numbers[0] <= 10 && decision.granted <= 1),
             Err(error) => assert!(numbers[0] > 10 && matches!(error, Error::UnexpectedReply(_)), "{error:?}"),
         }
-        let cached = limits.cached(&slide);
-        for _ in 0..20 {
-            cached.take("a", 1).await.expect("a decision");
-        }
         let charge = hourly.charge("a", 1).wait("1d").await;
         assert_eq!(charge.is_ok(), numbers[0] > 0);
     }
@@ -221,14 +130,14 @@ async fn the_largest_numbers_of_a_reply_are_no_overflow() {
 async fn bytes_that_are_no_reply_end_the_connection() {
     let liar = Liar::start().await;
     let limits = Limits::open(format!("redis://127.0.0.1:{}/", liar.port)).expect("an address");
-    let limits = limits.patience(Duration::from_millis(300));
+    let limits = limits.timeout(Duration::from_millis(300));
     liar.says(b"what?\r\n");
     for name in ["first", "second"] {
         let before = liar.calls.load(Ordering::SeqCst);
-        assert!(hourly(&limits).take("a").await.expect_err(name).is_down());
+        assert!(hourly(&limits).take("a").await.expect_err(name).is_unavailable());
         assert_eq!(liar.calls.load(Ordering::SeqCst), before + 1);
     }
-    assert!(hourly(&limits).charge("a", 1).await.expect_err("no reply").is_down());
+    assert!(hourly(&limits).charge("a", 1).await.expect_err("no reply").is_unavailable());
     liar.says(b"*5\r\n:1\r\n:10\r\n:9\r\n:0\r\n:0\r\n");
     eventually("a decision", async || hourly(&limits).take("a").await.is_ok()).await;
 }
@@ -247,11 +156,11 @@ async fn a_key_that_holds_something_else_and_a_server_without_the_module() {
             let text = error.to_string();
             assert!(["hourly:a", "jobs:a", "slide:a"].iter().any(|key| text.contains(key)), "{name}: {text}");
         }
-        for (name, result) in each_call(&patient(&without).on_down(mode)).await {
-            let error = result.expect_err(name);
-            assert!(matches!(error, Error::NoModule(_)), "{name}: {error:?}");
-            assert!(error.to_string().contains("no module redis-rl"), "{name}: {error}");
-        }
+    }
+    for (name, result) in each_call(&patient(&without)).await {
+        let error = result.expect_err(name);
+        assert!(matches!(error, Error::NoModule(_)), "{name}: {error:?}");
+        assert!(error.to_string().contains("no module redis-rl"), "{name}: {error}");
     }
     // A key of another algorithm.
     call::<()>(&mut server.client(), "FLUSHALL");
@@ -267,7 +176,7 @@ async fn wrong_costs_are_refused_before_a_call() {
     let limits = Limits::open(format!("redis://127.0.0.1:{}/", liar.port)).expect("an address");
     let (hourly, jobs) = (hourly(&limits), jobs(&limits));
     let slide = limits.limit("slide", Slide::new("100/h").expect("a policy")).expect("a name");
-    let (wallet, cached) = (limits.wallet(&slide, 10).expect("a batch"), limits.cached(&slide));
+    let wallet = limits.wallet(&slide, 10).expect("a batch");
     // A negative cost has no type here.
     for cost in [0, 1_000_000_000_001, u64::MAX] {
         for result in [
@@ -278,17 +187,14 @@ async fn wrong_costs_are_refused_before_a_call() {
             hourly.peek("a").cost(cost).await.map(drop),
             hourly.wait("a", "1s").cost(cost).await.map(drop),
             hourly.reserve("a", "1s").cost(cost).await.map(drop),
-            hourly.protect("a").cost(cost).await.map(drop),
+            hourly.admit("a").cost(cost).await.map(drop),
             hourly.charge("a", cost).await.map(drop),
-            jobs.hold("a").cost(cost).await.map(drop),
+            jobs.hold("a").units(cost).await.map(drop),
             limits.all([hourly.rule("a").cost(cost)]).await.map(drop),
             limits.admit([hourly.rule("a").cost(cost)]).await.map(drop),
             limits.admit([hourly.rule("a")]).estimate(cost).await.map(drop),
             limits.wallet(&slide, cost).map(drop),
             wallet.take("a").cost(cost).await.map(drop),
-            cached.take("a", cost).await.map(drop),
-            wallet.try_take("a", cost).map(drop),
-            wallet.pocket("a").expect("a key").take(cost).await.map(drop),
         ] {
             assert!(matches!(result, Err(Error::InvalidCost(_))), "{cost}: {result:?}");
         }
@@ -306,9 +212,8 @@ async fn wrong_costs_are_refused_before_a_call() {
     assert_eq!(liar.calls.load(Ordering::SeqCst), 0);
 }
 
-/// A wrong password and missing rights do not pass: they are errors in both modes, and open limits do not hide them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_and_missing_rights_are_refused_in_both_modes() {
+async fn a_wrong_password_and_missing_rights_are_no_decision() {
     let server = Server::on_port(&[]);
     let mut admin = server.client();
     for rule in [
@@ -318,16 +223,17 @@ async fn a_wrong_password_and_missing_rights_are_refused_in_both_modes() {
     ] {
         call::<()>(&mut admin, &format!("ACL SETUSER {rule}"));
     }
-    for protocol in ["resp2", "resp3"] {
-        for login in ["reader:secret@", "narrow:secret@", "reader:wrong@", "unknown:secret@", ":wrong@", ""] {
-            let address = format!("redis://{login}127.0.0.1:{}/?protocol={protocol}", server.port);
-            for mode in [OnDown::Closed, OnDown::Open] {
-                let limits = Limits::open(address.as_str()).expect("an address").patience(LONG).on_down(mode);
-                for (name, result) in each_call(&limits).await {
-                    let error = result.expect_err(name);
-                    assert!(matches!(error, Error::Refused(_)), "{protocol} {login} {name}: {error:?}");
-                }
-            }
+    for login in ["reader:secret@", "narrow:secret@", "reader:wrong@", "unknown:secret@", ":wrong@", ""] {
+        let address = format!("redis://{login}127.0.0.1:{}/", server.port);
+        let limits = Limits::open(address.as_str()).expect("an address").timeout(LONG);
+        for (name, result) in each_call(&limits).await {
+            let error = result.expect_err(name);
+            assert!(matches!(error, Error::NotAllowed(_)), "{login} {name}: {error:?}");
+        }
+        // Open limits go on, except with what can't be let through.
+        for (name, result) in each_call(&limits.on_down(OnDown::Open)).await {
+            let ends = matches!(name, "settle" | "release" | "renew");
+            assert_eq!(result.is_err(), ends, "{login} {name}: {result:?}");
         }
     }
 }
@@ -345,12 +251,11 @@ fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
 fn a_call_outside_of_a_runtime_is_an_error() {
     let limits = Limits::open("redis://127.0.0.1:1/").expect("an address");
     let result = |name: &str, result: Option<Result<(), Error>>| match result {
-        Some(Err(Error::NoRuntime)) => {}
+        Some(Err(Error::InvalidArgument(_))) => {}
         other => panic!("{name}: {other:?}"),
     };
     let (hourly, jobs) = (hourly(&limits), jobs(&limits));
     let wallet = limits.wallet(&hourly, 10).expect("a batch");
-    let cached = limits.cached(&hourly);
     result("take", poll_once(async { hourly.take("a").await.map(drop) }));
     result("wait", poll_once(async { hourly.wait("a", "1s").await.map(drop) }));
     result("charge", poll_once(async { hourly.charge("a", 1).await.map(drop) }));
@@ -358,17 +263,7 @@ fn a_call_outside_of_a_runtime_is_an_error() {
     result("all", poll_once(async { limits.all([hourly.rule("a")]).await.map(drop) }));
     result("admit", poll_once(async { limits.admit([hourly.rule("a")]).estimate(1).await.map(drop) }));
     result("wallet", poll_once(async { wallet.take("a").await.map(drop) }));
-    result("cached", poll_once(async { cached.take("a", 1).await.map(drop) }));
     drop(wallet);
-}
-
-#[test]
-fn a_runtime_without_timers_is_an_error() {
-    let limits = Limits::open("redis://127.0.0.1:1/").expect("an address");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
-    for (name, result) in runtime.block_on(each_call(&limits)) {
-        assert!(matches!(result, Err(Error::NoRuntime)), "{name}: {result:?}");
-    }
 }
 
 /// As with limits that are a static and tests that have a runtime each.
@@ -376,14 +271,12 @@ fn a_runtime_without_timers_is_an_error() {
 fn limits_go_on_with_a_second_runtime() {
     let (server, cluster) = (Server::start(), common::Cluster::start());
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let nodes = redis_rl_client::connection::Cluster::new(cluster.urls()).expect("addresses");
-    for protocol in ["resp2", "resp3"] {
-        let one = Limits::open(common::speaking(&url(&server), protocol)).expect("an address").patience(LONG);
-        for _ in 0..3 {
-            runtime().block_on(async { hourly(&one).take("a").await }).expect("a decision");
-        }
+    let nodes = connection::Cluster::new(cluster.urls()).expect("addresses");
+    let one = patient(&server);
+    for _ in 0..3 {
+        runtime().block_on(async { hourly(&one).take("a").await }).expect("a decision");
     }
-    let nodes = Limits::new(nodes).patience(LONG);
+    let nodes = Limits::new(nodes).timeout(LONG);
     for _ in 0..3 {
         runtime().block_on(async { hourly(&nodes).take("a").await }).expect("a decision");
     }
@@ -392,7 +285,7 @@ fn limits_go_on_with_a_second_runtime() {
 /// The guards of a charge, of a lease and of an admission, which takes 5 units and has used 2; and the other two used 1 of 3.
 async fn guards(limits: &Limits) -> impl Send {
     let (hourly, jobs) = (hourly(limits), jobs(limits));
-    let mut charge = hourly.charge("a", 3).await.expect("a charge");
+    let charge = hourly.charge("a", 3).await.expect("a charge");
     charge.set_used(1).expect("a cost");
     let admission = limits.admit([jobs.rule("b"), hourly.rule("a")]).estimate(5).await.expect("an admission");
     admission.set_used(2).expect("a cost");

@@ -1,19 +1,16 @@
 //! Connections with TLS, to a server and to a cluster, with certificates that openssl makes here.
-#![cfg(all(feature = "tls", feature = "cluster"))]
+#![cfg(feature = "tls")]
 
 mod common;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use common::eventually;
-use redis_rl_client::connection::{Cluster, Server as OneServer};
+use common::{eventually, LONG};
+use redis_rl_client::connection::Cluster;
 use redis_rl_client::redis::{Client, TlsCertificates};
 use redis_rl_client::{Fixed, Lease, Limits};
 use support::{call, info, server_program, wait_for, Server};
-
-const LONG: Duration = Duration::from_secs(30);
 
 /// Makes an authority, and a certificate of it for this machine.
 fn certificates(folder: &Path) -> TlsCertificates {
@@ -46,29 +43,21 @@ fn server<const N: usize>(folder: &Path, more: impl Fn(&[u16; N]) -> Vec<String>
 
 /// Makes each kind of call.
 async fn calls(limits: Limits, server: &Server) {
-    let line = limits.limit("{a}:line", Fixed::new("1/h").expect("a policy")).expect("a name");
+    let line = limits.limit("{a}line", Fixed::new("1/h").expect("a policy")).expect("a name");
     assert!(line.take("a").await.expect("a decision").allowed());
     let waiting = tokio::spawn({
         let line = line.clone();
         async move { line.wait("a", "2h").await }
     });
     eventually("the wait", async || info(&mut server.client(), "everything", "rl_waiting_clients") == 1).await;
-    call::<()>(&mut server.client(), "DEL {a}:line:a");
+    call::<()>(&mut server.client(), "DEL {a}line:a");
     assert!(waiting.await.expect("no panic").expect("a decision").allowed());
-    let running = limits.limit("{a}:running", Lease::new(2, "30s").expect("a policy")).expect("a name");
-    let tokens = limits.limit("{a}:tokens", Fixed::new("1000/h").expect("a policy")).expect("a name");
+    let running = limits.limit("{a}running", Lease::new(2, "30s").expect("a policy")).expect("a name");
+    let tokens = limits.limit("{a}tokens", Fixed::new("1000/h").expect("a policy")).expect("a name");
     let admission =
         limits.admit([running.rule("a"), tokens.rule("a")]).estimate(300).wait("1s").await.expect("an admission");
     admission.settle(120).await.expect("no loss");
     assert_eq!(tokens.peek("a").await.expect("a decision").remaining, 880);
-    // The connection that tracks keys.
-    let cached = limits.cached(&line);
-    assert!(cached.take("a", 1).await.expect("a decision").denied());
-    eventually("the denial to be remembered", async || {
-        cached.take("a", 1).await.expect("a decision");
-        cached.len() == 1
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,16 +65,12 @@ async fn a_server_with_tls() {
     let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
     let certificates = certificates(folder.path());
     let (server, [port]) = server(folder.path(), |_| Vec::new());
-    for protocol in ["resp2", "resp3"] {
-        call::<()>(&mut server.client(), "FLUSHALL");
-        let address = format!("rediss://127.0.0.1:{port}/?protocol={protocol}");
-        let client = Client::build_with_tls(address.as_str(), certificates.clone()).expect("an address");
-        calls(Limits::new(OneServer::from(client).response_timeout(LONG)).patience(LONG), &server).await;
-    }
+    let client = Client::build_with_tls(format!("rediss://127.0.0.1:{port}/"), certificates).expect("an address");
+    calls(Limits::new(client).timeout(LONG).connect_timeout(LONG), &server).await;
     // A server whose authority is not known.
     let limits = Limits::open(format!("rediss://127.0.0.1:{port}/")).expect("an address");
     let line = limits.limit("line", Fixed::new("1/h").expect("a policy")).expect("a name");
-    assert!(line.take("a").await.expect_err("no connection").is_down());
+    assert!(line.take("a").await.expect_err("no connection").is_unavailable());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,14 +99,8 @@ async fn a_cluster_with_tls() {
     let slot: usize = call(&mut nodes[0].0.client(), "CLUSTER KEYSLOT {a}");
     // The address of the node that does not have the keys.
     let (owner, other) = (slot / 8_192, 1 - slot / 8_192);
-    for protocol in ["resp2", "resp3"] {
-        nodes.iter().for_each(|(node, ..)| call::<()>(&mut node.client(), "FLUSHALL"));
-        let address = format!("rediss://127.0.0.1:{}/?protocol={protocol}", nodes[other].1[0]);
-        let client = Client::build_with_tls(address.as_str(), certificates.clone()).expect("an address");
-        let with = |builder: redis_rl_client::redis::cluster::ClusterClientBuilder| {
-            builder.certs(certificates.clone()).response_timeout(LONG)
-        };
-        let cluster = Cluster::with([client.get_connection_info().clone()], with).expect("an address");
-        calls(Limits::new(cluster).patience(LONG), &nodes[owner].0).await;
-    }
+    let address = format!("rediss://127.0.0.1:{}/", nodes[other].1[0]);
+    let client = Client::build_with_tls(address, certificates).expect("an address");
+    let cluster = Cluster::new([client.get_connection_info().clone()]).expect("an address");
+    calls(Limits::new(cluster).timeout(LONG).connect_timeout(LONG), &nodes[owner].0).await;
 }

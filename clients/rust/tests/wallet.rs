@@ -6,19 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{eventually, url, Cluster, Loss, Proxy};
-use redis_rl_client::connection::Server as OneServer;
-use redis_rl_client::{redis, Error, Fixed, Gcra, Lease, Limit, Limits, OnDown, Policy, Slide, Wallet};
+use common::{eventually, fact, granted, patient, Cluster, Loss, Proxy, DEADLINE, LONG};
+use redis_rl_client::{connection, Error, Fixed, Gcra, Lease, Limit, Limits, OnDown, Policy, Slide, Source, Wallet};
 use support::{call, Server};
 
-const LONG: Duration = Duration::from_secs(30);
-
-fn patient(server: &Server) -> Limits {
-    Limits::new(OneServer::new(url(server)).expect("an address").response_timeout(LONG)).patience(LONG)
-}
-
 fn hourly(limits: &Limits, limit: u64) -> Limit<Slide> {
-    limits.limit("hourly", Slide::new((limit, Duration::from_secs(3600))).expect("a policy")).expect("a name")
+    limits.limit("hourly", Slide::new(&format!("{limit}/h")).expect("a policy")).expect("a name")
 }
 
 /// The units of a key that are in use, as the server counts them.
@@ -102,12 +95,15 @@ async fn one_batch_of_a_key_is_fetched_at_a_time() {
     assert_eq!(used(&server, 1_000_000, "a").await, 1_000);
     // Calls that are decided in the process say what is left.
     let decision = wallet.take("a").await.expect("a decision");
-    assert_eq!((decision.granted, decision.limit, decision.remaining, decision.counted), (1, 1_000_000, 999_899, true));
+    assert_eq!(
+        (decision.granted, decision.limit, decision.remaining, decision.source),
+        (1, 1_000_000, 999_899, Source::Wallet)
+    );
     wallet.close().await;
     assert_eq!(used(&server, 1_000_000, "a").await, 101);
-    // After that, calls go to the server.
-    assert!(wallet.take("a").await.expect("a decision").allowed());
-    assert_eq!(used(&server, 1_000_000, "a").await, 102);
+    // The id of the batch is gone, too.
+    assert_eq!(fact(&server, "hourly:a", &["ids"]), 0);
+    assert!(matches!(wallet.take("a").await, Err(Error::Closed)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,29 +127,29 @@ async fn a_batch_ends_with_its_window() {
     let limits = patient(&server);
     let window = Duration::from_millis(1_500);
     let policies = [
-        Policy::from(Fixed::new((100, window)).expect("a policy")),
-        Slide::new((100, window)).expect("a policy").into(),
+        ("fixed", Policy::from(Fixed::new("100/1500ms").expect("a policy"))),
+        ("slide", Slide::new("100/1500ms").expect("a policy").into()),
         // 50 units of 100 in 3 s come back in 1.5 s.
-        Gcra::new((100, 2 * window)).expect("a policy").into(),
+        ("gcra", Gcra::new("100/3s").expect("a policy").into()),
     ];
-    for (index, policy) in policies.into_iter().enumerate() {
-        let limit = limits.limit(&format!("short{index}"), policy).expect("a name");
+    for (algorithm, policy) in policies {
+        let limit = limits.limit(algorithm, policy).expect("a name");
         let wallet = limits.wallet(&limit, 50).expect("a batch").idle(Duration::from_secs(600));
-        let began = Instant::now();
         assert!(wallet.take("a").await.expect("a decision").allowed());
+        // The batch was fetched before.
+        let began = Instant::now();
+        let fetched = granted(&server, algorithm);
         let mut last = Duration::ZERO;
         loop {
             let asked = began.elapsed();
-            match wallet.try_take("a", 1).expect("a key") {
-                Some(decision) if decision.allowed() => last = asked,
-                _ => break,
+            assert!(wallet.take("a").await.expect("a decision").allowed());
+            if granted(&server, algorithm) > fetched {
+                break;
             }
+            last = asked;
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
         assert!(last < window, "{policy}: {last:?}");
-        // The next call fetches a new batch.
-        assert!(wallet.take("a").await.expect("a decision").allowed());
-        assert!(wallet.try_take("a", 1).expect("a key").is_some_and(|decision| decision.allowed()));
     }
 }
 
@@ -166,26 +162,23 @@ async fn denials_and_batches_that_are_granted_in_part() {
     assert!(wallet.take("a").cost(7).await.expect("a decision").allowed());
     // The server grants 3 of 7: too few for 4, and enough for 3.
     let denied = wallet.take("a").cost(4).await.expect("a decision");
-    assert!(denied.denied() && denied.wait().is_some_and(|wait| wait > Duration::from_secs(3_000)), "{denied:?}");
+    assert!(!denied.allowed() && denied.wait().is_some_and(|wait| wait > Duration::from_secs(3_000)), "{denied:?}");
     assert_eq!(used(&server, 10, "a").await, 10);
     assert!(wallet.take("a").cost(3).await.expect("a decision").allowed());
-    assert!(wallet.take("a").await.expect("a decision").denied());
-    let calls = || call::<String>(&mut server.client(), "INFO commandstats");
-    let count = |stats: &str| {
-        let line =
-            stats.lines().find(|line| line.to_lowercase().starts_with("cmdstat_rl.slide:")).expect("calls").to_string();
-        line
-    };
-    // Denied in the process, until the wait is over.
-    let before = count(&calls());
-    for _ in 0..100 {
-        let denied = wallet.take("a").await.expect("a decision");
-        assert!(denied.denied() && denied.wait_ms > Some(3_000_000));
+    assert!(!wallet.take("a").await.expect("a decision").allowed());
+    // Each denial is asked for, unless they may be repeated.
+    let asked = || common::info_of(&server, "rl_slide_denied");
+    let before = asked();
+    for _ in 0..5 {
+        assert_eq!(wallet.take("a").await.expect("a decision").source, Source::Server);
     }
-    assert_eq!(count(&calls()), before);
+    assert_eq!(asked(), before + 5);
     // More than a batch goes to the server, and so does what is never granted.
     assert!(wallet.take("b").cost(8).await.expect("a decision").allowed());
-    assert_eq!(wallet.take("b").cost(11).await.expect("a decision").wait(), None);
+    // A cost above the limit is denied, and no batch is fetched for it.
+    let wide = limits.wallet(&limit, 100).expect("a batch");
+    assert_eq!(wide.take("c").cost(11).await.expect("a decision").wait(), None);
+    assert_eq!(used(&server, 10, "c").await, 0);
     assert!(matches!(wallet.take("").await, Err(Error::InvalidKey(_))));
     assert!(matches!(wallet.take("a").cost(0).await, Err(Error::InvalidCost(_))));
     let jobs: Limit = limits.limit("jobs", Policy::from(Lease::new(1, "1s").expect("a policy"))).expect("a name");
@@ -196,7 +189,7 @@ async fn denials_and_batches_that_are_granted_in_part() {
 async fn lost_replies_and_callers_that_give_up_lose_no_units() {
     let server = Server::start();
     let proxy = Proxy::start(&server, "RL.", Loss::Close).await;
-    let limits = Limits::open(proxy.url()).expect("an address").patience(LONG);
+    let limits = Limits::open(proxy.url()).expect("an address").timeout(LONG).connect_timeout(LONG);
     let wallet = limits.wallet(&hourly(&limits, 1_000), 10).expect("a batch");
     for _ in 0..25 {
         proxy.lose(1);
@@ -215,21 +208,21 @@ async fn lost_replies_and_callers_that_give_up_lose_no_units() {
     });
     eventually("the first replies to be lost", async || proxy.left() < 5).await;
     take.abort();
-    eventually("the batch", async || wallet.try_take("b", 1).expect("a key").is_some()).await;
+    // One unit is that of the caller who has given up.
+    assert!(wallet.take("b").await.expect("a decision").allowed());
     wallet.close().await;
-    eventually("the units", async || used(&server, 1_000, "b").await == 1).await;
+    eventually("the units", async || used(&server, 1_000, "b").await == 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_server_and_in_a_cluster() {
     let limits = Limits::open(format!("redis://127.0.0.1:{}", support::free_port())).expect("an address");
-    let limits = limits.patience(Duration::from_millis(200));
     let wallet = limits.wallet(&hourly(&limits, 100), 10).expect("a batch");
     // Callers that wait for the same fetch fail together, and not one after the other.
     let takes: Vec<_> = (0..50)
         .map(|_| {
             let wallet = wallet.clone();
-            tokio::spawn(async move { wallet.take("a").await.is_err_and(|error| error.is_down()) })
+            tokio::spawn(async move { wallet.take("a").await.is_err_and(|error| error.is_unavailable()) })
         })
         .collect();
     for take in takes {
@@ -238,12 +231,10 @@ async fn without_a_server_and_in_a_cluster() {
     let limits = limits.on_down(OnDown::Open);
     let wallet = limits.wallet(&hourly(&limits, 100), 10).expect("a batch");
     let decision = wallet.take("a").cost(3).await.expect("a decision");
-    assert_eq!((decision.granted, decision.counted), (3, false));
+    assert_eq!((decision.granted, decision.source), (3, Source::Down));
 
     let cluster = Cluster::start();
-    let slow = |builder: redis::cluster::ClusterClientBuilder| builder.response_timeout(LONG);
-    let limits =
-        Limits::new(redis_rl_client::connection::Cluster::with(cluster.urls(), slow).expect("addresses")).patience(LONG);
+    let limits = Limits::new(connection::Cluster::new(cluster.urls()).expect("addresses")).timeout(LONG);
     let limit = hourly(&limits, 100);
     let wallet = limits.wallet(&limit, 10).expect("a batch");
     assert!(wallet.take("first").await.expect("a decision").allowed());
@@ -261,31 +252,15 @@ async fn without_a_server_and_in_a_cluster() {
     assert_eq!(cluster.moved(), before);
 }
 
-/// To give back what is left and to fetch a batch have one patience in common.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_takes_as_long_as_the_patience_when_the_server_is_down() {
-    let mut server = Server::start();
-    let patience = Duration::from_secs(8);
-    let limits = patient(&server).patience(patience);
-    let wallet = limits.wallet(&hourly(&limits, 1000), 10).expect("a batch").idle(Duration::from_secs(3600));
-    assert!(wallet.take("a").await.expect("a decision").allowed());
-    server.crash();
-    // The batch has too few units: they are given back, and another batch is fetched.
-    let began = Instant::now();
-    assert!(wallet.take("a").cost(10).await.expect_err("no decision").is_down());
-    // With a patience for each, it would be twice as long.
-    assert!(began.elapsed() < patience * 3 / 2, "{:?}", began.elapsed());
-}
-
-/// A batch whose reply is lost until the patience is over has no owner: its units are released.
+/// A batch whose reply is lost until the call is given up has no owner: its units are released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_that_was_not_answered_is_released() {
     let server = Server::start();
     let proxy = Proxy::start(&server, "UPTO", Loss::Close).await;
-    let limits = Limits::open(proxy.url()).expect("an address").patience(Duration::from_secs(2));
+    let limits = Limits::open(proxy.url()).expect("an address");
     let wallet = limits.wallet(&hourly(&limits, 1000), 10).expect("a batch");
     proxy.lose(1_000_000);
-    assert!(wallet.take("a").await.expect_err("no decision").is_down());
+    assert!(wallet.take("a").await.expect_err("no decision").is_unavailable());
     assert!(proxy.left() < 1_000_000);
     eventually("the release", async || used(&server, 1000, "a").await == 0).await;
 }
@@ -304,4 +279,136 @@ fn what_is_idle_is_given_back_on_a_second_runtime() {
             eventually("what is left", async || used(&server, 1000, key).await == 1).await;
         });
     }
+}
+
+/// Spent batches are settled: their ids do not stay on the key, where they would push out those of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_batches_leave_nothing_on_the_key() {
+    let server = Server::start();
+    let limits = patient(&server);
+    let wallet = limits.wallet(&hourly(&limits, 1_000_000), 2).expect("a batch").idle(Duration::from_millis(200));
+    for taken in 0..4_000_u64 {
+        assert!(wallet.take("a").await.expect("a decision").allowed());
+        if taken % 100 == 0 {
+            // The batch that is spent, and those whose settlement is on its way.
+            let ids = fact(&server, "hourly:a", &["ids"]);
+            assert!(ids < 20, "{ids} ids after {taken} units");
+        }
+    }
+    eventually("the last batch", async || fact(&server, "hourly:a", &["ids"]) == 0).await;
+    assert_eq!(used(&server, 1_000_000, "a").await, 4_000);
+}
+
+/// One wallet asks again and again for more than is left. What it holds is given back nevertheless, and another one gets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_call_does_not_keep_units_from_others() {
+    let server = Server::start();
+    let [greedy, modest] = [(); 2].map(|()| {
+        let limits = patient(&server);
+        limits.wallet(&hourly(&limits, 100), 100).expect("a batch").idle(Duration::from_millis(200))
+    });
+    assert!(greedy.take("a").cost(80).await.expect("a decision").allowed());
+    let began = Instant::now();
+    while !modest.take("a").cost(20).await.expect("a decision").allowed() {
+        assert!(!greedy.take("a").cost(80).await.expect("a decision").allowed());
+        assert!(began.elapsed() < DEADLINE, "20 units are kept from the other wallet");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(used(&server, 100, "a").await, 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closed_limits_close_their_wallets() {
+    let server = Server::start();
+    let limits = patient(&server);
+    let wallet = limits.wallet(&hourly(&limits, 1000), 10).expect("a batch");
+    assert!(wallet.take("a").await.expect("a decision").allowed());
+    limits.clone().close().await;
+    assert_eq!(used(&server, 1000, "a").await, 1);
+    assert!(matches!(wallet.take("a").await, Err(Error::Closed)));
+    assert!(matches!(hourly(&limits, 1000).take("a").await, Err(Error::Closed)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_stops_the_wallets_of_this_process() {
+    let server = Server::start();
+    let limits = patient(&server);
+    let limit = hourly(&limits, 1_000);
+    let wallets = [&limit, &hourly(&limits, 1_000)]
+        .map(|limit| limits.wallet(limit, 100).expect("a batch").idle(Duration::from_secs(600)));
+    for key in ["a", "b"] {
+        for wallet in &wallets {
+            assert!(wallet.take(key).await.expect("a decision").allowed());
+        }
+    }
+    let rest = limit.pause("a", "60s").await.expect("a pause");
+    assert!((Duration::from_secs(50)..=Duration::from_secs(60)).contains(&rest), "{rest:?}");
+    // What they had is given back.
+    eventually("the units", async || fact(&server, "hourly:a", &["used"]) == 2).await;
+    assert_eq!((fact(&server, "hourly:a", &["ids"]), fact(&server, "hourly:b", &["used"])), (0, 200));
+    for wallet in &wallets {
+        let denied = wallet.take("a").await.expect("a decision");
+        assert!(!denied.allowed() && denied.remaining == 0 && denied.wait() > Some(Duration::from_secs(30)), "{denied:?}");
+        // Another key is not paused.
+        assert!(wallet.take("b").await.expect("a decision").allowed());
+    }
+    limit.resume("a").await.expect("the end");
+    for wallet in &wallets {
+        assert!(wallet.take("a").await.expect("a decision").allowed());
+    }
+    assert_eq!(fact(&server, "hourly:a", &["used"]), 202);
+    // One that another process has set is found by the next fetch.
+    assert!(call::<i64>(&mut server.client(), "RL.PAUSE hourly:a 60s") > 0);
+    for wallet in &wallets {
+        assert!(wallet.take("a").cost(99).await.expect("a decision").allowed());
+        assert!(!wallet.take("a").await.expect("a decision").allowed());
+    }
+    // While the server is asked to pause, nothing is spent that was fetched before: on one connection, the fetch comes after the pause.
+    let wallet = &wallets[0];
+    assert!(wallet.take("c").await.expect("a decision").allowed());
+    let (rest, taken) = tokio::join!(biased; async { limit.pause("c", "60s").await }, async { wallet.take("c").await });
+    assert!(rest.is_ok() && !taken.expect("a decision").allowed());
+}
+
+/// The server has granted the units before it knew of the pause, and its reply comes later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_stops_what_is_being_fetched() {
+    let server = Server::start();
+    let proxy = Proxy::start(&server, "UPTO", Loss::Close).await;
+    let limits = Limits::open(proxy.url()).expect("an address").timeout(LONG).connect_timeout(LONG);
+    let limit = hourly(&limits, 1_000);
+    let wallet = limits.wallet(&limit, 100).expect("a batch").idle(Duration::from_secs(600));
+    proxy.lose(1_000_000);
+    let take = tokio::spawn({
+        let wallet = wallet.clone();
+        async move { wallet.take("a").await }
+    });
+    eventually("the fetch", async || proxy.left() < 1_000_000).await;
+    assert_eq!(fact(&server, "hourly:a", &["used"]), 100);
+    // Its own reply is not lost, and that of the fetch comes by a repetition with the same id.
+    assert!(!limit.pause("a", "60s").await.expect("a pause").is_zero());
+    proxy.lose(0);
+    // The call was under way. It is granted its unit, and what was fetched for others is given back.
+    assert!(take.await.expect("no panic").expect("a decision").allowed());
+    assert!(!wallet.take("a").await.expect("a decision").allowed());
+    eventually("the units", async || fact(&server, "hourly:a", &["used"]) == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denial_is_not_repeated_after_a_pause_or_its_end() {
+    let server = Server::start();
+    let limits = patient(&server).repeat_denials(Duration::from_secs(1));
+    let limit = hourly(&limits, 10);
+    let source = async || limit.take("a").await.expect("a decision").source;
+    limit.take("a").cost(10).await.expect("a decision");
+    assert_eq!((source().await, source().await), (Source::Server, Source::Repeated));
+    limit.pause("a", "2h").await.expect("a pause");
+    let denied = limit.take("a").await.expect("a decision");
+    assert!(denied.source == Source::Server && denied.wait() > Some(Duration::from_secs(3_600)), "{denied:?}");
+    limit.resume("a").await.expect("the end");
+    limit.refund("a", 10).await.expect("a decision");
+    limit.pause("a", "60s").await.expect("a pause");
+    assert_eq!((source().await, source().await), (Source::Server, Source::Repeated));
+    limit.resume("a").await.expect("the end");
+    assert!(limit.take("a").await.expect("a decision").allowed());
 }

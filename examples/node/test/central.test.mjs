@@ -18,7 +18,7 @@ beforeEach(() => {
 });
 
 /** Reads the hash at each call. */
-const always = () => new CentralLimits(redis, DEFAULTS, { everyMs: 0, patience: 20, log: (message) => logged.push(message) });
+const always = () => new CentralLimits(redis, DEFAULTS, { everyMs: 0, timeout: 20, log: (message) => logged.push(message) });
 /** Takes units of the limit that is in force. */
 const take = async (limits, name, key, cost) => (await limits.get(name)).take(key, cost);
 
@@ -29,7 +29,7 @@ test('the default is in force until the hash names a policy', async () => {
   await redis.hset('limits', 'api', 'gcra  5 1m burst 7');
   // The unit in use is carried over.
   assert.equal((await take(limits, 'api', 'user:42', 2)).remaining, 4);
-  assert.equal((await inspect(redis, 'limit:api:gcra:user:42')).limit, 5);
+  assert.equal((await inspect(redis, 'limit:api.gcra:user:42')).limit, 5);
   await assert.rejects(take(limits, 'uploads', 'user:42'), RangeError);
   await redis.hset('limits', 'uploads', 'FIXED 2 1d');
   assert.equal((await take(limits, 'uploads', 'user:42')).limit, 2);
@@ -41,7 +41,7 @@ test('a change of the algorithm begins on a key of its own', async () => {
   await take(limits, 'api', 'user:42');
   await redis.hset('limits', 'api', 'SLIDE 10 1m');
   assert.equal((await take(limits, 'api', 'user:42')).remaining, 9);
-  assert.deepEqual((await redis.keys('limit:*')).sort(), ['limit:api:gcra:user:42', 'limit:api:slide:user:42']);
+  assert.deepEqual((await redis.keys('limit:*')).sort(), ['limit:api.gcra:user:42', 'limit:api.slide:user:42']);
 });
 
 for (const malformed of ['', 'GCRA', 'TOKENS 10 60', 'LEASE 10 60', 'GCRA ten 60', 'GCRA 10 60 COST 2', 'GCRA 10 60 BLOCK 5', 'GCRA 10 60 BURST', 'BUCKET 10 60 CAPACITY x']) {
@@ -73,7 +73,7 @@ test('a missing policy leaves the last one in force', async () => {
 });
 
 test('calls that begin together read the hash once, and use what they read', async () => {
-  const limits = new CentralLimits(redis, DEFAULTS, { everyMs: 3_600_000, patience: 20 });
+  const limits = new CentralLimits(redis, DEFAULTS, { everyMs: 3_600_000, timeout: 20 });
   await redis.hset('limits', 'api', 'GCRA 20 1m');
   await redis.config('RESETSTAT');
   const replies = await Promise.all(Array.from({ length: 5 }, () => take(limits, 'api', 'user:42')));
@@ -111,7 +111,7 @@ test('in a cluster, each call goes to the node that has its key', async () => {
   try {
     await client.hset('limits', 'api', 'GCRA 20 1m');
     const before = await cluster.moved();
-    const limits = new CentralLimits(client, DEFAULTS, { everyMs: 0, patience: 20 });
+    const limits = new CentralLimits(client, DEFAULTS, { everyMs: 0, timeout: 20 });
     const keys = Array.from({ length: 30 }, (_, n) => `user:${n}`);
     for (const key of keys) assert.equal((await take(limits, 'api', key)).limit, 20);
     assert.equal(await cluster.moved(), before);

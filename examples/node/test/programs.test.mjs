@@ -25,8 +25,11 @@ after(async () => {
 });
 beforeEach(() => redis.flushall());
 
-/** Runs a program, and returns what it prints. */
-async function printed(name) {
+/**
+ * Runs a program, and returns what it prints. The programs have the default time-outs, which may be too short on a busy machine: then a
+ * call is `Unavailable`, and the program is run again.
+ */
+async function printed(name, left = 10) {
   tested.add(name);
   const env = { ...process.env, REDIS_URL: `redis://127.0.0.1:${server.port}` };
   const child = spawn(process.execPath, [name], { cwd: FOLDER, env, stdio: ['ignore', 'pipe', 'pipe'] });
@@ -36,6 +39,10 @@ async function printed(name) {
   child.stderr.on('data', (data) => (errors += data));
   const [code] = await once(child, 'close');
   running.delete(child);
+  if (left && /Unavailable|waiting again/.test(errors)) {
+    await redis.flushall();
+    return printed(name, left - 1);
+  }
   assert.deepEqual([code, errors], [0, '']);
   return text;
 }
@@ -57,9 +64,11 @@ test('gateway.mjs', async () => {
 });
 
 test('quota.mjs', async () => {
-  assert.equal(await printed('quota.mjs'), '9999 are left\n');
-  await redis.call('RL.FIXED', 'quota:month:customer:42', 10_000, '746h', 'COST', 9999);
+  assert.equal(await printed('quota.mjs'), '999, 4999, 9999 are left\n');
+  await redis.call('RL.FIXED', '{quota}:month:customer:42', 10_000, '745h', 'COST', 9999);
   assert.match(await printed('quota.mjs'), /^The quota is used up. It is full again in \d+(\.\d+)? seconds.\n$/);
+  // The denied call was charged to none of them.
+  assert.equal(await used(redis, '{quota}:day:customer:42'), 1);
 });
 
 test('central-limits.mjs', async () => {
@@ -67,7 +76,7 @@ test('central-limits.mjs', async () => {
   await redis.hset('limits', 'api', 'GCRA 0 1');
   assert.equal(await printed('central-limits.mjs'), 'All calls are refused now.\n');
   await redis.hset('limits', 'api', 'GCRA 1 1h');
-  await redis.call('RL.GCRA', 'limit:api:gcra:user:42', 1, '1h', 'FORCE', 1);
+  await redis.call('RL.GCRA', 'limit:api.gcra:user:42', 1, '1h', 'FORCE', 1);
   assert.match(await printed('central-limits.mjs'), /^Try again in \d{4,}(\.\d+)? seconds\.\n$/);
 });
 

@@ -1,12 +1,17 @@
-"""Decisions, and the headers of HTTP that show them."""
+"""Decisions, and how HTTP shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from ._errors import RateLimited, UnexpectedReply
-from ._policy import Lease, Policy
+from ._policy import Id, Lease, Policy
+
+Source = Literal["server", "wallet", "repeated", "down"]
+# draft-ietf-httpapi-ratelimit-headers-11
+_QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 
 def _seconds(ms: int) -> int:
@@ -26,8 +31,10 @@ class Decision:
     reset_ms: int
     policy: Policy
     name: str
-    # False: the server gave no decision, and `on_down="open"` let the call pass.
-    counted: bool = True
+    # What decided: the server, a wallet, a denial of before that is repeated, or `on_down`.
+    source: Source = "server"
+    # How long the window is.
+    _window_us: int = 0
 
     @property
     def allowed(self) -> bool:
@@ -48,15 +55,11 @@ class Decision:
         return self.reset_ms / 1000
 
     @property
-    def title(self) -> str:
-        return self.name
-
-    @property
-    def worst(self) -> Decision:
+    def _worst(self) -> Decision:
         return self
 
     @property
-    def listed(self) -> Sequence[Decision]:
+    def _listed(self) -> Sequence[Decision]:
         return [self]
 
     def raise_if_denied(self) -> Decision:
@@ -67,13 +70,14 @@ class Decision:
     def headers(self) -> dict[str, str]:
         return headers([self])
 
-    def changed(self, granted: int, remaining: int, wait_ms: int | None, reset_ms: int) -> Decision:
-        """The same with other numbers. `dataclasses.replace` does this, too, and takes several times as long: too long for
+    def problem(self) -> dict[str, Any]:
+        return problem([self])
+
+    def changed(self, **fields: Any) -> Decision:
+        """The same with other fields. `dataclasses.replace` does this, too, and takes several times as long: too long for
         decisions that are made in the process."""
         decision = object.__new__(Decision)
-        fields = decision.__dict__
-        fields.update(self.__dict__)
-        fields["granted"], fields["remaining"], fields["wait_ms"], fields["reset_ms"] = granted, remaining, wait_ms, reset_ms
+        decision.__dict__.update(self.__dict__, **fields)
         return decision
 
 
@@ -85,15 +89,15 @@ class AllDecision:
     wait_ms: int | None
     decisions: Sequence[Decision]
     # The name of the charge on each key, or None.
-    id: str | bytes | None = None
+    id: Id | None = None
 
     @property
     def allowed(self) -> bool:
         return self.granted
 
     @property
-    def counted(self) -> bool:
-        return all(decision.counted for decision in self.decisions)
+    def source(self) -> Source:
+        return self.decisions[0].source
 
     def __bool__(self) -> bool:
         return self.granted
@@ -103,16 +107,11 @@ class AllDecision:
         return None if self.wait_ms is None else self.wait_ms / 1000
 
     @property
-    def title(self) -> str:
-        return ", ".join(decision.name for decision in self.decisions if not decision.allowed)
-
-    @property
-    def worst(self) -> Decision:
-        """The denial with the longest wait; if nothing was denied, the limit with the least remaining."""
+    def _worst(self) -> Decision:
         return _shown(self.decisions)
 
     @property
-    def listed(self) -> Sequence[Decision]:
+    def _listed(self) -> Sequence[Decision]:
         return self.decisions
 
     def raise_if_denied(self) -> AllDecision:
@@ -123,12 +122,15 @@ class AllDecision:
     def headers(self) -> dict[str, str]:
         return headers(self.decisions)
 
+    def problem(self) -> dict[str, Any]:
+        return problem(self.decisions)
+
 
 def headers(decisions: Iterable[Decision]) -> dict[str, str]:
-    """The headers of an answer that these decisions have admitted or denied: the fields of the draft
+    """The header fields of an answer that these decisions have admitted or denied: those of the draft
     draft-ietf-httpapi-ratelimit-headers-11, and the older ones with X-. The latter describe one limit: the denial with the
     longest wait, or the limit with the least remaining."""
-    counted = [decision for decision in decisions if decision.counted]
+    counted = [decision for decision in decisions if decision.source != "down"]
     if not counted:
         return {}
     shown = _shown(counted)
@@ -142,6 +144,16 @@ def headers(decisions: Iterable[Decision]) -> dict[str, str]:
     if not shown.allowed and shown.wait_ms is not None:
         fields["Retry-After"] = str(_seconds(shown.wait_ms))
     return fields
+
+
+def problem(decisions: Iterable[Decision]) -> dict[str, Any]:
+    """The body of an answer that these decisions have denied, application/problem+json."""
+    return {
+        "type": _QUOTA_EXCEEDED,
+        "title": "Too many requests",
+        "status": 429,
+        "violated-policies": [decision.name for decision in decisions if not decision.allowed],
+    }
 
 
 def _shown(decisions: Sequence[Decision]) -> Decision:
@@ -158,7 +170,8 @@ def _quoted(name: str) -> str:
 def _policy_field(decision: Decision) -> str:
     policy = decision.policy
     # A lease has no window: it counts what runs at the same time.
-    window = ';qu="concurrent-requests"' if isinstance(policy, Lease) else f";w={_seconds(-(-policy.period_us // 1000))}"
+    seconds = -(-(decision._window_us or policy.period_us) // 1_000_000)
+    window = ';qu="concurrent-requests"' if isinstance(policy, Lease) else f";w={seconds}"
     return f"{_quoted(decision.name)};q={policy.limit}{window}"
 
 
@@ -168,13 +181,14 @@ def _limit_field(decision: Decision) -> str:
     return f"{_quoted(decision.name)};r={decision.remaining}{end}"
 
 
-def decision_of(reply: object, policy: Policy, name: str) -> Decision:
+def decision_of(reply: object, policy: Policy, name: str, window_us: int = 0) -> Decision:
     if isinstance(reply, (list, tuple)) and len(reply) == 5 and all(type(each) is int for each in reply):
         granted, limit, remaining, wait_ms, reset_ms = reply
-        return Decision(granted, limit, remaining, None if wait_ms < 0 else wait_ms, reset_ms, policy, name)
+        wait = None if wait_ms < 0 else wait_ms
+        return Decision(granted, limit, remaining, wait, reset_ms, policy, name, "server", window_us)
     raise UnexpectedReply(f"{name}: the reply is not five integers: {reply!r:.200}")
 
 
-def uncounted(cost: int, policy: Policy, name: str) -> Decision:
-    """The decision of a call that `on_down="open"` lets pass."""
-    return Decision(cost, policy.capacity, 0, 0, 0, policy, name, counted=False)
+def unlimited(cost: int, policy: Policy, name: str) -> Decision:
+    """The decision of a call that `on_down` lets through."""
+    return Decision(cost, policy.capacity, 0, 0, 0, policy, name, "down")

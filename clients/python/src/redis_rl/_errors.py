@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ._decision import AllDecision, Decision
 
 
@@ -13,15 +15,15 @@ class RateLimitError(Exception):
 
 
 class InvalidArgument(RateLimitError, ValueError):
-    """The base of the errors that are the caller's fault, and are raised before a call is made."""
+    """An argument is wrong. The five classes below are raised before a call is made; this one is what the server refuses."""
 
 
 class InvalidLimit(InvalidArgument):
-    """A policy, its rate, one of its durations, or the name of a limit."""
+    """A policy, its rate, one of its durations, the name of a limit, or a setting of Limits."""
 
 
 class InvalidKey(InvalidArgument):
-    """A key that is neither text nor bytes, or is empty; or keys that can't be charged together."""
+    """A key that is not text, bytes or an integer, or is empty; or keys that can't be charged together."""
 
 
 class InvalidCost(InvalidArgument):
@@ -41,23 +43,31 @@ class RateLimited(RateLimitError):
     together, `decision` is the denial with the longest wait, and `decisions` are those of all."""
 
     def __init__(self, decision: Decision | AllDecision) -> None:
-        self.decision = decision.worst
-        self.decisions = decision.listed
+        self.decisions: Sequence[Decision] = decision._listed
+        self.decision = decision._worst
         self.retry_after = decision.wait
-        self._all = decision
+        names = ", ".join(each.name for each in self.decisions if not each.allowed)
         when = "never" if self.retry_after is None else f"in {self.retry_after:g} s"
-        super().__init__(f"{decision.title}: the limit is reached; retry {when}")
+        super().__init__(f"{names}: the limit is reached; retry {when}")
 
     def headers(self) -> dict[str, str]:
         """The headers of an answer, from the decisions of all limits."""
-        return self._all.headers()
+        from ._decision import headers
+
+        return headers(self.decisions)
+
+    def problem(self) -> dict[str, Any]:
+        """The body of an answer, application/problem+json."""
+        from ._decision import problem
+
+        return problem(self.decisions)
 
 
 class LeaseLost(RateLimitError):
     """The lease has ended, or could not be renewed until it did. Another holder may have its units."""
 
 
-class Down(RateLimitError):
+class Unavailable(RateLimitError):
     """The server gave no decision: there is no connection, the reply did not come in time, or the server can't decide now.
 
     `sent`: the server may have executed the call, although no reply came."""
@@ -67,18 +77,21 @@ class Down(RateLimitError):
         self.sent = sent
 
 
-class NoModule(RateLimitError):
+class NoModule(Unavailable):
     """The server does not know the command: it has no module redis-rl, or one that is too old."""
+
+
+class NotAllowed(Unavailable):
+    """The server refuses the client: its password is wrong or missing, or its user may not use the command or the key."""
 
 
 class WrongType(RateLimitError):
     """The key holds something else: another data type, or a limiter of another algorithm."""
 
 
-class Refused(RateLimitError):
-    """The server refused the arguments of the call, or the client: its password is wrong or missing, or its user may not
-    use the command or the key."""
-
-
 class UnexpectedReply(RateLimitError):
     """The server's reply does not have the shape that the command's reply has."""
+
+
+class Closed(RateLimitError):
+    """The program has closed the limits or the wallet."""

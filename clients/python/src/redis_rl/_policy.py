@@ -5,13 +5,17 @@ from __future__ import annotations
 import datetime
 import math
 import re
+import time
+import uuid
+import zoneinfo
 from typing import ClassVar, Union
 
 from ._errors import InvalidArgument, InvalidCost, InvalidId, InvalidKey, InvalidLimit, InvalidWait
 
 Duration = Union[int, float, str, datetime.timedelta]
-Key = Union[str, bytes]
-Word = Union[str, bytes]
+Key = Union[str, bytes, int]
+Id = Union[str, bytes]
+Word = Union[str, bytes, int]
 
 MAX_UNITS = 1_000_000_000_000
 MAX_SLIDE = 4_294_967_295
@@ -19,9 +23,16 @@ MAX_LEASE = 65_536
 MIN_PERIOD_US = 1_000
 MAX_PERIOD_US = 3650 * 86_400 * 1_000_000
 MAX_WAIT_US = 86_400 * 1_000_000
+MAX_PAUSE_US = 31 * 86_400 * 1_000_000
 _UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
-_PERIOD = re.compile(r"(?:([0-9]+)(?:\.([0-9]+))?)?(us|ms|s|m|h|d)", re.IGNORECASE)
+_NAMES = {
+    name: names.split()[0]
+    for names in ("us", "ms", "s sec second seconds", "m min minute minutes", "h hr hour hours", "d day days")
+    for name in names.split()
+}
+_PERIOD = re.compile(rf"(?:([0-9]+)(?:\.([0-9]+))? ?)?({'|'.join(_NAMES)})", re.IGNORECASE)
 _RATE = re.compile(r"([0-9]+)/(.+)")
+_HINT = f"the units of time are {', '.join(_NAMES)}"
 
 
 def _text_us(text: str) -> int | None:
@@ -32,7 +43,7 @@ def _text_us(text: str) -> int | None:
         return None
     whole, decimals, unit = match.groups()
     decimals = decimals or ""
-    us, rest = divmod(int((whole or "1") + decimals) * _UNITS[unit.lower()], 10 ** len(decimals))
+    us, rest = divmod(int((whole or "1") + decimals) * _UNITS[_NAMES[unit.lower()]], 10 ** len(decimals))
     return None if rest else us
 
 
@@ -57,7 +68,7 @@ def _duration_us(value: object, what: str, error: type[InvalidArgument], *, up: 
     elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         us = math.ceil(value * 1_000_000) if up else round(value * 1_000_000)
     if us is None:
-        raise error(f"{what} is a number of seconds, or a text such as '30s', '250ms' or '1.5h', not {value!r}")
+        raise error(f"{what} is a number of seconds, or a text such as '30s', '250ms' or '1.5h', not {value!r}; {_HINT}")
     return us
 
 
@@ -88,30 +99,51 @@ def checked_wait(wait: object) -> int:
     return us
 
 
+def checked_pause(pause: object) -> int:
+    """The microseconds of a pause."""
+    us = _duration_us(pause, "a pause", InvalidWait, up=True)
+    if not MIN_PERIOD_US <= us <= MAX_PAUSE_US:
+        raise InvalidWait(f"a pause is from 1ms to 31d, not {pause!r}")
+    return us
+
+
 def checked_key(key: object) -> bytes:
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(key).encode()
     if isinstance(key, (bytes, str)) and key:
         try:
             return key if isinstance(key, bytes) else key.encode()
         except UnicodeEncodeError:
             pass
-    raise InvalidKey(f"a key is text or bytes, and not empty, not {key!r}")
+    raise InvalidKey(f"a key is text, bytes or an integer, and not empty, not {key!r}")
 
 
-def checked_id(id: object) -> bytes:
+def checked_id(id: object) -> Id:
     if isinstance(id, (bytes, str)):
         try:
-            raw = id if isinstance(id, bytes) else id.encode()
+            if 1 <= len(id if isinstance(id, bytes) else id.encode()) <= 64:
+                return id
         except UnicodeEncodeError:
-            raw = b""
-        if 1 <= len(raw) <= 64:
-            return raw
+            pass
     raise InvalidId(f"an id is text or bytes, 1 to 64 bytes long, not {id!r}")
 
 
+def new_id() -> Id:
+    return uuid.uuid4().hex
+
+
 def checked_name(name: object) -> str:
-    if isinstance(name, str) and name and name.isascii() and name.isprintable():
+    if isinstance(name, str) and name and name.isascii() and name.isprintable() and ":" not in name:
         return name
-    raise InvalidLimit(f"the name of a limit is printable ASCII text, and not empty, not {name!r}")
+    raise InvalidLimit(f"the name of a limit is printable ASCII text without a colon, and not empty, not {name!r}")
+
+
+def checked_seconds(value: object, what: str, low: float, high: float) -> float:
+    """The seconds of a setting."""
+    us = _duration_us(value, what, InvalidLimit, up=True)
+    if not low * 1_000_000 <= us <= high * 1_000_000:
+        raise InvalidLimit(f"{what} is from {low:g} to {high:g} seconds, not {value!r}")
+    return us / 1_000_000
 
 
 def checked_until(time: object) -> str:
@@ -131,29 +163,34 @@ class Policy:
 
     algorithm: ClassVar[str]
 
-    __slots__ = ("limit", "capacity", "period_us", "_words", "_shown")
+    __slots__ = ("limit", "capacity", "period_us", "_options", "_shown")
 
     def __init__(self, limit: int, capacity: int | None, period_us: int, options: tuple[str, ...], shown: str) -> None:
         self.limit = limit
         # The highest value that `remaining` can have.
         self.capacity = limit if capacity is None or limit == 0 else capacity
         self.period_us = period_us
-        self._words = (str(limit), us_text(period_us), *options)
+        self._options = options
         self._shown = shown
 
-    def command(self, key: Key, *more: Word) -> list[Word]:
-        """The command that takes a unit, or with `more` arguments what they say."""
-        return [f"RL.{self.algorithm}", key, *self._words, *more]
+    def rule(self, now: float | None = None) -> tuple[str, ...]:
+        """The policy as RL.ALL and RL.PEEK want it, at this Unix time."""
+        return (self.algorithm, str(self.limit), us_text(self.period_us), *self._options)
 
-    def rule(self) -> tuple[str, ...]:
-        """The policy as RL.ALL and RL.PEEK want it."""
-        return (self.algorithm, *self._words)
+    def command(self, key: Key, *more: Word, now: float | None = None) -> list[Word]:
+        """The command that takes a unit, or with `more` arguments what they say."""
+        algorithm, *words = self.rule(now)
+        return [f"RL.{algorithm}", key, *words, *more]
+
+    def window_us(self, now: float) -> int:
+        """How long the window is that holds this Unix time."""
+        return self.period_us
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Policy) and self.rule() == other.rule()
+        return isinstance(other, Policy) and repr(self) == repr(other)
 
     def __hash__(self) -> int:
-        return hash(self.rule())
+        return hash(repr(self))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._shown})"
@@ -164,14 +201,18 @@ def _rate(rate: object, highest: int = MAX_UNITS) -> tuple[int, int, str]:
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     us = _text_us(match[2]) if match else None
     if match is None or us is None:
-        raise InvalidLimit(f"a rate is a text such as '10/m', '100/15m' or '2/250ms', not {rate!r}")
-    limit = int(match[1])
-    if limit > highest:
-        raise InvalidLimit(f"the units of a rate are at most {highest}, not {limit}")
+        raise InvalidLimit(f"a rate is a text such as '10/m', '100/15m' or '2/250ms', not {rate!r}; {_HINT}")
     if not MIN_PERIOD_US <= us <= MAX_PERIOD_US:
         raise InvalidLimit(f"the period of a rate is from 1ms to 3650d, not {match[2]!r}")
-    period = us_text(us)
+    limit, period = _limit(match[1], highest), us_text(us)
     return limit, us, f"{limit}/{period[1:] if period[0] == '1' and not period[1].isdigit() else period}"
+
+
+def _limit(text: str, highest: int) -> int:
+    # Python refuses to convert thousands of digits.
+    if len(text) > 100 or int(text) > highest:
+        raise InvalidLimit(f"the units of a rate are at most {highest}, not {text[:100]}")
+    return int(text)
 
 
 class RatePolicy(Policy):
@@ -184,16 +225,26 @@ class RatePolicy(Policy):
         super().__init__(rate[0], capacity, rate[1], options, f'"{rate[2]}"{shown}')
 
 
+# For each unit of the calendar: its names, and the longest that a window can be and one hour more, so that a fast clock ends none
+# early.
+_CALENDAR = {"d": ("d day", 26), "week": ("week", 170), "month": ("month", 746)}
+
+
 class Fixed(RatePolicy):
     """A fixed window. With `align`, windows start at the multiples of the period since 1970 (UTC), shifted by this
-    duration, which may be negative."""
+    duration, which may be negative. With `zone`, the name of a time zone, windows are days, weeks or months there."""
 
     algorithm = "FIXED"
-    __slots__ = ("aligned",)
+    __slots__ = ("aligned", "_unit", "_zone")
 
-    def __init__(self, rate: str, align: Duration | None = None) -> None:
+    def __init__(self, rate: str, align: Duration | None = None, zone: str | None = None) -> None:
+        self.aligned, self._unit = align is not None or zone is not None, ""
+        if zone is not None:
+            if align is not None:
+                raise InvalidLimit("align and zone can't be combined")
+            super().__init__(self._of_calendar(rate, zone), None, (), f', zone="{zone}"')
+            return
         parsed = _rate(rate)
-        self.aligned = align is not None
         if align is None:
             super().__init__(parsed, None, (), "")
             return
@@ -202,6 +253,45 @@ class Fixed(RatePolicy):
             raise InvalidLimit(f"align is less than the period, not {align!r}")
         text = f"-{us_text(-us)}" if us < 0 else us_text(us)
         super().__init__(parsed, None, ("ALIGN", text), f', align="{text}"')
+
+    def _of_calendar(self, rate: object, zone: object) -> tuple[int, int, str]:
+        try:
+            self._zone = zoneinfo.ZoneInfo(zone)  # type: ignore[arg-type]
+        except (zoneinfo.ZoneInfoNotFoundError, TypeError, ValueError, OSError) as error:
+            raise InvalidLimit(f"zone is a name of the IANA time zone database, not {zone!r}: {error}") from None
+        match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+        for unit, (names, hours) in _CALENDAR.items():
+            if match and match[2].lower() in names.split():
+                self._unit, limit = unit, _limit(match[1], MAX_UNITS)
+                return limit, hours * _UNITS["h"], f"{limit}/{unit}"
+        raise InvalidLimit(f"with zone, a rate is a text such as '10/d', '10/week' or '10/month', not {rate!r}")
+
+    def window(self, now: float) -> tuple[int, int]:
+        """When the window of the calendar begins and ends that holds this Unix time."""
+        first = datetime.datetime.fromtimestamp(now, self._zone).date()
+        if self._unit == "d":
+            after = first + datetime.timedelta(1)
+        elif self._unit == "week":
+            first -= datetime.timedelta(first.weekday())
+            after = first + datetime.timedelta(7)
+        else:
+            first = first.replace(day=1)
+            after = (first + datetime.timedelta(31)).replace(day=1)
+        # Where the clocks go forward at midnight, this is the moment at which they do.
+        midnight = datetime.time(tzinfo=self._zone)
+        begins, ends = (int(datetime.datetime.combine(day, midnight).timestamp()) for day in (first, after))
+        return begins, ends
+
+    def rule(self, now: float | None = None) -> tuple[str, ...]:
+        if not self._unit:
+            return super().rule()
+        return (*super().rule(), "UNTIL", str(self.window(time.time() if now is None else now)[1]))
+
+    def window_us(self, now: float) -> int:
+        if not self._unit:
+            return self.period_us
+        begins, ends = self.window(now)
+        return (ends - begins) * 1_000_000
 
 
 class Slide(RatePolicy):

@@ -1,4 +1,4 @@
-"""Which node of a cluster has which slot. Knows no connection: the flows send the commands."""
+"""Which node of a cluster has which slot. Knows no connection."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ Address = tuple[str, int]
 class Topology:
     def __init__(self, nodes: Iterable[Address], remap: Callable[[Address], Address] | None = None) -> None:
         self.nodes: list[Address] = list(nodes)
-        self.slots: dict[int, list[Address]] = {}
+        self.slots: dict[int, Address] = {}
         # The map may be wrong: it is read again before the next call.
         self.stale = True
         # The node that knows best: the last one that a slot has moved to.
         self._newest: Address | None = None
         self._remap = remap or (lambda address: address)
 
-    def address(self, slot: int, replica: bool) -> Address:
+    @classmethod
+    def of(cls, client: Any) -> Topology:
+        """The topology as far as the client knows it."""
+        manager = client.nodes_manager
+        nodes = {**manager.startup_nodes, **manager.nodes_cache}
+        return cls([(node.host, int(node.port)) for node in nodes.values()], getattr(manager, "address_remap", None))
+
+    def address(self, slot: int) -> Address:
         """The node of a slot. Of a slot that no known node has, any node, which answers with the right one or an error."""
-        nodes = self.slots.get(slot)
-        if not nodes:
-            return random.choice(self.nodes)
-        return random.choice(nodes[1:]) if replica and len(nodes) > 1 else nodes[0]
+        return self.slots.get(slot) or random.choice(self.nodes)
 
     def target(self, error: Any, asked: Address) -> tuple[int, Address]:
         """The slot and the node that redis-py's MovedError or AskError names. A node without a name is the one that was
@@ -34,7 +38,7 @@ class Topology:
         return int(error.slot_id), self._remap((error.host or asked[0], int(error.port)))
 
     def follow(self, slot: int, address: Address) -> None:
-        self.slots[slot] = [address]
+        self.slots[slot] = address
         if address not in self.nodes:
             self.nodes.append(address)
         self.stale, self._newest = True, address
@@ -46,7 +50,7 @@ class Topology:
 
     def update(self, reply: object, asked: Address) -> None:
         """Takes over the reply of CLUSTER SLOTS."""
-        slots: dict[int, list[Address]] = {}
+        slots: dict[int, Address] = {}
         nodes: dict[Address, None] = {}
         assert isinstance(reply, list)
         for begin, end, *members in reply:
@@ -57,7 +61,7 @@ class Topology:
                 addresses.append(self._remap((asked[0] if host in (None, "", "?") else host, int(member[1]))))
             nodes.update(dict.fromkeys(addresses))
             for slot in range(begin, end + 1):
-                slots[slot] = addresses
+                slots[slot] = addresses[0]
         if nodes:
             self.slots, self.nodes, self.stale = slots, list(nodes), False
 

@@ -18,7 +18,7 @@ schemes.
 
 The Sentinels get the password of the server, unless the option `sentinel_kwargs` has another.
 With the prefix async+ they are for `limits.aio`. A hit is sent once, and never counted twice. The options `key_prefix`,
-`patience` (seconds until a server that does not answer counts as down) and `wrap_exceptions` are for the storage, all
+`timeout`, `connect_timeout` (as those of Limits) and `wrap_exceptions` are for the storage, all
 others for redis-py. When Redis is down, flask-limiter and slowapi answer 500 (closed), or count in each process with
 `in_memory_fallback_enabled`; flask-limiter goes on uncounted with `swallow_errors` (open). `check()` returns True if the
 server would accept a hit."""
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import limits.aio.storage
@@ -35,13 +35,15 @@ import limits.errors
 import limits.storage
 import redis
 import redis.asyncio
+import redis.asyncio.cluster
 import redis.asyncio.sentinel
+import redis.cluster
 import redis.sentinel
 
-from ._aio import AsyncIO
+from ._async._limits import AsyncLimits
 from ._errors import RateLimitError
-from ._flow import Core, Flow
-from ._sync import SyncIO
+from ._policy import Duration
+from ._sync._limits import Limits
 
 T = TypeVar("T")
 
@@ -119,12 +121,13 @@ def _oldest_leaves_in(facts: dict[str, Any]) -> float:
 
 
 class _Commands:
-    """Each method makes a flow, and runs it by `_run`: at once, or as a coroutine."""
+    """Each method returns what `_sent` returns: the meaning of a reply, or a coroutine of it."""
 
-    _core: Core
     key_prefix: str
 
-    def _run(self, flow: Flow[T]) -> Any:
+    def _sent(self, meaning: Callable[[Any], T], *commands: Sequence[Any], otherwise: T | None = None) -> Any:
+        """Sends commands, whose first argument is their key, and returns what the last reply means. `otherwise` takes the
+        place of an error."""
         raise NotImplementedError
 
     @property
@@ -135,36 +138,21 @@ class _Commands:
     def _key(self, strategy: str, key: str) -> bytes:
         return f"{self.key_prefix}:{strategy}:{key}".encode()
 
-    def _sent(self, meaning: Callable[[Any], T], key: bytes, *words: Any) -> Flow[T]:
-        reply, _ = yield from self._core.call(words, key, repeat=False)
-        return meaning(reply)
-
     def _inspect(self, strategy: str, key: str, meaning: Callable[[dict[str, Any]], T]) -> Any:
-        full = self._key(strategy, key)
-        return self._run(self._sent(lambda reply: meaning(_facts(reply)), full, "RL.INSPECT", full))
+        return self._sent(lambda reply: meaning(_facts(reply)), ("RL.INSPECT", self._key(strategy, key)))
 
     def _slide(self, strategy: str, key: str, limit: int, expiry: int, amount: Any, *options: Any) -> Any:
         full = self._key(strategy, key)
         if amount == 0:
-            return self._run(self._sent(lambda _: True, full, "PING"))
-        words = ("RL.SLIDE", full, limit, expiry, *options, "COST", _whole(amount))
-        return self._run(self._sent(_granted, full, *words))
-
-    # A refund on a key that is never used writes nothing. But the server refuses it in the same cases as a hit: the module is
-    # not loaded, the server is a replica, memory is full, or the user has no write permission.
-    def _probe(self) -> Flow[bool]:
-        full = self._key("check", "")
-        try:
-            return (yield from self._sent(lambda reply: len(reply) == 5, full, "RL.FIXED", full, 1, 1, "REFUND", 1))
-        except Exception:  # Also if a server that is not Redis sends bytes that redis-py can't read.
-            return False
+            # Always passes, and asks the server whether it is there.
+            return self._sent(lambda _: True, ("RL.INSPECT", full))
+        return self._sent(_granted, ("RL.SLIDE", full, limit, expiry, *options, "COST", _whole(amount)))
 
     # The server refuses a cost of 0; for `limits` it is a hit that always passes.
     def incr(self, key: str, expiry: float, amount: int = 1) -> Any:
         if amount == 0:
             return self.get(key)
-        full = self._key("fixed", key)
-        return self._run(self._sent(_used, full, "RL.FIXED", full, UNLIMITED, expiry, "COST", _whole(amount)))
+        return self._sent(_used, ("RL.FIXED", self._key("fixed", key), UNLIMITED, expiry, "COST", _whole(amount)))
 
     def get(self, key: str) -> Any:
         return self._inspect("fixed", key, lambda facts: int(facts["used"]))
@@ -172,8 +160,11 @@ class _Commands:
     def get_expiry(self, key: str) -> Any:
         return self._inspect("fixed", key, lambda facts: time.time() + facts["reset_ms"] / 1000)
 
+    # A refund on a key that is never used writes nothing. But the server refuses it in the same cases as a hit: the module is
+    # not loaded, the server is a replica, memory is full, or the user has no write permission.
     def check(self) -> Any:
-        return self._run(self._probe())
+        words = ("RL.FIXED", self._key("check", ""), 1, 1, "REFUND", 1)
+        return self._sent(lambda reply: len(reply) == 5, words, otherwise=False)
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> Any:
         return self._slide("slide", key, limit, expiry, amount)
@@ -197,12 +188,7 @@ class _Commands:
 
     # One command for each key, because they may have different slots.
     def clear(self, key: str) -> Any:
-        def flow() -> Flow[None]:
-            for strategy in STRATEGIES:
-                full = self._key(strategy, key)
-                yield from self._sent(lambda _: None, full, "DEL", full)
-
-        return self._run(flow())
+        return self._sent(lambda _: None, *(("DEL", self._key(strategy, key)) for strategy in STRATEGIES))
 
     def clear_sliding_window(self, key: str, expiry: int) -> Any:
         return self.clear(key)
@@ -214,16 +200,29 @@ class RedisRLStorage(
     STORAGE_SCHEME = SCHEMES
 
     def __init__(
-        self, uri: str, key_prefix: str = "limits", patience: float = 1.0, wrap_exceptions: bool = False, **options: Any
+        self,
+        uri: str,
+        key_prefix: str = "limits",
+        timeout: Duration = 0.25,
+        connect_timeout: Duration = 1.0,
+        wrap_exceptions: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
         self.key_prefix = key_prefix
         self.storage = _client(uri, options, redis, redis.sentinel)
-        self._io = SyncIO(self.storage, 64)
-        self._core = Core("", "closed", patience, self._io.topology, False)
+        self.limits = Limits(self.storage, timeout=timeout, connect_timeout=connect_timeout)
 
-    def _run(self, flow: Flow[T]) -> Any:
-        return self._io.run(flow)
+    def _sent(self, meaning: Callable[[Any], T], *commands: Sequence[Any], otherwise: T | None = None) -> Any:
+        try:
+            reply = None
+            for words in commands:
+                reply, _ = self.limits._calls.call(words, words[1])
+            return meaning(reply)
+        except Exception:  # Also if a server that is not Redis sends bytes that redis-py can't read.
+            if otherwise is None:
+                raise
+            return otherwise
 
     def reset(self) -> int | None:
         return sum(int(self.storage.unlink(key)) for key in self.storage.scan_iter(f"{self.key_prefix}:*", 1000))
@@ -238,16 +237,29 @@ class AsyncRedisRLStorage(
     STORAGE_SCHEME = [f"async+{scheme}" for scheme in SCHEMES]
 
     def __init__(
-        self, uri: str, key_prefix: str = "limits", patience: float = 1.0, wrap_exceptions: bool = False, **options: Any
+        self,
+        uri: str,
+        key_prefix: str = "limits",
+        timeout: Duration = 0.25,
+        connect_timeout: Duration = 1.0,
+        wrap_exceptions: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
         self.key_prefix = key_prefix
         self.storage = _client(uri, options, redis.asyncio, redis.asyncio.sentinel)
-        self._io = AsyncIO(self.storage, 64)
-        self._core = Core("", "closed", patience, self._io.topology, False)
+        self.limits = AsyncLimits(self.storage, timeout=timeout, connect_timeout=connect_timeout)
 
-    def _run(self, flow: Flow[T]) -> Any:
-        return self._io.run(flow)
+    async def _sent(self, meaning: Callable[[Any], T], *commands: Sequence[Any], otherwise: T | None = None) -> Any:
+        try:
+            reply = None
+            for words in commands:
+                reply, _ = await self.limits._calls.call(words, words[1])
+            return meaning(reply)
+        except Exception:
+            if otherwise is None:
+                raise
+            return otherwise
 
     async def reset(self) -> int | None:
         return sum(

@@ -1,106 +1,168 @@
-"""A limit for each request of Starlette and FastAPI: a middleware for all of them, a dependency for some.
+"""Limits for the requests of Starlette and FastAPI: a middleware for all of them, a dependency of FastAPI for some.
 
-    user_of = lambda request: request.headers.get("x-user") or request.client.host
-    app = FastAPI(middleware=[Middleware(RateLimitMiddleware, limit=api, key=user_of)])
+    app.add_middleware(RateLimitMiddleware, limit=api, key=user_of)
 
     @app.get("/export", dependencies=[Depends(RateLimit(exports, key=user_of))])
 
-A denied request gets the status 429, and one that can't be decided 503. Every answer has the headers of its decisions."""
+A denied request gets the status 429, and one that can't be decided 503. Every answer has the headers of its decisions, also
+those of `RateLimit`, and errors, if the app has the middleware; its limit may be None."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Union
+from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ._aio import AsyncLimit
+from ._async._limits import AsyncLimit
+from ._async._wallet import AsyncWallet
 from ._decision import Decision, headers
-from ._errors import Down, RateLimited
+from ._errors import Unavailable
+from ._keys import address_key
 from ._policy import Key
+from ._web import PROBLEM, Rule
 
-KeyOf = Callable[[Any], Union[Key, None, Awaitable[Union[Key, None]]]]
-CostOf = Union[int, Callable[[Any], int]]
+Limiter = AsyncLimit | AsyncWallet
+LimitOf = Limiter | Callable[[Any], Limiter | Awaitable[Limiter]]
+KeyOf = Callable[[Any], Key | None | Awaitable[Key | None]]
+CostOf = int | Callable[[Any], int | Awaitable[int]]
+SkipOf = Callable[[Any], bool | Awaitable[bool]]
+DeniedOf = Callable[[Any, Decision], Response | Awaitable[Response]]
 _DECISIONS = "redis_rl.decisions"
+_MIDDLEWARE = "redis_rl.middleware"
 
 
-def client_address(request: HTTPConnection) -> str:
+def _address(request: HTTPConnection) -> str:
     """The address of the client, as the server sees it. Behind a proxy it is that of the proxy."""
-    return request.client.host if request.client else "unknown"
+    return address_key(request.client.host if request.client else "unknown")
 
 
-class _Rule:
-    def __init__(self, limit: AsyncLimit, key: KeyOf = client_address, cost: CostOf = 1) -> None:
-        if not isinstance(limit, AsyncLimit):
-            raise TypeError("the limit is one of redis.asyncio: Limits(redis.asyncio.Redis()).limit(...)")
-        self._limit = limit
-        self._key = key
-        self._cost = cost
+class _Stop(Exception):
+    """Ends a request with this answer: the middleware sends it."""
 
-    async def _take(self, request: Request) -> Decision | None:
-        """None: the request has no key, and is not limited."""
-        key = self._key(request)
-        if inspect.isawaitable(key):
-            key = await key
+    def __init__(self, answer: Response) -> None:
+        self.answer = answer
+
+
+async def _value(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _decision(rule: Rule, request: Request) -> Decision | None:
+    """None: the request is not limited. Raises _Stop if it does not go on."""
+    try:
+        if rule.skip is not None and await _value(rule.skip(request)):
+            return None
+        limiter: Limiter = rule.checked(await _value(rule.limit(request)))
+        key = await _value(rule.key(request))
         if key is None:
             return None
-        decision = await self._limit.take(key, self._cost(request) if callable(self._cost) else self._cost)
-        request.scope.setdefault(_DECISIONS, []).append(decision)
+        decision = await limiter.take(key, await _value(rule.cost_of(request)))
+    except HTTPException:
+        raise
+    except Unavailable as error:
+        raise _Stop(PlainTextResponse("Service unavailable", 503)) from error
+    except Exception as error:
+        if not rule.lets_through(error):
+            raise
+        return None
+    request.scope.setdefault(_DECISIONS, []).append(decision)
+    if decision:
         return decision
+    if rule.denied is not None:
+        raise _Stop(await _value(rule.denied(request, decision)))
+    raise _Stop(JSONResponse(decision.problem(), 429, media_type=PROBLEM))
 
 
-def _denied(decisions: list[Decision]) -> Response:
-    return PlainTextResponse("Too many requests", 429, headers(decisions))
+class RateLimitMiddleware:
+    """Takes units of a limit for each HTTP request, and adds the headers to all answers."""
 
-
-class RateLimitMiddleware(_Rule):
-    """Takes `cost` units of `limit` for each HTTP request, from the key that `key(request)` names. If that is None, the
-    request is not limited. It adds the headers of what `RateLimit` decides, too."""
-
-    def __init__(self, app: ASGIApp, limit: AsyncLimit, key: KeyOf = client_address, cost: CostOf = 1) -> None:
-        super().__init__(limit, key, cost)
+    def __init__(
+        self,
+        app: ASGIApp,
+        limit: LimitOf | None = None,
+        key: KeyOf = _address,
+        cost: CostOf = 1,
+        skip: SkipOf | None = None,
+        denied: DeniedOf | None = None,
+    ) -> None:
         self.app = app
+        self._rule = None if limit is None else Rule((AsyncLimit, AsyncWallet), limit, key, cost, skip, denied)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope[_MIDDLEWARE] = True
         decisions: list[Decision] = scope.setdefault(_DECISIONS, [])
-        try:
-            decision = await self._take(Request(scope))
-        except Down:
-            await PlainTextResponse("Service unavailable", 503)(scope, receive, send)
-            return
-        if decision is not None and not decision:
-            await _denied(decisions)(scope, receive, send)
-            return
+        begun = False
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 fields = [(name.lower().encode(), text.encode()) for name, text in headers(decisions).items()]
                 names = {name for name, _ in fields}
                 kept = [(name, text) for name, text in message.get("headers", []) if name.lower() not in names]
                 message = {**message, "headers": [*kept, *fields]}
             await send(message)
 
-        await self.app(scope, receive, send_with_headers)
-
-
-class RateLimit(_Rule):
-    """A dependency of FastAPI for one path, or for a router. The answer has its headers if the app has
-    RateLimitMiddleware, or if the request is denied."""
-
-    async def __call__(self, request: Request) -> Decision | None:
         try:
-            decision = await self._take(request)
-            if decision is not None:
-                decision.raise_if_denied()
-            return decision
-        except RateLimited:
-            raise HTTPException(429, "Too many requests", headers(request.scope[_DECISIONS])) from None
-        except Down as down:
-            raise HTTPException(503, "Service unavailable") from down
+            if self._rule is not None:
+                await _decision(self._rule, Request(scope, receive))
+            await self.app(scope, receive, send_with_headers)
+        except _Stop as stop:
+            await stop.answer(scope, receive, send_with_headers)
+        except Exception as error:
+            answer = None if begun else await _answer_to(error, scope, receive)
+            if answer is not None:
+                await answer(scope, receive, send_with_headers)
+            raise
+
+
+async def _answer_to(error: Exception, scope: Scope, receive: Receive) -> Response | None:
+    """What Starlette answers to an error outside of all middlewares, where the headers would be missing. In debug mode it
+    answers by itself."""
+    app = scope.get("app")
+    if getattr(app, "debug", False):
+        return None
+    handlers = getattr(app, "exception_handlers", {})
+    handler = handlers.get(500) or handlers.get(Exception)
+    if handler is None:
+        return PlainTextResponse("Internal Server Error", 500)
+    if inspect.iscoroutinefunction(handler):
+        answer: Response = await handler(Request(scope, receive), error)
+        return answer
+    return await run_in_threadpool(handler, Request(scope, receive), error)
+
+
+class RateLimit:
+    """A dependency of FastAPI for one path, or for a router."""
+
+    def __init__(
+        self,
+        limit: LimitOf,
+        key: KeyOf = _address,
+        cost: CostOf = 1,
+        skip: SkipOf | None = None,
+        denied: DeniedOf | None = None,
+    ) -> None:
+        self._rule = Rule((AsyncLimit, AsyncWallet), limit, key, cost, skip, denied)
+
+    async def __call__(self, request: Request, response: Response) -> Decision | None:
+        has_middleware = _MIDDLEWARE in request.scope
+        try:
+            decision = await _decision(self._rule, request)
+        except _Stop as stop:
+            if has_middleware:
+                raise
+            # FastAPI makes the answer.
+            raise HTTPException(stop.answer.status_code, headers=headers(request.scope.get(_DECISIONS, []))) from stop
+        if not has_middleware:
+            response.headers.update(headers(request.scope.get(_DECISIONS, [])))
+        return decision

@@ -12,14 +12,17 @@ import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from servers import (  # noqa: E402
+    SERVER,
     certificate,
     folder,
     free_ports,
@@ -33,29 +36,54 @@ LIMITS_MISSES = {
     r"test_sliding_window_counter_previous_window\[": "expects the estimate from two windows; this one counts exactly",
     r"test_custom_prefix\[": "reads the count of a key with GET, but the key is a limiter of the module",
 }
-FLASK_MISSES = {}
+FLASK_MISSES = {r"test_constructor_arguments_over_config": "expects the class of the storage in memory"}
+
+# Tests of flask-limiter that need no storage: of its settings, of what it shows, and of a storage in memory that takes over.
+FLASK_UNTOUCHED = (
+    r"test_blueprint_static_exempt|test_commands\.(test_no_limiter|test_limits|test_clear_limits_no_extension)|test_invalid_|"
+    r"test_constructor_arguments|test_uninitialized_limiter|test_decorated_limit_empty_exempt|test_fallback_to_memory_config|"
+    r"test_disabled_flag"
+)
 
 
-def plain_server(stack, home, *options):
-    """Starts one server, and returns its port."""
+def clocked(home):
+    """A server whose clocks stand still at what a file says, and this file: see tests/support/clock.c."""
+    library, clock, program = home / "clock.so", home / "clock", home / "server"
+    source = HERE.parents[3] / "tests/support/clock.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+    steady = time.monotonic_ns() // 1000
+    clock.write_bytes(struct.pack("=qq", steady, time.time_ns() // 1000 - steady))
+    program.write_text(f"#!/bin/sh\nCLOCK_FILE='{clock}' LD_PRELOAD='{library}' exec '{SERVER}' \"$@\"\n")
+    program.chmod(0o755)
+    return program, clock
+
+
+def plain_server(stack, home, *options, with_clock=False):
+    """Starts one server, and returns its port, its socket, and the file of its clock."""
     port = free_ports(1)[0]
     home.mkdir()
+    program, clock = clocked(home) if with_clock else (SERVER, None)
     login = {"password": options[options.index("--requirepass") + 1]} if "--requirepass" in options else {}
     socket = f"{home}/s"
     stack.enter_context(
-        running(home, "--port", port, "--bind", "127.0.0.1", "--unixsocket", socket, *options, up={"port": port, **login})
+        running(
+            home,
+            *("--port", port, "--bind", "127.0.0.1", "--unixsocket", socket, *options),
+            up={"port": port, **login},
+            server=program,
+        )
     )
-    return port, socket
+    return port, socket, clock
 
 
-def servers(stack, home):
+def servers(stack, home, with_clock):
     """Starts all servers, and returns their ports by name."""
     home.mkdir()
     tls = certificate(home)
     more = [*tls_options(home), "--tls-cluster", "yes", "--tls-replication", "yes", "--tls-auth-clients", "no"]
     login = ["--requirepass", "sekret", "--masterauth", "sekret"]
     found = {}
-    found["one"], found["socket"] = plain_server(stack, home / "one")
+    found["one"], found["socket"], found["clock"] = plain_server(stack, home / "one", with_clock=with_clock)
     found["cluster"] = stack.enter_context(running_cluster()).ports[0]
     found["auth"] = stack.enter_context(running_cluster(options=login, login={"password": "sekret"})).ports[0]
     found["tls"] = stack.enter_context(running_cluster(options=more, login=tls)).ports[0]
@@ -80,7 +108,12 @@ def changes(found):
             rf'"\1redis-rl+sentinel://\2localhost:{found["sentinel-auth"]}',
         ),
         # On a busy machine a reply may take longer.
-        (r"storage_from_string\(uri, \*\*args", "storage_from_string(uri, patience=60, socket_timeout=60, **args"),
+        (r"storage_from_string\(uri, \*\*args", "storage_from_string(uri, timeout=60, connect_timeout=60, **args"),
+        # A second may end between the request and the check.
+        (
+            r'resp\.headers\["XX-Reset"\] == str\(math\.ceil\(time\.time\(\) \+ 1\)\)',
+            'int(resp.headers["XX-Reset"]) in (math.ceil(time.time()), math.ceil(time.time() + 1))',
+        ),
         # Options that only the other storage has.
         (r'"use_replicas": False,?', ""),
         (r'"implementation": ASYNC_REDIS_IMPLEMENTATION,?', ""),
@@ -88,7 +121,7 @@ def changes(found):
         (r"\bRedis(Cluster|Sentinel)?Storage,\n( +)lf\(", r"RedisRLStorage,\n\2lf("),
         (r"(?m)^from limits\.errors", "from redis_rl.limits_storage import RedisRLStorage\nfrom limits.errors"),
         # Where tests make calls fail: this storage does not call the client's method.
-        (r'patch\("redis\.Redis\.execute_command"\)', 'patch("redis_rl._sync._Node.send")'),
+        (r'patch\("redis\.Redis\.execute_command"\)', 'patch("redis_rl._sync._connections._Node.ask")'),
     ]
     return [(re.compile(pattern), new) for pattern, new in rest]
 
@@ -111,16 +144,18 @@ def prepared(source, target, found):
     (target / "tests" / "conftest.py").write_text(theirs + "\n\n" + ours.replace("from __future__ import annotations\n", ""))
 
 
-def judged(name, folder, environment, misses, *arguments):
+def judged(name, folder, environment, misses, expected, *arguments):
     """Runs the tests of a folder, and returns whether all is as expected."""
     report = folder / "report.xml"
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    command += ["-o", "addopts=", "-p", "no:flaky", "-W", "ignore::pytest.PytestUnknownMarkWarning"]
+    command += ["-o", "addopts=", "-o", "junit_family=xunit1", "-p", "no:flaky", "-W", "ignore::pytest.PytestUnknownMarkWarning"]
     command += ["--tb=short", "--no-header", *arguments]
+    # Tables of commands keep their lines.
+    environment = {**environment, "COLUMNS": "1000"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
     results = collections.Counter()
-    wrong = []
+    wrong, untouched = [], []
     for case in cases:
         test = f"{case.get('classname')}.{case.get('name')}"
         reason = next((text for pattern, text in misses.items() if re.search(pattern, test)), None)
@@ -129,10 +164,17 @@ def judged(name, folder, environment, misses, *arguments):
             # The package itself expects this failure.
             state = "passed"
         results[state] += 1
+        for fact in case.iter("property"):
+            if fact.get("name") == "touches the storage" and fact.get("value") != "True":
+                untouched.append(test)
         if state == "skipped" or (state == "passed") == (reason is not None):
             wrong.append(f"{test}: {state}" + (f", but it is listed as a miss: {reason}" if reason else ""))
     missed = results["failure"] + results["error"]
     print(f"{name}: {results['passed']} of {sum(results.values())} tests passed; {missed - len(wrong)} known misses")
+    if expected is not None:
+        print(f"  {sum(results.values()) - len(untouched)} of them touch the storage")
+        # A test that does not touch it, although it did, would prove nothing.
+        wrong += [f"{test}: does not touch the storage" for test in untouched if not re.search(expected, test)]
     for reason in sorted(set(misses.values())):
         print(f"  known: {reason}")
     if wrong or done.returncode not in (0, 1) or not cases:
@@ -157,10 +199,11 @@ def main(sources):
         with contextlib.ExitStack() as stack:
             mine = home / str(number)
             mine.mkdir()
-            found = servers(stack, mine / "servers")
+            found = servers(stack, mine / "servers", source == flask)
             prepared(source, mine, found)
             ports = {f"PEER_{server}": str(value) for server, value in found.items()}
-            return judged(name, mine, {**os.environ, "PYTHONPATH": path, **ports}, misses, *arguments)
+            untouched = FLASK_UNTOUCHED if source == flask else None
+            return judged(name, mine, {**os.environ, "PYTHONPATH": path, **ports}, misses, untouched, *arguments)
 
     with folder() as home, concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
         fine = list(pool.map(lambda each: run(each[0], *each[1]), enumerate(jobs)))

@@ -1,280 +1,236 @@
-use std::sync::{Arc, Mutex, PoisonError};
+//! A cluster: each call goes to the node that has its key, and follows its slot if that has moved.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redis::cluster::{ClusterClient, ClusterClientBuilder, ClusterConfig};
-use redis::cluster_async::ClusterConnection;
-use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
-use redis::{
-    cmd, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind,
-    Value,
-};
+use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, ServerErrorKind, Value};
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::{open, secure, slot, Answer, Call, Connection, Home};
+use super::node::{Find, Node};
+use super::{secure, slot, Call, Failure};
+use crate::Error;
 
 /// How often a call follows a redirection: while a slot moves, nodes may name each other for a moment.
 const REDIRECTIONS: u32 = 16;
 
-/// How long the slots of the nodes are used for before they are read again.
-const FRESH: Duration = Duration::from_secs(10);
+/// How long the slots are used for although a node that has some of them is down.
+const STALE: Duration = Duration::from_millis(100);
 
-/// A cluster. Calls go to the node that has their key at once, and follow its slot if that has moved. A node that takes more than
-/// half a second to accept the shared connection is down; `settings.connection_timeout(..)` changes that.
-///
-/// The crate `redis` repeats a call whose reply was lost. Here it does not: a call without an id is sent once.
+/// A cluster. A call is sent once to the node that has its key. Each node has a shared connection and is down for itself.
 pub struct Cluster {
-    client: ClusterClient,
-    /// The first node, whose settings (TLS, user, password, protocol) all nodes share.
-    node: ConnectionInfo,
-    /// The connection of all calls, and how long it waits for a reply of a node.
-    shared: AsyncMutex<Option<(Duration, ClusterConnection, Home)>>,
-    /// The slots as they were at that moment.
-    slots: Mutex<Option<(Instant, Arc<Vec<Range>>)>>,
+    /// The addresses that the program has named. All nodes have the settings of the first one: TLS, user, password.
+    seeds: Vec<ConnectionInfo>,
+    nodes: Mutex<HashMap<Address, Arc<Node>>>,
+    slots: Mutex<Option<Arc<Slots>>>,
+    /// Whoever holds it reads the slots; others wait for it.
+    reading: AsyncMutex<()>,
 }
 
-/// How long a connection to a node may take to open, and the least time that the shared connection waits for a reply.
-const TIMEOUT: Duration = Duration::from_millis(500);
+type Address = (String, u16);
 
-/// Longer than the patience of any call: the time-out of the program bounds a call only if it has set one.
-const NO_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+/// The slots of the nodes, as they were at a moment.
+struct Slots {
+    read: Instant,
+    ranges: Vec<Range>,
+}
 
-/// The slots of one node.
 struct Range {
     first: u16,
     last: u16,
-    host: String,
-    port: u16,
+    node: Address,
+}
+
+impl Slots {
+    fn owner(&self, key: &[u8]) -> Option<&Address> {
+        let slot = slot(key);
+        self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot)).map(|range| &range.node)
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Cluster {
-    /// A cluster that has these nodes: some of its addresses are enough. Nothing is sent yet.
-    ///
-    /// # Errors
-    /// If an address is malformed.
-    pub fn new<T: IntoConnectionInfo>(nodes: impl IntoIterator<Item = T>) -> RedisResult<Self> {
-        Self::with(nodes, |builder| builder)
-    }
-
-    /// As [`Cluster::new`], with more settings of the crate `redis`, such as `read_routing_strategy`. The connections of waits have the
-    /// settings of the first address. With certificates of its own, name them in both: `settings.certs(..)`, and addresses of
-    /// clients that [`Client::build_with_tls`] has made.
-    ///
-    /// # Errors
-    /// If an address is malformed, or the settings contradict each other.
-    pub fn with<T: IntoConnectionInfo>(
-        nodes: impl IntoIterator<Item = T>,
-        settings: impl FnOnce(ClusterClientBuilder) -> ClusterClientBuilder,
-    ) -> RedisResult<Self> {
-        let nodes = nodes.into_iter().map(IntoConnectionInfo::into_connection_info).collect::<RedisResult<Vec<_>>>()?;
+    /// A cluster that has these nodes: some of its addresses are enough. Nothing is sent yet. All nodes have the settings of the first
+    /// address; for certificates, take the address of a client that `redis::Client::build_with_tls` has made.
+    pub fn new<T: IntoConnectionInfo>(nodes: impl IntoIterator<Item = T>) -> Result<Self, Error> {
+        let seeds = nodes.into_iter().map(IntoConnectionInfo::into_connection_info).collect::<Result<Vec<_>, _>>();
+        let seeds = seeds.map_err(|error| Error::InvalidArgument(error.to_string()))?;
+        if seeds.is_empty() {
+            return Err(Error::InvalidArgument("a cluster needs the address of a node".to_string()));
+        }
         secure();
-        let none = || RedisError::from((ErrorKind::InvalidClientConfig, "a cluster needs the address of a node"));
-        let node = nodes.first().cloned().ok_or_else(none)?;
-        let builder = ClusterClient::builder(nodes).connection_timeout(TIMEOUT).response_timeout(NO_TIMEOUT);
-        let client = settings(builder).retries(0).build()?;
-        Ok(Self { client, node, shared: AsyncMutex::default(), slots: Mutex::default() })
+        Ok(Self { seeds, nodes: Mutex::default(), slots: Mutex::default(), reading: AsyncMutex::default() })
     }
 
-    /// The shared connection. The crate `redis` also waits for replies by itself, when it reads the slots again, so it needs a
-    /// time-out: the patience of the most patient call so far. A time-out that the program has set holds besides.
-    async fn shared(&self, patience: Duration) -> RedisResult<ClusterConnection> {
-        let mut shared = self.shared.lock().await;
-        match &*shared {
-            Some((timeout, connection, home)) if *timeout >= patience && !home.is_gone() => Ok(connection.clone()),
-            _ => {
-                let timeout = patience.max(TIMEOUT);
-                let config = ClusterConfig::new().set_response_timeout(timeout);
-                let connection = self.client.get_async_connection_with_config(config).await?;
-                *shared = Some((timeout, connection.clone(), Home::new()));
-                Ok(connection)
-            }
-        }
-    }
-
-    async fn call_shared(&self, call: Call<'_>) -> RedisResult<Value> {
-        let mut shared = self.shared(call.patience).await?;
+    pub(super) async fn call(&self, call: Call<'_>) -> Result<Value, Failure> {
+        let mut address = self.owner(call, None).await?;
         let mut redirections = 0;
         loop {
-            let reply = routed(&mut shared, call).await;
-            let Err(error) = &reply else { return reply };
-            match error.kind() {
-                ErrorKind::Server(ServerErrorKind::Ask) => return self.asking(call, error).await,
-                // In both cases no node has executed the call. The connection reads the slots again meanwhile.
-                ErrorKind::Server(ServerErrorKind::Moved) | ErrorKind::ClusterConnectionNotFound
-                    if redirections < REDIRECTIONS =>
-                {
+            let failure = match self.node(&address)?.call(call).await {
+                Err(failure) => failure,
+                reply => return reply,
+            };
+            let (kind, named) = match &failure {
+                Failure::Reply(error) => (Some(error.kind()), redirection(error, &address)),
+                _ => (None, None),
+            };
+            match (kind, named) {
+                (Some(ErrorKind::Server(ServerErrorKind::Ask)), Some(node)) => {
+                    return self.node(&node)?.call(Call { asking: true, ..call }).await;
+                }
+                (Some(ErrorKind::Server(ServerErrorKind::Moved)), Some(node)) if redirections < REDIRECTIONS => {
+                    *lock(&self.slots) = None;
                     tokio::time::sleep(Duration::from_millis(5) * redirections).await;
-                    redirections += 1;
+                    address = node;
                 }
-                _ => return reply,
+                // Nothing was sent: another node may have the slot by now.
+                (None, _) if redirections == 0 && matches!(failure, Failure::Down(..) | Failure::NoConnection(_)) => {
+                    match self.owner(call, Some(STALE)).await {
+                        Ok(other) if other != address => address = other,
+                        _ => return Err(failure),
+                    }
+                }
+                _ => return Err(failure),
+            }
+            redirections += 1;
+        }
+    }
+
+    /// The node that has the key of a call, by slots that are not older than this.
+    async fn owner(&self, call: Call<'_>, oldest: Option<Duration>) -> Result<Address, Failure> {
+        let slots = self.slots(call, oldest).await?;
+        let owner = slots.owner(call.key).cloned();
+        if owner.is_none() {
+            *lock(&self.slots) = None;
+        }
+        let none = || RedisError::from((ErrorKind::Server(ServerErrorKind::ClusterDown), "no node has the slot of the key"));
+        owner.ok_or_else(|| Failure::Reply(none()))
+    }
+
+    async fn slots(&self, call: Call<'_>, oldest: Option<Duration>) -> Result<Arc<Slots>, Failure> {
+        let known = || {
+            let slots = lock(&self.slots).clone();
+            slots.filter(|slots| oldest.is_none_or(|oldest| slots.read.elapsed() < oldest))
+        };
+        if let Some(slots) = known() {
+            return Ok(slots);
+        }
+        // The nodes that are known, and then those that the program has named.
+        let mut addresses: Vec<Address> = lock(&self.nodes).keys().cloned().collect();
+        let named: Vec<Address> = self.seeds.iter().filter_map(|seed| address_of(seed.addr())).collect();
+        addresses.extend(named.iter().filter(|address| !addresses.contains(address)).cloned().collect::<Vec<_>>());
+        let _reading = match self.reading.try_lock() {
+            Ok(reading) => reading,
+            Err(_) => match self.all_down(&addresses) {
+                Some(failure) => return Err(failure),
+                None => self.reading.lock().await,
+            },
+        };
+        if let Some(slots) = known() {
+            return Ok(slots);
+        }
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let mut failed = None;
+        for address in addresses {
+            let node = self.node(&address)?;
+            match node.call(Call { command: &command, block: None, asking: false, ..call }).await {
+                Ok(reply) => {
+                    if let Some(ranges) = ranges(reply, &address) {
+                        let slots = Arc::new(Slots { read: Instant::now(), ranges });
+                        *lock(&self.slots) = Some(slots.clone());
+                        // Nodes that have left the cluster are forgotten.
+                        let has_slots = |address: &Address| slots.ranges.iter().any(|range| range.node == *address);
+                        lock(&self.nodes).retain(|address, _| has_slots(address) || named.contains(address));
+                        return Ok(slots);
+                    }
+                }
+                Err(failure) => failed = Some(failure),
             }
         }
+        let shape = || RedisError::from((ErrorKind::UnexpectedReturnType, "the reply to CLUSTER SLOTS has another shape"));
+        Err(failed.unwrap_or_else(|| Failure::Reply(shape())))
     }
 
-    /// Follows an `ASK`: the slot is on its way to another node, and this key is there already, or does not exist.
-    async fn asking(&self, call: Call<'_>, error: &RedisError) -> RedisResult<Value> {
-        let Some((host, port)) = self.redirection(error) else { return Err(error.clone()) };
-        let mut connection = open(&self.at(host, port)?, call.patience, call.patience).await?;
-        connection.send_packed_command(&cmd("ASKING")).await?.extract_error()?;
-        connection.send_packed_command(call.command).await?.extract_error()
+    pub(super) fn down(&self, key: &[u8]) -> Option<Failure> {
+        let slots = lock(&self.slots).clone()?;
+        lock(&self.nodes).get(slots.owner(key)?)?.down()
     }
 
-    async fn wait(&self, call: Call<'_>, timeout: Duration) -> RedisResult<Value> {
-        let mut known = self.known();
-        let mut redirected = None;
-        let mut redirections = 0;
-        loop {
-            let slots = match (&redirected, &known) {
-                (Some(_), _) => None,
-                (None, Some(slots)) => Some(slots.clone()),
-                (None, None) => Some(self.read_slots(call.patience).await?),
-            };
-            let (host, port) = match (redirected.take(), slots) {
-                (Some(node), _) => node,
-                (None, slots) => owner(slots.as_deref(), call.key)?,
-            };
-            let opened = open(&self.at(host, port)?, call.patience, timeout).await;
-            let mut connection = match opened {
-                Ok(connection) => connection,
-                // The node that had the slot may be gone. Nothing was sent.
-                Err(_) if known.is_some() => {
-                    known = None;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let reply = connection.send_packed_command(call.command).await.and_then(Value::extract_error);
-            let Err(error) = &reply else { return reply };
-            known = None;
-            self.forget_slots();
-            match error.kind() {
-                ErrorKind::Server(ServerErrorKind::Moved) if redirections < REDIRECTIONS => {
-                    redirections += 1;
-                    redirected = self.redirection(error);
-                }
-                ErrorKind::Server(ServerErrorKind::Ask) => return self.asking(call, error).await,
-                _ => return reply,
-            }
+    /// Why a call can't be made now, if all nodes are known to be down.
+    fn all_down(&self, addresses: &[Address]) -> Option<Failure> {
+        let nodes = lock(&self.nodes);
+        let down = |address| nodes.get(address).and_then(|node| node.down());
+        addresses.iter().map(down).collect::<Option<Vec<_>>>()?.pop()
+    }
+
+    fn node(&self, address: &Address) -> Result<Arc<Node>, Failure> {
+        let mut nodes = lock(&self.nodes);
+        if let Some(node) = nodes.get(address) {
+            return Ok(node.clone());
         }
-    }
-
-    /// The node that `MOVED` or `ASK` names. If it names no host, it means the host of the node that has replied.
-    fn redirection(&self, error: &RedisError) -> Option<(String, u16)> {
-        let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
-        Some((self.host(host), port.parse().ok()?))
-    }
-
-    fn host(&self, host: &str) -> String {
-        match (host, self.node.addr()) {
-            ("" | "?", ConnectionAddr::Tcp(own, _) | ConnectionAddr::TcpTls { host: own, .. }) => own.clone(),
-            _ => host.to_string(),
-        }
-    }
-
-    /// A client of this node, with the settings of the first one.
-    fn at(&self, host: String, port: u16) -> RedisResult<Client> {
-        let address = match self.node.addr().clone() {
+        let (host, port) = address.clone();
+        let first = &self.seeds[0];
+        let place = match first.addr().clone() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
                 ConnectionAddr::TcpTls { host, port, insecure, tls_params }
             }
             _ => ConnectionAddr::Tcp(host, port),
         };
-        Client::open(self.node.clone().set_addr(address))
+        let client = Client::open(first.clone().set_addr(place)).map_err(Failure::Reply)?;
+        let node = Arc::new(Node::new(Find::At(client)));
+        nodes.insert(address.clone(), node.clone());
+        Ok(node)
     }
+}
 
-    fn known(&self) -> Option<Arc<Vec<Range>>> {
-        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.as_ref().filter(|(read, _)| read.elapsed() < FRESH).map(|(_, slots)| slots.clone())
+fn address_of(address: &ConnectionAddr) -> Option<Address> {
+    match address {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some((host.clone(), *port)),
+        _ => None,
     }
+}
 
-    fn forget_slots(&self) {
-        *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
+/// A host that a node has named. If it names none, it means its own.
+fn host_of(host: &str, (own, _): &Address) -> String {
+    if matches!(host, "" | "?") { own } else { host }.to_string()
+}
 
-    async fn read_slots(&self, patience: Duration) -> RedisResult<Arc<Vec<Range>>> {
-        let mut command = cmd("CLUSTER");
-        command.arg("SLOTS");
-        let any = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
-        let reply = self.shared(patience).await?.route_command(command, any).await?.extract_error()?;
-        let slots = Arc::new(self.ranges(reply).ok_or_else(|| {
-            RedisError::from((ErrorKind::UnexpectedReturnType, "the reply to CLUSTER SLOTS has another shape"))
-        })?);
-        *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), slots.clone()));
-        Ok(slots)
-    }
+/// The node that `MOVED` or `ASK` names.
+fn redirection(error: &RedisError, by: &Address) -> Option<Address> {
+    let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    Some((host_of(host, by), port.parse().ok()?))
+}
 
-    fn ranges(&self, reply: Value) -> Option<Vec<Range>> {
-        let slot = |value: &Value| match value {
-            Value::Int(slot) => u16::try_from(*slot).ok(),
-            _ => None,
+/// The reply to `CLUSTER SLOTS` of a node.
+fn ranges(reply: Value, by: &Address) -> Option<Vec<Range>> {
+    let slot = |value: &Value| match value {
+        Value::Int(slot) => u16::try_from(*slot).ok(),
+        _ => None,
+    };
+    let range = |range: Value| {
+        let Value::Array(range) = range else { return None };
+        let Value::Array(primary) = range.get(2)? else { return None };
+        let host = match primary.first()? {
+            Value::BulkString(host) => std::str::from_utf8(host).ok()?,
+            Value::SimpleString(host) => host,
+            _ => "",
         };
-        let range = |range: Value| {
-            let Value::Array(range) = range else { return None };
-            let Value::Array(primary) = range.get(2)? else { return None };
-            let host = match primary.first()? {
-                Value::BulkString(host) => std::str::from_utf8(host).ok()?,
-                Value::SimpleString(host) => host,
-                _ => "",
-            };
-            Some(Range {
-                first: slot(range.first()?)?,
-                last: slot(range.get(1)?)?,
-                host: self.host(host),
-                port: slot(primary.get(1)?)?,
-            })
-        };
-        match reply {
-            Value::Array(ranges) => ranges.into_iter().map(range).collect(),
-            _ => None,
-        }
-    }
-}
-
-fn owner(slots: Option<&Vec<Range>>, key: &[u8]) -> RedisResult<(String, u16)> {
-    let slot = slot(key);
-    let range = slots.into_iter().flatten().find(|range| (range.first..=range.last).contains(&slot));
-    let range =
-        range.ok_or_else(|| RedisError::from((ErrorKind::ClusterConnectionNotFound, "no node has the slot of the key")))?;
-    Ok((range.host.clone(), range.port))
-}
-
-async fn routed(connection: &mut ClusterConnection, call: Call<'_>) -> RedisResult<Value> {
-    let role = if call.replica { SlotAddr::ReplicaOptional } else { SlotAddr::Master };
-    let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(Route::with_key(call.key, role)));
-    connection.route_command(call.command.clone(), route).await?.extract_error()
-}
-
-impl Connection for Cluster {
-    fn call<'a>(&'a self, call: Call<'a>) -> Answer<'a> {
-        Box::pin(self.call_shared(call))
-    }
-
-    fn call_alone<'a>(&'a self, call: Call<'a>, timeout: Duration) -> Option<Answer<'a>> {
-        Some(Box::pin(self.wait(call, timeout)))
-    }
-
-    fn client_for<'a>(&'a self, key: &'a [u8]) -> Option<Answer<'a, Client>> {
-        Some(Box::pin(async move {
-            let slots = match self.known() {
-                Some(slots) => slots,
-                None => self.read_slots(Duration::ZERO).await?,
-            };
-            let (host, port) = owner(Some(&slots), key)?;
-            self.at(host, port)
-        }))
-    }
-
-    fn has_slots(&self) -> bool {
-        true
-    }
-}
-
-impl Connection for ClusterConnection {
-    fn call<'a>(&'a self, call: Call<'a>) -> Answer<'a> {
-        let mut connection = self.clone();
-        Box::pin(async move { routed(&mut connection, call).await })
-    }
-
-    fn has_slots(&self) -> bool {
-        true
+        let node = (host_of(host, by), slot(primary.get(1)?)?);
+        Some(Range { first: slot(range.first()?)?, last: slot(range.get(1)?)?, node })
+    };
+    match reply {
+        Value::Array(ranges) => ranges.into_iter().map(range).collect(),
+        _ => None,
     }
 }

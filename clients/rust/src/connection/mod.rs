@@ -1,151 +1,128 @@
 //! How calls reach a server: what a [`Limits`](crate::Limits) sends its calls through.
 //!
-//! A [`Connection`] sends each call once. Repetition of calls with an id is the business of [`Limits`](crate::Limits).
+//! | made from | for |
+//! |---|---|
+//! | a `redis::Client`; [`Limits::open`](crate::Limits::open) makes one | one server |
+//! | a `redis::sentinel::SentinelClient` | the primary that Sentinel names |
+//! | a [`Cluster`] | a cluster |
 //!
-//! | connection | for | waits |
-//! |---|---|---|
-//! | [`Server`] | one server; [`Limits::open`](crate::Limits::open) makes one | on a connection of their own |
-//! | `Sentinel` (feature `sentinel`) | the primary that Sentinel names | on a connection of their own |
-//! | `Cluster` (feature `cluster`) | a cluster | on a connection of their own, to the node that has the key |
-//! | [`ConnectionManager`], [`MultiplexedConnection`] | connections that a program has | by [`Limits::waits_with`](crate::Limits::waits_with) |
-//! | `ClusterConnection` (feature `cluster`) | likewise; build its client with `retries(0)`, because it repeats lost calls otherwise | likewise |
+//! All calls to a server share one connection. Calls that wait have connections of their own, which are used again. They are opened
+//! when a call needs them, and speak RESP3, because only then the crate `redis` says at once that a connection has ended.
 
-mod redial;
-mod server;
-
-#[cfg(feature = "cluster")]
 mod cluster;
-#[cfg(feature = "sentinel")]
-mod sentinel;
+mod node;
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::{ConnectionManager, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult, Value};
-use tokio::sync::oneshot;
+use redis::{Client, Cmd, RedisError, Value};
 
-#[cfg(feature = "cluster")]
+use crate::Error;
+
 pub use cluster::Cluster;
-#[cfg(feature = "sentinel")]
-pub use sentinel::Sentinel;
-pub use server::Server;
+use node::{Find, Node};
 
-/// A future with a result of the crate `redis`.
-pub type Answer<'a, T = Value> = Pin<Box<dyn Future<Output = RedisResult<T>> + Send + 'a>>;
+/// One server, the primary that Sentinel names, or a cluster.
+#[derive(Clone)]
+pub struct Connection(Arc<Kind>);
 
-/// A command with its key.
-#[derive(Clone, Copy)]
-pub struct Call<'a> {
-    /// The command.
-    pub command: &'a Cmd,
-    /// One of its keys. All of them have the same slot.
-    pub key: &'a [u8],
-    /// A replica may answer.
-    pub replica: bool,
-    /// How long the call may take besides its wait. Whoever sends it gives it up then; a connection that opens others for it gives
-    /// up each of them after this time.
-    pub patience: Duration,
+enum Kind {
+    One(Box<Node>),
+    Cluster(Cluster),
 }
 
-/// Sends calls to a server.
-pub trait Connection: Send + Sync + 'static {
-    /// Sends a call once, on a connection that all calls share, to the node that has its key.
-    fn call<'a>(&'a self, call: Call<'a>) -> Answer<'a>;
+impl From<Client> for Connection {
+    fn from(client: Client) -> Self {
+        secure();
+        Self(Arc::new(Kind::One(Box::new(Node::new(Find::At(client))))))
+    }
+}
 
-    /// Sends a call once, on a connection of its own, which closes when the answer is dropped. The reply may take as long as
-    /// `timeout`. `None` if no other connection can be opened.
-    fn call_alone<'a>(&'a self, call: Call<'a>, timeout: Duration) -> Option<Answer<'a>> {
-        let _ = (call, timeout);
-        None
+impl From<redis::sentinel::SentinelClient> for Connection {
+    fn from(client: redis::sentinel::SentinelClient) -> Self {
+        secure();
+        Self(Arc::new(Kind::One(Box::new(Node::new(Find::By(tokio::sync::Mutex::new(client)))))))
+    }
+}
+
+impl From<Cluster> for Connection {
+    fn from(cluster: Cluster) -> Self {
+        Self(Arc::new(Kind::Cluster(cluster)))
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+/// A command to send once.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(crate) command: &'a Cmd,
+    /// One of its keys. All of them have the same slot.
+    pub(crate) key: &'a [u8],
+    /// How long the server lets it wait; it needs a connection of its own.
+    pub(crate) block: Option<Duration>,
+    pub(crate) timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    /// It is made although the server is down.
+    pub(crate) forced: bool,
+    /// The node has its slot only in part: it follows an `ASK`.
+    pub(crate) asking: bool,
+}
+
+/// Why a call has no reply, or an error as its reply.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The server was down before, and still is: the error that said so, and when a call may be made.
+    Down(Error, Duration),
+    /// No connection could be opened.
+    NoConnection(Error),
+    /// No reply came in time.
+    Silent(Error),
+    /// The connection has ended.
+    Lost(RedisError),
+    /// The reply is an error.
+    Reply(RedisError),
+}
+
+impl Connection {
+    /// Sends a call once.
+    pub(crate) fn call<'a>(&'a self, call: Call<'a>) -> Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send + 'a>> {
+        match &*self.0 {
+            Kind::One(node) => Box::pin(node.call(call)),
+            Kind::Cluster(cluster) => Box::pin(cluster.call(call)),
+        }
     }
 
-    /// A client of the server that has this key, for connections that watch it. `None` if no other connection can be opened.
-    fn client_for<'a>(&'a self, key: &'a [u8]) -> Option<Answer<'a, Client>> {
-        let _ = key;
-        None
+    /// Why a call with this key can't be made now, if its server is known to be down.
+    pub(crate) fn down(&self, key: &[u8]) -> Option<Failure> {
+        match &*self.0 {
+            Kind::One(node) => node.down(),
+            Kind::Cluster(cluster) => cluster.down(key),
+        }
     }
 
     /// Whether two keys of one call may be at different nodes.
-    fn has_slots(&self) -> bool {
-        false
-    }
-}
-
-impl<C: Connection + ?Sized> Connection for Arc<C> {
-    fn call<'a>(&'a self, call: Call<'a>) -> Answer<'a> {
-        (**self).call(call)
-    }
-
-    fn call_alone<'a>(&'a self, call: Call<'a>, timeout: Duration) -> Option<Answer<'a>> {
-        (**self).call_alone(call, timeout)
-    }
-
-    fn client_for<'a>(&'a self, key: &'a [u8]) -> Option<Answer<'a, Client>> {
-        (**self).client_for(key)
-    }
-
-    fn has_slots(&self) -> bool {
-        (**self).has_slots()
-    }
-}
-
-impl Connection for MultiplexedConnection {
-    fn call<'a>(&'a self, call: Call<'a>) -> Answer<'a> {
-        let mut connection = self.clone();
-        Box::pin(async move { connection.send_packed_command(call.command).await?.extract_error() })
-    }
-}
-
-impl Connection for ConnectionManager {
-    fn call<'a>(&'a self, call: Call<'a>) -> Answer<'a> {
-        let mut connection = self.clone();
-        Box::pin(async move { connection.send_packed_command(call.command).await?.extract_error() })
+    pub(crate) fn has_slots(&self) -> bool {
+        matches!(*self.0, Kind::Cluster(_))
     }
 }
 
 /// The crate `redis` panics if rustls has no default cryptography, so there is one: that of the program, or else ring.
 #[cfg(feature = "tls")]
-pub(crate) fn secure() {
+fn secure() {
     // It fails if there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 #[cfg(not(feature = "tls"))]
-pub(crate) fn secure() {}
-
-/// The runtime on which a connection was opened, and which drives it. When it shuts down, the connection is lost.
-#[derive(Clone)]
-pub(crate) struct Home(Arc<oneshot::Sender<()>>);
-
-impl Home {
-    /// The runtime of the caller. A task on it waits until the last copy of this is dropped.
-    pub(crate) fn new() -> Self {
-        let (sender, receiver) = oneshot::channel();
-        tokio::spawn(async move {
-            let _ = receiver.await;
-        });
-        Self(Arc::new(sender))
-    }
-
-    pub(crate) fn is_gone(&self) -> bool {
-        self.0.is_closed()
-    }
-}
-
-/// Opens a connection of its own for a call.
-pub(crate) async fn alone(client: &Client, call: Call<'_>, timeout: Duration) -> RedisResult<Value> {
-    let mut connection = open(client, call.patience, timeout).await?;
-    connection.send_packed_command(call.command).await?.extract_error()
-}
-
-/// Opens a connection within `patience`, on which a reply may take as long as `timeout`.
-pub(crate) async fn open(client: &Client, patience: Duration, timeout: Duration) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(patience)).set_response_timeout(Some(timeout));
-    client.get_multiplexed_async_connection_with_config(&config).await
-}
+fn secure() {}
 
 /// The slot of a key in a cluster: the CRC-16 (XMODEM) of its hash tag, or else of the whole key.
 pub(crate) fn slot(key: &[u8]) -> u16 {
@@ -161,13 +138,5 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    #[test]
-    fn slots_are_those_of_the_specification() {
-        assert_eq!(super::slot(b"123456789"), 0x31c3);
-        assert_eq!(super::slot(b"{user1000}.following"), super::slot(b"user1000"));
-        assert_eq!(super::slot(b"foo{}{bar}"), super::slot(b"foo{}{bar}"));
-        assert_ne!(super::slot(b"foo{}{bar}"), super::slot(b"bar"));
-        assert_eq!(super::slot(b"foo{{bar}}zap"), super::slot(b"{bar"));
-    }
-}
+#[path = "../../tests/unit/slots.rs"]
+mod tests;

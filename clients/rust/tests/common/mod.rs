@@ -3,40 +3,66 @@
 // Each test file uses only a part of it.
 #![allow(dead_code)]
 
+pub mod liar;
+pub mod table;
+
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Client, Connection};
-use redis_rl_client::redis;
+use redis_rl_client::{redis, Limits};
 use support::{call, dies_with_this_thread, free_port, info, server_program, wait_for, Server, Signal};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// An address with this version of RESP, `resp2` or `resp3`.
-pub fn speaking(address: &str, protocol: &str) -> String {
-    let plain = address.split('?').next().unwrap_or_default();
-    format!("{plain}?protocol={protocol}")
-}
-
-/// An address with the version of RESP that all tests speak if they do not choose one: `REDIS_RL_PROTOCOL`, or `resp2`.
-fn of_all_tests(address: &str) -> String {
-    speaking(address, std::env::var("REDIS_RL_PROTOCOL").as_deref().unwrap_or("resp2"))
-}
+/// Longer than a busy machine needs for a reply.
+pub const LONG: Duration = Duration::from_secs(30);
 
 /// The address of a server's socket.
 pub fn url(server: &Server) -> String {
-    of_all_tests(&format!("redis+unix://{}", server.socket().display()))
+    format!("redis+unix://{}", server.socket().display())
+}
+
+/// Limits that wait for a reply for as long as a busy machine needs.
+pub fn patient(server: &Server) -> Limits {
+    Limits::open(url(server)).expect("an address").timeout(LONG).connect_timeout(LONG)
 }
 
 /// How many units this algorithm's command has granted, as the server counts.
 pub fn granted(server: &Server, algorithm: &str) -> u64 {
     let granted = info(&mut server.client(), "everything", &format!("rl_{algorithm}_granted"));
     granted.try_into().expect("a count")
+}
+
+/// A number of `INFO everything`.
+pub fn info_of(server: &Server, name: &str) -> i64 {
+    info(&mut server.client(), "everything", name)
+}
+
+/// How often a server has executed a command.
+pub fn executed(server: &Server, command: &str) -> u64 {
+    let stats: String = call(&mut server.client(), "INFO commandstats");
+    let name = format!("cmdstat_{command}:calls=").to_lowercase();
+    let calls = stats.lines().find_map(|line| line.to_lowercase().strip_prefix(&name)?.split(',').next()?.parse().ok());
+    calls.unwrap_or(0)
+}
+
+/// A number that `RL.INSPECT` reports about a key, under one of these names; 0 without the key.
+pub fn fact(server: &Server, key: &str, names: &[&str]) -> i64 {
+    let facts: Vec<redis::Value> = match redis::cmd("RL.INSPECT").arg(key).query(&mut server.client()) {
+        Ok(redis::Value::Array(facts)) => facts,
+        Ok(redis::Value::Nil) => return 0,
+        other => panic!("{other:?}"),
+    };
+    let text = |value: &redis::Value| redis::from_redis_value_ref::<String>(value).ok();
+    let found = facts.chunks(2).find(|pair| text(&pair[0]).is_some_and(|name| names.contains(&name.as_str())));
+    found.map_or(0, |pair| redis::from_redis_value_ref(&pair[1]).expect("a number"))
 }
 
 pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
@@ -95,7 +121,7 @@ impl Cluster {
     }
 
     pub fn urls(&self) -> Vec<String> {
-        self.nodes.iter().map(|node| of_all_tests(&format!("redis://127.0.0.1:{}/", node.port))).collect()
+        self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}/", node.port)).collect()
     }
 
     /// The number of calls that the nodes have redirected.
@@ -209,7 +235,7 @@ pub enum Loss {
     Close,
     /// Nothing arrives any more; the connection stays.
     Silence,
-    /// The call arrives at the server after half a second, and its reply is lost if the client is gone by then.
+    /// The call arrives at the server when the test says so, and its reply is lost if the client is gone by then.
     Late,
 }
 
@@ -218,6 +244,8 @@ pub struct Proxy {
     pub port: u16,
     /// The replies to lose from now on.
     lose: Arc<AtomicUsize>,
+    /// Whether late calls are delivered.
+    deliver: watch::Sender<bool>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -227,24 +255,29 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let lose = Arc::new(AtomicUsize::new(0));
-        let (socket, counter) = (server.socket(), lose.clone());
+        let (socket, counter, deliver) = (server.socket(), lose.clone(), watch::Sender::new(false));
+        let delivers = deliver.clone();
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             loop {
                 let Ok((client, _)) = listener.accept().await else { return };
                 let Ok(server) = UnixStream::connect(&socket).await else { continue };
-                connections.spawn(carry(client, server, word, loss, counter.clone()));
+                connections.spawn(carry(client, server, word, loss, counter.clone(), delivers.subscribe()));
             }
         });
-        Self { port, lose, task }
+        Self { port, lose, deliver, task }
     }
 
     pub fn url(&self) -> String {
-        of_all_tests(&format!("redis://127.0.0.1:{}/", self.port))
+        format!("redis://127.0.0.1:{}/", self.port)
     }
 
     pub fn lose(&self, replies: usize) {
         self.lose.store(replies, Ordering::SeqCst);
+    }
+
+    pub fn deliver(&self) {
+        self.deliver.send_replace(true);
     }
 
     /// How many replies are still to be lost.
@@ -259,7 +292,14 @@ impl Drop for Proxy {
     }
 }
 
-async fn carry(mut client: TcpStream, mut server: UnixStream, word: &str, loss: Loss, lose: Arc<AtomicUsize>) {
+async fn carry(
+    mut client: TcpStream,
+    mut server: UnixStream,
+    word: &str,
+    loss: Loss,
+    lose: Arc<AtomicUsize>,
+    mut deliver: watch::Receiver<bool>,
+) {
     let (mut sent, mut reply) = (vec![0; 65_536], vec![0; 65_536]);
     let mut losing = false;
     loop {
@@ -271,7 +311,7 @@ async fn carry(mut client: TcpStream, mut server: UnixStream, word: &str, loss: 
                 let lost = has_word && lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
                 losing |= lost && loss != Loss::Late;
                 if lost && loss == Loss::Late {
-                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    let _ = deliver.wait_for(|deliver| *deliver).await;
                 }
                 if server.write_all(&sent[..length]).await.is_err() { return }
             }

@@ -1,0 +1,79 @@
+import { Buffer } from 'node:buffer';
+import { ioredisClient } from './ioredis.js';
+import { madeClient } from './made.js';
+import { nodeRedisClient } from './node-redis.js';
+
+/** @import { Word } from '../policies.js' */
+
+/**
+ * A command of the module.
+ * @typedef {object} Call @property {string} name @property {Word[]} args @property {Word[]} keys the keys among the arguments
+ */
+
+/**
+ * A connection of this package's own. It sends each call once, and nothing that was given up: it has no queue, and it is never
+ * opened again. Errors are those of the client library.
+ * @typedef {object} Connection
+ * @property {(words: Word[], key: Word, asking?: boolean) => Promise<unknown>} send `asking`: after the command ASKING
+ * @property {() => boolean} isOpen whether it is still open, as far as it is known @property {() => void} close
+ * @property {(other: Connection, key: Word) => Promise<unknown> | undefined} [endWait] if `close` leaves a waiting call in its
+ *     line: takes it from there, by another connection
+ */
+
+/**
+ * A server, as a client knows it.
+ * @typedef {object} Node @property {string} name
+ * @property {(connectMs: number, replyMs: number) => Promise<Connection>} open opens a connection to it; `replyMs` is how long
+ *     a reply may take
+ */
+
+/**
+ * What this package needs of a client, by its public interface.
+ * @typedef {object} Client @property {string} prefix what the client puts before each key
+ * @property {(key: Word) => Node | undefined} locate the server that has the key; undefined if that is not known
+ * @property {(key: Word, ms: number) => Promise<unknown>} search finds out anew which server has the key
+ * @property {(address: string) => Node | undefined} at the server of a cluster with this address
+ * @property {() => boolean} isClosed whether the program has closed the client
+ * @property {(action: () => void) => () => void} onClose runs `action` when the program closes the client; returns what ends that
+ */
+
+/**
+ * A client of ioredis (`Redis`, `Cluster`), of node-redis (`createClient`, `createCluster`, `createClientPool`); or a function that
+ * makes one of valkey-glide, or one of node-redis for Sentinel (`createSentinel`).
+ * @typedef {{ duplicate(...args: any[]): any } | { execute(...args: any[]): any } | ((options: { requestTimeout: number }) =>
+ *     any) } AnyClient
+ */
+
+/** The client, which is known by its methods. @param {any} client @returns {Client} */
+export function clientOf(client) {
+  if (typeof client === 'function') return madeClient(client);
+  if (typeof client?.duplicate === 'function') {
+    return typeof client.call === 'function' ? ioredisClient(client) : nodeRedisClient(client);
+  }
+  if (typeof client?.execute === 'function' && typeof client.sendCommand === 'function') return nodeRedisClient(client);
+  if (typeof client?.customCommand === 'function' || typeof client?.getMasterNode === 'function') {
+    throw new TypeError(
+      'this client can open no second connection, so give a function that makes one: ' +
+        'new Limits((options) => GlideClient.createClient({ addresses, ...options })), or ' +
+        'new Limits(() => createSentinel({ name, sentinelRootNodes, maxCommandRediscovers: 0 }))',
+    );
+  }
+  throw new TypeError(
+    'the client must be a Redis or a Cluster of ioredis, a client, a cluster or a pool of node-redis, or a function that makes a ' +
+      'client of valkey-glide or a Sentinel client of node-redis',
+  );
+}
+
+/** The hash slot of a key: CRC16 of its hash tag, or of the whole key. @param {Word} key */
+export function slotOf(key) {
+  let bytes = Buffer.from(key);
+  const open = bytes.indexOf('{');
+  const close = open < 0 ? -1 : bytes.indexOf('}', open + 1);
+  if (close > open + 1) bytes = bytes.subarray(open + 1, close);
+  let crc = 0;
+  for (const byte of bytes) {
+    crc ^= byte << 8;
+    for (let bit = 0; bit < 8; bit++) crc = crc & 0x8000 ? ((crc << 1) ^ 0x1021) & 0xffff : (crc << 1) & 0xffff;
+  }
+  return crc % 16384;
+}

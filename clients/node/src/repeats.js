@@ -1,0 +1,47 @@
+import { performance } from 'node:perf_hooks';
+import { Decision } from './decision.js';
+
+const MOST_KEYS = 10_000;
+
+/** Denials of one limit that are repeated in the process for a short time, instead of asking the server. */
+export class Repeats {
+  #mostMs;
+  /** @type {Map<string, { cost: number, denied: Decision, at: number, until: number }>} */
+  #denials = new Map();
+  /** How many times something was forgotten. */
+  changes = 0;
+
+  /** @param {number} mostMs */
+  constructor(mostMs) {
+    this.#mostMs = mostMs;
+  }
+
+  /** The denial of before, if this call would get it again. @param {string} key @param {number} cost */
+  find(key, cost) {
+    const found = this.#denials.get(key);
+    const now = performance.now();
+    if (!found || cost < found.cost || now >= found.until) return undefined;
+    const { name, policy, limit, remaining, waitMs, resetMs } = found.denied;
+    const passed = Math.floor(now - found.at);
+    const row = [0, limit, remaining, Math.max(1, Number(waitMs) - passed), Math.max(0, resetMs - passed)];
+    return new Decision(name, policy, row, 'repeated');
+  }
+
+  /**
+   * Remembers a denial, if nothing was forgotten since its call began.
+   * @param {string} key @param {number} cost @param {Decision} decision @param {number} [changes] when it began
+   */
+  add(key, cost, decision, changes = this.changes) {
+    if (changes !== this.changes || !this.#mostMs || decision.allowed || !decision.waitMs || decision.source !== 'server') return;
+    const at = performance.now();
+    this.#denials.delete(key);
+    this.#denials.set(key, { cost, denied: decision, at, until: at + Math.min(decision.waitMs, this.#mostMs) });
+    if (this.#denials.size > MOST_KEYS) this.#denials.delete(/** @type {string} */ (this.#denials.keys().next().value));
+  }
+
+  /** @param {string} key */
+  forget(key) {
+    this.changes++;
+    this.#denials.delete(key);
+  }
+}

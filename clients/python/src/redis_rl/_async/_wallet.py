@@ -1,0 +1,298 @@
+"""Wallets: decisions in the process, from units that were fetched in batches.
+
+A batch is charged by an id. While the process has it, nobody else can spend it; each of its units is spent once, and not
+after it counts no more. When it is spent or past, or its key is idle, it is settled to what was spent, so that its id goes."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .._decision import Decision
+from .._down import MOST_KEYS, log
+from .._errors import Closed, RateLimitError, Unavailable
+from .._policy import MAX_UNITS, Id, Key, Word, checked_cost, new_id
+from . import _io as io
+
+if TYPE_CHECKING:
+    from ._limits import AsyncLimit
+
+# How many batches are settled by one sending.
+_AT_ONCE = 100
+
+
+@dataclass(eq=False)
+class _Batch:
+    id: Id
+    granted: int = 0
+    left: int = 0
+    # When its units must not be spent any more, by time.monotonic().
+    ends: float = 0.0
+    # It is about to be settled.
+    ended: bool = False
+
+    def usable(self, now: float) -> int:
+        return 0 if self.ended or now >= self.ends else self.left
+
+    def words(self, key: bytes) -> tuple[Word, ...]:
+        return ("RL.SETTLE", key, self.id, self.granted - self.left)
+
+
+@dataclass(eq=False)
+class _Purse:
+    """The units of one key."""
+
+    # When a call was granted last.
+    used: float
+    batches: list[_Batch] = dataclasses.field(default_factory=list)
+    # The last decision of the server, and when it was asked.
+    decision: Decision | None = None
+    asked: float = 0.0
+    # Set while a call fetches units; others wait for it.
+    turn: io.Turn | None = None
+    # The units that the calls need that wait.
+    wanted: dict[object, int] = dataclasses.field(default_factory=dict)
+    # The cost for which the last fetch found too few units, or None.
+    short: int | None = None
+    # How many times a pause has begun: what was fetched before is not spent.
+    pauses: int = 0
+
+    def left(self, now: float) -> int:
+        return sum(batch.usable(now) for batch in self.batches)
+
+    def spend(self, cost: int, now: float) -> bool:
+        if self.left(now) < cost:
+            return False
+        self.used = now
+        for batch in self.batches:
+            part = min(cost, batch.usable(now))
+            batch.left -= part
+            cost -= part
+        return True
+
+
+class AsyncWallet:
+    """Units that this process has fetched. Make one with `limits.wallet`."""
+
+    def __init__(self, limit: AsyncLimit, batch: int, idle: float) -> None:
+        self._limit, self._batch, self._idle = limit, batch, idle
+        self._closed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begins anew: in a process that was forked, all units are those of its parent."""
+        self._lock = threading.RLock()
+        self._purses: collections.OrderedDict[bytes, _Purse] = collections.OrderedDict()
+        self._tidies = io.PerLoop(lambda: [False])
+
+    async def take(self, key: Key, cost: int = 1) -> Decision:
+        """Takes units from those that the process has fetched, and fetches more if they are not enough."""
+        full, units = self._limit._full_key(key), checked_cost(cost)
+        if units > self._limit.policy.capacity and not self._closed:
+            # Never granted, and nothing to fetch for.
+            decision = await self._limit.peek(key, cost)
+            return decision.changed(source="wallet") if decision.source == "server" else decision
+        waited = False
+        while True:
+            purse: _Purse | None = None
+            mine = io.Turn()
+            try:
+                with self._lock:
+                    if self._closed:
+                        raise Closed("the wallet is closed")
+                    now = time.monotonic()
+                    purse = self._purse(full, now)
+                    if purse.spend(units, now):
+                        return self._granted(purse, units, now)
+                    other = None if purse.turn is None or purse.turn.is_dead else purse.turn
+                    failed = waited and purse.short is not None and units >= purse.short
+                    if other is None and not failed:
+                        purse.turn = mine
+                if other is not None:
+                    await self._wait(purse, other, units)
+                    waited = True
+                    continue
+                if not failed and await self._fetch(full, purse, units):
+                    continue
+                if self._closed:
+                    raise Closed("the wallet was closed")
+                return await self._denial(full, purse, units)
+            except Unavailable as error:
+                return self._limit._decide_down(error, full, units)
+            finally:
+                # No call comes before this in C, so that no signal's handler does either.
+                if purse is not None and purse.turn is mine:
+                    purse.turn = None
+                mine.end()
+
+    def _purse(self, key: bytes, now: float) -> _Purse:
+        purse = self._purses.get(key)
+        if purse is None:
+            purse = self._purses[key] = _Purse(now)
+        self._purses.move_to_end(key)
+        return purse
+
+    async def _wait(self, purse: _Purse, turn: io.Turn, units: int) -> None:
+        """Waits until the call has ended that fetches units now, for as long as that may take."""
+        end, token = time.monotonic() + 2 * self._limit._of._calls.total, object()
+        try:
+            purse.wanted[token] = units
+            while purse.turn is turn and not turn.is_dead and (left := end - time.monotonic()) > 0:
+                await turn.wait(left)
+        finally:
+            purse.wanted.pop(token, None)
+        if purse.turn is turn:
+            raise Unavailable(f"{self._limit.name}: the call that fetches units takes too long")
+
+    async def _fetch(self, key: bytes, purse: _Purse, cost: int) -> bool:
+        """Fetches units, enough for a call of `cost` if there are so many. If not, they are given back at once: a call that
+        is denied holds nothing."""
+        limit, batch, now, clock = self._limit, _Batch(new_id()), time.monotonic(), time.time()
+        calls = limit._of._calls
+        with self._lock:
+            # Enough for the calls that wait, too: else each of them might need a fetch of its own.
+            units = min(max(self._batch, cost + sum(list(purse.wanted.values())) - purse.left(now)), MAX_UNITS)
+            spent = [each for each in purse.batches if not each.usable(now)]
+            pauses = purse.pauses
+        words = limit._policy.command(key, "UPTO", units, "ID", batch.id, now=clock)
+        before = [each.words(key) for each in spent]
+        named = [(limit.name, key)]
+        try:
+            reply, _ = await calls.call(words, key, repeat=True, before=before)
+            decision = limit._decision(reply, clock)
+            with self._lock:
+                purse.decision, purse.asked = decision, now
+                purse.batches = [each for each in purse.batches if each not in spent]
+                stopped = self._closed or purse.pauses != pauses
+                enough = not stopped and purse.left(now) + decision.granted >= cost
+                purse.short = None if enough else cost
+                if enough and decision.granted:
+                    batch.granted = batch.left = decision.granted
+                    # The units count from the call on at the server, and are not spent for longer than a period.
+                    batch.ends = now + min(decision.reset_ms / 1000, limit.policy.period_us / 1_000_000)
+                    purse.used = time.monotonic()
+                    purse.batches.append(batch)
+            if enough:
+                self._tidy_later()
+            elif decision.granted:
+                await limit._of._released(limit.name, key, batch.id)
+            return enough
+        except Unavailable as error:
+            if error.sent:
+                calls.beside(limit._of._give_back_beside, named, batch.id, True)
+            raise
+        except RateLimitError:
+            raise
+        except BaseException:
+            if batch not in purse.batches:
+                await calls.jobs.finish(lambda again: limit._of._given_back(named, batch.id, True))
+            raise
+
+    def _granted(self, purse: _Purse, cost: int, now: float) -> Decision:
+        decision = purse.decision
+        assert decision is not None
+        return decision.changed(
+            granted=cost,
+            remaining=min(decision.limit, decision.remaining + purse.left(now)),
+            wait_ms=0,
+            reset_ms=max(0, decision.reset_ms - int((now - purse.asked) * 1000)),
+            source="wallet",
+        )
+
+    async def _denial(self, key: bytes, purse: _Purse, cost: int) -> Decision:
+        """The decision of a call for which the units are not enough: its wait is that for the units that are missing."""
+        limit = self._limit
+        left = purse.left(time.monotonic())
+        missing, decision = max(1, cost - left), purse.decision
+        if decision is None or missing > 1 or decision.granted:
+            decision = await limit._decide(key, missing, words=lambda now: limit._peek(key, missing, now), how="PEEK")
+        if decision.source == "down":
+            return decision
+        # Units may have come back just now.
+        wait_ms = decision.wait_ms if decision.wait_ms is None else max(1, decision.wait_ms)
+        remaining = min(decision.limit, decision.remaining + left)
+        return decision.changed(granted=0, wait_ms=wait_ms, remaining=remaining, source="wallet")
+
+    def _tidy_later(self) -> None:
+        """Begins the work that gives idle units back, unless it is under way."""
+        running = self._tidies.get()
+        with self._lock:
+            begun, running[0] = running[0], True
+        try:
+            begun = begun or self._limit._of._calls.beside(self._tidy, running)
+        finally:
+            if not begun:
+                running[0] = False
+
+    async def _tidy(self, job: io.Job, running: list[bool]) -> None:
+        try:
+            while await job.pause(self._idle / 2):
+                await self._give_back(False)
+                with self._lock:
+                    if not self._purses:
+                        running[0] = False
+                        return
+        finally:
+            running[0] = False
+
+    async def _give_back(self, everything: bool) -> None:
+        """Settles batches to what was spent of them: all, or those that are past or of keys that are idle. What the server
+        does not answer is settled again, until the units do not count any more."""
+        now, found = time.monotonic(), []
+        with self._lock:
+            excess = len(self._purses) - MOST_KEYS
+            for number, (key, purse) in enumerate(list(self._purses.items())):
+                whole = everything or (purse.turn is None and (now >= purse.used + self._idle or number < excess))
+                for batch in purse.batches:
+                    batch.ended = batch.ended or whole or not batch.usable(now)
+                found += [(key, purse, batch) for batch in purse.batches if batch.ended]
+                # A call that fetches units will put them there.
+                if whole and purse.turn is None and not purse.batches:
+                    del self._purses[key]
+        calls = self._limit._of._calls
+        step = 1 if calls.topology else _AT_ONCE
+        for start in range(0, len(found), step):
+            some = found[start : start + step]
+            commands = [batch.words(key) for key, _, batch in some]
+            failed = False
+            try:
+                await calls.call(commands[-1], found[start][0], repeat=True, must=True, before=commands[:-1])
+            except RateLimitError as error:
+                failed = True
+                log.warning("%s: the units of %d batches were not given back: %s", self._limit.name, len(commands), error)
+            with self._lock:
+                for key, purse, batch in some:
+                    if batch in purse.batches and not (failed and time.monotonic() < batch.ends):
+                        purse.batches.remove(batch)
+                    if not purse.batches and purse.turn is None and self._purses.get(key) is purse:
+                        del self._purses[key]
+
+    def _stop(self, key: bytes) -> bool:
+        """Lets no call spend what was fetched of a key up to now. Returns whether there is something to give back."""
+        with self._lock:
+            purse = self._purses.get(key)
+            if purse is None:
+                return False
+            purse.pauses += 1
+            for batch in purse.batches:
+                batch.ended = True
+            return bool(purse.batches)
+
+    async def _give_back_beside(self, job: io.Job) -> None:
+        await self._give_back(False)
+
+    async def aclose(self) -> None:
+        """Gives all units back. The wallet can't be used any more."""
+        with self._lock:
+            self._closed = True
+        await self._limit._of._calls.jobs.finish(lambda again: self._give_back(True))
+
+    async def __aenter__(self) -> AsyncWallet:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

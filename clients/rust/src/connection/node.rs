@@ -1,0 +1,245 @@
+//! One server: its shared connection, which is opened again after it was lost, the connections of waits, and whether it is down.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value};
+use tokio::sync::{oneshot, Mutex as AsyncMutex};
+use tokio::time::timeout;
+
+use super::{Call, Failure};
+use crate::breaker::Breaker;
+use crate::send::{in_time, of_redis};
+
+/// A call that stays unanswered for less than this says nothing about its connection: its caller may have given up early.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// When a call that has found its server still down may be made again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// How many connections of waits are kept for the next ones.
+const IDLE: usize = 16;
+
+/// Finds the server to connect to.
+pub(super) enum Find {
+    At(Client),
+    By(AsyncMutex<redis::sentinel::SentinelClient>),
+}
+
+impl Find {
+    async fn client(&self) -> RedisResult<Client> {
+        let client = match self {
+            Self::At(client) => client.clone(),
+            Self::By(sentinels) => sentinels.lock().await.async_get_client().await?,
+        };
+        let info = client.get_connection_info().clone();
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        Client::open(info.set_redis_settings(settings))
+    }
+}
+
+#[derive(Clone)]
+struct Live {
+    connection: MultiplexedConnection,
+    /// Turns false when the connection is lost.
+    alive: Arc<AtomicBool>,
+    /// How many replies have arrived.
+    replies: Arc<AtomicU64>,
+    home: Home,
+}
+
+impl Live {
+    fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire) && !self.home.is_gone()
+    }
+}
+
+/// The runtime on which a connection was opened, and which drives it. When it shuts down, the connection is lost.
+#[derive(Clone)]
+struct Home(Arc<oneshot::Sender<()>>);
+
+impl Home {
+    /// The runtime of the caller. A task on it waits until the last copy of this is dropped.
+    fn new() -> Self {
+        let (sender, receiver) = oneshot::channel();
+        tokio::spawn(async move {
+            let _ = receiver.await;
+        });
+        Self(Arc::new(sender))
+    }
+
+    fn is_gone(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// Watches a call. If it ends unanswered, and no other call got a reply meanwhile, the connection leads nowhere: replies come in
+/// order. Then the next call opens another connection.
+struct Watch<'a> {
+    live: &'a Live,
+    began: Instant,
+    replies: u64,
+    /// After how long the silence says that.
+    silence: Duration,
+}
+
+impl<'a> Watch<'a> {
+    fn new(live: &'a Live, silence: Duration) -> Self {
+        Self { live, began: Instant::now(), replies: live.replies.load(Ordering::Acquire), silence }
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let silent = self.live.replies.load(Ordering::Acquire) == self.replies;
+        if silent && self.began.elapsed() >= self.silence {
+            self.live.alive.store(false, Ordering::Release);
+        }
+    }
+}
+
+pub(super) struct Node {
+    find: Find,
+    breaker: Breaker,
+    shared: RwLock<Option<Live>>,
+    /// Whoever holds it opens the shared connection; others wait for it.
+    opening: AsyncMutex<()>,
+    /// Connections of waits that have ended.
+    idle: Mutex<Vec<Live>>,
+}
+
+impl Node {
+    pub(super) fn new(find: Find) -> Self {
+        Self {
+            find,
+            breaker: Breaker::default(),
+            shared: RwLock::default(),
+            opening: AsyncMutex::default(),
+            idle: Mutex::default(),
+        }
+    }
+
+    /// Sends a call once, unless the server is known to be down.
+    pub(super) async fn call(&self, call: Call<'_>) -> Result<Value, Failure> {
+        let was_down = self.breaker.is_open();
+        let attempt =
+            self.breaker.attempt(call.forced).map_err(|(error, pause)| Failure::Down(error.with_sent(false), pause))?;
+        // A call that is made although the server is down does not take longer than one that is answered.
+        let connect = if was_down && call.forced { call.connect_timeout.min(call.timeout) } else { call.connect_timeout };
+        let live = match timeout(connect, self.connection(call.block.is_some(), connect)).await {
+            Ok(Ok(live)) => live,
+            failed => {
+                let error = match failed {
+                    Ok(Err(error)) => of_redis(error, false),
+                    _ => in_time("no connection was made", connect, false),
+                };
+                attempt.down(&error);
+                return Err(if was_down { Failure::Down(error, AGAIN) } else { Failure::NoConnection(error) });
+            }
+        };
+        let patience = call.block.unwrap_or_default().saturating_add(call.timeout);
+        let watch = Watch::new(&live, SILENCE.min(call.timeout));
+        let Ok(reply) = timeout(patience, send(live.connection.clone(), call)).await else {
+            drop(watch);
+            let error = in_time("there was no reply", patience, true);
+            attempt.down(&error);
+            return Err(if was_down { Failure::Down(error, AGAIN) } else { Failure::Silent(error) });
+        };
+        if let Err(error) = &reply {
+            if is_lost(error) {
+                live.alive.store(false, Ordering::Release);
+                return Err(Failure::Lost(error.clone()));
+            }
+            if matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "UNBLOCKED" | "LOADING")) {
+                // A server that was the primary: its name may lead to another one by now.
+                live.alive.store(false, Ordering::Release);
+            }
+        }
+        live.replies.fetch_add(1, Ordering::AcqRel);
+        drop(watch);
+        attempt.up();
+        if call.block.is_some() && live.is_alive() {
+            self.keep(live);
+        }
+        reply.map_err(Failure::Reply)
+    }
+
+    /// Why a call can't be made now, if the server is known to be down.
+    pub(super) fn down(&self) -> Option<Failure> {
+        self.breaker.down().map(|(error, pause)| Failure::Down(error.with_sent(false), pause))
+    }
+
+    /// The shared connection, or one that no other call uses.
+    async fn connection(&self, alone: bool, connect: Duration) -> RedisResult<Live> {
+        if alone {
+            return match self.kept() {
+                Some(live) => Ok(live),
+                None => self.open(connect).await,
+            };
+        }
+        if let Some(live) = self.shared() {
+            return Ok(live);
+        }
+        let _opening = self.opening.lock().await;
+        if let Some(live) = self.shared() {
+            return Ok(live);
+        }
+        let live = self.open(connect).await?;
+        *self.shared.write().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
+        Ok(live)
+    }
+
+    fn shared(&self) -> Option<Live> {
+        self.shared.read().unwrap_or_else(PoisonError::into_inner).as_ref().filter(|live| live.is_alive()).cloned()
+    }
+
+    fn kept(&self) -> Option<Live> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(Live::is_alive);
+        idle.pop()
+    }
+
+    fn keep(&self, live: Live) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE {
+            idle.push(live);
+        }
+    }
+
+    async fn open(&self, connect: Duration) -> RedisResult<Live> {
+        let client = self.find.client().await?;
+        let alive = Arc::new(AtomicBool::new(true));
+        let lost = alive.clone();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(connect))
+            // Each call has a time of its own.
+            .set_response_timeout(None)
+            .set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    lost.store(false, Ordering::Release);
+                }
+                Ok::<(), ()>(())
+            });
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(Live { connection, alive, replies: Arc::default(), home: Home::new() })
+    }
+}
+
+async fn send(mut connection: MultiplexedConnection, call: Call<'_>) -> RedisResult<Value> {
+    if !call.asking {
+        return connection.send_packed_command(call.command).await?.extract_error();
+    }
+    // No other call may come between.
+    let mut both = redis::pipe();
+    both.cmd("ASKING").add_command(call.command.clone());
+    let mut replies = connection.send_packed_commands(&both, 1, 1).await?;
+    let none = || RedisError::from((ErrorKind::UnexpectedReturnType, "there is no reply after ASKING"));
+    replies.pop().ok_or_else(none)?.extract_error()
+}
+
+/// Whether an error is no reply of the server, but the end of the connection.
+fn is_lost(error: &RedisError) -> bool {
+    error.is_unrecoverable_error() || matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse)
+}

@@ -187,16 +187,26 @@ recipes_python() {
   "$python" -m pip install --quiet --disable-pip-version-check -r examples/python/requirements.txt
 }
 
-# Installs the Node.js packages of the client package, and links those that the recipes import, and the client package itself.
+# Installs the Node.js packages of the client package, and links those that the recipes import, and the client package itself, as it is
+# packed.
 recipes_node() {
   local package
   node_packages clients/node
+  node_tarball
   rm -rf examples/node/node_modules
   mkdir examples/node/node_modules
   for package in @redis ioredis redis; do
     ln -s "../../../clients/node/node_modules/$package" "examples/node/node_modules/$package"
   done
-  ln -s ../../../clients/node examples/node/node_modules/redis-rl
+  ln -s ../../../target/clients/node/package examples/node/node_modules/redis-rl
+}
+
+# Packs the client package for Node.js, and unpacks it in target/clients/node/package.
+node_tarball() {
+  rm -rf target/clients/node
+  mkdir -p target/clients/node
+  npm pack ./clients/node --pack-destination target/clients/node --loglevel=error >/dev/null
+  tar -xzf target/clients/node/redis-rl-*.tgz -C target/clients/node
 }
 
 # Installs the Node.js packages that a folder's package-lock.json names, unless they are there. No package runs a script.

@@ -2,8 +2,9 @@
 # Fuzzes the pure parts: the grammar, records and ledgers, sequences of calls and histories with ids compared with exact models,
 # and the queues. First replays all kept inputs, then looks for new ones for SECONDS_EACH seconds for each target.
 #
-# The kept inputs are those of the archive fuzz/corpus.tar.gz, and in fuzz/regressions those that once failed. To keep more, unpack
-# the archive in fuzz/, add the files, and pack it again: tar --sort=name --mtime=@0 --owner=0 --group=0 -cf - corpus | gzip -9n
+# The kept inputs are those of the archive fuzz/corpus.tar.gz: in its folder `regressions` those that once failed. To keep more, unpack
+# it in an empty folder, add the files, and pack it again:
+# tar --sort=name --mtime=@0 --owner=0 --group=0 -cf - corpus regressions | gzip -9n
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_rust
@@ -30,8 +31,8 @@ fuzz() {
 }
 
 for target in "${targets[@]}"; do
-  mkdir -p "$fuzzed/corpus/$target" "fuzz/regressions/$target"
-  mapfile -d '' -t inputs < <(find "$kept/corpus/$target" "fuzz/regressions/$target" -type f ! -name '.*' -print0)
+  mkdir -p "$fuzzed/corpus/$target" "$kept/regressions/$target"
+  mapfile -d '' -t inputs < <(find "$kept/corpus/$target" "$kept/regressions/$target" -type f -print0)
   fuzz "$target" "${inputs[@]}" -- -runs=0 -timeout=10
   say "$target: $(grep -c '^Executed' "$fuzzed/$target.log") kept inputs pass"
 done
@@ -40,7 +41,7 @@ look() {
   local dictionary=()
   [ ! -f "fuzz/$1.dict" ] || dictionary=("-dict=fuzz/$1.dict")
   # New inputs go into the first folder, which is not part of the repository.
-  fuzz "$1" "$fuzzed/corpus/$1" "$kept/corpus/$1" "fuzz/regressions/$1" -- \
+  fuzz "$1" "$fuzzed/corpus/$1" "$kept/corpus/$1" "$kept/regressions/$1" -- \
     -max_total_time="$seconds" -max_len=1024 -timeout=10 "${dictionary[@]}"
   say "$1: $(grep DONE "$fuzzed/$1.log")"
 }

@@ -12,4 +12,4 @@ fi
 cargo fmt --all --check
 cargo clippy --workspace --all-targets -- -D warnings
 cargo test --quiet --test structure
-if type -P shellcheck >/dev/null; then shellcheck --external-sources scripts/*.sh packaging/debian/* .ci/run; fi
+if type -P shellcheck >/dev/null; then shellcheck --external-sources scripts/*.sh packaging/debian/* packaging/server/watch.sh .ci/run; fi

@@ -32,7 +32,7 @@ short() {
 # These servers differ from others of the table in how they load, copy and replicate, and hardly in what commands do. So in CI they
 # run the tests of that.
 few_in_ci=' redis-8.0 redis-8.2.3 valkey-8.1 '
-few=(shortcuts:: listeners:: loading:: forkless:: operate:: replication:: crash:: waiting:: block::each_)
+few=(shortcuts:: listeners:: copies:: forkless:: operate:: crash:: waiting:: block::each_)
 # Tests of the documents, of the tests' own helpers and of clients of redis-cell. What they find does not depend on the server; nor
 # does what the tests of the tools find.
 same=(--skip readme:: --skip harness:: --skip throttle_clients::)

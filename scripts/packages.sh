@@ -31,25 +31,38 @@ check() {
 not() { ! "$@"; }
 read_file() { "$codes/python/bin/python" scripts/packages.py "$@"; }
 
-part "make dist and make deb"
+part "make dist, make deb and make wheel"
 "$codes/python/bin/python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$codes/python"
 "$codes/python/bin/python" -m pip install --quiet --disable-pip-version-check -r packaging/requirements.txt
 "$codes/python/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps docker-compose==1.29.2
 rm -rf target/dist
 scripts/dist.sh
+scripts/wheel.sh
 mv target/dist "$roots/dist"
 scripts/dist.sh >/dev/null
-check "A second tarball is the same, byte for byte" diff -r target/dist "$roots/dist"
+scripts/wheel.sh >/dev/null
+check "A second tarball, wheel and npm package are the same, byte for byte" diff -r target/dist "$roots/dist"
 # Two packages of the same library: only the versions differ. So what runs is told apart by the file that the server has mapped.
 scripts/deb.sh
 newer=$(version)-2
 DEB_VERSION=$newer scripts/deb.sh
 arch=$(dpkg --print-architecture)
-mkdir "$roots/deb" "$roots/tarball"
+mkdir "$roots/deb" "$roots/tarball" "$roots/npm"
 dpkg-deb -x "target/dist/redis-rl_$(version)-1_$arch.deb" "$roots/deb"
 tar -xzf "target/dist/redis-rl-$(version)-linux-$machine.tar.gz" -C "$roots/tarball" --strip-components=1
 check "The package and the tarball have the same library" \
   cmp "$roots/deb/usr/lib/redis/modules/libredis_rl.so" "$roots/tarball/libredis_rl.so"
+wheel=$(cd target/dist && echo redis_rl_server-*.whl)
+python3 -m zipfile -e "target/dist/$wheel" "$roots/wheel"
+tar -xzf "target/dist/redis-rl-server-$(version)-linux-$machine.tgz" -C "$roots/npm" --strip-components=1
+for folder in wheel/redis_rl_server npm; do
+  check "So has $folder" cmp "$roots/tarball/libredis_rl.so" "$roots/$folder/libredis_rl.so"
+  check "It has the version of Cargo.toml" grep -qF "\"version\": \"$(version)\"" "$roots/$folder/build.json"
+done
+for file in "$roots"/{npm,wheel/redis_rl_server-*.dist-info/licenses}/LICENSE; do
+  check "Both licences are beside each other" cmp LICENSE "$file"
+  check "The second, too" cmp packaging/server/LICENSE.valkey "$file.valkey"
+done
 check "It has the names of its functions" grep -q ' F \.text.*redis_rl' <(objdump --syms "$roots/tarball/libredis_rl.so")
 check "The files of the tarball are those that INSTALL.txt knows" \
   test "$(cd "$roots/tarball" && echo ./*)" = "./CHANGELOG.md ./INSTALL.txt ./LICENSE ./SHA256SUMS ./libredis_rl.so"
@@ -58,6 +71,7 @@ part "Making the roots"
 make_root debian ca-certificates,make,systemd,systemd-sysv,dbus
 in_root debian root DEBIAN_FRONTEND=noninteractive 'apt-get update -qq'
 cp -a "$roots/debian" "$roots/build"
+cp -a "$roots/debian" "$roots/trial"
 in_root debian root DEBIAN_FRONTEND=noninteractive 'apt-get install -y -qq --no-install-recommends redis-server >/dev/null'
 cp -a "$roots/debian" "$roots/image"
 
@@ -447,6 +461,36 @@ eval "$values"
     starts "${user[0]}" "${check[@]}" -- "${command[@]}"
   check "kubernetes.yaml: so does the other probe" starts "${user[0]}" "${alive[@]}" -- "${command[@]}"
 }
+
+part "The wheel and the npm package"
+say "-- In a bare root, without a network"
+in_root trial root DEBIAN_FRONTEND=noninteractive \
+  'apt-get install -y -qq --no-install-recommends -o Dpkg::Options::=--force-unsafe-io python3 python3-venv nodejs npm >/dev/null'
+mkdir "$roots/trial/root/work"
+cp "target/dist/$wheel" target/dist/*.tgz "$roots/trial/root/work/"
+# trial N COMMAND: runs the Nth block, and then the command redis-rl that it has installed.
+trial() {
+  local heading="A wheel and an npm package" lines
+  ran+=("$heading, $1")
+  lines=$(block "$heading" "$1" | sed -E "s/redis_rl_server-.*\.whl/$wheel/")
+  say "-- $heading" "$lines"
+  OWN_NETWORK=yes quiet in_root trial root "cd /root/work
+    from=\$(date +%s%N)
+    $lines
+    $2 serve >/dev/null & server=\$!
+    until $2 call RL.GCRA user:7 10 60 2>/dev/null; do kill -0 \$server; sleep 0.05; done
+    echo \"The first decision came \$(((\$(date +%s%N) - from) / 1000000)) ms after the installation began\"
+    kill \$server
+    wait \$server
+    test -z \"\$(find /tmp -name 'redis-rl.*')\"" || die "docs/install.md: these lines fail."
+  say "$(tail -n 1 "$roots/out")"
+  check "RL.GCRA user:7 10 60 answers with labels" grep -qx 'remaining 9' "$roots/out"
+}
+trial 1 venv/bin/redis-rl
+trial 2 node_modules/.bin/redis-rl
+check "npx finds it, too" quiet in_root trial root 'cd /root/work && npx redis-rl --version'
+say "-- On this machine"
+scripts/wheel-test.sh made
 
 check "All commands of docs/install.md ran, or say why not" \
   diff <(read_file blocks docs/install.md | sort) <(printf '%s\n' "${ran[@]}" | sort -u)

@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
 # Tests the recipes of examples/ on a server: Python 3.11 and Node.js 18.20, or newer. The programs in Rust are examples of the Rust
-# client package: scripts/clients-rust.sh runs them.
+# client package: scripts/clients-rust.sh runs them. With the argument `languages`, runs the programs of docs/languages.md instead:
+# Go, Node.js, PHP, Python and Ruby.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-need_all venv node npm
+things=(venv node npm)
+[ "${1:-}" != languages ] || things+=(go redigo php predis ruby)
+need_all "${things[@]}"
 build
 export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
 
 recipes_python
+if [ "${1:-}" = languages ]; then
+  recipes_node
+  exec "$python" -B -m pytest -q -p no:cacheprovider examples/languages
+fi
 # The tests mostly wait, so more run at the same time than there are cores. Each of the processes has servers of its own.
 "$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal --timeout 300 examples/python
 recipes_node

@@ -10,9 +10,10 @@ sanitized=$root/target/sanitize
 export RUSTC_BOOTSTRAP=1
 say "Building the module with AddressSanitizer, and running all tests: about 10 minutes"
 RUSTFLAGS=-Zsanitizer=address cargo build --target "$host" --target-dir "$sanitized"
-# First the tests of the pure parts, among them the codec. These do report leaks.
-RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1 PROPTEST_CASES=600 \
-  cargo test --quiet --target "$host" --target-dir "$sanitized" --lib --test core
+# First the tests of the pure parts, among them the codec. These do report leaks. Tests that make millions of equal calls, or fill a key
+# with all the ids that it can remember, are left out: they take an hour here.
+RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1 PROPTEST_CASES=200 \
+  cargo test --quiet --target "$host" --target-dir "$sanitized" --lib --test core -- --skip polled_for_a_year --skip a_million_a_second --skip one_id_more_than_a_key_remembers
 
 rm -f "$sanitized"/report.*
 cat >"$sanitized/redis-server" <<START
@@ -20,8 +21,10 @@ cat >"$sanitized/redis-server" <<START
 LD_PRELOAD='$runtime'\${LD_PRELOAD:+:\$LD_PRELOAD} ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0:log_path='$sanitized/report'" exec '$server' "\$@"
 START
 chmod +x "$sanitized/redis-server"
-# AddressSanitizer needs memory and time of its own: the tests that measure these are left out, and so are those of the documents.
+# AddressSanitizer needs memory and time of its own: the tests that measure these are left out, and so are those of the documents, one
+# that starts a server of another product, which does not load the runtime, and one that fills keys with all their ids.
 skipped=(--skip leaks:: --skip outgoing:: --skip readme:: --skip a_call_takes_no_memory)
+skipped+=(--skip limiters_are_the_same_on_another_server --skip ids_take_a)
 status=0
 REDIS_RL_MODULE=$sanitized/$host/debug/libredis_rl.so REDIS_RL_SERVER=$sanitized/redis-server \
   cargo test --test server -- "${skipped[@]}" 2>&1 | grep -E '^test |^test result|panicked' || status=1

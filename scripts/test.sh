@@ -44,7 +44,7 @@ if [ -n "${CI:-}" ]; then
   stage "The Rust client package" scripts/clients-rust.sh
   stage "The tests of limits and flask-limiter" scripts/clients-peers.sh
   stage "All client packages on one key" scripts/clients-load.sh
-  stage "Programs of docs/languages.md" scripts/languages.sh
+  stage "Programs of docs/languages.md" scripts/recipes.sh languages
   stage "Monitoring" scripts/monitoring.sh
   # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.
   stage "Packages" scripts/packages.sh

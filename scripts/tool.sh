@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the module and a tool of tools/, and runs the tool: tool.sh NAME [ARGUMENT]...
 # The argument `--base COMMIT` becomes the module of that commit.
+# The name `differential` compares the build of that commit with the one at hand, on SERVER.
 # The name `core` runs the benchmark of benches/ instead, which needs no server.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -14,7 +15,7 @@ case $name in
     things=(redis-benchmark pip) profile=tools
     [ "${1:-}" = scale ] || things+=(node npm)
     ;;
-  waiters) profile=tools ;;
+  waiters | differential) profile=tools ;;
   instructions) things=(valgrind) ;;
 esac
 need_all "${things[@]}"
@@ -40,6 +41,7 @@ case $name in
     [ "$1" = benchmarks ] || others=(redis-8.2.3 redis-8.6.2 valkey-9.1.2)
     while IFS=$'\t' read -r _ program; do set -- "$@" --server "$program"; done < <(scripts/servers.sh "${others[@]}")
     ;;
+  differential) set -- "$@" --new "$module" --server "$server" ;;
   instructions)
     counted=$root/target/callgrind
     mkdir -p "$counted"

@@ -1,6 +1,0 @@
-#!/usr/bin/env bash
-# Installs missing packages.
-# shellcheck source=scripts/common.sh
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck disable=SC2119 # need_all has optional arguments.
-need_all

@@ -9,7 +9,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes clients languages monitoring matrix redis-suite servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report scale scale-report demo demo-picture plots build deps install uninstall dist deb packages lint fmt clean
+.PHONY: help run test busy bare recipes clients outages languages monitoring matrix redis-suite servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report scale scale-report demo demo-picture plots build deps install uninstall dist deb wheel packages lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -35,8 +35,11 @@ recipes: ## Test the recipes of examples/, in Python and Node.js, on a server
 clients: ## Test the client packages in clients/, in Python, Node.js and Rust, on servers (SERVERS=), clusters and behind Sentinel
 	@scripts/clients.sh
 
+outages: ## Measure what web services answer while their Redis is stopped, refuses connections or is gone, as in docs/outages.md
+	@scripts/outages.sh
+
 languages: ## Run the programs of docs/languages.md, in Go, Node.js, PHP, Python and Ruby, against a server
-	@scripts/languages.sh
+	@scripts/recipes.sh languages
 
 monitoring: ## Test the files of monitoring/ with Prometheus and redis_exporter, on every server or on SERVERS=
 	@scripts/monitoring.sh
@@ -76,7 +79,7 @@ BASE ?=
 CALLS ?= 1000000
 TEXTS ?= yes
 differential: ## Compare all that the module does with the build of commit BASE, in CALLS=1000000 random calls by SEED, on SERVER
-	@scripts/differential.sh "$(BASE)" --calls "$(CALLS)" --seed "$(SEED)" $(if $(filter no,$(TEXTS)),--without-texts)
+	@scripts/tool.sh differential --base "$(BASE)" --calls "$(CALLS)" --seed "$(SEED)" $(if $(filter no,$(TEXTS)),--without-texts)
 
 instructions: ## Count the instructions that a call of each command takes; BASE=<commit>: beside those of that commit
 	@scripts/tool.sh instructions $(if $(BASE),--base "$(BASE)")
@@ -135,11 +138,14 @@ dist: ## Make a tarball with the library, target/dist/redis-rl-<version>-linux-<
 deb: ## Make a Debian package, target/dist/redis-rl_<version>-1_<arch>.deb
 	@scripts/deb.sh
 
+wheel: ## Make a Python wheel and an npm package with a server, the module and a launcher in target/dist, for trials and tests
+	@scripts/wheel.sh
+
 packages: ## Test what docs/install.md says, in bare systems: packages, tarball, Dockerfile, compose, systemd, Kubernetes (needs root)
 	@scripts/packages.sh
 
 deps: ## Install what is missing: a server with its command line client, libclang, a C compiler
-	@scripts/deps.sh
+	@scripts/build.sh deps
 
 lint: ## Check format and lints
 	@scripts/lint.sh

@@ -324,6 +324,13 @@ pub fn fill(page: &str, mark: &str, text: &str) -> String {
     format!("{before}{from}{text}{to}{after}")
 }
 
+/// A table of a page. The first column is at the left, and the others at the right.
+pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut text = format!("| {} |\n|---|{}\n", head.join(" | "), "---:|".repeat(head.len() - 1));
+    rows.into_iter().for_each(|row| writeln!(text, "| {} |", row.join(" | ")).expect("a string"));
+    text
+}
+
 /// Sets the text of a page's picture, for those who can't see it, to its title.
 pub fn describe(page: &str, file: &str, title: &str) -> String {
     let (before, after) = page.split_once(&format!("]({file})")).unwrap_or_else(|| panic!("the page has no {file}"));

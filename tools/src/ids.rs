@@ -55,6 +55,25 @@ pub struct Group {
     pub most: f64,
 }
 
+impl Group {
+    /// Measures each kind of call by `half`, which makes calls of a kind and returns what they took: as many calls that add an id as
+    /// calls that end one, `times` times for each kind of end. Returns the name of each kind, the sum, and how many halves it is of.
+    pub fn measure(&self, times: u64, mut half: impl FnMut(&Call) -> u64) -> Vec<(&'static str, u64, u64)> {
+        let (mut added, mut ends) = (0, Vec::new());
+        for end in self.ends {
+            let mut ended = 0;
+            for _ in 0..times {
+                added += half(&self.add);
+                ended += half(end);
+            }
+            ends.push((end.name, ended, times));
+        }
+        let others = self.others.iter().map(|other| (other.name, half(other), 1));
+        let added = (self.add.name, added, times * ends.len() as u64);
+        [added].into_iter().chain(ends).chain(others).collect()
+    }
+}
+
 /// A charge of two units, and all that can follow it. Hardly a unit comes back during the calls.
 macro_rules! charges {
     ($kind:literal, $policy:literal) => {{

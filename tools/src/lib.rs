@@ -3,7 +3,6 @@
 pub mod chart;
 pub mod clients;
 pub mod ids;
-pub mod json;
 /// The pure core of the module: the same source file, for simulations. The tools do not depend on the module's package, because
 /// building them would then also build the module.
 /// Its own unit tests belong to that package.
@@ -11,7 +10,6 @@ pub mod json;
 #[path = "../../src/limiter/mod.rs"]
 pub mod limiter;
 pub mod load;
-pub mod machine;
 pub mod probe;
+pub mod results;
 pub mod statistics;
-pub mod steady;

@@ -13,6 +13,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
+use fastrand::Rng;
 use redis::cluster::ClusterClient;
 use redis::{RedisError, RedisResult, Value};
 use support::fleet::{used, Caller, Fleet, InFlight, SHARDS};
@@ -37,7 +38,7 @@ struct Lane {
     /// The option with the units of the call; `n` stands for the number.
     clause: &'static str,
     /// The most units in one call.
-    most: u64,
+    most: i64,
     kind: Kind,
 }
 
@@ -71,7 +72,7 @@ const fn lane(
     limiter: &'static str,
     options: &'static str,
     clause: &'static str,
-    most: u64,
+    most: i64,
     kind: Kind,
 ) -> Lane {
     Lane { name, limiter, options, clause, most, kind }
@@ -154,8 +155,14 @@ fn main() -> ExitCode {
     let tags: Vec<_> = (0..TAGS).map(|tag| format!("{{t{tag}}}")).collect();
     let books = Books::new(tags, seconds);
     let cluster_client = fleet.cluster_client();
-    let mut run =
-        Run { fleet: &mut fleet, books: &books, rng: Rng(seed), events: BTreeMap::new(), last: Vec::new(), wrong: vec![] };
+    let mut run = Run {
+        fleet: &mut fleet,
+        books: &books,
+        rng: Rng::with_seed(seed),
+        events: BTreeMap::new(),
+        last: Vec::new(),
+        wrong: vec![],
+    };
     run.last = vec![Last::default(); books.cells.len()];
     let load = Load::lasting_at_most(Duration::from_secs(seconds + 600));
     let tallies = std::thread::scope(|scope| {
@@ -175,23 +182,6 @@ fn main() -> ExitCode {
     // Wait until the keys with short limits have expired.
     sleep(Duration::from_millis(1_500));
     run.report(&tally, begin)
-}
-
-/// A random number generator: SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
 }
 
 // ---- The granted units ----
@@ -245,8 +235,8 @@ impl Books {
     /// A random key of one of the generations that are in use now.
     fn pick(&self, rng: &mut Rng) -> Place {
         let now = (self.begin.elapsed().as_millis() / GENERATION.as_millis()) as usize;
-        let generation = now.min(self.generations - 1).saturating_sub(rng.below(4) as usize);
-        Place { tag: rng.below(TAGS as u64) as usize, lane: rng.below(LANES.len() as u64) as usize, generation }
+        let generation = now.min(self.generations - 1).saturating_sub(rng.usize(..4));
+        Place { tag: rng.usize(..TAGS), lane: rng.usize(..LANES.len()), generation }
     }
 }
 
@@ -278,7 +268,7 @@ struct Tally {
 
 impl Tally {
     fn work(caller: usize, seed: u64, books: &Books, cluster_client: &ClusterClient, load: &Load) -> Self {
-        let mut rng = Rng(seed ^ (caller as u64 + 1).wrapping_mul(0x5851_f42d_4c95_7f2d));
+        let mut rng = Rng::with_seed(seed ^ (caller as u64 + 1).wrapping_mul(0x5851_f42d_4c95_7f2d));
         let mut client = Caller::new(cluster_client);
         let mut tally = Self { caller, ..Self::default() };
         // The last call is repeated, too, until there is a reply.
@@ -305,17 +295,17 @@ impl Tally {
             self.repeated += 1;
             return self.charge(books, client);
         }
-        match rng.below(100) {
+        match rng.u64(..100) {
             0..10 => {
-                let (name, words) = PACED[rng.below(PACED.len() as u64) as usize];
-                let key = format!("{}:{name}", books.tags[rng.below(TAGS as u64) as usize]);
+                let (name, words) = PACED[rng.usize(..PACED.len())];
+                let key = format!("{}:{name}", books.tags[rng.usize(..TAGS)]);
                 let row = client.limit(&key, &words.replace('#', &key))?;
                 self.judge(&row, 3, &key);
             }
             10..20 => {
                 let place = books.pick(rng);
                 let (key, Lane { limiter, options, .. }) = (books.name(place), LANES[place.lane]);
-                if rng.below(2) == 0 {
+                if rng.u64(..2) == 0 {
                     let row = client.limit(&key, &format!("RL.PEEK {limiter} {key} {LIMIT} 1d {options}"))?;
                     self.check(&row, 1, &key);
                 } else {
@@ -333,7 +323,7 @@ impl Tally {
 
     fn take(&mut self, rng: &mut Rng, books: &Books, client: &mut Caller, place: Place) -> RedisResult<()> {
         let Lane { limiter, options, clause, most, kind, .. } = LANES[place.lane];
-        let (key, units) = (books.name(place), 1 + rng.below(most) as i64);
+        let (key, units) = (books.name(place), rng.i64(1..=most));
         match kind {
             Kind::Pair | Kind::Second => {
                 let pair = ["first", "second"].map(|name| LANES.iter().position(|lane| lane.name == name).expect("a lane"));
@@ -349,10 +339,10 @@ impl Tally {
                 }
                 rows.iter().for_each(|row| self.check(row, units, &key));
             }
-            Kind::Settled if rng.below(3) == 0 && !self.held.is_empty() => {
-                let (place, id, units) = self.held.swap_remove(rng.below(self.held.len() as u64) as usize);
+            Kind::Settled if rng.u64(..3) == 0 && !self.held.is_empty() => {
+                let (place, id, units) = self.held.swap_remove(rng.usize(..self.held.len()));
                 let (key, lease) = (books.name(place), LANES[place.lane].limiter == "LEASE");
-                let left = if lease { 0 } else { rng.below(units as u64 + 1) as i64 };
+                let left = if lease { 0 } else { rng.i64(0..=units) };
                 let reply: Option<[i64; 5]> = client.call(&key, &command(&format!("RL.SETTLE {key} {id} {left}")))?;
                 if let Some(row) = reply {
                     books.note(place, left - units);
@@ -360,8 +350,8 @@ impl Tally {
                     self.check(&row, units, &key);
                 }
             }
-            Kind::Together | Kind::Another if rng.below(2) == 0 && !self.together.is_empty() => {
-                let (place, id, units) = self.together.swap_remove(rng.below(self.together.len() as u64) as usize);
+            Kind::Together | Kind::Another if rng.u64(..2) == 0 && !self.together.is_empty() => {
+                let (place, id, units) = self.together.swap_remove(rng.usize(..self.together.len()));
                 let places = together(place);
                 let keys = places.map(|place| books.name(place));
                 let mut release = redis::cmd("EVAL");
@@ -380,7 +370,7 @@ impl Tally {
                 self.unanswered = Some((place, format!("{}-{}", self.caller, self.ids), units));
                 self.charge(books, client)?;
             }
-            Kind::Refunded if rng.below(3) == 0 => {
+            Kind::Refunded if rng.u64(..3) == 0 => {
                 let row = client.limit(&key, &format!("RL.{limiter} {key} {LIMIT} 1d {options} REFUND {units}"))?;
                 books.note(place, -row[0]);
                 self.check(&row, units, &key);
@@ -569,8 +559,8 @@ impl Run<'_> {
     fn play(&mut self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {
-            let total = EVENTS.iter().map(|(.., weight)| weight).sum();
-            let mut at = self.rng.below(total);
+            let total: u64 = EVENTS.iter().map(|(.., weight)| weight).sum();
+            let mut at = self.rng.u64(..total);
             let (event, name, _) = EVENTS
                 .into_iter()
                 .find(|(.., weight)| match at.checked_sub(*weight) {
@@ -583,7 +573,7 @@ impl Run<'_> {
                 .expect("one of them");
             // Each event draws the same number of random numbers, so that the order of events depends on the seed alone.
             let (shard, first, second, rest) =
-                (self.rng.below(SHARDS as u64) as usize, self.rng.next(), self.rng.next(), self.rng.below(900));
+                (self.rng.usize(..SHARDS), self.rng.u64(..), self.rng.u64(..), self.rng.u64(..900));
             *self.events.entry(name).or_default() += 1;
             println!("{:6.1} s  shard {shard}: {name}", start.elapsed().as_secs_f64());
             self.trigger(event, shard, first, second);

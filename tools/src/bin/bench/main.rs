@@ -17,7 +17,7 @@ use serde_json::{from_value, to_value, Map, Value};
 
 use support::{call, root, Server};
 use tools::chart::write;
-use tools::json;
+use tools::results;
 
 #[derive(Parser)]
 enum Page {
@@ -105,7 +105,7 @@ fn measure<Results: DeserializeOwned>(file: &Path, wanted: &[String], new: &[(&s
 
 /// Writes the figures of a page.
 fn keep(file: &Path, results: &impl Serialize) {
-    write(file, &json::text(results));
+    write(file, &results::text(results));
 }
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
     fn the_files_are_read_and_written_back_without_a_change() {
         fn written_back<Results: Serialize + DeserializeOwned>(name: &str) -> bool {
             let file = root().join("docs").join(name);
-            json::text(&read::<Results>(&file)) == fs::read_to_string(file).expect("the file")
+            results::text(&read::<Results>(&file)) == fs::read_to_string(file).expect("the file")
         }
         // Not `assert_eq!`, which would print the whole files.
         assert!(written_back::<benchmarks::Results>("benchmarks.json"));

@@ -1,7 +1,6 @@
 //! Makes random calls on few keys. The seed determines them. Most are meaningful, so that the keys reach many states.
 
 mod commands;
-mod errors;
 mod limits;
 mod server;
 

@@ -6,12 +6,10 @@
 //! file.
 
 mod calls;
-mod report;
 mod resp;
 mod run;
 mod servers;
 mod tally;
-mod waiters;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,12 +1,13 @@
 //! A session: calls to both servers, and the comparison of everything that clients and replicas can see.
 
 mod compare;
+mod waiters;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 
 use crate::calls::{Calls, Place, Step, Words};
-use crate::report::{differ, same, show};
+use crate::resp::{differ, same, show};
 use crate::resp::{encode, readable, Reply};
 use crate::servers::{Arrival, Link, Outcome, Pair, Setup};
 use crate::tally::Tally;
@@ -39,7 +40,7 @@ pub struct Session<'r> {
     /// Connections for commands that do not block: one that speaks RESP2 and one that speaks RESP3.
     pub links: [Link; 2],
     /// Connections for calls with `BLOCK`, opened when they are needed.
-    pub waiters: Vec<crate::waiters::Waiter>,
+    pub waiters: Vec<waiters::Waiter>,
     first_us: i64,
     subscriber: Link,
     replica: Option<Link>,

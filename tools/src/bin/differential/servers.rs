@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use support::{dies_with_this_thread, Signal};
 use tempfile::TempDir;
 
-use crate::resp;
+use crate::resp::{self, NAMES};
 
 /// A server that takes longer than this for a reply or for its start is broken.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -108,13 +108,7 @@ impl Pair {
     pub fn start(program: &str, modules: [&Path; 2], wall_us: i64, setup: Setup) -> Outcome<Self> {
         let failed = |error: io::Error| format!("the servers can't be started: {error}");
         let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().map_err(failed)?;
-        let library = folder.path().join("frozen.so");
-        let source = support::root().join("tests/support/frozen.c");
-        let compiled =
-            Command::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library).arg(source).args(["-ldl"]).status();
-        if !compiled.map_err(failed)?.success() {
-            return Err("the clock's library can't be compiled".into());
-        }
+        let library = support::witness::build("clock", folder.path());
         let clock_file = folder.path().join("clock");
         let clock = Clock::new(&clock_file, wall_us).map_err(failed)?;
         let start = |name: &str, module: &Path| {
@@ -195,9 +189,6 @@ impl Pair {
     }
 }
 
-/// The names of the servers in messages.
-pub const NAMES: [&str; 2] = ["base", "new"];
-
 impl Server {
     fn start(program: &str, folder: &Path, module: &Path, [clock, library]: [&OsStr; 2], setup: Setup) -> io::Result<Self> {
         let appends = if setup.appends { "yes" } else { "no" };
@@ -219,7 +210,7 @@ impl Server {
         dies_with_this_thread(&mut command, Signal::KILL);
         let child = command
             .arg("server.conf")
-            .env("FROZEN_CLOCK", clock)
+            .env("CLOCK_FILE", clock)
             .env("LD_PRELOAD", library)
             .current_dir(folder)
             .stdin(Stdio::null())

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::gateway::{self, Lane as Gateway, OF_A, OF_ALL};
 use crate::held::{Units, AT_A_TIME, GIVEN_BACK_LIMIT, SLOW_US, SLOW_WORK_US, WORK_PER_SECOND, WORK_US};
-use crate::scenes::{self, Accuracy, ACCURACY_LIMIT, LIMIT, OVERLOAD_FROM, OVERLOAD_TO};
-use crate::traffic::Played;
+use crate::stopped::{Fleet, PER_SECOND, STOP_US, WORKERS};
+use crate::traffic::{self, Accuracy, Played, ACCURACY_LIMIT, LIMIT, OVERLOAD_FROM, OVERLOAD_TO};
 use tools::chart::{self, Axis, Bar, Picture, Point, Side, LINE, MARGIN, ROW, WIDTH};
 
 /// Room for a scale below a panel, and for its name.
@@ -68,7 +68,7 @@ fn drawn(played: &Played) -> Vec<(usize, String)> {
 pub fn burst(played: &Played, path: &Path) -> String {
     const HEIGHT: f64 = 84.0;
     const WIDE: f64 = 196.0;
-    let burst = scenes::burst_calls();
+    let burst = traffic::burst_calls();
     let title = "Of a burst, RL.GCRA grants a whole limit at once, RL.SLIDE what is left of it";
     let subtitle = format!(
         "Calls (grey) and grants (coloured) since the start. The limit is {LIMIT} a second. {} calls come at once, and then as many as \
@@ -347,6 +347,48 @@ pub fn gateway(lanes: &[Gateway; 2], path: &Path) -> String {
         picture.y += ROW / 2.0;
     }
     picture.y += SCALE - ROW / 2.0;
+    picture.save(path);
+    title
+}
+
+/// Two panels: how many calls a fleet makes in each tenth of a second.
+pub fn stopped(fleets: &[Fleet; 2], path: &Path) -> String {
+    const HEIGHT: f64 = 34.0;
+    const BIN: f64 = 0.1;
+    let refused = fleets.each_ref().map(Fleet::refused);
+    let title =
+        format!("The third party says stop: with RL.PAUSE it refuses {} of the calls, else {}", refused[0], refused[1]);
+    let subtitle = format!(
+        "Calls of {WORKERS} workers, which may make {PER_SECOND} a second together. In the shaded time, the third party answers 429."
+    );
+    let mut picture = Picture::new(&title, &subtitle);
+    for (at, (fleet, refused)) in fleets.iter().zip(refused).enumerate() {
+        picture.text(fleet.name, (MARGIN, picture.y + LINE / 2.0), Side::Left, "name");
+        picture.text(&format!("{refused} refused"), (WIDTH - 20.0, picture.y + LINE / 2.0), Side::Right, "");
+        picture.y += LINE + 4.0;
+        let x = Axis { from: 0.0, to: 7.0, start: 34.0, end: WIDTH - 20.0 };
+        let y = Axis { from: 0.0, to: 3.0, start: picture.y + HEIGHT, end: picture.y };
+        let shade = [second(STOP_US.start), second(STOP_US.end)].map(|at| x.at(at));
+        picture.bar(&format!("pale {}", chart::OTHER), (shade[0], y.start), (shade[1], y.end));
+        let mut bins = vec![(0.0, 0.0); (x.to / BIN) as usize];
+        for &call in &fleet.calls {
+            let bin = ((second(call) / BIN) as usize).min(bins.len() - 1);
+            let (served, refused) = &mut bins[bin];
+            *if STOP_US.contains(&call) { refused } else { served } += 1.0;
+        }
+        for (bin, (served, refused)) in bins.into_iter().enumerate() {
+            let (from, to) = (x.at(bin as f64 * BIN), x.at((bin + 1) as f64 * BIN) - 1.0);
+            for (class, low, high) in [(chart::GCRA, 0.0, served), (chart::FIXED, served, served + refused)] {
+                if high > low {
+                    picture.bar(&format!("bar {class}"), (from, y.at(low)), (to, y.at(high.min(y.to))));
+                }
+            }
+        }
+        picture.line("axis", &[(x.start, y.start), (x.end, y.start)]);
+        picture.axes(x, y, &if at == 1 { seconds(x.to) } else { Vec::new() }, &[]);
+        picture.y = y.start + 10.0;
+    }
+    picture.y += SCALE - 10.0;
     picture.save(path);
     title
 }

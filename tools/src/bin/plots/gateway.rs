@@ -94,7 +94,7 @@ fn play(client: &mut Connection, begin: SystemTime, keys: &str, together: bool, 
 }
 
 /// Makes a call. Returns the server's times before the call and after its reply.
-fn timed(client: &mut Connection, begin: SystemTime, words: &str) -> [i64; 2] {
+pub fn timed(client: &mut Connection, begin: SystemTime, words: &str) -> [i64; 2] {
     let mut pipe = redis::pipe();
     pipe.cmd("TIME").add_command(command(words)).cmd("TIME");
     let (before, _, after): (Vec<i64>, redis::Value, Vec<i64>) =
@@ -103,7 +103,8 @@ fn timed(client: &mut Connection, begin: SystemTime, words: &str) -> [i64; 2] {
     [before, after].map(|time| time[0] * 1_000_000 + time[1] - begin_us)
 }
 
-fn wait_until(begin: SystemTime, at_us: i64) {
+/// Waits until a time after the beginning.
+pub fn wait_until(begin: SystemTime, at_us: i64) {
     // The subtraction fails when the time has come.
     while let Ok(rest) = (begin + Duration::from_micros(at_us as u64)).duration_since(SystemTime::now()) {
         sleep(rest);

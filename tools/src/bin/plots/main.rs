@@ -5,7 +5,7 @@
 mod draw;
 mod gateway;
 mod held;
-mod scenes;
+mod stopped;
 mod traffic;
 
 use std::fs;
@@ -18,8 +18,7 @@ use support::root;
 use tools::chart;
 
 use held::Units;
-use scenes::Accuracy;
-use traffic::Played;
+use traffic::{Accuracy, Played};
 
 /// Calls the algorithms under several kinds of traffic, and draws what they granted
 #[derive(Parser)]
@@ -40,7 +39,7 @@ fn main() {
     let page = read(&root().join("docs/choosing.md"));
     fs::create_dir_all(&options.out).unwrap_or_else(|error| panic!("{}: {error}", options.out.display()));
     println!("Half a minute of traffic");
-    let Run { burst, overload, boundary, attacked, random, bytes, work, given_back, gateway } = (1..=ATTEMPTS)
+    let Run { burst, overload, boundary, attacked, random, bytes, work, given_back, gateway, stopped } = (1..=ATTEMPTS)
         .map(|_| Run::play(options.seed))
         .find(|run| run.is_in_time(options.late * 1_000))
         .unwrap_or_else(|| panic!("calls were late or missed {ATTEMPTS} times: the machine is too busy to draw from"));
@@ -54,6 +53,7 @@ fn main() {
         ("leases", draw::work(&work, &picture("leases"))),
         ("settle", draw::given_back(&given_back, &picture("settle"))),
         ("gateway", draw::gateway(&gateway, &picture("gateway"))),
+        ("stopped", draw::stopped(&stopped, &picture("stopped"))),
     ];
     let page = chart::fill(&page, "make plots: accuracy", &table(&accuracy, &bytes));
     let page = chart::fill(&page, "make plots: boundary", &promises(&boundary));
@@ -78,6 +78,7 @@ struct Run {
     work: [Units; 2],
     given_back: [Units; 2],
     gateway: [gateway::Lane; 2],
+    stopped: [stopped::Fleet; 2],
 }
 
 impl Run {
@@ -91,17 +92,18 @@ impl Run {
                 let name = name.to_string();
                 scope.spawn(move || Played::of(server, &name, lanes, &arrivals, begin))
             };
-            let burst = play("burst", &scenes::BURST[..], scenes::burst());
-            let overload = play("overload", &scenes::OVERLOAD, scenes::overload());
-            let boundary = play("boundary", &scenes::BOUNDARY, scenes::boundary());
-            let attacked = play("attacked", &scenes::ACCURACY, scenes::attacks());
-            let streams = scenes::random(seed).into_iter().enumerate();
+            let burst = play("burst", &traffic::BURST[..], traffic::burst());
+            let overload = play("overload", &traffic::OVERLOAD, traffic::overload());
+            let boundary = play("boundary", &traffic::BOUNDARY, traffic::boundary());
+            let attacked = play("attacked", &traffic::ACCURACY, traffic::attacks());
+            let streams = traffic::random(seed).into_iter().enumerate();
             let random: Vec<_> =
-                streams.map(|(at, arrivals)| play(&format!("random-{at}"), &scenes::ACCURACY, arrivals)).collect();
-            let bytes = scope.spawn(move || scenes::bytes(server, begin));
+                streams.map(|(at, arrivals)| play(&format!("random-{at}"), &traffic::ACCURACY, arrivals)).collect();
+            let bytes = scope.spawn(move || traffic::bytes(server, begin));
             let work = scope.spawn(move || held::work(server, begin));
             let given_back = scope.spawn(move || held::given_back(server, begin));
             let gateway = scope.spawn(move || gateway::lanes(server, begin));
+            let stopped = scope.spawn(move || stopped::fleets(server, begin));
             let end = |thread: std::thread::ScopedJoinHandle<Played>| thread.join().expect("traffic");
             Self {
                 burst: end(burst),
@@ -113,6 +115,7 @@ impl Run {
                 work: work.join().expect("work"),
                 given_back: given_back.join().expect("charges"),
                 gateway: gateway.join().expect("calls"),
+                stopped: stopped.join().expect("calls"),
             }
         })
     }
@@ -131,8 +134,8 @@ impl Run {
 
     /// Whether the attack got as much from each limiter as the limiter may ever grant. It can't get more.
     fn is_attacked(&self) -> bool {
-        let most = (0..scenes::BOUNDARY.len()).map(|lane| self.boundary.most_in_a_window(lane));
-        let rows = scenes::BOUNDARY.iter().zip(scenes::PROMISED).zip(most);
+        let most = (0..traffic::BOUNDARY.len()).map(|lane| self.boundary.most_in_a_window(lane));
+        let rows = traffic::BOUNDARY.iter().zip(traffic::PROMISED).zip(most);
         let missed = rows.filter(|((lane, (_, promised)), most)| {
             assert!(most <= promised, "{} granted {most} in a period", lane.name);
             most != promised
@@ -147,9 +150,9 @@ impl Run {
 
 /// What each limiter may grant within a period, and what it granted in the picture.
 fn promises(boundary: &Played) -> String {
-    let mut rows = format!("| | at most | at a limit of {} | granted here |\n|---|---|---:|---:|\n", scenes::LIMIT);
-    for (lane, (words, promised)) in scenes::PROMISED.into_iter().enumerate() {
-        let (name, most) = (scenes::BOUNDARY[lane].name, boundary.most_in_a_window(lane));
+    let mut rows = format!("| | at most | at a limit of {} | granted here |\n|---|---|---:|---:|\n", traffic::LIMIT);
+    for (lane, (words, promised)) in traffic::PROMISED.into_iter().enumerate() {
+        let (name, most) = (traffic::BOUNDARY[lane].name, boundary.most_in_a_window(lane));
         rows += &format!("| `RL.{name}` | {words} | {promised} | {most} |\n");
     }
     rows
@@ -199,10 +202,12 @@ mod tests {
         says(format!("`RL.SLIDE` allows {limit} units per 3 seconds"));
         says(format!("B and C have then used {refunded} units"));
         assert_eq!(released, limit);
+        let [paused, alone] = &numbers(&page, "choosing-stopped.svg")[..] else { panic!("two numbers") };
+        says(format!("{paused} of its calls is answered `429`; in the other fleet {alone} are"));
 
         // Each row of the table of promises is a bar.
         let picture = read(&docs.join("choosing-boundary.svg"));
-        for (lane, (_, promised)) in scenes::BOUNDARY.iter().zip(scenes::PROMISED) {
+        for (lane, (_, promised)) in traffic::BOUNDARY.iter().zip(traffic::PROMISED) {
             assert!(text.contains(&format!("| {promised} | {promised} |")), "{}", lane.name);
             let bar = picture.split_once(&format!(">{}</text>", lane.name)).expect("a bar").1;
             let figure = bar.split("</text>").next().expect("its figure");

@@ -1,9 +1,13 @@
-//! Makes calls at their times, and notes which were granted when, by the server's clock.
+//! Makes calls at their times, and notes which were granted when, by the server's clock. Which limiters get which traffic: those times
+//! are in seconds after the beginning, which is a whole second of the clock.
 
+use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
+use fastrand::Rng;
 use support::{call, command, Server};
+use tools::chart::{BUCKET, FIXED, GCRA, OTHER, SLIDE};
 
 /// The period of all limits is a second.
 pub const PERIOD_US: i64 = 1_000_000;
@@ -131,4 +135,205 @@ impl Played {
         }
         grants.len()
     }
+}
+
+// ---- Scenes ----
+
+/// The limiters in the pictures that show a few seconds.
+pub const LIMIT: usize = 20;
+pub const ACCURACY_LIMIT: usize = 100;
+
+const fn lane(name: &'static str, class: &'static str, words: &'static str) -> Lane {
+    Lane { name, class, words }
+}
+
+pub const BURST: [Lane; 7] = [
+    lane("FIXED", FIXED, "RL.FIXED # 20 1"),
+    lane("SLIDE", SLIDE, "RL.SLIDE # 20 1"),
+    lane("GCRA", GCRA, "RL.GCRA # 20 1"),
+    lane("GCRA BURST 1", GCRA, "RL.GCRA # 20 1 BURST 1"),
+    lane("BUCKET CAPACITY 40", BUCKET, "RL.BUCKET # 20 1 CAPACITY 40"),
+    lane("BUCKET STEP", BUCKET, "RL.BUCKET # 20 1 STEP"),
+    lane("BUCKET", BUCKET, "RL.BUCKET # 20 1"),
+];
+
+/// Calls at half the limit, then three times the limit at once, then calls at the limit.
+pub fn burst() -> Vec<f64> {
+    let before = every(0.1, 0.0, BURST_AT);
+    let after = every(0.05, BURST_AT + 0.05, 4.0);
+    before.into_iter().chain([BURST_AT; 3 * LIMIT]).chain(after).collect()
+}
+
+const BURST_AT: f64 = 1.3;
+
+/// Which of these calls come at once.
+pub fn burst_calls() -> Range<usize> {
+    let before = every(0.1, 0.0, BURST_AT).len();
+    before..before + 3 * LIMIT
+}
+
+pub const OVERLOAD: [Lane; 9] = [
+    lane("FIXED", FIXED, "RL.FIXED # 20 1"),
+    lane("FIXED ALIGN 0", FIXED, "RL.FIXED # 20 1 ALIGN 0"),
+    lane("SLIDE", SLIDE, "RL.SLIDE # 20 1"),
+    lane("GCRA", GCRA, "RL.GCRA # 20 1"),
+    lane("GCRA BURST 2", GCRA, "RL.GCRA # 20 1 BURST 2"),
+    lane("GCRA BURST 1", GCRA, "RL.GCRA # 20 1 BURST 1"),
+    lane("BUCKET", BUCKET, "RL.BUCKET # 20 1"),
+    lane("BUCKET CAPACITY 40", BUCKET, "RL.BUCKET # 20 1 CAPACITY 40"),
+    lane("BUCKET STEP", BUCKET, "RL.BUCKET # 20 1 STEP"),
+];
+
+pub const OVERLOAD_FROM: f64 = 0.5;
+pub const OVERLOAD_TO: f64 = 4.5;
+
+/// Calls at twice the limit. They begin between two whole seconds, which is where the grid's windows begin.
+pub fn overload() -> Vec<f64> {
+    every(0.5 / LIMIT as f64, OVERLOAD_FROM, OVERLOAD_TO)
+}
+
+/// The limiters, in the order of what they can grant within a period.
+pub const BOUNDARY: [Lane; 7] = [
+    lane("FIXED ALIGN 0", FIXED, "RL.FIXED # 20 1 ALIGN 0"),
+    lane("FIXED", FIXED, "RL.FIXED # 20 1"),
+    lane("GCRA", GCRA, "RL.GCRA # 20 1"),
+    lane("BUCKET", BUCKET, "RL.BUCKET # 20 1"),
+    lane("BUCKET STEP", BUCKET, "RL.BUCKET # 20 1 STEP"),
+    lane("GCRA BURST 1", GCRA, "RL.GCRA # 20 1 BURST 1"),
+    lane("SLIDE", SLIDE, "RL.SLIDE # 20 1"),
+];
+
+/// What each of these limiters promises: the most units within a period, in words and as a number.
+pub const PROMISED: [(&str, usize); 7] = [
+    ("twice the limit", 2 * LIMIT),
+    ("twice the limit less one", 2 * LIMIT - 1),
+    ("limit + `BURST` - 1; by default, `BURST` is the limit", 2 * LIMIT - 1),
+    ("limit + `CAPACITY` - 1; by default, `CAPACITY` is the limit", 2 * LIMIT - 1),
+    ("limit + `CAPACITY` - 1", 2 * LIMIT - 1),
+    ("limit + `BURST` - 1", LIMIT),
+    ("limit", LIMIT),
+];
+
+/// A time long enough after a boundary to be certainly behind it.
+const OPENING: f64 = 0.002;
+
+/// One call opens a window that ends at 1.9 s. From shortly before then on, as many calls come as can be granted. The grid's
+/// windows end at whole seconds, so the opening call is in the one before: with `ALIGN`, a whole limit is left at 1.75 s.
+pub fn boundary() -> Vec<f64> {
+    std::iter::once(0.9).chain(every(0.002, 1.75, 2.75)).collect()
+}
+
+/// One call at the beginning of a period; then, between `from` and `to`, a salvo and one call each `gap`.
+fn attack(start: f64, from: f64, to: f64, gap: f64, salvo: usize) -> Vec<f64> {
+    let flood = every(gap, start + from + gap, start + to);
+    std::iter::once(start + OPENING).chain(std::iter::repeat_n(start + from, salvo)).chain(flood).collect()
+}
+
+/// The limiters, from the finest to the coarsest.
+pub const ACCURACY: [Lane; 7] = [
+    lane("SEGMENTS 65536", SLIDE, "RL.SLIDE # 100 1"),
+    lane("SEGMENTS 64", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 64"),
+    lane("SEGMENTS 16", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 16"),
+    lane("SEGMENTS 4", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 4"),
+    lane("SEGMENTS 1", SLIDE, "RL.SLIDE # 100 1 SEGMENTS 1"),
+    lane("two windows in Lua", OTHER, "EVALSHA TWO_WINDOWS 1 # 100 1000000"),
+    lane("FIXED", FIXED, "RL.FIXED # 100 1"),
+];
+
+/// Attacks across a boundary that begin at several times before it. Between two attacks all windows end.
+pub fn attacks() -> Vec<f64> {
+    let phases = [0.98, 0.9, 0.75, 0.5, 0.98];
+    let attacks = phases.iter().enumerate().flat_map(|(round, &phase)| {
+        let start = 4.0 * round as f64;
+        attack(start, phase, phase + 1.2, 1.0 / 600.0, ACCURACY_LIMIT)
+    });
+    attacks.collect()
+}
+
+/// How many bytes of the server's memory each of these limiters takes after it has granted its limit evenly within less than
+/// a period; 0 if its key has expired by then.
+pub fn bytes(server: &Server, begin: SystemTime) -> Vec<i64> {
+    // The calls cross a whole second, so that both windows exist.
+    let played = Played::of(server, "full", &ACCURACY, &every(0.9 / ACCURACY_LIMIT as f64, 0.3, 1.2), begin);
+    let mut client = server.client();
+    let bytes = (0..played.lanes.len()).map(|lane| {
+        let keys: Vec<String> = call(&mut client, &format!("KEYS full:{lane}*"));
+        let bytes = keys.iter().map(|key| call::<Option<i64>>(&mut client, &format!("MEMORY USAGE {key}")));
+        bytes.map(Option::unwrap_or_default).sum()
+    });
+    bytes.collect()
+}
+
+const RANDOM_SECONDS: f64 = 20.0;
+
+/// Calls at independent random times, in calm and in busy phases by turns. In all there are half as many calls again as the
+/// limit allows. There are four such streams.
+pub fn random(seed: u64) -> [Vec<f64>; 4] {
+    [0, 1, 2, 3].map(|stream| {
+        let mut rng = Rng::with_seed(seed * 4 + stream);
+        let (mut arrivals, mut now, mut busy) = (Vec::new(), 0.0, false);
+        while now < RANDOM_SECONDS {
+            let end = now + exponential(&mut rng, 0.6);
+            let gap = 1.0 / if busy { 280.0 } else { 20.0 };
+            now += exponential(&mut rng, gap);
+            while now < end.min(RANDOM_SECONDS) {
+                arrivals.push(now);
+                now += exponential(&mut rng, gap);
+            }
+            (now, busy) = (end, !busy);
+        }
+        arrivals
+    })
+}
+
+fn exponential(rng: &mut Rng, mean: f64) -> f64 {
+    -(1.0 - rng.f64()).ln() * mean
+}
+
+fn every(gap: f64, from: f64, to: f64) -> Vec<f64> {
+    (0..).map(|index| from + f64::from(index) * gap).take_while(|&at| at < to - gap / 2.0).collect()
+}
+
+/// How exact the window counters are.
+pub struct Accuracy {
+    pub rows: Vec<Row>,
+}
+
+pub struct Row {
+    pub lane: &'static Lane,
+    /// The most grants in any window of a period, relative to the limit. At 1 the promise holds.
+    pub most: Pair,
+    /// All grants, relative to the most grants that keep the promise.
+    pub share: Pair,
+}
+
+#[derive(Clone, Copy)]
+pub struct Pair {
+    pub attacked: f64,
+    pub random: f64,
+}
+
+impl Accuracy {
+    pub fn of(attacked: &Played, random: &[Played]) -> Self {
+        let rows = attacked.lanes.iter().enumerate().map(|(lane, description)| {
+            let random: Vec<_> = random.iter().map(|played| figures(played, lane)).collect();
+            let streams = random.len() as f64;
+            let (most, share) = figures(attacked, lane);
+            let row = Row {
+                lane: description,
+                most: Pair { attacked: most, random: random.iter().map(|&(most, _)| most).fold(0.0, f64::max) },
+                share: Pair { attacked: share, random: random.iter().map(|&(_, share)| share).sum::<f64>() / streams },
+            };
+            let broken = description.class == SLIDE && row.most.attacked.max(row.most.random) > 1.0;
+            assert!(!broken, "{} granted more than its limit in a window", description.name);
+            row
+        });
+        Self { rows: rows.collect() }
+    }
+}
+
+/// The most grants in a window, and the share of the grants that were possible.
+fn figures(played: &Played, lane: usize) -> (f64, f64) {
+    let most = played.most_in_a_window(lane) as f64 / ACCURACY_LIMIT as f64;
+    (most, played.grants(lane).len() as f64 / played.possible(ACCURACY_LIMIT) as f64)
 }

@@ -13,10 +13,10 @@ use crate::version;
 use support::{call, server_program, Server};
 use tools::chart::grouped;
 use tools::load::{redis_benchmark, Shape};
-use tools::machine::Machine;
 use tools::probe::settled_memory;
+use tools::results::Machine;
 use tools::statistics::median;
-use tools::steady::Steady;
+use tools::statistics::Steady;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
@@ -70,8 +70,7 @@ fn created(options: &Options, peers: &Peers, program: &str, steady: &mut Steady)
 }
 
 fn create(program: &str, peers: &Peers, case: &Case, calls: u64) -> Round {
-    let server = Server::of(program, case.needs == Needs::Module, &case.options(Some(peers)));
-    let mut client = server.client();
+    let (server, mut client) = Server::of(program, case.needs == Needs::Module, &case.options(Some(peers))).and_client();
     let before = settled_memory(&mut client);
     let load = redis_benchmark(&server.socket(), case.call, Shape { keys: NEW, pipeline: 1 }, calls);
     let keys = call::<u64>(&mut client, "DBSIZE");

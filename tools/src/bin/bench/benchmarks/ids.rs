@@ -14,7 +14,7 @@ use crate::benchmarks::Options;
 use support::{call, info, server_program, Server};
 use tools::chart::grouped;
 use tools::ids::{make, Group, Keys, GROUPS, SEMAPHORE};
-use tools::machine::Machine;
+use tools::results::Machine;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
@@ -46,8 +46,7 @@ const MOST: f64 = 1_024.0;
 pub fn measure(options: &Options, peers: &Peers) -> Section {
     let program = server_program();
     // The server must not send a PING meanwhile, which is part of the stream.
-    let server = Server::of(&program, true, &["--repl-ping-replica-period", "3600"]);
-    let mut client = server.client();
+    let (server, mut client) = Server::of(&program, true, &["--repl-ping-replica-period", "3600"]).and_client();
     let _replica = follow(&program, &server, &mut client);
     let script = peers.script("semaphore");
     let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut client).expect("a script");
@@ -58,7 +57,7 @@ pub fn measure(options: &Options, peers: &Peers) -> Section {
 fn hold(client: &mut Connection, group: &Group, sha: &str) -> Held {
     /// Before as many ids have been added, they are ended.
     const SEGMENT: usize = 250;
-    const SEGMENTS: usize = 12;
+    const SEGMENTS: u64 = 12;
     call::<()>(client, "FLUSHALL");
     let ids = group.ids[1];
     let run = |client: &mut Connection, calls: &[String]| -> Vec<Value> {
@@ -68,11 +67,7 @@ fn hold(client: &mut Connection, group: &Group, sha: &str) -> Held {
     let mut keys = Keys::fill(group, 1, ids, |calls| run(client, calls)).expect("a module that knows ids");
     let bytes = usage(client);
     let (mut most_bytes, mut length) = (bytes, None);
-    let mut stream = Vec::new();
-    let mut add = |kind: &tools::ids::Call, sum: i64, calls: usize| {
-        stream.push(Stream { name: kind.name.into(), bytes_per_call: sum as f64 / calls as f64 });
-    };
-    let mut half = |kind: &tools::ids::Call| {
+    let half = |kind: &tools::ids::Call| {
         let calls = keys.calls(kind, SEGMENT);
         let before = info(client, "replication", "master_repl_offset");
         let replies = run(client, &calls);
@@ -82,24 +77,13 @@ fn hold(client: &mut Connection, group: &Group, sha: &str) -> Held {
             most_bytes = usage(client);
             length = redis::cmd("STRLEN").arg("key:0").query(client).ok();
         }
-        bytes
+        bytes as u64
     };
-    let mut added = 0;
-    let mut ends = Vec::new();
-    for end in group.ends {
-        let mut ended = 0;
-        for _ in 0..SEGMENTS {
-            added += half(&group.add);
-            ended += half(end);
-        }
-        ends.push((end, ended));
-    }
-    add(&group.add, added, SEGMENT * SEGMENTS * ends.len());
-    ends.into_iter().for_each(|(end, ended)| add(end, ended, SEGMENT * SEGMENTS));
-    for other in group.others {
-        let bytes = half(other);
-        add(other, bytes, SEGMENT);
-    }
+    let rows = group.measure(SEGMENTS, half).into_iter().map(|(name, bytes, halves)| {
+        let calls = SEGMENT as f64 * halves as f64;
+        Stream { name: name.into(), bytes_per_call: bytes as f64 / calls }
+    });
+    let stream = rows.collect();
     let name = group.add.name.split(" ..").next().and_then(|name| name.split(',').next()).expect("a command");
     Held { name: name.into(), ids, bytes, most_bytes, length, stream }
 }

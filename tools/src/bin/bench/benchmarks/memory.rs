@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::benchmarks::peers::Peers;
 use crate::benchmarks::Options;
 use support::{call, inspect, Server};
-use tools::chart::{self, grouped, Axis, Bar, Picture};
+use tools::chart::{self, grouped, table, Axis, Bar, Picture};
 use tools::probe::{line, settled_memory, Pipe};
 
 /// The figures of this part.
@@ -148,8 +148,7 @@ pub fn measure(options: &Options, peers: &Peers) -> Section {
 }
 
 fn fill(subject: &Subject, limit: u64, options: &Options, peers: &Peers, allocator: &mut String) -> Cell {
-    let server = Server::with(&["--loadmodule", peers.redis_cell.to_str().expect("a path")]);
-    let mut client = server.client();
+    let (server, mut client) = Server::with(&["--loadmodule", peers.redis_cell.to_str().expect("a path")]).and_client();
     *allocator = call::<String>(&mut client, "INFO memory")
         .lines()
         .find_map(|line| line.strip_prefix("mem_allocator:"))
@@ -205,14 +204,12 @@ impl Section {
 
 /// The part as Markdown.
 pub fn report(section: &Section) -> String {
-    let mut out = String::from("| bytes a key at a limit of |");
-    section.limits.iter().for_each(|&limit| out += &format!(" {} |", grouped(limit as f64)));
-    out += &format!("\n|---|{}\n", "---:|".repeat(section.limits.len()));
-    for row in &section.rows {
-        out += &format!("| {} |", row.name);
-        row.cells.iter().for_each(|cell| out += &format!(" {} |", grouped(cell.bytes)));
-        out.push('\n');
-    }
+    let limits: Vec<_> = section.limits.iter().map(|&limit| grouped(limit as f64)).collect();
+    let head: Vec<_> = ["bytes a key at a limit of"].into_iter().chain(limits.iter().map(String::as_str)).collect();
+    let row = |row: &Row| -> Vec<_> {
+        [row.name.clone()].into_iter().chain(row.cells.iter().map(|cell| grouped(cell.bytes))).collect()
+    };
+    let mut out = table(&head, section.rows.iter().map(row));
     out += &format!(
         "\nThe figures are the growth of `used_memory` per key, with names of 16 bytes and a deadline, on {}. They include the key itself \
          and its share of the hash tables. Counters are half used, by two calls (after [one call](#a-million-keys) a key may take less); logs hold as many grants as the limit allows. SLIDE has at most \

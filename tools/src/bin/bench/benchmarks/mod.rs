@@ -17,7 +17,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use tools::chart::{describe, fill};
-use tools::machine::Machine;
+use tools::results::Machine;
 
 use crate::{figure, keep, measure, read, Common};
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::benchmarks::Options;
 use support::{call, inspect, Server};
-use tools::chart::{self, grouped, Graph, Line, Picture};
+use tools::chart::{self, grouped, table, Graph, Line, Picture};
 use tools::load::{each_key, redis_benchmark, Shape};
 use tools::probe::{cpu, line, packed, Pipe};
 use tools::statistics::median;
@@ -88,8 +88,7 @@ fn of_keys(options: &Options) -> Vec<OfKeys> {
 }
 
 fn grown(sizes: &[u64], options: &Options, prepare: &str, words: &str) -> Vec<Cost> {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let mut there = 0;
     let mut costs = Vec::new();
     for &keys in sizes {
@@ -146,8 +145,7 @@ fn log(entries: u64, limit: u32, period: Duration, apart: Duration) -> Vec<u8> {
 const LOGS: usize = PIPELINE;
 
 fn of_logs(options: &Options) -> Vec<OfLog> {
-    let server = Server::start();
-    let mut client = server.client();
+    let (server, mut client) = Server::start().and_client();
     let mut pipe = Pipe::to(&server);
     let most = if options.common.quick { 4_096 } else { 65_536 };
     let sizes = [10, 64, 512, 4_096, 16_384, 65_536].into_iter().filter(|&entries| entries <= most);
@@ -227,8 +225,7 @@ fn per_call(
 
 /// Makes single calls, each after the reply to the last one.
 fn stalls(options: &Options) -> Vec<Stall> {
-    let server = Server::with(&["--latency-tracking-info-percentiles", "100"]);
-    let mut client = server.client();
+    let (server, mut client) = Server::with(&["--latency-tracking-info-percentiles", "100"]).and_client();
     let calls: u64 = if options.common.quick { 20_000 } else { 120_000 };
     // A tick is a little shorter than a call takes, so that each call adds an entry. The log grows to its full length, and
     // is then rewritten again and again as entries expire.
@@ -328,12 +325,12 @@ pub fn report(section: &Section, logs: &str) -> String {
             last.denied_ns / first.denied_ns,
         );
     }
-    out += "\n| microseconds | median | p99.9 | longest | longest, best round | longest in the server | best round |\n\
-            |---|---:|---:|---:|---:|---:|---:|\n";
-    for row in &section.stalls {
+    let row = |row: &Stall| -> Vec<_> {
         let cells = [row.median, row.p999, row.longest, row.longest_of_best, row.inside, row.inside_of_best];
-        out += &format!("| {} | {} |\n", row.name, cells.map(|cell| format!("{cell:.0}")).join(" | "));
-    }
+        [row.name.clone()].into_iter().chain(cells.map(|cell| format!("{cell:.0}"))).collect()
+    };
+    let head = ["microseconds", "median", "p99.9", "longest", "longest, best round", "longest in the server", "best round"];
+    out += &format!("\n{}", table(&head, section.stalls.iter().map(row)));
     if let Some(Stall { calls, entries: Some(entries), .. }) = section.stalls.first() {
         out += &format!(
             "\nEach round makes {} calls in sequence, on a key that starts empty. SLIDE's log grows, here to {} entries, and is then rewritten \

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use support::server_program;
+use tools::statistics::Steady;
 use tools::statistics::{median, Quartiles};
-use tools::steady::Steady;
 
 use crate::benchmarks::cases::{self, SET};
 use crate::benchmarks::speed::report::{METERS, SLIDE};

@@ -1,5 +1,6 @@
 //! A limiter's key on a server that is simulated: the module's own decisions, on the bytes that the server would store.
 
+use serde::{Deserialize, Serialize};
 use tools::limiter::{settle, Amount, Bytes, Decision, Id, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait};
 
 /// A second in microseconds, which all simulated times are counted in.
@@ -89,6 +90,30 @@ pub fn most_in_any(period: u64, times: &[u64]) -> u64 {
         most = most.max(at + 1 - first);
     }
     most as u64
+}
+
+/// What came of each plan that was simulated.
+#[derive(Serialize, Deserialize)]
+pub struct Section<Plan, Outcome> {
+    pub rows: Vec<Row<Plan, Outcome>>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Row<Plan, Outcome> {
+    pub plan: Plan,
+    pub outcome: Outcome,
+}
+
+impl<Plan: Copy, Outcome> Section<Plan, Outcome> {
+    /// Simulates each plan.
+    pub fn simulate(plans: impl IntoIterator<Item = Plan>, simulate: impl Fn(Plan) -> Outcome) -> Self {
+        Self { rows: plans.into_iter().map(|plan| Row { plan, outcome: simulate(plan) }).collect() }
+    }
+
+    /// The outcome of the first of these plans.
+    pub fn find(&self, is: impl Fn(&Plan) -> bool) -> &Outcome {
+        &self.rows.iter().find(|row| is(&row.plan)).expect("a plan").outcome
+    }
 }
 
 #[cfg(test)]

@@ -75,8 +75,7 @@ pub fn measure(size: &Size, servers: &[String]) -> Section {
     for program in servers {
         let name = version(program);
         for (kind, words) in KINDS {
-            let mut server = Server::of(program, true, &[]);
-            let mut client = server.client();
+            let (mut server, mut client) = Server::of(program, true, &[]).and_client();
             let resident = |client: &mut redis::Connection| info(client, "memory", "used_memory_rss");
             let before = (settled_memory(&mut client), resident(&mut client));
             each_key(&server.socket(), words, 0..size.keys);
@@ -132,8 +131,7 @@ fn snapshot(server: &mut Server, name: &str, size: &Size) -> Snapshot {
 
 /// Lets all keys expire at the same moment.
 fn expire(program: &str, name: &str, size: &Size) -> Expiry {
-    let server = Server::of(program, true, &[]);
-    let mut client = server.client();
+    let (server, mut client) = Server::of(program, true, &[]).and_client();
     let left = |client: &mut redis::Connection| call::<u64>(client, "DBSIZE");
     // The keys must be there before they expire. On a busy machine that takes longer.
     let rest = [1, 2, 4, 8].into_iter().find_map(|patience| {

@@ -17,7 +17,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use support::server_program;
-use tools::machine::Machine;
+use tools::results::Machine;
 
 use crate::{figure, keep, read, Common};
 
@@ -125,7 +125,7 @@ mod tests {
             let counts = |of: &shards::Outcome| (of.made, of.granted, of.early, of.tries, of.most);
             assert_eq!(counts(&row.outcome), counts(&again), "{:?}", row.plan);
         }
-        for row in results.wallets.rows.iter().step_by(10) {
+        for row in results.wallets.simulated.rows.iter().step_by(10) {
             let again = wallets::simulate(row.plan, Size::QUICK.seconds, 1);
             let counts = |of: &wallets::Outcome| (of.made, of.granted, of.charged, of.given_back, of.lost);
             assert_eq!(counts(&row.outcome), counts(&again), "{:?}", row.plan);

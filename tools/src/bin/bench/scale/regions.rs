@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tools::limiter::{Kind, Policy};
 
-use crate::scale::key::{gap, most_in_any, policy, Key, SECOND};
+use crate::scale::key::{self, gap, most_in_any, policy, Key, SECOND};
 
 /// How the limit is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,16 +74,7 @@ pub struct Outcome {
     pub p99_ms: f64,
 }
 
-#[derive(Serialize, Deserialize)]
-pub struct Row {
-    pub plan: Plan,
-    pub outcome: Outcome,
-}
-
-#[derive(Serialize, Deserialize)]
-pub struct Section {
-    pub rows: Vec<Row>,
-}
+pub type Section = key::Section<Plan, Outcome>;
 
 /// The calls of each region at a moment, as shares that add up to 1.
 fn demand(time: f64) -> [f64; 3] {
@@ -184,8 +175,7 @@ pub fn simulate(plan: Plan, rng: &mut fastrand::Rng) -> Outcome {
 pub fn measure(seconds: u64, seed: u64) -> Section {
     let plans =
         Sharing::ALL.into_iter().flat_map(|sharing| [0.9, 1.2].map(|load| Plan { sharing, limit: 1_000, load, seconds }));
-    let rows = plans.map(|plan| Row { plan, outcome: simulate(plan, &mut fastrand::Rng::with_seed(seed)) });
-    Section { rows: rows.collect() }
+    Section::simulate(plans, |plan| simulate(plan, &mut fastrand::Rng::with_seed(seed)))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use tools::chart::{self, describe, fill, grouped, short, Graph, Line, Picture};
+use tools::chart::{self, describe, fill, grouped, short, table, Graph, Line, Picture};
 use tools::statistics::median;
 
 use crate::scale::memory::TYPICAL;
@@ -62,12 +62,6 @@ fn percent(share: f64) -> String {
         whole if whole >= 99.95 => format!("{whole:.0}{NARROW}%"),
         part => format!("{part:.1}{NARROW}%"),
     }
-}
-
-fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut text = format!("| {} |\n|---|{}\n", head.join(" | "), "---:|".repeat(head.len() - 1));
-    rows.into_iter().for_each(|row| writeln!(text, "| {} |", row.join(" | ")).expect("a string"));
-    text
 }
 
 fn run(results: &Results) -> String {
@@ -128,40 +122,25 @@ fn hot(section: &hot::Section) -> String {
 
 impl shards::Section {
     fn of(&self, choice: Choice, keys: u64, load: f64) -> &shards::Outcome {
-        let is = |row: &&shards::Row| {
-            let plan = row.plan;
-            // One key leaves no choice.
-            plan.algorithm == Algorithm::Slide
-                && plan.limit == 10_000
-                && plan.keys == keys
-                && plan.load == load
-                && (plan.choice == choice || keys == 1)
-        };
-        &self.rows.iter().find(is).expect("a row").outcome
+        // One key leaves no choice.
+        self.slide(|plan| {
+            plan.limit == 10_000 && plan.keys == keys && plan.load == load && (plan.choice == choice || keys == 1)
+        })
     }
 
     fn limit(&self, limit: u64) -> &shards::Outcome {
-        let is = |row: &&shards::Row| {
-            let plan = row.plan;
-            plan.algorithm == Algorithm::Slide
-                && plan.choice == Choice::Random
-                && plan.limit == limit
-                && plan.keys == 8
-                && plan.load == 1.0
-        };
-        &self.rows.iter().find(is).expect("a row").outcome
+        self.slide(|plan| plan.choice == Choice::Random && plan.limit == limit && plan.keys == 8 && plan.load == 1.0)
+    }
+
+    fn slide(&self, is: impl Fn(&shards::Plan) -> bool) -> &shards::Outcome {
+        self.find(|plan| plan.algorithm == Algorithm::Slide && is(plan))
     }
 
     fn algorithm(&self, algorithm: Algorithm, keys: u64) -> &shards::Outcome {
-        let is = |row: &&shards::Row| {
-            let plan = row.plan;
-            plan.algorithm == algorithm
-                && plan.choice == Choice::Random
-                && plan.limit == 10_000
-                && plan.keys == keys
-                && plan.load == 1.2
-        };
-        &self.rows.iter().find(is).expect("a row").outcome
+        let (choice, limit, load) = (Choice::Random, 10_000, 1.2);
+        self.find(|plan| {
+            (plan.algorithm, plan.choice, plan.limit, plan.keys, plan.load) == (algorithm, choice, limit, keys, load)
+        })
     }
 }
 
@@ -247,8 +226,7 @@ fn keys_chart(section: &shards::Section) -> String {
 
 impl wallets::Section {
     fn of(&self, processes: usize, batch: u64, load: f64) -> &wallets::Outcome {
-        let is = |row: &&wallets::Row| (row.plan.processes, row.plan.batch, row.plan.load) == (processes, batch, load);
-        &self.rows.iter().find(is).expect("a row").outcome
+        self.simulated.find(|plan| (plan.processes, plan.batch, plan.load) == (processes, batch, load))
     }
 }
 
@@ -527,11 +505,7 @@ fn cluster(results: &Results) -> String {
 
 fn regions(results: &Results) -> String {
     let rows = Sharing::ALL.into_iter().map(|sharing| {
-        let at = |load: f64| {
-            let is = |row: &&crate::scale::regions::Row| row.plan.sharing == sharing && row.plan.load == load;
-            &results.regions.rows.iter().find(is).expect("a row").outcome
-        };
-        let [calm, over] = [at(0.9), at(1.2)];
+        let [calm, over] = [0.9, 1.2].map(|load| results.regions.find(|plan| plan.sharing == sharing && plan.load == load));
         vec![
             sharing.name().into(),
             percent(calm.used),
@@ -569,10 +543,7 @@ fn start(results: &Results) -> String {
     let random = results.shards.of(Choice::Random, 8, 1.0);
     let two = results.shards.of(Choice::Two, 8, 1.0);
     let wallet = results.wallets.of(10, 100, 1.0);
-    let region = |sharing| {
-        let is = |row: &&crate::scale::regions::Row| row.plan.sharing == sharing && row.plan.load == 1.2;
-        percent(results.regions.rows.iter().find(is).expect("a row").outcome.used)
-    };
+    let region = |sharing| percent(results.regions.find(|plan| plan.sharing == sharing && plan.load == 1.2).used);
     let rows = [
         (
             format!("up to about {} calls a second", short((single.per_second / 1_000.0).floor() * 1_000.0)),
@@ -586,8 +557,8 @@ fn start(results: &Results) -> String {
         ),
         (
             "most calls are denied".into(),
-            "a [cache of denials](../clients/rust/README.md) in the process".into(),
-            "a connection for invalidations; no unit".into(),
+            "[repeat denials](../clients/README.md) in the process for a moment".into(),
+            "units that others give back count up to a second later".into(),
         ),
         (
             "few keys, many calls on each".into(),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tools::limiter::{Kind, Policy, PolicyOption};
 
-use crate::scale::key::{gap, most_in_any, policy, Key, SECOND};
+use crate::scale::key::{self, gap, most_in_any, policy, Key, SECOND};
 
 /// How a caller chooses a key.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,17 +84,8 @@ pub struct Outcome {
     pub most: u64,
 }
 
-#[derive(Serialize, Deserialize)]
-pub struct Row {
-    pub plan: Plan,
-    pub outcome: Outcome,
-}
-
 /// The figures of this part.
-#[derive(Serialize, Deserialize)]
-pub struct Section {
-    pub rows: Vec<Row>,
-}
+pub type Section = key::Section<Plan, Outcome>;
 
 /// How many clients there are; the nth makes 1/n as many calls as the first.
 const CLIENTS: usize = 1_000;
@@ -182,12 +173,11 @@ pub fn plans() -> Vec<Plan> {
 
 pub fn measure(seconds: u64, seed: u64) -> Section {
     let run = |plan| simulate(plan, seconds, &mut fastrand::Rng::with_seed(seed));
-    let rows = plans().into_iter().map(|plan| {
+    Section::simulate(plans(), |plan| {
         let one = run(Plan { keys: 1, ..plan });
         let outcome = run(plan);
-        Row { plan, outcome: Outcome { used: outcome.granted as f64 / one.granted as f64, ..outcome } }
-    });
-    Section { rows: rows.collect() }
+        Outcome { used: outcome.granted as f64 / one.granted as f64, ..outcome }
+    })
 }
 
 #[cfg(test)]

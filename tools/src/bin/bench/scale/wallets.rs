@@ -10,7 +10,7 @@ use support::{call, Server};
 use tools::clients::{run, rust_program};
 use tools::limiter::{Kind, Policy};
 
-use crate::scale::key::{gap, most_in_any, policy, wait_us, Key, SECOND};
+use crate::scale::key::{self, gap, most_in_any, policy, wait_us, Key, SECOND};
 
 /// What is simulated: a limit of `RL.SLIDE` per second, and processes that have an equal part of the calls each.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,14 +47,9 @@ pub struct Outcome {
 }
 
 #[derive(Serialize, Deserialize)]
-pub struct Row {
-    pub plan: Plan,
-    pub outcome: Outcome,
-}
-
-#[derive(Serialize, Deserialize)]
 pub struct Section {
-    pub rows: Vec<Row>,
+    #[serde(flatten)]
+    pub simulated: key::Section<Plan, Outcome>,
     /// A quick run has none.
     pub real: Option<Real>,
 }
@@ -374,12 +369,12 @@ fn real(seed: u64) -> Real {
 }
 
 pub fn measure(seconds: u64, seed: u64, with_real: bool) -> Section {
-    let rows = plans().into_iter().map(|plan| {
+    let simulated = key::Section::simulate(plans(), |plan| {
         let without = simulate(Plan { batch: 0, ..plan }, seconds, seed);
         let outcome = simulate(plan, seconds, seed);
-        Row { plan, outcome: Outcome { used: outcome.granted as f64 / without.granted as f64, ..outcome } }
+        Outcome { used: outcome.granted as f64 / without.granted as f64, ..outcome }
     });
-    Section { rows: rows.collect(), real: with_real.then(|| real(seed)) }
+    Section { simulated, real: with_real.then(|| real(seed)) }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Session, MARKS};
-use crate::report::{commands, first_difference};
+use crate::resp::{commands, first_difference};
 use crate::resp::{encode, readable, Reply};
 use crate::servers::Outcome;
 

@@ -13,8 +13,8 @@ use crate::version;
 use support::{self, call, command, info, Server};
 use tools::load::{self, Load, Shape};
 use tools::probe::cpu;
+use tools::statistics::Steady;
 use tools::statistics::{median, Quartiles};
-use tools::steady::Steady;
 
 #[derive(Serialize, Deserialize)]
 pub struct Section {
@@ -288,8 +288,7 @@ impl<'a> Runner<'a> {
             options.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
         }
         options.extend(case.options(effort.peers));
-        let server = Server::of(&plan.server, case.needs == Needs::Module, &options);
-        let mut client = server.client();
+        let (server, mut client) = Server::of(&plan.server, case.needs == Needs::Module, &options).and_client();
         let replica = (plan.setting == Setting::Replica).then(|| follow(&plan.server, &server, &mut client));
         let sha = match case.needs {
             Needs::Script(name) => {
@@ -381,8 +380,7 @@ fn stream(program: &str) -> Vec<Stream> {
     // Fewer calls than the limit of the logs.
     const CALLS: u64 = 500;
     // The server must not send a PING meanwhile, which is part of the stream.
-    let server = Server::of(program, true, &["--repl-ping-replica-period", "3600"]);
-    let mut client = server.client();
+    let (server, mut client) = Server::of(program, true, &["--repl-ping-replica-period", "3600"]).and_client();
     let _replica = follow(program, &server, &mut client);
     let deadline =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_millis() + 3_600_000;

@@ -1,10 +1,10 @@
 //! Calls with `BLOCK`, which the servers answer later: a few clients at a time, until all are answered.
 
+use super::Session;
 use crate::calls::{Blocking, Place, Step, Words};
-use crate::report::{differ, same, show};
+use crate::resp::{differ, same, show, NAMES};
 use crate::resp::{encode, readable, Reply};
-use crate::run::Session;
-use crate::servers::{Link, Outcome, NAMES};
+use crate::servers::{Link, Outcome};
 
 /// A connection that calls with `BLOCK`.
 pub struct Waiter {

@@ -8,16 +8,13 @@
 //! Calls with an id have a table of their own, with the counts on keys that remember few ids and on keys that remember many. If a
 //! call takes too many more instructions with many ids, the program says so, and fails.
 
-mod counted;
-mod ids;
-
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::Parser;
-
-use counted::Counted;
-use ids::Row;
+use redis::{Connection, Value};
+use support::{info, server_program, Server};
+use tools::ids::{make, Call, Group, Keys, GROUPS};
 
 const CALLS: u64 = 4_000;
 
@@ -85,8 +82,8 @@ fn main() -> ExitCode {
         let more = base.map_or_else(String::new, |base| format!("{base:>10} {:>+9.1}%", 100.0 * (ratio(base) - 1.0)));
         println!("{name:<38} {count:>14} {:>10.2} {:>10.2} {more}", ratio(set), ratio(incr));
     }
-    let rows = ids::count(&support::module()).expect("a module that knows ids");
-    with_ids(&rows, base_module.and_then(|base| ids::count(&base)).as_deref())
+    let rows = count_with_ids(&support::module()).expect("a module that knows ids");
+    with_ids(&rows, base_module.and_then(|base| count_with_ids(&base)).as_deref())
 }
 
 /// Prints the rows of calls with ids, beside those of another build. Fails if a call misses its requirement.
@@ -142,4 +139,115 @@ fn calls(words: &str, calls: u64) -> Vec<String> {
     let call =
         |index: u64| words.replace('#', &(index % 1_000).to_string()).replace('@', &(calls * calls + index).to_string());
     (0..calls).map(call).collect()
+}
+
+// ---- Calls with an id ----
+//
+// A segment makes [`SEGMENT`] calls that add an id, and then as many that end one: one call on each of 500 keys with few ids, or
+// 500 calls on a key with many. Each half of a segment is counted for itself. There are enough segments for the ledgers to be
+// rebuilt several times, so the counts include that work.
+
+/// The calls of half a segment.
+const SEGMENT: usize = 500;
+/// How many segments each kind of end has.
+const SEGMENTS: u64 = 8;
+
+/// What a kind of call takes.
+struct Row {
+    name: &'static str,
+    /// How many ids the keys remember.
+    ids: [usize; 2],
+    /// The instructions of a call with as many.
+    counts: [u64; 2],
+    /// The highest ratio of the two that is allowed.
+    most: f64,
+}
+
+impl Row {
+    fn ratio(&self) -> f64 {
+        self.counts[1] as f64 / self.counts[0] as f64
+    }
+}
+
+/// Counts all calls. `None` if the module does not know ids.
+fn count_with_ids(module: &Path) -> Option<Vec<Row>> {
+    let mut server = Counted::start(module);
+    let mut rows = Vec::new();
+    for group in &GROUPS {
+        let Group { ids, most, .. } = *group;
+        let few = count_group(&mut server, group, SEGMENT, ids[0])?;
+        let many = count_group(&mut server, group, 1, ids[1])?;
+        let both = few.into_iter().zip(many);
+        rows.extend(both.map(|((name, few), (_, many))| Row { name, ids, counts: [few, many], most }));
+    }
+    Some(rows)
+}
+
+/// The instructions of each kind of call, on so many keys with so many ids each.
+fn count_group(server: &mut Counted, group: &Group, keys: usize, ids: usize) -> Option<Vec<(&'static str, u64)>> {
+    server.make(&["FLUSHALL".into()]);
+    let mut keys = Keys::fill(group, keys, ids, |calls| server.make(calls))?;
+    let half = |call: &Call| {
+        let calls = keys.calls(call, SEGMENT);
+        let (replies, count) = server.count(&calls);
+        keys.check(call, &calls, &replies);
+        count / SEGMENT as u64
+    };
+    let rows = group.measure(SEGMENTS, half).into_iter();
+    Some(rows.map(|(name, instructions, halves)| (name, instructions / halves)).collect())
+}
+
+// ---- Callgrind ----
+
+/// A server in callgrind. It executes calls sixteen at a time.
+struct Counted {
+    server: Server,
+    client: Connection,
+    process: String,
+}
+
+impl Counted {
+    /// Starts a server with this build of the module.
+    fn start(module: &Path) -> Self {
+        let module = module.to_str().expect("a path");
+        // The server's periodic work, once a second, would vary with the time that callgrind takes.
+        let server = Server::of(&server_program(), false, &["--loadmodule", module, "--hz", "1", "--dynamic-hz", "no"]);
+        let mut client = server.client();
+        let process = info(&mut client, "server", "process_id").to_string();
+        Self { server, client, process }
+    }
+
+    /// Makes calls. An error is a reply as well.
+    fn make(&mut self, calls: &[String]) -> Vec<Value> {
+        make(&mut self.client, calls)
+    }
+
+    /// Makes calls, and returns their replies and the instructions of all of them.
+    fn count(&mut self, calls: &[String]) -> (Vec<Value>, u64) {
+        self.control("-z");
+        let replies = self.make(calls);
+        self.control("-d");
+        (replies, newest_dump(&self.server))
+    }
+
+    /// Makes callgrind set its counts to zero (`-z`), or write them to a dump (`-d`).
+    fn control(&self, option: &str) {
+        let output = Command::new("callgrind_control").args([option, &self.process]).current_dir(self.server.dir()).output();
+        let output = output.expect("callgrind_control, of valgrind");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// The number of instructions in the latest dump.
+fn newest_dump(server: &Server) -> u64 {
+    let dumps = std::fs::read_dir(server.dir()).expect("the server's folder").filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let number: u64 = path.file_name()?.to_str()?.strip_prefix("callgrind.out.")?.rsplit('.').next()?.parse().ok()?;
+        Some((number, path))
+    });
+    let (_, newest) =
+        dumps.max_by_key(|(number, path)| (path.metadata().and_then(|data| data.modified()).ok(), *number)).expect("a dump");
+    let text = std::fs::read_to_string(newest).expect("a dump");
+    let total = text.lines().find_map(|line| line.strip_prefix("summary: ").or_else(|| line.strip_prefix("totals: ")));
+    total.and_then(|total| total.trim().parse().ok()).expect("a total")
 }

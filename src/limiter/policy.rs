@@ -142,13 +142,13 @@ impl Policy {
     #[inline(never)]
     fn view_paused<'a>(&'a self, stored: &'a [u8], now: Instant) -> Result<View<'a>, RecordError> {
         let stored = Stored::split(stored)?;
-        let inner = self.view_without_pause(stored.inner, now)?;
-        Ok(View::Paused(Box::new(Paused { stored, now, inner })))
+        self.view_without_pause(stored.inner, now)?;
+        Ok(View::Paused(Paused { policy: self, stored, now }))
     }
 
     /// As [`Self::view`], for a value that has no pause.
     #[inline(always)]
-    fn view_without_pause<'a>(&'a self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
+    pub(super) fn view_without_pause<'a>(&'a self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
         match self {
             Self::Meter(meter) => meter::View::load(meter, stored, now),
             Self::Slide(slide) => slide::View::load(slide, stored, now),

@@ -4,7 +4,7 @@ use super::lease;
 use super::meter::{self, LastingDenial};
 use super::pause::Stored;
 use super::slide;
-use super::{Amount, Bytes, Change, Charge, Decision, Id, Instant, Overflow, RandomSeed, Request, Snapshot, Span, Wait};
+use super::{Amount, Bytes, Change, Charge, Decision, Id, Instant, Overflow, Policy, RandomSeed, Request, Snapshot, Span, Wait};
 
 /// A key's state under a policy at a moment, as [`Policy::view`](super::Policy::view) returns it.
 pub enum View<'a> {
@@ -16,8 +16,8 @@ pub enum View<'a> {
     Slide(slide::View<'a>),
     /// See [`Policy::Lease`](super::Policy::Lease).
     Lease(lease::View<'a>),
-    /// The state of a key with a pause. It is boxed, so that it does not make the views of other keys larger.
-    Paused(Box<Paused<'a>>),
+    /// The state of a key with a pause.
+    Paused(Paused<'a>),
 }
 
 /// The state that a decision leads to. [`View::store`] encodes it.
@@ -121,7 +121,7 @@ impl View<'_> {
 
     /// Whether the record was written under the view's policy, as far as the record shows it. If true, the waits in
     /// decisions are exact; otherwise they are upper bounds.
-    pub const fn matches_policy(&self) -> bool {
+    pub fn matches_policy(&self) -> bool {
         match self {
             Self::Closed => true,
             Self::Meter(view) => view.matches_policy,
@@ -133,22 +133,31 @@ impl View<'_> {
 }
 
 /// The state of a key whose value has a pause, perhaps one that is over.
+///
+/// It holds no view of the state without the pause, but computes that in each function: a box for it would have to be freed at the end of
+/// each call, also of those on keys without a pause.
 pub struct Paused<'a> {
+    pub(super) policy: &'a Policy,
     pub(super) stored: Stored<'a>,
     pub(super) now: Instant,
-    /// The state without the pause.
-    pub(super) inner: View<'a>,
 }
 
 impl Paused<'_> {
+    /// The state without the pause.
+    fn inner(&self) -> View<'_> {
+        let view = self.policy.view_without_pause(self.stored.inner, self.now);
+        debug_assert!(view.is_ok(), "`Policy::view` has read the value");
+        view.unwrap_or(View::Closed)
+    }
+
     /// See [`View::held`].
-    pub(super) fn held(&self, id: Id<'_>) -> Option<u64> {
-        self.inner.held(id)
+    fn held(&self, id: Id<'_>) -> Option<u64> {
+        self.inner().held(id)
     }
 
     /// See [`View::matches_policy`].
-    pub(super) const fn matches_policy(&self) -> bool {
-        self.inner.matches_policy()
+    fn matches_policy(&self) -> bool {
+        self.inner().matches_policy()
     }
 
     /// The decision on a request that the pause does not refuse: `remaining` is 0 while it lasts.
@@ -157,14 +166,15 @@ impl Paused<'_> {
         Decision { remaining, ..decision }
     }
 
-    /// The denial of a request that takes units or places; `None` if the pause does not refuse the request.
-    fn denial(&self, request: Request<'_>) -> Result<Option<Decision>, Overflow> {
+    /// The denial of a request that takes units or places; `None` if the pause does not refuse the request. `inner` is the state without
+    /// the pause.
+    fn denial(&self, inner: &View<'_>, request: Request<'_>) -> Result<Option<Decision>, Overflow> {
         let rest = self.stored.rest(self.now);
-        let is_retry = || request.id.is_some_and(|id| self.held(id).is_some());
+        let is_retry = || request.id.is_some_and(|id| inner.held(id).is_some());
         if rest == Span::ZERO || matches!(request.amount, Amount::Force(_) | Amount::Refund(_)) || is_retry() {
             return Ok(None);
         }
-        let decision = self.inner.peek(request)?;
+        let decision = inner.peek(request)?;
         let wait = match decision.wait {
             Wait::Never => Wait::Never,
             Wait::For(_) if decision.granted > 0 => Wait::For(rest),
@@ -175,27 +185,29 @@ impl Paused<'_> {
 
     /// See [`View::decide`].
     #[inline(never)]
-    pub(super) fn decide<'r>(&self, request: Request<'r>) -> Result<(Decision, Next<'r>), Overflow> {
-        if let Some(denial) = self.denial(request)? {
+    fn decide<'r>(&self, request: Request<'r>) -> Result<(Decision, Next<'r>), Overflow> {
+        let inner = self.inner();
+        if let Some(denial) = self.denial(&inner, request)? {
             return Ok((denial, Next::Keep));
         }
-        let (decision, next) = self.inner.decide(request)?;
+        let (decision, next) = inner.decide(request)?;
         Ok((self.shown(decision), next))
     }
 
     /// See [`View::peek`].
     #[inline(never)]
-    pub(super) fn peek(&self, request: Request<'_>) -> Result<Decision, Overflow> {
-        match self.denial(request)? {
+    fn peek(&self, request: Request<'_>) -> Result<Decision, Overflow> {
+        let inner = self.inner();
+        match self.denial(&inner, request)? {
             Some(denial) => Ok(denial),
-            None => Ok(self.shown(self.inner.peek(request)?)),
+            None => Ok(self.shown(inner.peek(request)?)),
         }
     }
 
     /// See [`View::store`].
     #[inline(never)]
-    pub(super) fn store(&self, next: &Next<'_>, random: RandomSeed, bytes: &mut Bytes) -> Change {
-        let change = self.inner.store(next, random, bytes);
+    fn store(&self, next: &Next<'_>, random: RandomSeed, bytes: &mut Bytes) -> Change {
+        let change = self.inner().store(next, random, bytes);
         self.stored.wrap(change, self.now, bytes)
     }
 }

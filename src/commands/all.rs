@@ -97,7 +97,7 @@ impl CommandHandler for All {
             let keys = parse_numkeys(call).unwrap_or(0);
             (FIRST_KEY..FIRST_KEY + keys)
                 .take_while(|&index| call.argument(index).is_some())
-                .for_each(|index| call.key_at(index));
+                .for_each(|index| call.key_at(index, false));
             return;
         }
         if call.is_announcement() {

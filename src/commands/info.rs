@@ -3,7 +3,7 @@
 use redis_module::{InfoContext, RedisResult};
 use redis_module_macros::info_command_handler;
 
-use super::shared::stats::{self, ABANDONED, PAUSES, RELEASED, SETTLED, TIMEOUTS, WAITS};
+use super::shared::stats::{self, Count, ABANDONED, PAUSES, RELEASED, SETTLED, TIMEOUTS, WAITS};
 use super::shared::waiting::waiting_clients;
 use crate::limiter::Kind;
 use crate::server::shortcuts_are_in_use;
@@ -23,11 +23,11 @@ fn fields() -> Vec<(String, u64)> {
     let mut fields = Vec::new();
     let mut all_retried = 0_u64;
     for (kind, calls) in Kind::ALL.iter().filter_map(|&kind| Some((kind, stats::calls(kind)?))) {
-        let (name, granted, denied, retried) =
-            (kind.name().to_lowercase(), calls.granted.get(), calls.denied.get(), calls.retried.get());
+        let name = kind.name().to_lowercase();
+        let [granted, denied, shadowed, retried] = calls.all().map(Count::get);
         all_retried = all_retried.wrapping_add(retried);
         let calls = granted.wrapping_add(denied).wrapping_add(retried);
-        let counts = [("calls", calls), ("granted", granted), ("denied", denied)];
+        let counts = [("calls", calls), ("granted", granted), ("denied", denied), ("shadowed", shadowed)];
         fields.extend(counts.map(|(what, count)| (format!("{name}_{what}"), count)));
     }
     let totals = [

@@ -9,14 +9,13 @@
 
 use super::help;
 use super::shared::clock::now;
-use super::shared::commit::commit_or_wait;
+use super::shared::commit::{commit_or_wait, decide};
 use super::shared::error::{CommandName, Error};
 use super::shared::grammar::{self, Args, Cursor, Rule, KEY};
 use super::shared::reply::{reply_decision, reply_now_or_later, Answered};
-use super::shared::target::{Decided, Target};
+use super::shared::target::Target;
 use super::shared::waiting;
-use crate::limiter::{Decision, Kind, Wait};
-use crate::queue::Waiters;
+use crate::limiter::{Decision, Kind};
 use crate::server::{run_command, Argument, Call, Command, CommandHandler, KeySpec, WriteKey};
 
 /// The command has no flag `deny-oom`, because a renewal must work when the server is out of memory. In that case the handler
@@ -59,25 +58,10 @@ pub fn parse<A: Args + ?Sized>(args: &A) -> Result<Rule<'_>, Box<Error>> {
 
 fn run(call: &Call<'_>) -> Result<Answered<Decision>, Box<Error>> {
     let rule = parse(call)?;
-    let request = rule.request;
     let key = WriteKey::open(call, KEY).ok_or(Error::InUse)?;
     let now = now(call);
     let mut waiters = waiting::waiters(call, KEY);
-    let decided = Target::only(Kind::Lease).view(&key, &rule.policy, now, |view, _| {
-        let held = request.id.and_then(|id| view.held(id));
-        if let Some(held) = held {
-            rule.check_cost(held)?;
-            // A renewal does not wait for other clients. Nor does it restore an earlier value, so no line need be served for it.
-            waiters = Waiters::None;
-        } else if rule.renew {
-            let present = view.peek(request)?;
-            return Ok(Decided::unchanged(Decision { granted: 0, wait: Wait::Never, ..present }));
-        } else if rule.policy.limit() > 0 && call.is_out_of_memory() {
-            return Err(Box::new(Error::OutOfMemory));
-        } else if waiters == Waiters::InLine {
-            return Ok(Decided::behind_line(view, request)?);
-        }
-        Ok(Decided::of(view, request)?)
-    })?;
+    let target = Target::only(Kind::Lease);
+    let decided = target.view(&key, &rule.policy, now, |view, _| decide(call, &rule, view, &mut waiters))?;
     commit_or_wait(call, key, Kind::Lease, &rule, &decided, waiters, now)
 }

@@ -14,9 +14,11 @@ mod lease;
 mod limit;
 mod pause;
 mod peek;
+mod policy;
 mod settle;
 mod shared;
 mod top;
+mod use_policy;
 
 use redis_module::{Context, RedisString, Status};
 
@@ -33,6 +35,8 @@ const COMMANDS: &[Command] = &[
     settle::SETTLE,
     settle::RELEASE,
     pause::COMMAND,
+    use_policy::COMMAND,
+    policy::COMMAND,
     peek::COMMAND,
     all::COMMAND,
     inspect::COMMAND,
@@ -58,10 +62,13 @@ pub mod parsers {
     pub use super::limit::parse as parse_limit;
     pub use super::pause::parse as parse_pause;
     pub use super::peek::parse as parse_peek;
+    pub use super::policy::parse as parse_policy;
     pub use super::settle::{parse_release, parse_settle, SettleArgs};
     pub use super::shared::grammar::{Args, Rule};
     pub use super::shared::parameters::MAX_TOP_KEYS;
+    pub use super::shared::policies::parse as parse_policy_text;
     pub use super::top::{parse as parse_top, TopArgs};
+    pub use super::use_policy::{parse as parse_use, parse_numpolicies};
 }
 
 /// Loads the module: registers the configuration parameters and the commands, and resets all state.

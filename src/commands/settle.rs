@@ -11,7 +11,7 @@ use super::shared::clock::now;
 use super::shared::error::{CommandName, Error};
 use super::shared::grammar::{self, Args, KEY};
 use super::shared::numbers::count;
-use super::shared::outcome::notify;
+use super::shared::outcome::{notify, Outcome};
 use super::shared::reply::{reply, reply_decision};
 use super::shared::stats::{RELEASED, SETTLED};
 use super::shared::target::Target;
@@ -125,7 +125,7 @@ fn settle(call: &Call<'_>, command: CommandName, args: SettleArgs<'_>) -> Result
         waiting::changed(call, KEY);
         if command == CommandName::Release { &RELEASED } else { &SETTLED }.increment();
         if call.notifications_enabled() {
-            notify(call, call.db(), call.argument(KEY).unwrap_or_default(), settlement.kind, false);
+            notify(call, call.db(), call.argument(KEY).unwrap_or_default(), settlement.kind, Outcome::Changed);
         }
     }
     Ok(settled)

@@ -65,6 +65,19 @@ impl Change {
         }
     }
 
+    /// The change that replaces the whole value, instead of a part of it. `value` is the one that this change was decided on, and `bytes`
+    /// are those that were returned with it.
+    pub(super) fn whole(self, value: Option<&[u8]>, bytes: &mut Bytes) -> Self {
+        let (expires, slack) = match self {
+            Self::Keep | Self::Remove | Self::Write { offset: 0, .. } => return self,
+            Self::Write { expires, slack, .. } | Self::Patch { expires, slack, .. } => (expires, slack),
+        };
+        let mut value = value.map(Vec::from);
+        self.apply(bytes, &mut value);
+        *bytes = Bytes::from(value.unwrap_or_default());
+        Self::Write { offset: 0, head: 0, expires, slack }
+    }
+
     /// The moment from which on the new value affects no decision; `None` if no value is written.
     pub const fn expires(&self) -> Option<Instant> {
         match *self {

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
+mod carry;
 mod change;
 mod decision;
 mod fixed;
@@ -37,6 +38,7 @@ mod stored;
 mod time;
 mod view;
 
+pub use carry::Carried;
 pub use change::{Bytes, Change};
 pub use decision::{Amount, Decision, Overflow, Quota, Request, Snapshot, Wait};
 pub use inspection::{Fact, Holder, Inspection};
@@ -48,7 +50,7 @@ pub use pause::MAX_PAUSE;
 pub use policy::Policy;
 pub use record::RecordError;
 pub use settle::{SettleError, Settlement};
-pub use stored::{fingerprint, inspect, pause, rest_of_pause, settle, without_ids};
+pub use stored::{fingerprint, inspect, is_limiter, pause, rest_of_pause, settle, without_ids};
 pub use time::{Instant, Span};
 pub use view::{Next, View};
 

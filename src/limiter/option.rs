@@ -17,6 +17,8 @@ pub enum PolicyOption {
     Capacity(u64),
     /// BUCKET: a period's tokens arrive all at once, at its end.
     Step,
+    /// All but LEASE: the policy reads the records of other algorithms, too: see [`Policy::carried`](super::Policy::carried).
+    CarriesOver,
 }
 
 /// The syntax of an option.

@@ -122,21 +122,10 @@ impl<'a> Stored<'a> {
     pub(super) fn wrap(&self, change: Change, now: Instant, bytes: &mut Bytes) -> Change {
         match self.pause {
             None => change,
-            Some(pause) if pause.rest(now) == Span::ZERO => self.unwrap(change, bytes),
+            // The pause is over, so the value is stored without it.
+            Some(pause) if pause.rest(now) == Span::ZERO => change.whole(self.inner, bytes),
             Some(pause) => wrap(pause, change, now, bytes),
         }
-    }
-
-    /// The change to the value without its pause, which is over.
-    fn unwrap(&self, change: Change, bytes: &mut Bytes) -> Change {
-        let (expires, slack) = match change {
-            Change::Keep | Change::Remove | Change::Write { offset: 0, .. } => return change,
-            Change::Write { expires, slack, .. } | Change::Patch { expires, slack, .. } => (expires, slack),
-        };
-        let mut value = self.inner.map(Vec::from);
-        change.apply(bytes, &mut value);
-        *bytes = Bytes::from(value.unwrap_or_default());
-        Change::Write { offset: 0, head: 0, expires, slack }
     }
 }
 

@@ -1,12 +1,10 @@
 //! A policy: the quota of an algorithm with its options.
 
 use super::lease::{self, Lease};
-use super::meter::{self, Meter};
-use super::pause::Stored;
+use super::meter::Meter;
 use super::slide::{self, Slide};
-use super::view::{Paused, View};
 use super::{bucket, fixed, gcra};
-use super::{Amount, Instant, Kind, PolicyOption, Quota, RecordError, Span, Spec};
+use super::{Amount, Instant, Kind, PolicyOption, Quota, Span, Spec};
 
 impl Kind {
     /// Every algorithm, in the order of the variants: `ALL[kind as usize]` is `kind`.
@@ -76,6 +74,15 @@ impl Policy {
         }
     }
 
+    /// Units that may be in use.
+    pub(super) const fn capacity(&self) -> u64 {
+        match self {
+            Self::Meter(meter) => meter.capacity,
+            Self::Slide(slide) => slide.quota.limit(),
+            Self::Lease(lease) => lease.quota.limit(),
+        }
+    }
+
     /// The period; the time to live of a lease.
     pub const fn period(&self) -> Span {
         match self {
@@ -123,39 +130,5 @@ impl Policy {
     /// Whether the waits in denials are upper bounds, because units are usually given back before they fall free by themselves.
     pub const fn frees_early(&self) -> bool {
         self.kind().spec().holds
-    }
-
-    /// Decodes the value of a key (`None`: the key does not exist), and computes the key's state under this policy at `now`.
-    ///
-    /// # Errors
-    /// If the value is not a record of this algorithm.
-    #[inline(always)]
-    pub fn view<'a>(&'a self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
-        match stored {
-            Some(bytes) if Stored::is_wrapped(bytes) => self.view_paused(bytes, now),
-            _ => self.view_without_pause(stored, now),
-        }
-    }
-
-    /// As [`Self::view`], for a value that has a pause.
-    #[cold]
-    #[inline(never)]
-    fn view_paused<'a>(&'a self, stored: &'a [u8], now: Instant) -> Result<View<'a>, RecordError> {
-        let stored = Stored::split(stored)?;
-        self.view_without_pause(stored.inner, now)?;
-        Ok(View::Paused(Paused { policy: self, stored, now }))
-    }
-
-    /// As [`Self::view`], for a value that has no pause.
-    #[inline(always)]
-    pub(super) fn view_without_pause<'a>(&'a self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
-        match self {
-            Self::Meter(meter) => meter::View::load(meter, stored, now),
-            Self::Slide(slide) => slide::View::load(slide, stored, now),
-            Self::Lease(lease) => {
-                let view = lease::View::load(lease, stored, now)?;
-                Ok(if lease.quota.limit() == 0 { View::Closed } else { View::Lease(view) })
-            }
-        }
     }
 }

@@ -143,8 +143,13 @@ pub fn rest_of_pause(stored: Option<&[u8]>, now: Instant) -> Span {
     stored.and_then(|stored| Stored::split(stored).ok()).map_or(Span::ZERO, |stored| stored.rest(now))
 }
 
+/// Whether a value is that of a limiter, also of one that this version of the module does not read.
+pub fn is_limiter(stored: &[u8]) -> bool {
+    stored.first() == Some(&record::MAGIC) || record::tat_ns(stored).is_some()
+}
+
 /// From when on a value without a pause affects no decision.
-fn ends(stored: &[u8], now: Instant) -> Result<Instant, RecordError> {
+pub(super) fn ends(stored: &[u8], now: Instant) -> Result<Instant, RecordError> {
     match record::kind(stored) {
         Ok(Kind::Slide) => Ok(slide::View::of_record(stored, now)?.ends()),
         Ok(Kind::Lease) => Ok(lease::View::of_record(stored, now)?.ends()),

@@ -4,7 +4,10 @@ use super::lease;
 use super::meter::{self, LastingDenial};
 use super::pause::Stored;
 use super::slide;
-use super::{Amount, Bytes, Change, Charge, Decision, Id, Instant, Overflow, Policy, RandomSeed, Request, Snapshot, Span, Wait};
+use super::{
+    Amount, Bytes, Change, Charge, Decision, Id, Instant, Overflow, Policy, RandomSeed, RecordError, Request, Snapshot,
+    Span, Wait,
+};
 
 /// A key's state under a policy at a moment, as [`Policy::view`](super::Policy::view) returns it.
 pub enum View<'a> {
@@ -38,6 +41,42 @@ pub enum Next<'r> {
     SlideWithIds(Box<(slide::Next, Charge<'r>)>),
     /// A lease that is taken or renewed.
     Lease(Box<lease::Next<'r>>),
+}
+
+impl Policy {
+    /// Decodes the value of a key (`None`: the key does not exist), and computes the key's state under this policy at `now`.
+    ///
+    /// # Errors
+    /// If the value is not a record of this algorithm.
+    #[inline(always)]
+    pub fn view<'a>(&'a self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
+        match stored {
+            Some(bytes) if Stored::is_wrapped(bytes) => self.view_paused(bytes, now),
+            _ => self.view_without_pause(stored, now),
+        }
+    }
+
+    /// As [`Self::view`], for a value that has a pause.
+    #[cold]
+    #[inline(never)]
+    fn view_paused<'a>(&'a self, stored: &'a [u8], now: Instant) -> Result<View<'a>, RecordError> {
+        let stored = Stored::split(stored)?;
+        self.view_without_pause(stored.inner, now)?;
+        Ok(View::Paused(Paused { policy: self, stored, now }))
+    }
+
+    /// As [`Self::view`], for a value that has no pause.
+    #[inline(always)]
+    fn view_without_pause<'a>(&'a self, stored: Option<&'a [u8]>, now: Instant) -> Result<View<'a>, RecordError> {
+        match self {
+            Self::Meter(meter) => meter::View::load(meter, stored, now),
+            Self::Slide(slide) => slide::View::load(slide, stored, now),
+            Self::Lease(lease) => {
+                let view = lease::View::load(lease, stored, now)?;
+                Ok(if lease.quota.limit() == 0 { View::Closed } else { View::Lease(view) })
+            }
+        }
+    }
 }
 
 impl View<'_> {

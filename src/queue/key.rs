@@ -1,9 +1,7 @@
 //! The keys of waiting calls, as the server holds them.
 
-use crate::limiter::{Bytes, Change, Decision, Instant, Overflow, Policy, RecordError, Request, Span, Wait};
-
-/// How exactly [`first_grant`] finds the moment of the grant.
-const PRECISION: Span = Span::from_us(1_000);
+use super::waiter::{Claim, Waiter};
+use crate::limiter::{Bytes, Change, Decision, Instant, Overflow, Policy, RecordError, Request, Wait};
 
 /// Why a key refuses a call, whatever the units that are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,15 +78,14 @@ pub(super) fn due(decision: &Decision, at: Instant) -> Instant {
 
 /// The decision of [`View::peek`](crate::limiter::View::peek) on a key.
 pub(super) fn peek<K: KeyState>(key: &K, policy: &Policy, now: Instant, request: Request<'_>) -> Result<Decision, K::Error> {
-    key.with_value(policy, |stored| Ok(policy.view(stored, now)?.peek(request)?))
+    key.with_value(policy, |stored| Ok(policy.view(policy.carried(stored, now).value(), now)?.peek(request)?))
 }
 
 /// Finds the first moment at which `request`, which is denied `now`, would be granted if nothing else changes the key. The result
 /// is at most a millisecond late. `latest` is the moment at which the wait in the denial ends.
 ///
 /// If the record was written under the same policy, the moment is `latest`. If the policy has changed since, the grant may come
-/// sooner: the level is then the lowest of several levels, one of which drains at the former rate. Each of them only falls with
-/// time, so bisection finds the moment.
+/// sooner: see [`Policy::first_grant`].
 ///
 /// # Errors
 /// If the key holds no record of the policy's algorithm.
@@ -110,18 +107,39 @@ pub(super) fn first_grant_on(
     now: Instant,
     latest: Instant,
 ) -> Result<Instant, Refusal> {
-    if policy.view(stored, now)?.matches_policy() {
-        return Ok(latest);
-    }
-    let (mut too_early, mut granted) = (now, latest);
-    while granted.since(too_early) > PRECISION {
-        let middle = too_early.saturating_add(Span::from_us(granted.since(too_early).as_us() / 2));
-        let (decision, _) = policy.view(stored, middle)?.decide(request)?;
-        if decision.granted > 0 {
-            granted = middle;
-        } else {
-            too_early = middle;
+    let carried = policy.carried(stored, now);
+    let is_exact = policy.view(carried.value(), now)?.matches_policy() && !carried.is_of_other_algorithm();
+    Ok(if is_exact { latest } else { policy.first_grant(stored, request, now, latest) })
+}
+
+/// What a key says when it is asked whether it grants a waiting call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// The call's id holds units of the key already: the call repeats a charge, or renews a lease.
+    Held,
+    /// The units will be due at `due`. `known` is whether this follows from the state of the key that the line has noted.
+    Wait { due: Instant, known: bool },
+    /// The units are free. If the key has not changed since they were due, this is that moment, and the client can be charged as of
+    /// any moment between it and now.
+    Free(Option<Instant>),
+}
+
+/// Asks a key whether it would grant a call now.
+pub(super) fn ask_now<C, K: KeyState>(waiter: &Waiter<C>, claim: &Claim, key: &K, now: Instant) -> Result<Ask, K::Error> {
+    let policy = &claim.policy;
+    key.with_value(policy, |stored| {
+        let request = waiter.request(claim);
+        let carried = policy.carried(stored, now);
+        let view = policy.view(carried.value(), now)?;
+        if let Some(held) = request.id.and_then(|id| view.held(id)) {
+            let renews = !claim.names_amount || policy.renews_with(claim.amount, held);
+            return if renews { Ok(Ask::Held) } else { Err(Refusal::OtherCost { held }) };
         }
-    }
-    Ok(granted)
+        let (decision, _) = view.decide(request)?;
+        if decision.granted == 0 {
+            let due = first_grant_on(stored, policy, request, now, due(&decision, now))?;
+            return Ok(Ask::Wait { due, known: false });
+        }
+        Ok(Ask::Free(None))
+    })
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::key::{due, first_grant_on, KeyState, Refusal};
+use super::key::{ask_now, due, Ask, KeyState};
 use super::waiter::{Claim, Waiter};
 use crate::limiter::{fingerprint, without_ids, Amount, Bytes, Change, Decision, Instant, Policy, Span};
 
@@ -66,37 +66,6 @@ enum Known<'v> {
         /// The value that it had then; `None`: it did not exist.
         value: Option<Cow<'v, [u8]>>,
     },
-}
-
-/// What a key says when it is asked whether it grants a waiting call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
-    /// The call's id holds units of the key already: the call repeats a charge, or renews a lease.
-    Held,
-    /// The units will be due at `due`. `known` is whether this follows from the state of the key that the line has noted.
-    Wait { due: Instant, known: bool },
-    /// The units are free. If the key has not changed since they were due, this is that moment, and the client can be charged as of
-    /// any moment between it and now.
-    Free(Option<Instant>),
-}
-
-/// Asks a key whether it would grant a call now.
-pub(super) fn ask_now<C, K: KeyState>(waiter: &Waiter<C>, claim: &Claim, key: &K, now: Instant) -> Result<Ask, K::Error> {
-    let policy = &claim.policy;
-    key.with_value(policy, |stored| {
-        let request = waiter.request(claim);
-        let view = policy.view(stored, now)?;
-        if let Some(held) = request.id.and_then(|id| view.held(id)) {
-            let renews = !claim.names_amount || policy.renews_with(claim.amount, held);
-            return if renews { Ok(Ask::Held) } else { Err(Refusal::OtherCost { held }) };
-        }
-        let (decision, _) = view.decide(request)?;
-        if decision.granted == 0 {
-            let due = first_grant_on(stored, policy, request, now, due(&decision, now))?;
-            return Ok(Ask::Wait { due, known: false });
-        }
-        Ok(Ask::Free(None))
-    })
 }
 
 /// Returns `found`, which should never be `None`: a client whose number another part of the queues holds does wait, and each key of a
@@ -249,13 +218,15 @@ impl Line {
         let known = key.with_value(policy, |stored| {
             let request = waiter.request(claim);
             let held = match request.id {
-                Some(id) => policy.view(stored, now)?.held(id).is_some(),
+                Some(id) => policy.view(policy.carried(stored, now).value(), now)?.held(id).is_some(),
                 None => false,
             };
             let Known::Unchanged { value } = self.known(stored, policy, now) else { return Ok(None) };
             let earliest = self.as_of.max(waiter.joined).max(least).max(now.saturating_sub(MAX_LATENESS)).min(now);
             // If the record was written under another policy, it does not show exactly when the units were due.
-            let view = policy.view(value.as_deref(), earliest).ok().filter(|view| !held && view.matches_policy());
+            let carried = policy.carried(value.as_deref(), earliest);
+            let is_exact = !held && !carried.is_of_other_algorithm();
+            let view = policy.view(carried.value(), earliest).ok().filter(|view| is_exact && view.matches_policy());
             let Some(view) = view else { return Ok(None) };
             let (decision, _) = view.decide(request)?;
             let due = due(&decision, earliest);
@@ -302,9 +273,11 @@ pub(super) fn charge<C, K: KeyState>(
             Some(Known::Unchanged { value }) => value,
             _ => stored.map(Cow::Borrowed),
         };
-        let view = claim.policy.view(value.as_deref(), at)?;
+        let carried = claim.policy.carried(value.as_deref(), at);
+        let view = claim.policy.view(carried.value(), at)?;
         let (decision, next) = view.decide(waiter.request(claim))?;
-        Ok((decision, view.store(&next, K::random_seed, &mut bytes)))
+        let change = view.store(&next, K::random_seed, &mut bytes);
+        Ok((decision, carried.change(change, &mut bytes)))
     })?;
     key.commit(&change, &bytes, now)?;
     if let Some(line) = line.filter(|_| change != Change::Keep) {

@@ -1,7 +1,7 @@
 //! Serves the lines: grants units in the order of arrival, and denies clients whose wait has ended.
 
-use super::key::{peek, KeyState, Refusal};
-use super::line::{ask_now, charge, present, Ask, Line, LineId};
+use super::key::{ask_now, peek, Ask, KeyState, Refusal};
+use super::line::{charge, present, Line, LineId};
 use super::queues::{Queues, Task};
 use super::waiter::{Claim, ClaimError, Client, Served, Waiter};
 use crate::limiter::{Bytes, Decision, Instant, Span};

@@ -5,7 +5,7 @@ use std::ffi::{c_int, CStr, CString};
 use std::ops::Deref;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use super::{api, raw, shortcuts, string_bytes, Ctx, Server, ServerString};
+use super::{api, key_flags, raw, shortcuts, string_bytes, Ctx, Server, ServerString};
 
 /// One call of a command. It lives as long as the server's call of the handler, and so does everything borrowed from it.
 pub struct Call<'a> {
@@ -55,10 +55,12 @@ impl<'a> Call<'a> {
         self.arguments.len()
     }
 
-    /// Reports that argument `index` is a key: see [`Self::asks_for_keys`].
-    pub fn key_at(&self, index: usize) {
+    /// Reports that argument `index` is a key, which the command reads, and also changes unless it `only_reads`: see
+    /// [`Self::asks_for_keys`].
+    pub fn key_at(&self, index: usize, only_reads: bool) {
+        let access = if only_reads { key_flags::READ } else { key_flags::UPDATE };
         // SAFETY: `self.ctx` is live.
-        unsafe { api!(RedisModule_KeyAtPos(self.ctx, index as c_int)) }
+        unsafe { api!(RedisModule_KeyAtPosWithFlags(self.ctx, index as c_int, access)) }
     }
 
     /// Deletes the key that argument `index` names if it has expired. This publishes the notification for the expiry.

@@ -70,6 +70,14 @@ impl Effects {
         };
     }
 
+    /// `SET name value`: without a deadline.
+    pub(super) fn set_lasting(self, value: &[u8]) {
+        let (bytes, len) = (value.as_ptr(), value.len());
+        // SAFETY: `new` requires a live context and name. The format takes a string, and bytes with their length, which follow in this
+        // order; the server copies them.
+        unsafe { api!(RedisModule_Replicate(self.ctx, SET.as_ptr(), c"sb".as_ptr(), self.name, bytes, len)) };
+    }
+
     /// `SETRANGE name offset bytes`
     #[inline(always)]
     pub(super) fn set_range(self, offset: usize, bytes: &[u8]) {

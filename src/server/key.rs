@@ -54,12 +54,23 @@ impl<'c> ReadKey<'c> {
     /// Opens the key that argument `index` names. The server does not mark the key as used. `None` if a thread of the server
     /// [is reading the key](forkless), or the call has no such argument.
     pub fn open(call: &'c Call<'c>, index: usize) -> Option<Self> {
+        Self::open_marked(call, index, raw::REDISMODULE_OPEN_KEY_NOTOUCH)
+    }
+
+    /// As [`Self::open`], but the server marks the key as used, as it does in `GET`. So a policy that serves calls is not evicted as
+    /// one that nobody reads.
+    pub fn open_used(call: &'c Call<'c>, index: usize) -> Option<Self> {
+        Self::open_marked(call, index, 0)
+    }
+
+    #[inline(always)]
+    fn open_marked(call: &'c Call<'c>, index: usize, mark: u32) -> Option<Self> {
         // With this flag, an expired key reads as missing, but is not deleted. Redis 7.0 does not know the flag, and treats the
         // key as in any command that reads.
         const NOEXPIRE: u32 = 1 << 19;
-        const MODE: u32 = raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH | NOEXPIRE;
+        let mode = (raw::REDISMODULE_READ | NOEXPIRE | mark) as c_int;
         let &name = call.arguments.get(index)?;
-        let mode = if forkless::is_possible() { MODE as c_int | WRITE } else { MODE as c_int };
+        let mode = if forkless::is_possible() { mode | WRITE } else { mode };
         // SAFETY: the name is an argument of the call, which outlives `'c`.
         unsafe { Self::open_with(call, name, mode, raw::REDISMODULE_READ as c_int) }
     }
@@ -273,9 +284,23 @@ impl<'c> WriteKey<'c> {
         unsafe { api!(RedisModule_SetAbsExpire(self.key.handle, deadline_ms)) };
     }
 
+    /// Stores a value that has no deadline, as `SET` does. The key must hold a string, or be missing.
+    pub fn set_lasting(&mut self, value: &[u8]) {
+        self.key.known.set(None);
+        self.store(value);
+        self.propagate(|effects| effects.set_lasting(value));
+    }
+
     /// Stores the value of a key that does not exist. The server stores a whole string in less time and memory than one that it
     /// first extends from nothing.
     fn create(&mut self, value: &[u8], deadline_ms: i64) {
+        self.store(value);
+        self.propagate(|effects| effects.set(value, deadline_ms));
+        self.set_deadline(deadline_ms);
+    }
+
+    /// Stores a whole value, which has no deadline then.
+    fn store(&mut self, value: &[u8]) {
         let handle = self.key.handle;
         // SAFETY: the key is open for writing. The string is made without a context, so it belongs to the module; the key takes a
         // reference of its own. Afterwards the key holds a string.
@@ -284,8 +309,6 @@ impl<'c> WriteKey<'c> {
             api!(RedisModule_StringSet(handle, string));
             api!(RedisModule_FreeString(ptr::null_mut(), string));
         }
-        self.propagate(|effects| effects.set(value, deadline_ms));
-        self.set_deadline(deadline_ms);
     }
 
     fn is_missing(&self) -> bool {

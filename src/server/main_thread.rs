@@ -17,6 +17,13 @@ impl<T> MainThread<T> {
         Self(RefCell::new(value))
     }
 
+    /// Calls `work` with the value, and returns its result. If this is called from within another `work`, calls it without the value.
+    #[inline(always)]
+    pub fn with_if_free<R>(&self, _: &Server<'_>, work: impl FnOnce(Option<&mut T>) -> R) -> R {
+        // There is only one place that calls `work`, so that the compiler inlines it.
+        work(self.0.try_borrow_mut().ok().as_deref_mut())
+    }
+
     /// Calls `work` with the value, and returns its result; `None` if this is called from within another `work`.
     #[inline(always)]
     pub fn with<R>(&self, _: &Server<'_>, work: impl FnOnce(&mut T) -> R) -> Option<R> {

@@ -14,6 +14,7 @@ mod events;
 mod forkless;
 mod info;
 mod key;
+mod key_flags;
 mod main_thread;
 mod owned_name;
 mod random;

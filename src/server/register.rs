@@ -8,6 +8,7 @@ use redis_module::{Context, RedisString, Status};
 use super::api::missing;
 use super::arguments::RawArguments;
 use super::config::configure;
+use super::key_flags::{READ, UPDATE};
 use super::shortcuts::{self, reply};
 use super::{api, effects, forkless, propagation, raw, Argument, Ctx, Info, Parameter, Server, ServerString};
 
@@ -21,6 +22,9 @@ pub enum KeySpec {
     /// The argument of this index is the number of keys that follow it, which the command reads and writes. The command must have
     /// the flag `getkeys-api`, since Redis 7.0 does not find the keys of a module's command in any other way.
     CountedReadWrite(c_int),
+    /// The argument of the first index is a key, which the command reads and writes. That of the second is the number of keys that follow
+    /// it, which the command reads. The command must have the flag `getkeys-api`, as with [`Self::CountedReadWrite`].
+    ReadWriteAndCountedReadOnly(c_int, c_int),
     /// The command has no keys.
     None,
 }
@@ -193,7 +197,7 @@ fn set_categories(handle: *mut raw::RedisModuleCommand, command: &Command) -> bo
 fn create(server: &Server<'_>, command: &Command) -> bool {
     let (first, step) = match command.keys {
         KeySpec::ReadWrite(pos) | KeySpec::ReadOnly(pos) => (pos, 1),
-        KeySpec::CountedReadWrite(_) | KeySpec::None => (0, 0),
+        KeySpec::CountedReadWrite(_) | KeySpec::ReadWriteAndCountedReadOnly(..) | KeySpec::None => (0, 0),
     };
     let (name, callback, flags) = (command.name.as_ptr(), Some(command.callback), command.flags.as_ptr());
     // SAFETY: the context is live, and the server copies the texts.
@@ -212,7 +216,8 @@ fn describe(server: &Server<'_>, command: &Command) -> bool {
     let arguments = (command.arguments)();
     let mut raw_arguments = RawArguments::default();
     // An empty structure ends the array.
-    let mut keys = key_spec(command.keys).map(|key| [key, empty_key_spec()]);
+    let mut keys = key_specs(command.keys);
+    keys.push(empty_key_spec());
     let info = raw::RedisModuleCommandInfo {
         version: &version,
         summary: command.summary.as_ptr(),
@@ -221,7 +226,7 @@ fn describe(server: &Server<'_>, command: &Command) -> bool {
         history: ptr::null_mut(),
         tips: ptr::null(),
         arity: command.arity,
-        key_specs: keys.as_mut().map_or(ptr::null_mut(), |keys| keys.as_mut_ptr()),
+        key_specs: if keys.len() > 1 { keys.as_mut_ptr() } else { ptr::null_mut() },
         args: raw_arguments.list(&arguments),
     };
     // SAFETY: the context is live. Everything that `info` points to lives until the end of this function, and the server copies it
@@ -234,17 +239,21 @@ fn describe(server: &Server<'_>, command: &Command) -> bool {
     }
 }
 
-/// Returns the key specification in the form that the module API takes.
-fn key_spec(keys: KeySpec) -> Option<raw::RedisModuleCommandKeySpec> {
-    const UPDATE: u32 = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE;
-    let (pos, access, counted) = match keys {
-        KeySpec::ReadWrite(pos) => (pos, UPDATE, false),
-        KeySpec::ReadOnly(pos) => (pos, raw::REDISMODULE_CMD_KEY_RO, false),
-        KeySpec::CountedReadWrite(pos) => (pos, UPDATE, true),
-        KeySpec::None => return None,
-    };
+/// Returns the key specifications in the form that the module API takes.
+fn key_specs(keys: KeySpec) -> Vec<raw::RedisModuleCommandKeySpec> {
+    match keys {
+        KeySpec::ReadWrite(pos) => vec![key_spec(pos, UPDATE, false)],
+        KeySpec::ReadOnly(pos) => vec![key_spec(pos, READ, false)],
+        KeySpec::CountedReadWrite(pos) => vec![key_spec(pos, UPDATE, true)],
+        KeySpec::ReadWriteAndCountedReadOnly(pos, count) => vec![key_spec(pos, UPDATE, false), key_spec(count, READ, true)],
+        KeySpec::None => Vec::new(),
+    }
+}
+
+/// Describes the key at argument `pos`, or if `counted` those whose number is this argument.
+fn key_spec(pos: c_int, flags: c_int, counted: bool) -> raw::RedisModuleCommandKeySpec {
     let mut key = empty_key_spec();
-    key.flags = (access | raw::REDISMODULE_CMD_KEY_ACCESS).into();
+    key.flags = flags as _;
     key.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     key.bs.index.pos = pos;
     if counted {
@@ -254,7 +263,7 @@ fn key_spec(keys: KeySpec) -> Option<raw::RedisModuleCommandKeySpec> {
         key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
         key.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
     }
-    Some(key)
+    key
 }
 
 fn empty_key_spec() -> raw::RedisModuleCommandKeySpec {

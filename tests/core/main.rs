@@ -1,6 +1,7 @@
 //! Tests of the pure core: the limiters, the queues of waiting clients, and the table of busiest keys. No server runs.
 
 mod action;
+mod carry;
 mod changes;
 mod exercise;
 mod ids;

@@ -1,4 +1,4 @@
-//! Carries out the decision on a command's only key, or lets the client of the call wait.
+//! Decides a command's rule on its only key, and carries out the decision, or lets the client of the call wait.
 
 use std::slice;
 
@@ -8,9 +8,31 @@ use super::outcome::{record_outcome, Outcome};
 use super::reply::Answered;
 use super::target::Decided;
 use super::waiting::{self, Begun};
-use crate::limiter::{Decision, Instant, Kind, Span};
+use crate::limiter::{Decision, Instant, Kind, Span, View, Wait};
 use crate::queue::{denied, Waiters};
 use crate::server::{Call, WriteKey};
+
+/// Decides a rule on the state of a command's only key, and changes nothing. `waiters` is what the waiting calls mean for the key; it
+/// becomes `None` for a call that they do not concern.
+///
+/// # Errors
+/// If a lease can't be renewed with this cost, if the server has no memory for a new lease, or if the next state would not fit a record.
+pub fn decide(call: &Call<'_>, rule: &Rule<'_>, view: &View<'_>, waiters: &mut Waiters) -> Result<Decided, Box<Error>> {
+    let request = rule.request;
+    if let Some(held) = request.id.and_then(|id| view.held(id)) {
+        rule.check_cost(held)?;
+        // A retry or a renewal does not wait for other clients. Nor does it restore an earlier value, so no line need be served for it.
+        *waiters = Waiters::None;
+    } else if rule.renew {
+        let present = view.peek(request)?;
+        return Ok(Decided::unchanged(Decision { granted: 0, wait: Wait::Never, ..present }));
+    } else if rule.policy.kind().spec().holds && rule.policy.limit() > 0 && call.is_out_of_memory() {
+        return Err(Box::new(Error::OutOfMemory));
+    } else if *waiters == Waiters::InLine && request.amount.takes_free_units() {
+        return Ok(Decided::behind_line(view, request)?);
+    }
+    Ok(Decided::of(view, request)?)
+}
 
 /// Changes the key as it was decided. If the call is refused and has the option BLOCK, blocks its client instead. `kind` is the
 /// algorithm of the rule, and `waiters` is what the waiting calls mean for the key.

@@ -4,6 +4,9 @@ use std::fmt;
 
 use crate::limiter::{Id, Kind, Overflow, RecordError};
 
+/// The longest text of a policy, in bytes.
+pub const MAX_POLICY_LEN: usize = 256;
+
 /// The name of a command, as error texts show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandName {
@@ -19,6 +22,10 @@ pub enum CommandName {
     Release,
     /// `RL.PAUSE`
     Pause,
+    /// `RL.USE` with a policy of this algorithm: its errors are those of the algorithm's own command.
+    Use(Kind),
+    /// `RL.POLICY`
+    Policy,
     /// `RL.INSPECT`
     Inspect,
     /// `RL.TOP`
@@ -34,12 +41,13 @@ pub enum CommandName {
 impl fmt::Display for CommandName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
-            Self::Limit(kind) => kind.name(),
+            Self::Limit(kind) | Self::Use(kind) => kind.name(),
             Self::Peek => "PEEK",
             Self::All => "ALL",
             Self::Settle => "SETTLE",
             Self::Release => "RELEASE",
             Self::Pause => "PAUSE",
+            Self::Policy => "POLICY",
             Self::Inspect => "INSPECT",
             Self::Top => "TOP",
             Self::Help => "HELP",
@@ -64,6 +72,30 @@ pub enum Holds {
 pub enum Error {
     /// Too few arguments, or too many.
     Arity(CommandName),
+    /// `RL.USE`: there are fewer policy keys than `numpolicies` says.
+    FewPolicies,
+    /// `RL.USE`: none of the policy keys exists.
+    NoPolicy,
+    /// `RL.USE`: the text of a policy key is not a rule.
+    NotPolicy {
+        /// The name of the key, in printable form.
+        key: String,
+        /// What is wrong with the text.
+        error: Box<Self>,
+    },
+    /// `RL.USE`: a policy key holds a value of another type.
+    PolicyType {
+        /// The name of the key, in printable form.
+        key: String,
+        /// The type.
+        holds: &'static str,
+    },
+    /// `RL.POLICY`: the key holds something that is never overwritten.
+    NotOverwritten(&'static str),
+    /// The text of a policy is too long.
+    LongPolicy,
+    /// `RL.USE`: the option is part of the policy, and so of the policy key.
+    OptionOfPolicy(&'static str),
     /// A limit or a period is missing.
     NoLimit(Kind),
     /// The argument is not a whole number, or is out of range.
@@ -212,6 +244,16 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Arity(name) => write!(f, "ERR wrong number of arguments for {name}"),
+            Self::FewPolicies => f.write_str("ERR fewer policy keys than numpolicies"),
+            Self::NoPolicy => f.write_str("NOPOLICY none of the policy keys exists"),
+            Self::NotPolicy { key, error } => {
+                let error = error.to_string();
+                write!(f, "ERR policy key '{key}': {}", error.strip_prefix("ERR ").unwrap_or(&error))
+            }
+            Self::PolicyType { key, holds } => write!(f, "WRONGTYPE policy key '{key}' holds a {holds}, not a string"),
+            Self::NotOverwritten(holds) => write!(f, "WRONGTYPE key holds a {holds}, which RL.POLICY does not overwrite"),
+            Self::LongPolicy => write!(f, "ERR a policy must be at most {MAX_POLICY_LEN} bytes long"),
+            Self::OptionOfPolicy(keyword) => write!(f, "ERR {keyword} is part of the policy, not of a call of RL.USE"),
             Self::NoLimit(kind) => write!(f, "ERR {} needs a limit and a {}", kind.name(), kind.spec().period),
             Self::Count { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
             Self::Integer { name, min, max } => {

@@ -36,19 +36,23 @@ pub struct Rule<'r> {
     pub names_amount: bool,
     /// Whether the call renews a lease, but takes no new one.
     pub renew: bool,
+    /// Whether a denial is answered as a grant: the policy is only tried.
+    pub shadow: bool,
 }
 
 impl<'r> Rule<'r> {
     /// A rule without BLOCK.
     pub const fn new(policy: Policy, request: Request<'r>) -> Self {
-        Self { policy, request, block: None, names_amount: false, renew: false }
+        Self { policy, request, block: None, names_amount: false, renew: false, shadow: false }
     }
 
     /// What a waiting call with this rule takes from the key of this name when it is granted. The pattern below names each field of a rule
     /// and of a request, so that a new field does not compile until it is handled here.
     pub fn claim(&self, key: Arc<[u8]>) -> Claim {
-        let Self { policy, request: Request { amount, id: _, ahead: _ }, block: _, names_amount, renew: _ } = *self;
-        // The id belongs to the whole call, and so to its `Waiter`. A call with RESERVE, which books ahead, or with RENEW does not wait.
+        let Self { policy, request: Request { amount, id: _, ahead: _ }, block: _, names_amount, renew: _, shadow: _ } =
+            *self;
+        // The id belongs to the whole call, and so to its `Waiter`. A call with RESERVE, which books ahead, or with RENEW does not wait,
+        // and nobody waits under SHADOW.
         Claim { key, policy, amount, names_amount }
     }
 
@@ -141,27 +145,30 @@ const AMOUNTS_WITH_ID: &[&str] = &["COST", "UPTO"];
 /// The keyword with which a call renews a lease, but takes no new one.
 const RENEW: &str = "RENEW";
 
+/// The keyword of a policy that is only tried.
+pub const SHADOW: &str = "SHADOW";
+
 impl CommandName {
     /// The keywords for the wait that the command takes.
     fn waits(self) -> &'static [WaitClause] {
         match self {
             // Leases are not booked ahead, and RL.ALL books nothing.
-            Self::Limit(kind) if kind.spec().holds => &WAITS[1..],
+            Self::Limit(kind) | Self::Use(kind) if kind.spec().holds => &WAITS[1..],
             Self::All => &WAITS[1..],
-            Self::Limit(_) => &WAITS,
+            Self::Limit(_) | Self::Use(_) => &WAITS,
             _ => &[],
         }
     }
 
     /// Whether the command takes RENEW.
     fn takes_renew(self) -> bool {
-        matches!(self, Self::Limit(kind) if kind.spec().holds)
+        matches!(self, Self::Limit(kind) | Self::Use(kind) if kind.spec().holds)
     }
 
     /// The keywords for the amount that the command takes, in a rule of this algorithm.
     fn amounts(self, kind: Kind) -> &'static [(&'static str, AmountOf)] {
         let all: &[_] = match self {
-            Self::Limit(_) => &AMOUNTS,
+            Self::Limit(_) | Self::Use(_) => &AMOUNTS,
             Self::Peek => &AMOUNTS[..2],
             Self::All => &AMOUNTS[..1],
             _ => &[],
@@ -172,7 +179,12 @@ impl CommandName {
 
     /// Whether the command takes an id.
     const fn takes_id(self) -> bool {
-        matches!(self, Self::Limit(_) | Self::All)
+        matches!(self, Self::Limit(_) | Self::Use(_) | Self::All)
+    }
+
+    /// Whether the command takes this option of an algorithm. The text of a policy states no moment.
+    const fn takes_option(self, option: &OptionSpec) -> bool {
+        !matches!((self, option.value), (Self::Policy, OptionValue::Time(_)))
     }
 }
 
@@ -219,6 +231,27 @@ pub fn rule<'a, A: Args + ?Sized>(
     options(kind, command, args, policy)
 }
 
+/// Parses the name of an algorithm and what follows it: the text of a policy.
+pub fn policy_text<A: Args + ?Sized>(args: &mut Cursor<'_, A>) -> Result<Rule<'static>, Box<Error>> {
+    let kind = algorithm(args.word().unwrap_or_default())?;
+    let Rule { mut policy, shadow, .. } = rule(kind, CommandName::Policy, args)?;
+    policy.set(PolicyOption::CarriesOver);
+    Ok(Rule { shadow, ..Rule::new(policy, Request::now(Amount::Cost(1))) })
+}
+
+/// Parses what follows the policy keys of `RL.USE`, whose policy is `named`.
+pub fn use_of<'a, A: Args + ?Sized>(named: &Rule<'_>, args: &mut Cursor<'a, A>) -> Result<Rule<'a>, Box<Error>> {
+    let kind = named.policy.kind();
+    let rule = options(kind, CommandName::Use(kind), args, named.policy)?;
+    Ok(Rule { shadow: named.shadow, ..rule })
+}
+
+/// Whether a word of a policy's text is a keyword, in any letter case.
+pub fn is_policy_keyword(word: &[u8]) -> bool {
+    let options = Kind::ALL.iter().flat_map(|kind| kind.spec().options).map(|option| option.keyword);
+    algorithm_named(word).is_some() || options.chain([SHADOW]).any(|keyword| is_keyword(word, keyword))
+}
+
 /// Parses the limit and the period of a policy.
 #[inline(always)]
 pub fn policy(kind: Kind, limit: &[u8], period: &[u8]) -> Result<Policy, Box<Error>> {
@@ -245,7 +278,11 @@ fn options<'a, A: Args + ?Sized>(
             break;
         }
         args.skip();
-        if let Some((index, option)) = find(kind.spec().options, |option| option.keyword, word) {
+        let option = find(kind.spec().options, |option| option.keyword, word);
+        if let Some((index, option)) = option.filter(|(_, option)| command.takes_option(option)) {
+            if matches!(command, CommandName::Use(_)) {
+                return Err(Box::new(Error::OptionOfPolicy(option.keyword)));
+            }
             if options_seen & 1 << index != 0 {
                 return Err(Box::new(Error::Twice(option.keyword)));
             }
@@ -277,6 +314,11 @@ fn options<'a, A: Args + ?Sized>(
                 return Err(Box::new(Error::Twice(RENEW)));
             }
             rule.renew = true;
+        } else if command == CommandName::Policy && is_keyword(word, SHADOW) {
+            if rule.shadow {
+                return Err(Box::new(Error::Twice(SHADOW)));
+            }
+            rule.shadow = true;
         } else {
             return Err(Box::new(Error::UnknownOption { word: printable(word), command }));
         }
@@ -323,7 +365,7 @@ pub fn call_arguments(command: CommandName) -> (Option<Argument>, Option<Argumen
 pub fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
     let mut arguments =
         vec![Argument::new("limit", ArgumentKind::Integer), Argument::new(kind.spec().period, ArgumentKind::Text)];
-    let options = kind.spec().options.iter().map(|option| {
+    let options = kind.spec().options.iter().filter(|option| command.takes_option(option)).map(|option| {
         let keyword = option.keyword.to_lowercase();
         match option.value {
             OptionValue::Flag(_) => Argument::new(keyword, ArgumentKind::Token).token(option.keyword),
@@ -337,9 +379,7 @@ pub fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
     } else {
         arguments.extend(options.map(Argument::optional));
     }
-    let amounts =
-        command.amounts(kind).iter().map(|(keyword, _)| Argument::new("units", ArgumentKind::Integer).token(keyword));
-    let amount = one_of("amount", amounts.collect()).map(Argument::optional);
+    let amount = amount_argument(kind, command);
     let (id, wait) = if command == CommandName::All { (None, None) } else { call_arguments(command) };
     if kind.spec().holds {
         arguments.extend(id.into_iter().chain(amount));
@@ -351,6 +391,22 @@ pub fn rule_arguments(kind: Kind, command: CommandName) -> Vec<Argument> {
     }
     arguments.extend(wait);
     arguments
+}
+
+/// What follows the policy keys of `RL.USE`, as [`use_of`] parses it.
+pub fn use_arguments() -> impl Iterator<Item = Argument> {
+    // The arguments of a lease are among those of the other algorithms, except for RENEW.
+    let command = CommandName::Use(Kind::Gcra);
+    let renew = Argument::new("renew", ArgumentKind::Token).token(RENEW).optional();
+    let (id, wait) = call_arguments(command);
+    amount_argument(Kind::Gcra, command).into_iter().chain(id.map(Argument::optional)).chain([renew]).chain(wait)
+}
+
+/// The amount that a command takes, in a rule of this algorithm.
+fn amount_argument(kind: Kind, command: CommandName) -> Option<Argument> {
+    let amounts =
+        command.amounts(kind).iter().map(|(keyword, _)| Argument::new("units", ArgumentKind::Integer).token(keyword));
+    one_of("amount", amounts.collect()).map(Argument::optional)
 }
 
 /// A choice between arguments. If there is only one, that argument itself; if there is none, `None`.

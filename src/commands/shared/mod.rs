@@ -4,6 +4,7 @@
 //! waiting     BLOCK: the lines, a call that joins one, the timer that serves them, the answers
 //! commit      carries out the decision on a command's only key, or lets its client wait
 //! target      a command's key, and the decisions on it
+//! policies    the rule that a policy key holds as text
 //! repeated    what a call takes over from the call before it
 //! grammar     the rule of a call: its words, its parser, its arguments in COMMAND DOCS
 //! outcome     what a call did: counts it, and publishes it
@@ -24,6 +25,7 @@ pub mod grammar;
 pub mod numbers;
 pub mod outcome;
 pub mod parameters;
+pub mod policies;
 pub mod repeated;
 pub mod reply;
 pub mod stats;

@@ -13,6 +13,8 @@ pub enum Outcome {
     Kept,
     /// It was denied.
     Denied,
+    /// It was denied, but its policy is only tried, so it was answered as a grant.
+    Shadowed,
     /// It was a retry: the key remembers a charge with its id, so nothing was charged.
     Retried,
 }
@@ -49,11 +51,15 @@ pub fn record_outcome<'k>(
         let count = match outcome {
             Outcome::Changed | Outcome::Kept => &calls.granted,
             Outcome::Denied => &calls.denied,
+            Outcome::Shadowed => {
+                calls.shadowed.increment();
+                &calls.denied
+            }
             Outcome::Retried => &calls.retried,
         };
         count.increment();
     }
-    let denied = outcome == Outcome::Denied;
+    let denied = matches!(outcome, Outcome::Denied | Outcome::Shadowed);
     let notifies = server.notifications_enabled();
     if denied || notifies {
         let (db, name) = key();
@@ -61,13 +67,17 @@ pub fn record_outcome<'k>(
             denials::count_denial(server, db, name, now);
         }
         if notifies && (denied || outcome == Outcome::Changed) {
-            notify(server, db, name, kind, denied);
+            notify(server, db, name, kind, outcome);
         }
     }
 }
 
 /// Publishes the keyspace notification for a change of a limiter's key, or for a denial.
-pub fn notify(server: &Server<'_>, db: i32, name: &[u8], kind: Kind, denied: bool) {
-    let event = if denied { "rl.denied".into() } else { format!("rl.{}", kind.name().to_lowercase()) };
+pub fn notify(server: &Server<'_>, db: i32, name: &[u8], kind: Kind, outcome: Outcome) {
+    let event = match outcome {
+        Outcome::Denied => "rl.denied".into(),
+        Outcome::Shadowed => "rl.shadow".into(),
+        _ => format!("rl.{}", kind.name().to_lowercase()),
+    };
     server.notify(db, name, &event);
 }

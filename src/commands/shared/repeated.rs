@@ -25,6 +25,9 @@ struct LastCall {
 pub struct LastDenial(Option<LastingDenial>);
 
 impl LastDenial {
+    /// No denial.
+    pub const NONE: Self = Self(None);
+
     /// The denial; `None` if there is none.
     #[inline(always)]
     pub const fn get(&self) -> Option<&LastingDenial> {
@@ -42,7 +45,7 @@ impl LastDenial {
 }
 
 impl LastCall {
-    const NONE: Self = Self { words: (Word::EMPTY, Word::EMPTY), rule: None, denial: LastDenial(None) };
+    const NONE: Self = Self { words: (Word::EMPTY, Word::EMPTY), rule: None, denial: LastDenial::NONE };
 
     /// The rule of a call with these words, whose policy `parse` returns, and the last denial of this rule.
     #[inline(always)]

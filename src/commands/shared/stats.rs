@@ -34,13 +34,23 @@ pub struct Calls {
     pub granted: Count,
     /// Those that were denied.
     pub denied: Count,
+    /// Those that were denied, but answered as grants, because their policy is only tried.
+    pub shadowed: Count,
     /// Those that were retries.
     pub retried: Count,
 }
 
 /// The calls of each algorithm, in the order of [`Kind::ALL`].
-static CALLS: [Calls; Kind::ALL.len()] =
-    [const { Calls { granted: Count::new(), denied: Count::new(), retried: Count::new() } }; Kind::ALL.len()];
+static CALLS: [Calls; Kind::ALL.len()] = [const { Calls::NONE }; Kind::ALL.len()];
+
+impl Calls {
+    const NONE: Self = Self { granted: Count::new(), denied: Count::new(), shadowed: Count::new(), retried: Count::new() };
+
+    /// Granted, denied, shadowed and retried.
+    pub fn all(&self) -> [&Count; 4] {
+        [&self.granted, &self.denied, &self.shadowed, &self.retried]
+    }
+}
 
 /// The calls of an algorithm.
 #[inline(always)]
@@ -66,6 +76,6 @@ pub static ABANDONED: Count = Count::new();
 
 /// Resets all counters: the module is being loaded.
 pub fn reset() {
-    let calls = CALLS.iter().flat_map(|calls| [&calls.granted, &calls.denied, &calls.retried]);
+    let calls = CALLS.iter().flat_map(Calls::all);
     calls.chain([&SETTLED, &RELEASED, &PAUSES, &WAITS, &TIMEOUTS, &ABANDONED]).for_each(Count::reset);
 }

@@ -3,7 +3,9 @@
 use std::ops::RangeInclusive;
 
 use super::error::{Error, Holds};
-use crate::limiter::{pause, settle, Bytes, Change, Decision, Id, Instant, Kind, Overflow, Policy, RecordError, Request};
+use crate::limiter::{
+    pause, settle, Bytes, Carried, Change, Decision, Id, Instant, Kind, Overflow, Policy, RecordError, Request,
+};
 use crate::limiter::{SettleError, Settlement, Span, View, MIN_LEN};
 use crate::queue::{KeyState, Refusal};
 use crate::server::{random_seed, ReadKey, Value, WriteKey};
@@ -152,6 +154,21 @@ impl Decided {
         let mut bytes = Bytes::default();
         let change = view.store(&next, random_seed, &mut bytes);
         Ok(Self { decision, is_behind_line: false, change, bytes })
+    }
+
+    /// As [`Self::of`], on a key whose value is `stored`, which `carried` stands for. Its view is `view`.
+    pub fn carried(
+        self,
+        policy: &Policy,
+        request: Request<'_>,
+        stored: Option<&[u8]>,
+        carried: &Carried<'_>,
+        now: Instant,
+    ) -> Self {
+        let Self { decision, is_behind_line, change, mut bytes } = self;
+        let decision = policy.with_kept_wait(carried, stored, request, now, decision);
+        let change = carried.change(change, &mut bytes);
+        Self { decision, is_behind_line, change, bytes }
     }
 
     /// The present state of a key, for a call that the clients in its line come before.

@@ -23,6 +23,16 @@ impl Meter {
         }
     }
 
+    /// The level of a record of this policy, when it was written, and when its debt is paid: see [`Migration`]. `level` and `written` are
+    /// what [`Self::read`] returned for it.
+    fn moments(&self, (level, written): (Level, Instant), now: Instant) -> (Level, Instant, Instant) {
+        let level = Level { at: level.at.min(now), used: level.used };
+        let debt = level.used.saturating_sub(self.grains(self.capacity));
+        let written = written.min(now);
+        let paid = if debt == 0 { written } else { level.at.saturating_add(self.until(level, level.at, debt)) };
+        (level, written, paid)
+    }
+
     /// The level at `now` of a record of the policy `old`. `record` is what [`Meter::read`] returned for it.
     #[cold]
     pub(super) fn migrate(&self, old: &Self, record: (Level, Instant), now: Instant) -> Level {
@@ -48,11 +58,8 @@ struct Migration<'m> {
 }
 
 impl<'m> Migration<'m> {
-    fn new(new: &'m Meter, old: &'m Meter, (level, written): (Level, Instant), now: Instant) -> Self {
-        let level = Level { at: level.at.min(now), used: level.used };
-        let debt = level.used.saturating_sub(old.grains(old.capacity));
-        let written = written.min(now);
-        let paid = if debt == 0 { written } else { level.at.saturating_add(old.until(level, level.at, debt)) };
+    fn new(new: &'m Meter, old: &'m Meter, record: (Level, Instant), now: Instant) -> Self {
+        let (level, written, paid) = old.moments(record, now);
         Self { new, old, level, written, paid }
     }
 
@@ -107,7 +114,26 @@ impl<'m> Migration<'m> {
     }
 }
 
+impl Record<'_> {
+    /// When the record was written, and when its debt is paid: see [`Migration`].
+    pub(in crate::limiter) fn written_and_paid(&self, now: Instant) -> [Instant; 2] {
+        let (_, written, paid) = self.meter.moments(self.meter.read(self.level), now);
+        [written, paid]
+    }
+
+    /// The units that are used at `moment`, which is not after `now`, under the policy of the record, rounded up.
+    pub(in crate::limiter) fn used_units_at(&self, moment: Instant, now: Instant) -> u128 {
+        let (level, ..) = self.meter.moments(self.meter.read(self.level), now);
+        self.meter.advance(level, moment).used.div_ceil(self.meter.grains_per_unit().into())
+    }
+}
+
 impl View<'_> {
+    /// Used grains.
+    pub(in crate::limiter) const fn used_grains(&self) -> u128 {
+        self.level.used
+    }
+
     /// The record, without its ids, if it was not written under the view's policy.
     pub(super) fn other_record(&self) -> Option<Record<'static>> {
         let record = self.ids.map(WithIds::ledger).map_or(self.stored, |ledger| ledger.inner());

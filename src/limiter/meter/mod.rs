@@ -68,6 +68,8 @@ pub struct Meter {
     pub(super) capacity: u64,
     pub(super) drain: Drain,
     pub(super) alignment: Alignment,
+    /// See [`PolicyOption::CarriesOver`].
+    pub(super) carries_over: bool,
 }
 
 /// A level of usage, and its date.
@@ -83,7 +85,8 @@ struct Level {
 impl Meter {
     pub(super) const fn new(kind: Kind, quota: Quota, drain: Drain) -> Self {
         let limit = quota.limit();
-        Self { kind, limit, period_us: quota.period().as_us(), capacity: limit, drain, alignment: Alignment::FirstCall }
+        let (period_us, alignment) = (quota.period().as_us(), Alignment::FirstCall);
+        Self { kind, limit, period_us, capacity: limit, drain, alignment, carries_over: false }
     }
 
     pub(super) const fn set(&mut self, option: PolicyOption) {
@@ -94,6 +97,7 @@ impl Meter {
                 self.capacity = units
             }
             (Kind::Bucket, PolicyOption::Step) => self.drain = Drain::Steps,
+            (_, PolicyOption::CarriesOver) => self.carries_over = true,
             _ => {}
         }
     }

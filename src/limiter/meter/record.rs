@@ -44,7 +44,7 @@ impl Layout {
         let valid = (1..=MAX_UNITS).contains(&limit)
             && (1..=MAX_UNITS).contains(&capacity)
             && (MIN_PERIOD..=MAX_PERIOD).contains(&Span::from_us(period_us));
-        let meter = Meter { kind, limit, period_us, capacity, drain, alignment: Alignment::FirstCall };
+        let meter = Meter { kind, limit, period_us, capacity, drain, alignment: Alignment::FirstCall, carries_over: false };
         valid.then_some(Record { meter, level: Level { at, used }, ids: None })
     }
 
@@ -136,7 +136,7 @@ pub(super) fn encode(meter: &Meter, level: Level, bytes: &mut Bytes) {
     debug_assert!(encoded, "{level:?} of {meter:?} fits no layout");
     debug_assert_eq!(
         Record::decode(bytes.as_slice(), meter.kind).map(|record| (record.meter, record.level)),
-        Ok((Meter { alignment: Alignment::FirstCall, ..*meter }, level))
+        Ok((Meter { alignment: Alignment::FirstCall, carries_over: false, ..*meter }, level))
     );
 }
 
@@ -146,7 +146,7 @@ mod tests {
 
     use super::super::View;
     use super::*;
-    use crate::limiter::{Instant, MIN_RECORD};
+    use crate::limiter::{Instant, Quota, MIN_RECORD};
 
     /// Each way to drain, with an algorithm that drains so.
     const DRAINS: [(Kind, Drain); 4] = [
@@ -172,7 +172,8 @@ mod tests {
             at in prop_oneof![any::<i64>(), 0..1_i64 << 56, Just(0), Just(i64::MAX), Just(i64::MIN)],
             used in prop_oneof![any::<u64>().prop_map(u128::from), 0..1_u128 << 104],
         ) -> (Meter, Level) {
-            let meter = Meter { kind, limit, period_us, capacity: capacity.unwrap_or(limit), drain, alignment: Alignment::FirstCall };
+            let quota = Quota::new(limit, Span::from_us(period_us)).expect("in range");
+            let meter = Meter { capacity: capacity.unwrap_or(limit), ..Meter::new(kind, quota, drain) };
             (meter, Level { at: Instant::from_us(at), used })
         }
     }

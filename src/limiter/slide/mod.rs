@@ -67,16 +67,20 @@ pub struct Slide {
     pub(super) quota: Quota,
     /// Ticks in a period.
     segments: u64,
+    /// See [`PolicyOption::CarriesOver`].
+    pub(super) carries_over: bool,
 }
 
 impl Slide {
     pub(super) const fn new(quota: Quota) -> Self {
-        Self { quota, segments: MAX_SEGMENTS }
+        Self { quota, segments: MAX_SEGMENTS, carries_over: false }
     }
 
     pub(super) const fn set(&mut self, option: PolicyOption) {
-        if let PolicyOption::Segments(segments) = option {
-            self.segments = segments;
+        match option {
+            PolicyOption::Segments(segments) => self.segments = segments,
+            PolicyOption::CarriesOver => self.carries_over = true,
+            _ => {}
         }
     }
 
@@ -219,11 +223,28 @@ impl<'a> View<'a> {
 
     /// The units that count.
     #[inline(always)]
-    fn used(&self) -> u32 {
+    pub(super) fn used(&self) -> u32 {
         match self.len().checked_sub(1) {
             Some(last) if self.live <= last => self.count(last).wrapping_sub(self.count_before(self.live)),
             _ => 0,
         }
+    }
+
+    /// The limit, in units.
+    pub(super) const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The end of the last tick in which units were granted; `None` if the log has no entry.
+    pub(super) fn last_write(&self) -> Option<Instant> {
+        let last = self.len().checked_sub(1)?;
+        Some(Instant::saturating((self.tick(last) + 1) * i128::from(self.log.grid.tick_us)))
+    }
+
+    /// When at most [`Self::limit`] units are used, if they leave the window only; now if they are no more than that.
+    pub(super) fn debt_paid_at(&self) -> Instant {
+        let debt = u64::from(self.used()).saturating_sub(self.limit);
+        u32::try_from(debt).ok().filter(|&debt| debt > 0).map_or(self.now, |debt| self.now.saturating_add(self.until(debt)))
     }
 
     /// The units that are booked: those that count and lie in the future.

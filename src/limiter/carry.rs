@@ -1,0 +1,203 @@
+//! A change of algorithm on a live key: a policy reads the record of another algorithm.
+//!
+//! Usage is carried over in units, by the rule for a change of policy (see `meter::migrate`): with U units used under the old
+//! capacity A, the new capacity B counts min(U, A, B) + max(0, U - A). The key is then as if the new algorithm had taken these units at
+//! the moment of the change. A denied call writes nothing, so the record does not show that moment. So usage is computed for a change at
+//! each of three moments: now, right after the record was written, and when its debt was paid. The least of the three counts.
+//!
+//! For example, `GCRA 10 10s` has taken 8 units at once, 4 seconds ago, and the policy becomes `FIXED 6 10s`. For a change now, 4 units
+//! are used, in a window that begins now. For a change right after the write it is 6 units, in a window that began 4 seconds ago. So 4
+//! are used, and a call for 3 is denied. The same call a second later finds 3 units used, and is granted.
+
+use std::borrow::Cow;
+
+use super::pause::Stored;
+use super::stored::ends;
+use super::view::View;
+use super::{meter, record, slide, Amount, Bytes, Change, Decision, Instant, Kind, Policy, Request, Span, Wait};
+
+/// The value of a key, as a policy reads it.
+pub struct Carried<'a> {
+    value: Option<Cow<'a, [u8]>>,
+}
+
+impl<'a> Carried<'a> {
+    /// The value for [`Policy::view`]. `None`: for the policy, the key is as if it did not exist.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.value.as_deref()
+    }
+
+    /// Whether the key itself holds the record of another algorithm.
+    pub const fn is_of_other_algorithm(&self) -> bool {
+        matches!(self.value, Some(Cow::Owned(_)))
+    }
+
+    /// Turns a change of [`Self::value`] into one of the key's own value.
+    pub fn change(&self, change: Change, bytes: &mut Bytes) -> Change {
+        match &self.value {
+            Some(Cow::Owned(value)) => change.whole(Some(value), bytes),
+            _ => change,
+        }
+    }
+}
+
+impl Policy {
+    /// The value of a key as this policy reads it at `now`: if the policy [`carries_over`](super::PolicyOption::CarriesOver), and the
+    /// value is the record of another algorithm, a record of this policy that stands for it. The ids of the record are forgotten, and
+    /// its pause stays. Any other value is returned as it is.
+    #[inline]
+    pub fn carried<'a>(&self, stored: Option<&'a [u8]>, now: Instant) -> Carried<'a> {
+        let other = if self.carries_over() { stored.and_then(|stored| self.carry(stored, now)) } else { None };
+        let value = other.map_or(stored.map(Cow::Borrowed), |record| record.map(Cow::Owned));
+        Carried { value }
+    }
+
+    const fn carries_over(&self) -> bool {
+        match self {
+            Self::Meter(meter) => meter.carries_over,
+            Self::Slide(slide) => slide.carries_over,
+            Self::Lease(_) => false,
+        }
+    }
+
+    /// Carries over the record of another algorithm, with its pause; `None` if the value is something else. The result is `None` if
+    /// nothing of the value counts under this policy.
+    #[cold]
+    fn carry(&self, stored: &[u8], now: Instant) -> Option<Option<Vec<u8>>> {
+        let split = Stored::split(stored).ok()?;
+        let source = Source::of_other(split.inner?, self.kind(), now)?;
+        let [written, paid] = source.written_and_paid(now);
+        let taken = [now, written, paid].map(|moment| self.taken(&source, moment.min(now), now));
+        let used = |record: &Option<Bytes>| {
+            self.view(record.as_ref().map(Bytes::as_slice), now).map_or((0, Span::ZERO), |view| view.used())
+        };
+        let least = taken.into_iter().min_by_key(|record| used(record)).flatten();
+        let least = least.as_ref().map(Bytes::as_slice);
+        let Some(pause) = split.pause else { return Some(least.map(Vec::from)) };
+        let mut bytes = Bytes::default();
+        pause.wrap(least, &mut bytes);
+        Some(Some(bytes.as_slice().to_vec()))
+    }
+
+    /// The record of this policy, if it has taken at `moment` what was used then; `None` if that is nothing.
+    fn taken(&self, source: &Source<'_>, moment: Instant, now: Instant) -> Option<Bytes> {
+        let (used, old, new) = (source.used_at(moment, now), source.capacity().into(), self.capacity().into());
+        let units = used.min(old).min(new) + used.saturating_sub(old);
+        let view = self.view(None, moment).ok()?;
+        let take = |units| {
+            let mut bytes = Bytes::default();
+            let (_, next) = view.decide(Request::now(Amount::Force(units))).ok()?;
+            matches!(view.store(&next, || 0, &mut bytes), Change::Write { .. }).then_some(bytes)
+        };
+        let units = u64::try_from(units).unwrap_or(u64::MAX);
+        // A debt that fits no record of this policy counts as its capacity.
+        (units > 0).then(|| take(units).or_else(|| take(self.capacity()))).flatten()
+    }
+
+    /// The decision of [`View::peek`] on the value that this policy reads at `now`; `None` if there is none.
+    fn peek_carried(&self, stored: Option<&[u8]>, request: Request<'_>, now: Instant) -> Option<Decision> {
+        self.view(self.carried(stored, now).value(), now).ok()?.peek(request).ok()
+    }
+
+    /// The first moment at which a request that is denied `now` is granted, if nothing else changes the key, to the millisecond.
+    /// `latest` is a moment at which it is.
+    ///
+    /// The level after a change of policy is the lowest of several, each of which only falls with time. So bisection finds the moment.
+    pub fn first_grant(&self, stored: Option<&[u8]>, request: Request<'_>, now: Instant, latest: Instant) -> Instant {
+        const PRECISION: Span = Span::from_us(1_000);
+        let (mut too_early, mut granted) = (now, latest);
+        while granted.since(too_early) > PRECISION {
+            let middle = too_early.saturating_add(Span::from_us(granted.since(too_early).as_us() / 2));
+            if self.peek_carried(stored, request, middle).is_some_and(|decision| decision.granted > 0) {
+                granted = middle;
+            } else {
+                too_early = middle;
+            }
+        }
+        granted
+    }
+
+    /// `decision` with a wait after which the same call is granted. It is the one on the value that `carried` stands for; the key holds
+    /// `stored`.
+    pub fn with_kept_wait(
+        &self,
+        carried: &Carried<'_>,
+        stored: Option<&[u8]>,
+        request: Request<'_>,
+        now: Instant,
+        decision: Decision,
+    ) -> Decision {
+        let Wait::For(wait) = decision.wait else { return decision };
+        if !carried.is_of_other_algorithm() || decision.granted > 0 {
+            return decision;
+        }
+        // The same call carries the record over anew, and may find another level than the one that `decision` saw drain. But when nothing
+        // of the record counts any more, all units are free.
+        let soon = now.saturating_add(wait);
+        let is_granted = self.peek_carried(stored, request, soon).is_some_and(|decision| decision.granted > 0);
+        let record_ends = || stored.and_then(|stored| ends(Stored::split(stored).ok()?.inner?, now).ok());
+        let latest = if is_granted { soon } else { record_ends().map_or(soon, |ends| ends.max(soon)) };
+        Decision { wait: Wait::For(self.first_grant(stored, request, now, latest).since(now)), ..decision }
+    }
+}
+
+/// A record of another algorithm.
+enum Source<'a> {
+    Meter(meter::Record<'a>),
+    Slide { record: &'a [u8], capacity: u64 },
+}
+
+impl<'a> Source<'a> {
+    /// Decodes a record whose algorithm is not `kind`; `None` if it is another value, or one whose units are held.
+    fn of_other(record: &'a [u8], kind: Kind, now: Instant) -> Option<Self> {
+        let other = record::kind(record).ok().filter(|&other| other != kind && !other.spec().holds)?;
+        if other == Kind::Slide {
+            let view = slide::View::of_record(record, now).ok()?;
+            return Some(Self::Slide { record, capacity: view.limit() });
+        }
+        Some(Self::Meter(meter::Record::decode_any(record, other).ok()?))
+    }
+
+    /// The units of its own policy that may be in use.
+    const fn capacity(&self) -> u64 {
+        match self {
+            Self::Meter(record) => record.meter.capacity,
+            Self::Slide { capacity, .. } => *capacity,
+        }
+    }
+
+    /// The units in use at `moment`, under its own policy, rounded up.
+    fn used_at(&self, moment: Instant, now: Instant) -> u128 {
+        match self {
+            Self::Meter(record) => record.used_units_at(moment, now),
+            Self::Slide { record, .. } => slide_view(record, moment).map_or(0, |view| view.used().into()),
+        }
+    }
+
+    /// When the record was written, and when its debt is paid.
+    fn written_and_paid(&self, now: Instant) -> [Instant; 2] {
+        match self {
+            Self::Meter(record) => record.written_and_paid(now),
+            Self::Slide { record, .. } => {
+                let written = slide_view(record, now).and_then(|view| view.last_write()).unwrap_or(now).min(now);
+                let paid = slide_view(record, written).map_or(now, |view| view.debt_paid_at());
+                [written, paid]
+            }
+        }
+    }
+}
+
+fn slide_view(record: &[u8], now: Instant) -> Option<slide::View<'_>> {
+    slide::View::of_record(record, now).ok()
+}
+
+impl View<'_> {
+    /// What is used, in the unit of the algorithm, and how long until nothing is, to compare records of one policy.
+    fn used(&self) -> (u128, Span) {
+        match self {
+            Self::Meter(view) => (view.used_grains(), view.snapshot().reset),
+            Self::Slide(view) => (view.used().into(), view.snapshot().reset),
+            Self::Closed | Self::Lease(_) | Self::Paused(_) => (0, Span::ZERO),
+        }
+    }
+}

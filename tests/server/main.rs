@@ -18,6 +18,7 @@ mod leaks;
 mod leases;
 mod listeners;
 mod lost;
+mod named;
 mod operate;
 mod options;
 mod outgoing;

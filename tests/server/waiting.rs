@@ -1,14 +1,13 @@
 //! `BLOCK` in special states of the server: it refuses writes, it does not block this client, or its clock steps.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use redis::{Connection, Value};
 use support::{
-    assert_same, call, command, error, held, info, inspect, limit, server_program, snapshots, time_us, wait_for, AllRows,
-    Held, Server,
+    assert_same, call, command, error, held, info, inspect, limit, snapshots, time_us, wait_for, AllRows, Clocked, Held,
+    Server,
 };
 
 use super::all::ends::Waiting;
@@ -287,46 +286,14 @@ fn each_wait_ends_in_one_count() {
 
 // ---- When the clock steps ----
 
-/// A server whose wall clock the test can move.
-struct Stepping {
-    server: Server,
-    file: std::path::PathBuf,
-    _folder: tempfile::TempDir,
-}
-
-impl Stepping {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let [program, file] = ["server", "clock"].map(|name| folder.path().join(name));
-        let library = support::witness::build("clock", folder.path());
-        std::fs::write(&file, [0; 16]).expect("a file");
-        let script = format!(
-            "#!/bin/sh\nCLOCK_FILE='{}' LD_PRELOAD='{}' exec '{}' \"$@\"\n",
-            file.display(),
-            library.display(),
-            server_program()
-        );
-        std::fs::write(&program, script).expect("a file");
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a program");
-        let server = Server::of(&program.display().to_string(), true, &[]);
-        Self { server, file, _folder: folder }
-    }
-
-    fn step(&self, seconds: i64) {
-        let file = std::fs::OpenOptions::new().write(true).open(&self.file).expect("the file");
-        file.write_all_at(&(seconds * 1_000_000).to_ne_bytes(), 8).expect("a step");
-    }
-}
-
 #[test]
 fn steps_of_the_wall_clock_do_not_change_the_length_of_a_wait() {
-    let stepping = Stepping::start();
-    let server = &stepping.server;
+    let server = &Clocked::start();
     let mut client = server.client();
     let before = time_us(&mut client);
-    stepping.step(3_600);
+    server.step(3_600 * 1_000_000);
     wait_for("the server's clock to step", || time_us(&mut client) >= before + 3_600_000_000);
-    stepping.step(0);
+    server.step(0);
     for step in [-7_200, 7_200] {
         call::<()>(&mut client, "FLUSHALL");
         // The first client waits for five units, which take 20 hours. Each of the others waits for one unit, and would get
@@ -335,7 +302,7 @@ fn steps_of_the_wall_clock_do_not_change_the_length_of_a_wait() {
         let first = Held::send(server, "RL.BUCKET line 10 40h COST 10 BLOCK 1d");
         let begun = Instant::now();
         let others = [1_500, 1_000].map(|ms| (ms, Held::send(server, &format!("RL.BUCKET line 10 40h BLOCK {ms}ms"))));
-        stepping.step(step);
+        server.step(step * 1_000_000);
         let threads = others.map(|(ms, mut held)| (ms, std::thread::spawn(move || held.reply())));
         for (ms, thread) in threads {
             let reply = thread.join().expect("a reply");
@@ -348,7 +315,7 @@ fn steps_of_the_wall_clock_do_not_change_the_length_of_a_wait() {
         assert_eq!(Held::send(server, "RL.GCRA fresh 1 300ms BLOCK 1000").row()[0], 1, "{step}");
         call::<()>(&mut client, "DEL line");
         assert_eq!(first.row()[0], 10, "{step}");
-        stepping.step(0);
+        server.step(0);
     }
 }
 

@@ -72,6 +72,15 @@ FILE *fopen(const char *path, const char *mode) {
     return real(strcmp(path, "/proc/cpuinfo") == 0 && clocks()[0] ? "/dev/null" : path, mode);
 }
 
+/* While the steady clock is frozen, random numbers are, too: records with ids have equal bytes then. */
+int getentropy(void *buffer, size_t length) {
+    static int (*real)(void *, size_t);
+    if (!real) real = dlsym(RTLD_NEXT, "getentropy");
+    if (!clocks()[0]) return real(buffer, length);
+    memset(buffer, 42, length);
+    return 0;
+}
+
 /* With RTLD_DEEPBIND, which newer servers use, a module would find the functions of the C library instead of these. */
 void *dlopen(const char *file, int flags) {
     static void *(*real)(const char *, int);

@@ -1,6 +1,7 @@
 //! What tests and tools share: starts servers with the module, calls them, and ends them.
 
 mod call;
+mod clock;
 pub mod fleet;
 mod held;
 mod process;
@@ -17,6 +18,7 @@ pub use call::{
     assert_same, call, command, error, flood_all, held, info, inspect, limit, pipe, settle, snapshot, snapshots, time_us,
     traces, watched_are_unchanged, Snapshot, Snapshots, LIMITERS,
 };
+pub use clock::Clocked;
 pub use held::{at_once, at_once_by, replies, AllRows, AtOnce, Held, Reply};
 pub use process::{
     crowd, crowd_while, dies_with_this_thread, is_process, raise_open_files, send, send_to_group, Load, Signal,

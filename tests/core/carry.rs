@@ -281,3 +281,31 @@ fn what_is_not_carried_over() {
     let denied = peek(&closed, Some(with_id.bytes.as_slice()), now, Request::now(Amount::Force(1)));
     assert_eq!((denied.granted, denied.limit, denied.wait), (0, 0, Wait::Never));
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    /// Callers that change the algorithm with each call are granted no more than the one that grants most by itself: FIXED, which grants
+    /// two limits around the end of a window.
+    #[test]
+    fn algorithms_in_turn_grant_what_one_of_them_may(
+        limit in 1..20_u64,
+        period_ms in select(vec![100_u64, 1_000]),
+        calls in vec((select(Kind::RATES), prop_oneof![0..10_u64, 0..200_u64], 1..8_u64), 1..80),
+    ) {
+        let (mut key, mut now, mut granted) = (Key::default(), 0, 0);
+        for (kind, gap_ms, units) in calls {
+            now += gap_ms * MS;
+            let policy = policy(kind, limit, period_ms, 0).with(PolicyOption::CarriesOver);
+            let stored = key.expire(at(now)).value.clone();
+            let carried = policy.carried(stored.as_deref(), at(now));
+            let outcome = policy.decide(carried.value(), at(now), Request::now(Amount::UpTo(units))).expect("it fits");
+            let mut bytes = outcome.bytes;
+            let change = carried.change(outcome.change, &mut bytes);
+            key.apply_at(&change, &bytes, at(now));
+            granted += outcome.decision.granted;
+            let most = limit * now / (period_ms * MS) + 2 * limit;
+            prop_assert!(granted <= most, "{granted} of {most}");
+        }
+    }
+}

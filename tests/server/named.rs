@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use redis::{Connection, RedisResult, Value};
+use redis::{Connection, Value};
+use support::witness::Watched;
 use support::{
-    assert_same, call, command, error, held, info, inspect, limit, pipe, settle, snapshot, snapshots, traces, wait_for,
-    watched_are_unchanged, Clocked, Held, Server,
+    assert_same, call, command, error, held, info, limit, snapshot, snapshots, traces, wait_for, watched_are_unchanged,
+    Clocked, Held, Server,
 };
 
 /// A reply, with an error as it was on the wire.
@@ -58,7 +59,7 @@ const KINDS: [&str; 5] = ["FIXED", "SLIDE", "GCRA", "BUCKET", "LEASE"];
 
 impl Twins {
     fn start(seed: u64) -> Self {
-        let server = Clocked::frozen(&["--appendonly", "yes", "--aof-use-rdb-preamble", "no"]);
+        let server = Clocked::frozen(&["--appendonly", "yes", "--auto-aof-rewrite-percentage", "0"]);
         let client = server.client();
         let pair = |number| Pair {
             literal: format!("twin:a:{number:02}"),
@@ -351,4 +352,335 @@ fn a_policy_key_says_what_the_command_says() {
     call::<()>(&mut twins.client, "DEBUG LOADAOF");
     assert_same(&snapshots(&mut twins.client), &before);
     assert!(before.iter().filter(|(key, _)| key.starts_with("policy:")).all(|(_, policy)| policy.deadline_ms == -1));
+}
+
+// ---- Policy keys ----
+
+#[test]
+fn a_policy_key_is_an_ordinary_string_without_a_deadline() {
+    let (server, mut client) = Watched::on_port(&[]).and_client();
+    let replica = server.replica(&[]);
+    for (given, stored) in [
+        ("gcra 200 1s burst 20", "GCRA 200 1s BURST 20"),
+        ("Lease 010 1H shadow", "LEASE 010 1H SHADOW"),
+        ("bucket 5 0.50 step Capacity 7", "BUCKET 5 0.50 STEP CAPACITY 7"),
+        ("FIXED 5 1d SHADOW ALIGN -8h", "FIXED 5 1d SHADOW ALIGN -8h"),
+    ] {
+        set_policy(&mut client, &format!("policy {given}"));
+        let expected = support::Snapshot { value: Some(stored.into()), deadline_ms: -1 };
+        assert_eq!(snapshot(&mut client, "policy"), expected);
+        server.wait_until_in_step(&replica);
+        assert_eq!(snapshot(&mut replica.client(), "policy"), expected);
+        // A deadline that an operator has set goes, as with SET.
+        call::<i64>(&mut client, "EXPIRE policy 100");
+    }
+    assert_eq!(server.events("rl.policy", "policy").len(), 4);
+    // A limiter's value, and one of another type, is never overwritten; any other string is.
+    call::<()>(&mut client, "SET text 123");
+    set_policy(&mut client, "text GCRA 1 1");
+    call::<()>(&mut client, "SET cell 1800000000000000000");
+    limit(&mut client, "RL.SLIDE slide 5 1d");
+    call::<i64>(&mut client, "RL.PAUSE paused 1h");
+    call::<i64>(&mut client, "LPUSH list a");
+    let before = snapshots_of(&mut client, &["cell", "slide", "paused"]);
+    for (key, holds) in [("cell", "limiter"), ("slide", "limiter"), ("paused", "limiter"), ("list", "list")] {
+        let error = refused(&mut client, &format!("RL.POLICY {key} GCRA 1 1"));
+        assert_eq!(error, format!("WRONGTYPE key holds a {holds}, which RL.POLICY does not overwrite"));
+    }
+    assert_eq!(snapshots_of(&mut client, &["cell", "slide", "paused"]), before);
+    for (words, error) in [
+        ("GCRA 1", "ERR wrong number of arguments for 'rl.policy' command"),
+        ("BRUST 1 1", "ERR unknown algorithm 'BRUST': must be FIXED, SLIDE, GCRA, BUCKET or LEASE"),
+        ("FIXED 1 1 UNTIL 1800000000", "ERR unknown option 'UNTIL' for RL.POLICY"),
+        ("FIXED 1 1 COST 2", "ERR unknown option 'COST' for RL.POLICY"),
+        ("GCRA 1 1 ID a", "ERR unknown option 'ID' for RL.POLICY"),
+        ("GCRA 1 1 BLOCK 1", "ERR unknown option 'BLOCK' for RL.POLICY"),
+        ("GCRA 1 1 SHADOW SHADOW", "ERR SHADOW is given twice"),
+        ("LEASE 65537 1", "ERR limit must be a whole number from 0 to 65536"),
+    ] {
+        assert_eq!(refused(&mut client, &format!("RL.POLICY other {words}")), error, "{words}");
+    }
+    assert!(refused(&mut client, &format!("RL.POLICY other GCRA {}1 1", "0".repeat(300))).starts_with("ERR "));
+    assert_eq!(call::<i64>(&mut client, "EXISTS other"), 0);
+}
+
+fn snapshots_of(client: &mut Connection, keys: &[&str]) -> Vec<support::Snapshot> {
+    keys.iter().map(|key| snapshot(client, key)).collect()
+}
+
+#[test]
+fn what_is_no_policy_is_an_error_that_names_the_key() {
+    let (_server, mut client) = Server::start().and_client();
+    set_policy(&mut client, "good GCRA 10 60");
+    limit(&mut client, "RL.USE key 1 good");
+    call::<i64>(&mut client, "LPUSH list a");
+    let long = format!("GCRA 10 60{}", " ".repeat(250));
+    redis::cmd("SET").arg("long").arg(&long).exec(&mut client).expect("OK");
+    redis::cmd("SET").arg("empty").arg("").exec(&mut client).expect("OK");
+    redis::cmd("SET").arg("bytes").arg(&b"\0\xff gcra"[..]).exec(&mut client).expect("OK");
+    let before = (snapshot(&mut client, "key"), traces(&mut client));
+    for (words, error) in [
+        ("1 none", "NOPOLICY none of the policy keys exists"),
+        ("2 none nobody", "NOPOLICY none of the policy keys exists"),
+        ("1 list", "WRONGTYPE policy key 'list' holds a list, not a string"),
+        ("2 list good", "WRONGTYPE policy key 'list' holds a list, not a string"),
+        ("2 empty good", "ERR policy key 'empty': unknown algorithm '': must be FIXED, SLIDE, GCRA, BUCKET or LEASE"),
+        (
+            "2 bytes good",
+            "ERR policy key 'bytes': unknown algorithm '\\x00\\xff': must be FIXED, SLIDE, GCRA, BUCKET or LEASE",
+        ),
+        ("1 long", "ERR policy key 'long': a policy must be at most 256 bytes long"),
+        ("2 good", "ERR fewer policy keys than numpolicies"),
+        ("0 good", "ERR numpolicies must be a whole number from 1 to 16"),
+        ("17 good", "ERR numpolicies must be a whole number from 1 to 16"),
+        ("x good", "ERR numpolicies must be a whole number from 1 to 16"),
+        ("1 good BURST 3", "ERR BURST is part of the policy, not of a call of RL.USE"),
+        ("1 good RENEW", "ERR unknown option 'RENEW' for RL.GCRA"),
+        ("1 good SHADOW", "ERR unknown option 'SHADOW' for RL.GCRA"),
+        ("1 good COST 2 UPTO 3", "ERR COST and UPTO can't be combined"),
+    ] {
+        assert_eq!(refused(&mut client, &format!("RL.USE key {words}")), error, "{words}");
+    }
+    assert_eq!((snapshot(&mut client, "key"), traces(&mut client)), before);
+    // The key of the limiter itself holds no limiter here.
+    assert!(refused(&mut client, "RL.USE good 1 good").starts_with("WRONGTYPE key holds a string"));
+    // Exactly 256 bytes are a policy.
+    redis::cmd("SET").arg("long").arg(&long[..256]).exec(&mut client).expect("OK");
+    assert_eq!(limit(&mut client, "RL.USE other 1 long")[..3], [1, 10, 9]);
+}
+
+#[test]
+fn rights_bind_both_kinds_of_keys() {
+    let (server, mut owner) = Server::start().and_client();
+    set_policy(&mut owner, "policy:api GCRA 10 60");
+    call::<()>(&mut owner, "ACL SETUSER app on >secret +@all ~user:* %R~policy:*");
+    let mut app = server.client();
+    call::<()>(&mut app, "AUTH app secret");
+    assert_eq!(limit(&mut app, "RL.USE user:1 1 policy:api")[..3], [1, 10, 9]);
+    for words in [
+        "RL.USE user:1 1 other",
+        "RL.USE user:1 2 policy:api other",
+        "RL.USE other 1 policy:api",
+        "RL.USE policy:api 1 policy:api",
+    ] {
+        assert!(refused(&mut app, words).starts_with("NOPERM "), "{words}");
+    }
+    assert!(refused(&mut app, "RL.POLICY policy:api GCRA 1000 1").starts_with("NOPERM "));
+    let keys: Vec<String> = call(&mut owner, "COMMAND GETKEYS RL.USE user:1 2 policy:a policy:b COST 4");
+    assert_eq!(keys, ["user:1", "policy:a", "policy:b"]);
+    // Reading a policy changes nothing, and a denied call does not either.
+    limit(&mut owner, "RL.USE user:1 1 policy:api FORCE 20");
+    call::<()>(&mut owner, "WATCH user:1 policy:api");
+    let before = traces(&mut owner);
+    assert_eq!(limit(&mut owner, "RL.USE user:1 2 none policy:api")[0], 0);
+    assert_eq!(traces(&mut owner), before);
+    assert!(watched_are_unchanged(&mut owner));
+    // A read-only replica refuses the call, as that of the limiter's own command.
+    let (_replica, mut client) = Server::on_port(&["--replicaof", "127.0.0.1 1"]).and_client();
+    assert!(refused(&mut client, "RL.USE user:1 1 policy:api").starts_with("READONLY "));
+}
+
+#[test]
+fn a_cluster_finds_all_keys_of_a_call() {
+    let (_node, mut client) = Server::node().and_client();
+    call::<()>(&mut client, "CLUSTER ADDSLOTSRANGE 0 8191");
+    wait_for("the slots", || call::<String>(&mut client, "CLUSTER INFO").contains("cluster_state:ok"));
+    // The slot of {b} is 3300, that of {a} 15495.
+    set_policy(&mut client, "{b}:policy GCRA 10 60");
+    assert_eq!(limit(&mut client, "RL.USE {b}:user 2 {b}:none {b}:policy")[..3], [1, 10, 9]);
+    assert!(refused(&mut client, "RL.USE {b}:user 1 {a}:policy").starts_with("CROSSSLOT "));
+    assert!(refused(&mut client, "RL.USE {b}:user 2 {b}:policy {c}:policy").starts_with("CROSSSLOT "));
+    assert!(refused(&mut client, "RL.USE {a}:user 1 {a}:policy").starts_with("CLUSTERDOWN Hash slot not served"));
+}
+
+#[test]
+fn without_memory_it_refuses_what_the_command_that_states_the_rule_refuses() {
+    const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+    let (_server, mut client) = Server::start().and_client();
+    set_policy(&mut client, "rate GCRA 10 60");
+    set_policy(&mut client, "lease LEASE 10 60");
+    limit(&mut client, "RL.USE rated 1 rate");
+    limit(&mut client, "RL.USE leases 1 lease ID a COST 2");
+    call::<()>(&mut client, "CONFIG SET maxmemory 1");
+    for words in [
+        "RL.USE rated 1 rate",
+        "RL.USE rated 1 rate REFUND 1",
+        "RL.USE new 1 rate",
+        "RL.USE leases 1 lease ID b",
+        "RL.POLICY rate GCRA 1 1",
+    ] {
+        assert_eq!(refused(&mut client, words), OOM, "{words}");
+    }
+    assert_eq!(limit(&mut client, "RL.USE leases 1 lease ID a")[..3], [2, 10, 8]);
+}
+
+// ---- SHADOW ----
+
+#[test]
+fn no_caller_sees_a_denial_under_shadow_and_the_operator_does() {
+    let (server, mut client) = Watched::start().and_client();
+    let row = |client: &mut Connection, words: &str| {
+        let row = limit(client, &format!("RL.USE key 1 policy {words}"));
+        [row[0], row[1], row[2], row[3]]
+    };
+    set_policy(&mut client, "policy FIXED 5 1d SHADOW");
+    assert_eq!(row(&mut client, "COST 4"), [4, 5, 1, 0]);
+    // A partial grant is charged, and answered in full.
+    assert_eq!(row(&mut client, "UPTO 3"), [3, 5, 0, 0]);
+    let full = snapshot(&mut client, "key");
+    let before = traces(&mut client);
+    for (words, granted) in [("", 1), ("COST 7", 7), ("UPTO 9", 9), ("COST 2 BLOCK 1", 2), ("ID a", 1), ("RESERVE 1s", 1)] {
+        assert_eq!(row(&mut client, words), [granted, 5, 0, 0], "{words}");
+    }
+    assert_eq!((snapshot(&mut client, "key"), traces(&mut client)), (full.clone(), before));
+    // No id is remembered, and a booking is charged, but answered without its wait.
+    assert_eq!(call::<Option<Vec<i64>>>(&mut client, "RL.SETTLE key a 0"), None);
+    assert_eq!(row(&mut client, "RESERVE 1d"), [1, 5, 0, 0]);
+    assert_ne!(snapshot(&mut client, "key"), full);
+    assert_eq!(row(&mut client, "REFUND 100"), [6, 5, 5, 0]);
+    assert_eq!(row(&mut client, "REFUND 1"), [0, 5, 5, 0]);
+    // By a pause, and by limit 0.
+    call::<i64>(&mut client, "RL.PAUSE key 1h");
+    assert_eq!(row(&mut client, "COST 2"), [2, 5, 0, 0]);
+    set_policy(&mut client, "policy FIXED 0 1d SHADOW");
+    assert_eq!(row(&mut client, "COST 3"), [3, 0, 0, 0]);
+    assert_eq!(row(&mut client, "REFUND 3"), [0, 0, 0, 0]);
+    let counts = ["rl_fixed_denied", "rl_fixed_shadowed"].map(|field| info(&mut client, "rl", field));
+    assert_eq!(counts, [8, 8]);
+    assert_eq!((server.events("rl.shadow", "key").len(), server.events("rl.denied", "key").len()), (8, 0));
+    let top: Vec<BTreeMap<String, Value>> = call(&mut client, "RL.TOP");
+    assert_eq!(top[0]["denials"], Value::Int(8));
+    // Enforced, the same call is denied.
+    call::<i64>(&mut client, "DEL key");
+    set_policy(&mut client, "policy FIXED 5 1d");
+    assert_eq!(row(&mut client, "COST 6"), [0, 5, 5, -1]);
+    assert_eq!(info(&mut client, "rl", "rl_fixed_shadowed"), 8);
+}
+
+#[test]
+fn a_line_denies_under_shadow_but_nobody_stands_in_it() {
+    let (server, mut client) = Server::start().and_client();
+    set_policy(&mut client, "strict GCRA 1 30s");
+    set_policy(&mut client, "tried GCRA 100 30s SHADOW");
+    limit(&mut client, "RL.USE key 1 strict");
+    let waiting = Held::send(&server, "RL.USE key 1 strict BLOCK 60");
+    wait_for("a line", || held(&mut client) == 1);
+    let before = snapshot(&mut client, "key");
+    assert_eq!(limit(&mut client, "RL.USE key 1 tried COST 3 BLOCK 10")[..4], [3, 100, 99, 0]);
+    assert_eq!((snapshot(&mut client, "key"), held(&mut client)), (before, 1));
+    assert_eq!(info(&mut client, "rl", "rl_gcra_shadowed"), 1);
+    // A lease that is not there is not renewed, and the caller does not notice.
+    set_policy(&mut client, "leases LEASE 1 1h SHADOW");
+    assert_eq!(limit(&mut client, "RL.USE held 1 leases ID a")[..4], [1, 1, 0, 0]);
+    assert_eq!(limit(&mut client, "RL.USE held 1 leases ID b")[..4], [1, 1, 0, 0]);
+    assert_eq!(limit(&mut client, "RL.USE held 1 leases ID c RENEW")[..4], [1, 1, 0, 0]);
+    assert_eq!(call::<Option<Vec<i64>>>(&mut client, "RL.RELEASE held b"), None);
+    drop(waiting);
+}
+
+// ---- Policies that change under waiting calls and under load ----
+
+#[test]
+fn a_waiting_call_keeps_its_rule_and_later_calls_have_the_new_one() {
+    let (server, mut client) = Server::start().and_client();
+    set_policy(&mut client, "policy FIXED 2 60s");
+    assert_eq!(limit(&mut client, "RL.USE key 1 policy COST 2")[0], 2);
+    let mut first = Held::send(&server, "RL.USE key 1 policy BLOCK 1m ID first");
+    wait_for("the first to wait", || held(&mut client) == 1);
+    // The limit is raised, of which only later calls know. They come behind the first.
+    set_policy(&mut client, "policy FIXED 100 60s");
+    let denied = limit(&mut client, "RL.USE key 1 policy");
+    assert!(denied[..3] == [0, 100, 98] && denied[3] >= 1, "{denied:?}");
+    let mut second = Held::send(&server, "RL.USE key 1 policy COST 5 BLOCK 1m");
+    wait_for("both to wait", || held(&mut client) == 2);
+    call::<()>(&mut client, "DEL policy");
+    limit(&mut client, "RL.FIXED key 2 60s REFUND 1");
+    assert_eq!(first.reply().row.expect("a row")[..3], [1, 2, 0]);
+    assert_eq!(second.reply().row.expect("a row")[..3], [5, 100, 93]);
+}
+
+#[test]
+fn calls_that_wait_go_on_when_the_algorithm_changes() {
+    let (server, mut client) = Server::start().and_client();
+    for (old, new, pause) in [
+        ("GCRA 5 500ms", "SLIDE 5 500ms", false),
+        ("SLIDE 5 500ms SEGMENTS 10", "BUCKET 5 500ms STEP", true),
+        ("FIXED 5 500ms", "GCRA 5 500ms", false),
+        ("BUCKET 5 500ms", "FIXED 5 500ms", true),
+    ] {
+        call::<()>(&mut client, "FLUSHALL");
+        set_policy(&mut client, &format!("policy {old}"));
+        assert_eq!(limit(&mut client, "RL.USE key 1 policy COST 5")[0], 5);
+        let mut waiting: Vec<_> =
+            (0..3).map(|id| Held::send(&server, &format!("RL.USE key 1 policy COST 2 BLOCK 30 ID id:{id}"))).collect();
+        wait_for("the calls to wait", || held(&mut client) == 3);
+        if pause {
+            call::<i64>(&mut client, "RL.PAUSE key 700ms");
+        }
+        set_policy(&mut client, &format!("policy {new}"));
+        // The new algorithm writes its own record, which the waiting calls then carry over in their turn.
+        assert_eq!(limit(&mut client, "RL.USE key 1 policy FORCE 1")[0], 1, "{old} -> {new}");
+        waiting.push(Held::send(&server, "RL.USE key 1 policy COST 2 BLOCK 30"));
+        let rows: Vec<_> = waiting.iter_mut().map(|held| held.reply()).collect();
+        // Two calls can be answered at one moment.
+        assert!(rows.windows(2).all(|pair| pair[0].at_us() < pair[1].at_us() + 1_000), "{old} -> {new}: {rows:?}");
+        assert!(rows.iter().all(|reply| reply.row.as_ref().is_ok_and(|row| row[0] == 2)), "{old} -> {new}: {rows:?}");
+    }
+    // The commands that name their algorithm do not carry over, and leases and rates never turn into each other.
+    set_policy(&mut client, "lease LEASE 5 1h");
+    assert!(refused(&mut client, "RL.USE key 1 lease ID a").starts_with("WRONGTYPE key holds a "));
+    call::<()>(&mut client, "DEL key");
+    limit(&mut client, "RL.USE key 1 lease ID a");
+    assert_eq!(refused(&mut client, "RL.USE key 1 policy"), "WRONGTYPE key holds a LEASE limiter, not a FIXED limiter");
+    limit(&mut client, "RL.USE other 1 policy");
+    assert_eq!(refused(&mut client, "RL.GCRA other 5 1"), "WRONGTYPE key holds a FIXED limiter, not a GCRA limiter");
+}
+
+#[test]
+fn a_policy_that_changes_its_algorithm_under_load_is_no_error() {
+    let (server, mut client) = Server::start().and_client();
+    set_policy(&mut client, "policy GCRA 1000 1s");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..3)
+            .map(|caller| {
+                let (mut client, done) = (server.client(), &done);
+                scope.spawn(move || {
+                    let mut granted = [0_i64; 2];
+                    for number in 0_u64.. {
+                        if done.load(std::sync::atomic::Ordering::Relaxed) {
+                            break;
+                        }
+                        let key = number as usize % 2;
+                        let words = match number % 5 {
+                            0 => format!(" COST 2 ID id:{caller}:{number}"),
+                            1 => " UPTO 3".into(),
+                            2 => " BLOCK 1".into(),
+                            _ => String::new(),
+                        };
+                        granted[key] += limit(&mut client, &format!("RL.USE key:{key} 1 policy{words}"))[0];
+                    }
+                    granted
+                })
+            })
+            .collect();
+        let from = support::time_us(&mut client);
+        for round in 0..200 {
+            let (kind, limit) = (["SLIDE", "FIXED", "BUCKET", "GCRA"][round % 4], [1_000, 900][round / 4 % 2]);
+            set_policy(&mut client, &format!("policy {kind} {limit} 1s"));
+            if round % 20 == 7 {
+                call::<i64>(&mut client, "RL.PAUSE key:1 20ms");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        let granted = callers.into_iter().map(|caller| caller.join().expect("no error")).collect::<Vec<_>>();
+        let seconds = (support::time_us(&mut client) - from) / 1_000_000 + 1;
+        for key in 0..2 {
+            let granted: i64 = granted.iter().map(|granted| granted[key]).sum();
+            // Each algorithm alone may grant its limit once more than its rate.
+            assert!((1..=1_000 * (seconds + 2)).contains(&granted), "{granted} in {seconds} s");
+        }
+    });
+    assert_eq!(held(&mut client), 0);
 }

@@ -3,8 +3,8 @@
 
 # The server to run and to test on, a name or a path: Redis 7.0.5 or newer, or Valkey 7.2 or newer. The default is the installed one.
 SERVER ?=
-# The servers of `make matrix` and `make monitoring`: names of the table in scripts/servers.sh, or `installed`. The default is
-# all.
+# The servers of `make matrix` and `make monitoring`: names of the table in scripts/servers.sh, or `installed`. The default is all for
+# the former, and four for the latter.
 SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
@@ -41,7 +41,7 @@ outages: ## Measure what web services answer while their Redis is stopped, refus
 languages: ## Run the programs of docs/languages.md, in Go, Node.js, PHP, Python and Ruby, against a server
 	@scripts/recipes.sh languages
 
-monitoring: ## Test the files of monitoring/ with Prometheus and redis_exporter, on every server or on SERVERS=
+monitoring: ## Test the files of monitoring/ with Prometheus and redis_exporter, on four servers or on SERVERS=
 	@scripts/monitoring.sh
 
 matrix: ## Run the integration tests on every server, or on SERVERS='installed redis-8.6.2'

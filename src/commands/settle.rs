@@ -37,7 +37,7 @@ pub(super) const SETTLE: Command = Command {
         let units = Argument::new("units", ArgumentKind::Integer);
         arguments().into_iter().chain([units]).collect()
     },
-    reply: REPLY,
+    reply: &["Replies with five integers: the units that the charge is now, limit, remaining, 0, reset_ms.", NIL],
     example: "RL.SETTLE tokens:42 request-1 1500",
 };
 
@@ -50,14 +50,11 @@ pub(super) const RELEASE: Command = Command {
     summary: c"Gives back what an ID holds: a lease, or a charge.",
     complexity: COMPLEXITY,
     arguments,
-    reply: REPLY,
+    reply: &["Replies with five integers: 0, limit, remaining, 0, reset_ms.", NIL],
     example: "RL.RELEASE jobs worker-1",
 };
 
-const REPLY: &[&str] = &[
-    "Replies with five integers: the units that the charge is now, limit, remaining, 0, reset_ms.",
-    "Replies with nil if there is no such key, or it does not remember the id, and nothing has changed.",
-];
+const NIL: &str = "Replies with nil if there is no such key, or it does not remember the id, and nothing has changed.";
 
 fn arguments() -> Vec<Argument> {
     vec![grammar::key_argument(), Argument::new("id", ArgumentKind::Text)]

@@ -54,7 +54,7 @@ def test_each_program_is_tested_and_listed():
     document = (HERE.parent / "README.md").read_text()
     assert programs == set(re.findall(r"\(python/(\w+\.py)\)", document))
     for program in programs:
-        assert f'"{program}"' in tests or f"import {program.removesuffix('.py')}\n" in tests or program == "central_limits.py"
+        assert f'"{program}"' in tests or f"import {program.removesuffix('.py')}\n" in tests
 
 
 # Web frameworks
@@ -104,19 +104,6 @@ def test_a_stream_of_the_gateway_that_breaks(client, socket):
     for key, used in (("{llm}tokens:ada", 4 + 4), ("{llm}all:tokens", 4 + 4), ("{llm}requests:ada", 1)):
         assert inspect(client, key)["used"] == used
     assert inspect(client, "{llm}running:ada") is None
-
-
-# Limits of an operator
-
-
-def test_central_limits(client, socket):
-    assert run("central_limits.py", socket) == "19 are left\n"
-    client.hset("limits", "api", "GCRA 0 1")
-    assert run("central_limits.py", socket) == "All calls are refused now.\n"
-    client.hset("limits", "api", "GCRA 1 1h")
-    client.delete("limit:api.gcra:user:42")
-    assert run("central_limits.py", socket) == "0 are left\n"
-    assert re.fullmatch(r"Try again in 3\d{3}(\.\d+)? seconds\.\n", run("central_limits.py", socket))
 
 
 # Quotas of the calendar

@@ -31,7 +31,7 @@ pub(super) const COMMAND: Command = Command {
     flags: c"write fast getkeys-api",
     keys: KeySpec::ReadWriteAndCountedReadOnly(KEY as i32, NUMBER as i32),
     summary: c"Takes units by the rule in the first of these policy keys that exists.",
-    complexity: c"That of the policy's algorithm, plus O(N) with N the policy keys",
+    complexity: c"O(N) with N the policy keys, plus the complexity of the command of the policy's algorithm",
     arguments,
     reply: help::FIVE_INTEGERS,
     example: "RL.USE api:user:42 2 policy:user:42 policy:api",

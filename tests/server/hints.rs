@@ -98,10 +98,15 @@ struct Docs {
     arguments: Vec<Argument>,
 }
 
-/// Starts a server on which the commands for compatibility are enabled, too.
+/// Starts a server on which the commands for compatibility are enabled, too. It has a policy for RL.USE.
 fn with_all_commands() -> Server {
-    Server::with(&["--rl.compat", "cl.throttle gcra"])
+    let (server, mut client) = Server::with(&["--rl.compat", "cl.throttle gcra"]).and_client();
+    call::<()>(&mut client, &format!("RL.POLICY {POLICY} GCRA 1 60s"));
+    server
 }
+
+/// The policy key in all calls of RL.USE. Its algorithm is GCRA.
+const POLICY: &str = "key:policy";
 
 /// The documentation of every command of the module.
 fn all_docs(client: &mut Connection) -> Vec<Docs> {
@@ -188,7 +193,9 @@ fn value(argument: &Argument, call: &[Argument]) -> Option<String> {
     static KEYS: AtomicUsize = AtomicUsize::new(0);
     Some(match (&*argument.kind, &*argument.name) {
         ("pure-token", _) => return None,
+        ("key", "policy") => POLICY.into(),
         ("key", _) => format!("key:{}", KEYS.fetch_add(1, Ordering::Relaxed)),
+        ("integer", "numpolicies") => call.iter().filter(|argument| argument.name == "policy").count().to_string(),
         ("integer", "numkeys") => call.iter().filter(|argument| argument.kind == "key").count().to_string(),
         ("integer", _) => "1".into(),
         ("string", "period" | "ttl") => "60s".into(),
@@ -227,6 +234,9 @@ fn conflict(name: &str, words: &[String]) -> Option<String> {
     const NOT_WITH: [(&str, &[&str]); 3] =
         [("ID", &["FORCE", "REFUND"]), ("RESERVE", &["UPTO", "FORCE", "REFUND"]), ("BLOCK", &["FORCE", "REFUND"])];
     let given = |keyword: &str| words.iter().any(|word| word == keyword);
+    if name == "RL.USE" && given("RENEW") {
+        return Some("ERR unknown option 'RENEW' for RL.GCRA".into());
+    }
     if name == "RL.ALL" && given("LEASE") && !given("ID") {
         return Some("ERR LEASE needs an ID".into());
     }
@@ -337,6 +347,9 @@ fn too_much(name: &str, options: &[Argument], word: &str) -> String {
         [] => "ERR wrong number of arguments for".into(),
         _ => match options.iter().flat_map(Argument::ways).find(|way| way[0].token.is_none()) {
             Some(way) => must_be(name, &way[0]),
+            None if name == "RL.USE" && word == "BURST" => "ERR BURST is part of the policy, not of a call of RL.USE".into(),
+            // The errors of RL.USE are those of the policy's algorithm.
+            None if name == "RL.USE" => format!("ERR unknown option '{word}' for RL.GCRA"),
             None => format!("ERR unknown option '{word}' for {name}"),
         },
     }
@@ -435,6 +448,7 @@ fn missing_words_and_superfluous_words_are_errors() {
                 for (one, other) in ways.iter().flat_map(|one| ways.iter().map(move |other| (one, other))) {
                     let refusal = match (one[0].label(), other[0].label()) {
                         _ if !keywords => too_much(&name, left, ""),
+                        ("RENEW", _) if name == "RL.USE" => too_much(&name, left, "RENEW"),
                         (one, other) if one == other => format!("ERR {one} is given twice"),
                         (one, other) => format!("ERR {one} and {other} can't be combined"),
                     };
@@ -503,9 +517,10 @@ fn the_help_is_the_documentation() {
         let example = long[2].strip_prefix("    Example: ").unwrap_or_else(|| panic!("{long:?}"));
         assert!(example.split(' ').next() == Some(name), "{example}");
         call::<()>(&mut client, "FLUSHALL");
+        call::<()>(&mut client, "RL.POLICY policy:api GCRA 200 1s");
         call::<Value>(&mut client, example);
         assert!(long.len() > 3 && long[3..].iter().all(|line| line.starts_with("    ")), "{long:?}");
-        let limiter = ["RL.FIXED", "RL.SLIDE", "RL.GCRA", "RL.BUCKET", "RL.LEASE", "RL.PEEK"].contains(&name);
+        let limiter = ["RL.FIXED", "RL.SLIDE", "RL.GCRA", "RL.BUCKET", "RL.LEASE", "RL.PEEK", "RL.USE"].contains(&name);
         let explained = reply.iter().zip(&long[3..]).filter(|(line, other)| other.trim_start() == **line).count();
         assert_eq!(explained, if limiter { 2 } else { 0 }, "{long:?}");
     }
@@ -646,6 +661,12 @@ fn redis_cli_shows_hints_while_one_types() {
     let peeks = each(&|name, options| format!("{name} key limit period {options} [COST units|UPTO units]"));
     terminal.assert_hint("RL.PEEK ", &format!("{peeks}|LEASE key limit ttl [COST units]"));
     terminal.assert_hint("RL.LEASE ", "key limit ttl ID id [COST units] [RENEW] [BLOCK duration]");
+    let renewing = TAKING.replace("[RESERVE", "[RENEW] [RESERVE");
+    terminal.assert_hint("RL.USE ", &format!("key numpolicies policy [policy ...] {renewing}"));
+    let policies = ["[ALIGN offset]", "[SEGMENTS segments]", "[BURST burst]", "[CAPACITY capacity] [STEP]"];
+    let policies = ALGORITHMS.iter().zip(policies).map(|((name, _), options)| format!("{name} limit period {options}|"));
+    terminal.assert_hint("RL.POLICY ", &format!("key {}LEASE limit ttl [SHADOW]", policies.collect::<String>()));
+    terminal.assert_hint("RL.PAUSE ", "key duration");
     terminal.assert_hint("RL.SETTLE ", "key id units");
     terminal.assert_hint("RL.RELEASE ", "key id");
     terminal.assert_hint("RL.INSPECT ", "key");

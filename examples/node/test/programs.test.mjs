@@ -71,15 +71,6 @@ test('quota.mjs', async () => {
   assert.equal(await used(redis, '{quota}:day:customer:42'), 1);
 });
 
-test('central-limits.mjs', async () => {
-  assert.equal(await printed('central-limits.mjs'), '19 are left\n');
-  await redis.hset('limits', 'api', 'GCRA 0 1');
-  assert.equal(await printed('central-limits.mjs'), 'All calls are refused now.\n');
-  await redis.hset('limits', 'api', 'GCRA 1 1h');
-  await redis.call('RL.GCRA', 'limit:api.gcra:user:42', 1, '1h', 'FORCE', 1);
-  assert.match(await printed('central-limits.mjs'), /^Try again in \d{4,}(\.\d+)? seconds\.\n$/);
-});
-
 test('every program is run, and listed in the README', async () => {
   const programs = (await readdir(FOLDER)).filter((name) => name.endsWith('.mjs')).sort();
   assert.deepEqual(programs, [...tested].sort());

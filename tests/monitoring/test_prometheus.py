@@ -201,6 +201,8 @@ def test_alerts_and_dashboard_on_real_servers(tmp_path):
             connections.append(connection)
             connection.send_command("RL.GCRA", "busy", 1, 100, "BLOCK", "1d")
 
+        busy.call("RL.POLICY", "policy", "BUCKET", 1, 60, "SHADOW")
+
         def make_trouble():
             number = next(numbers)
             for key in (f"user:{number % 15}", "user:hot"):
@@ -215,6 +217,7 @@ def test_alerts_and_dashboard_on_real_servers(tmp_path):
             busy.call("RL.FIXED", "fixed", 10, 1)
             busy.call("RL.PAUSE", f"partner:{number}", "1m")
             busy.call("RL.BUCKET", "bucket", 10, 1)
+            busy.call("RL.USE", "tried", 1, "policy")
             busy.try_call("RL.GCRA", "list", 1, 1)
             replica.try_call("RL.GCRA", "key", 1, 1)
             full.try_call("RL.GCRA", "key", 1, 1)

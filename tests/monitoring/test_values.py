@@ -62,6 +62,9 @@ def test_all_values_are_those_of_the_server(running, tmp_path):
     for _ in range(8):
         call("RL.GCRA", "gcra", 1, 3600)
     call("RL.BUCKET", "bucket", 5, 60)
+    call("RL.POLICY", "policy", "BUCKET", 1, 60, "SHADOW")
+    for _ in range(2):
+        call("RL.USE", "tried", 1, "policy")
     for worker in ("w1", "w2"):
         call("RL.LEASE", "lease", 1, 60, "ID", worker)
     call("RL.RELEASE", "lease", "w1")
@@ -82,8 +85,9 @@ def test_all_values_are_those_of_the_server(running, tmp_path):
             "fixed_calls": 5, "fixed_granted": 3, "fixed_denied": 2,
             "slide_calls": 2, "slide_granted": 1, "slide_denied": 0,
             "gcra_calls": 1 + denied, "gcra_granted": 1, "gcra_denied": denied,
-            "bucket_calls": 1, "bucket_granted": 1, "bucket_denied": 0,
+            "bucket_calls": 3, "bucket_granted": 2, "bucket_denied": 1,
             "lease_calls": 2, "lease_granted": 1, "lease_denied": 1,
+            "fixed_shadowed": 0, "slide_shadowed": 0, "gcra_shadowed": 0, "bucket_shadowed": 1, "lease_shadowed": 0,
             "settled": 1, "released": 1, "retried": 1, "pauses": 1,
             "waiting_clients": 1, "waits": 3, "wait_timeouts": 1, "waits_abandoned": 1,
             "shortcuts": 1,

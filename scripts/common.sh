@@ -215,10 +215,12 @@ node_packages() {
     npm --prefix "$1" ci --ignore-scripts --no-audit --no-fund --loglevel=error
 }
 
-# Sets `python` to a Python that has the packages with which the client packages are tested, but not redis-rl itself.
+# Sets `python` to a Python that has the packages with which the client packages are tested, but not redis-rl itself: the program of this
+# name, or python3.
 clients_python() {
-  python=$root/target/clients/python/bin/python
-  "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear target/clients/python
+  local folder=target/clients/${1:-python}
+  python=$root/$folder/bin/python
+  "$python" -m pip --version >/dev/null 2>&1 || "${1:-python3}" -m venv --clear "$folder"
   "$python" -m pip install --quiet --disable-pip-version-check -r clients/python/tests/requirements.txt
 }
 

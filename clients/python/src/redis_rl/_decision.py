@@ -126,6 +126,13 @@ class AllDecision:
         return problem(self.decisions)
 
 
+def all_of(decisions: Sequence[Decision], id: Id | None) -> AllDecision:
+    """What these come to, if each limit has decided by itself."""
+    waits = [decision.wait_ms for decision in decisions]
+    never = any(wait is None for wait in waits)
+    return AllDecision(all(decisions), None if never else max(wait or 0 for wait in waits), decisions, id)
+
+
 def headers(decisions: Iterable[Decision]) -> dict[str, str]:
     """The header fields of an answer that these decisions have admitted or denied: those of the draft
     draft-ietf-httpapi-ratelimit-headers-11, and the older ones with X-. The latter describe one limit: the denial with the

@@ -1,0 +1,95 @@
+import { limited } from '../clock.js';
+import type { Word } from '../policies.js';
+import { type Client, type Connection, type Node, slotOf } from './client.js';
+
+/** Options of the connections of this package: nothing is queued, sent again or repeated. */
+const OWN = {
+  autoResendUnfulfilledCommands: false,
+  commandTimeout: undefined,
+  enableAutoPipelining: false,
+  enableOfflineQueue: false,
+  enableReadyCheck: false,
+  keyPrefix: '',
+  lazyConnect: true,
+  monitor: false,
+  readOnly: false,
+  reconnectOnError: null,
+  retryStrategy: null,
+  sentinelRetryStrategy: null,
+  socketTimeout: undefined,
+  stringNumbers: false,
+};
+
+/** A `Redis` or a `Cluster` of ioredis. */
+export function ioredisClient(client: any): Client {
+  const rest = {
+    prefix: client.options.keyPrefix ?? '',
+    isClosed: () => client.status === 'end',
+    onClose(action: () => void) {
+      client.on('end', action);
+      return () => client.off('end', action);
+    },
+  };
+  return client.isCluster ? { ...rest, ...cluster(client) } : { ...rest, ...single(client) };
+}
+
+function single(client: any) {
+  const node = nodeOf('', client);
+  return { locate: () => node, at: () => undefined, search: async () => {} };
+}
+
+function cluster(client: any) {
+  const at = (address: string) => {
+    const found = client.nodes('all').find(({ options }: any) => `${options.host}:${options.port}` === address);
+    return found && nodeOf(address, found);
+  };
+  return {
+    at,
+    locate(key: Word) {
+      const address = client.slots[slotOf(key)]?.[0];
+      return client.status === 'ready' && address ? at(address) : undefined;
+    },
+
+    // The client learns from a redirection which server has a key now, so it gets a call that takes nothing. It finds the keys of
+    // commands that it knows, puts its prefix before them, and may repeat this one.
+    async search(key: Word, ms: number) {
+      if (!['ready', 'wait', 'connecting', 'connect'].includes(client.status)) throw new Error(`the cluster's status is ${client.status}`);
+      const prefix = client.options.keyPrefix ?? '';
+      let onClose = () => {};
+      const closed = new Promise((_, reject) => {
+        onClose = () => reject(new Error('no node of the cluster was reached'));
+        client.once('close', onClose);
+      });
+      try {
+        const rest = typeof key === 'string' ? key.slice(prefix.length) : key.subarray(Buffer.byteLength(prefix));
+        await limited(ms, undefined, Promise.race([client.exists(rest), closed]));
+      } finally {
+        client.off('close', onClose);
+      }
+    },
+  };
+}
+
+function nodeOf(name: string, client: any): Node {
+  return { name, open: (connectMs) => opened(client, connectMs) };
+}
+
+async function opened(client: any, connectMs: number): Promise<Connection> {
+  const own = client.duplicate({ ...OWN, connectTimeout: Math.max(1, Math.ceil(connectMs)) });
+  let cause: unknown;
+  own.on('error', (error: unknown) => (cause = error));
+  try {
+    await limited(connectMs, undefined, own.connect());
+  } catch (error) {
+    own.disconnect();
+    throw cause ?? error;
+  }
+  return {
+    isOpen: () => own.status === 'ready',
+    close: () => own.disconnect(),
+    send([name, ...args], _, asking) {
+      if (asking) own.call('ASKING').catch(() => {});
+      return own.call(name, ...args);
+    },
+  };
+}

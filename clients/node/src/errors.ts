@@ -1,0 +1,144 @@
+import type { AllDecision, Decision } from './decision.js';
+
+/** Any error of this package. */
+export class RateLimitError extends Error {
+  constructor(message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = new.target.name;
+  }
+}
+
+/** An argument is wrong. The server has refused it with `ERR`, or one of the five classes below says before a call what is wrong. */
+export class InvalidArgument extends RateLimitError {}
+
+/** A policy, the name of a limit or an option is wrong. */
+export class InvalidLimit extends InvalidArgument {}
+
+/** A key is text, bytes or an integer, and not empty. The keys of one call must have one slot in a cluster. */
+export class InvalidKey extends InvalidArgument {}
+
+/** A cost is a whole number from 1 to 1e12. */
+export class InvalidCost extends InvalidArgument {}
+
+/** A wait is a duration of at most a day. */
+export class InvalidWait extends InvalidArgument {}
+
+/** An id has 1 to 64 bytes. */
+export class InvalidId extends InvalidArgument {}
+
+/** A block was denied. */
+export class RateLimited extends RateLimitError {
+  /** What was decided, for each limit. */
+  readonly decisions: readonly Decision[];
+  /** The status for HTTP. */
+  readonly status = 429;
+
+  constructor(readonly decision: Decision | AllDecision) {
+    const { wait } = decision;
+    const decisions = 'decisions' in decision ? decision.decisions : [decision];
+    const refused = decisions.filter(({ allowed }) => !allowed).map(({ name }) => name);
+    super(`the limit ${refused.join(', ')} is reached; retry ${wait === null ? 'never' : `in ${wait} s`}`);
+    this.decisions = decisions;
+  }
+
+  /** Seconds until the same call would be granted; null means never. */
+  get retryAfter() {
+    return this.decision.wait;
+  }
+
+  /** The header fields for HTTP. */
+  headers() {
+    return this.decision.headers();
+  }
+
+  /** The body for HTTP, `application/problem+json`. */
+  problem() {
+    return problem(this.decisions);
+  }
+}
+
+/** The problem type of draft-ietf-httpapi-ratelimit-headers-11. */
+export function problem(decisions: readonly Decision[]) {
+  return {
+    type: 'https://iana.org/assignments/http-problem-types#quota-exceeded',
+    title: 'Request cannot be satisfied as assigned quota has been exceeded',
+    status: 429,
+    'violated-policies': decisions.filter(({ allowed }) => !allowed).map(({ name }) => name),
+  };
+}
+
+/** The lease of a block has ended. Another holder may have its places. */
+export class LeaseLost extends RateLimitError {}
+
+/** The program has closed this wallet, or these limits. */
+export class Closed extends RateLimitError {}
+
+/** The server gave no decision. `onDown` decides about such calls. */
+export class Unavailable extends RateLimitError {
+  /** Whether the server may have executed the call. */
+  sent: boolean;
+  /** There was no connection, or no reply in time. @internal */
+  silent: boolean;
+  /** The status for HTTP. */
+  readonly status = 503;
+
+  constructor(message: string, { sent = false, silent = false, ...options }: ErrorOptions & { sent?: boolean; silent?: boolean } = {}) {
+    super(message, options);
+    [this.sent, this.silent] = [sent, silent];
+  }
+}
+
+/** The server has no module redis-rl, or one that is too old for this call. */
+export class NoModule extends Unavailable {}
+
+/** The server has refused the password or the rights of the client. */
+export class NotAllowed extends Unavailable {}
+
+/** The key holds something else: a list, or a limiter of another algorithm. */
+export class WrongType extends RateLimitError {}
+
+/** The reply has another shape than that of the module. */
+export class UnexpectedReply extends RateLimitError {}
+
+/** Whether an error is a reply of the server. Such a reply begins with a code in capital letters; errors of connections do not. */
+export function isReply(error: unknown): error is Error {
+  if (!(error instanceof Error) || error instanceof RateLimitError || 'errno' in error || 'syscall' in error) return false;
+  return /^[A-Z][A-Z0-9_]+( |$)/.test(error.message);
+}
+
+/** What to do about a reply of the server. */
+const ADVICE: Record<string, string> = {
+  BUSY: 'a script is running on it',
+  CLUSTERDOWN: 'the cluster has slots that no node serves',
+  LOADING: 'it is loading its data',
+  MASTERDOWN: 'it is a replica without its primary',
+  MISCONF: 'it cannot save its data: look into its log',
+  NOREPLICAS: 'it has too few replicas to accept writes',
+  OOM: 'it has reached maxmemory: raise it, or let it evict keys',
+  READONLY: 'it is a replica: connect to the primary',
+  TRYAGAIN: 'the slot of the keys is being moved',
+};
+
+/** The error of this package for a reply of the server that is an error, of a call with these keys. */
+export function translated(error: Error, keys: string): RateLimitError {
+  const { message } = error;
+  const options = { cause: error };
+  const code = message.split(' ', 1)[0];
+  if (code === 'WRONGTYPE') return new WrongType(`${message}: ${keys}`, options);
+  if (code === 'CROSSSLOT') return new InvalidKey(`${message}: in a cluster, give the keys one hash tag`, options);
+  if (/^(NOAUTH|WRONGPASS|NOPERM)$/.test(code)) {
+    return new NotAllowed(`the server refuses the client: check its password and its ACL rights: ${message}`, options);
+  }
+  if (/^ERR unknown (command|option|algorithm|subcommand)/i.test(message)) {
+    return new NoModule(
+      `the server has no module redis-rl, or one that is too old: load it by \`loadmodule\` in the server's configuration: ${message}`,
+      options,
+    );
+  }
+  if (code === 'ERR') return new InvalidArgument(message, options);
+  return new Unavailable(`the server gives no decision: ${code in ADVICE ? `${ADVICE[code]}: ` : ''}${message}`, options);
+}
+
+export function messageOf(error: unknown) {
+  return error instanceof Error ? error.message : String(error);
+}

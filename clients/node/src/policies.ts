@@ -1,0 +1,176 @@
+import { Calendar } from './calendar.js';
+import { type Duration, offset, period, shown } from './durations.js';
+import { InvalidLimit } from './errors.js';
+
+/** A word of a command. */
+export type Word = string | Buffer;
+
+const MOST = 1_000_000_000_000;
+const MOST_SLIDE = 4_294_967_295;
+const MOST_SEGMENTS = 65_536;
+const MOST_LEASE = 65_536;
+
+function whole(value: unknown, name: string, least: number, most: number): number {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= least && value <= most) return value;
+  throw new InvalidLimit(`${name} must be a whole number from ${least} to ${most}, not ${shown(value)}`);
+}
+
+/** A policy: how many units, in which time, by which algorithm. It is a value, without a connection. */
+export class Policy {
+  /** The options, as the server takes them. */
+  readonly options: readonly string[];
+  /** The units that may be taken at once. */
+  readonly capacity: number;
+
+  constructor(
+    /** The name of the algorithm: `FIXED`, `SLIDE`, `GCRA`, `BUCKET` or `LEASE`. */
+    readonly algorithm: string,
+    /** The units for each period; for a lease, the places. */
+    readonly limit: number,
+    /** The period; for a lease, its time to live. */
+    readonly period: Duration,
+    options: readonly string[] = [],
+    capacity = limit,
+  ) {
+    this.options = Object.freeze([...options]);
+    this.capacity = limit && capacity;
+  }
+
+  /** The policy as the server takes it, at this Unix time in milliseconds: the limit, the period and the options. */
+  words(_now?: number): string[] {
+    return [String(this.limit), this.period.text, ...this.options];
+  }
+
+  /** The seconds of the window at this Unix time, for the header fields; undefined if there is none. */
+  window(_now?: number): number | undefined {
+    return this.period.wholeSeconds;
+  }
+
+  /** Whether both are the same policy. `60s` and `1m` are the same period. */
+  equals(other: unknown) {
+    return other instanceof Policy && String(other) === String(this);
+  }
+
+  /** The limit and the period: `10/m`, `100/15m`. */
+  get rate() {
+    return `${this.limit}/${this.period.text.replace(/^1(?=\D)/, '')}`;
+  }
+
+  toString() {
+    return [this.algorithm, this.rate, ...this.options].join(' ');
+  }
+}
+
+/** Throws if there is an option that the policy does not have. */
+function none(others: object) {
+  const names = Object.keys(others);
+  if (names.length) throw new InvalidLimit(`the policy has no option ${names.join(', ')}`);
+}
+
+function split(value: unknown, most: number): [limit: number, time: string] {
+  const parts = typeof value === 'string' ? /^([0-9]+)\/(.*)$/s.exec(value) : null;
+  if (!parts) throw new InvalidLimit(`a rate is text such as 10/m, 100/15m or 2/250ms, not ${shown(value)}`);
+  return [whole(Number(parts[1]), 'limit', 0, most), parts[2]];
+}
+
+function rate(value: unknown, most = MOST): [limit: number, period: Duration] {
+  const [limit, time] = split(value, most);
+  return [limit, period(time, 'the period')];
+}
+
+/** A fixed window: `limit` units in each period, which begins with the first grant, or with the clock or the calendar. */
+export class Fixed extends Policy {
+  readonly #calendar?: Calendar;
+  readonly #zone?: string;
+
+  /**
+   * At a rate such as `1000/d`. `align`: windows begin at each multiple of the period since 1970 (UTC), shifted by this duration,
+   * which may have a sign: `-8h`. `zone`: they are the days (`d`), weeks (`week`) or months (`month`) of a time zone, such as
+   * `America/New_York`.
+   */
+  constructor(perPeriod: string, { align, zone, ...others }: { align?: string | number; zone?: string } = {}) {
+    none(others);
+    if (zone !== undefined) {
+      if (align !== undefined) throw new InvalidLimit("align and zone can't be combined");
+      const [limit, unit] = split(perPeriod, MOST);
+      const calendar = new Calendar(unit, zone);
+      super('FIXED', limit, period(calendar.period, 'the period'));
+      this.#calendar = calendar;
+      this.#zone = zone;
+    } else {
+      const [limit, time] = rate(perPeriod);
+      super('FIXED', limit, time, align === undefined ? [] : ['ALIGN', offset(align, time)]);
+    }
+  }
+
+  /** Whether a call may say when its window ends. */
+  get isPlain() {
+    return !this.options.length && !this.#calendar;
+  }
+
+  override words(now = Date.now()) {
+    return this.#calendar ? [...super.words(), 'UNTIL', String(this.#calendar.at(now).ends)] : super.words();
+  }
+
+  override window(now = Date.now()) {
+    if (!this.#calendar) return super.window();
+    const { starts, ends } = this.#calendar.at(now);
+    return ends - starts;
+  }
+
+  override get rate() {
+    return this.#calendar ? `${this.limit}/${this.#calendar.text}` : super.rate;
+  }
+
+  override toString() {
+    return this.#zone === undefined ? super.toString() : `${super.toString()} ZONE ${this.#zone}`;
+  }
+}
+
+/** A sliding window: no window of one period, wherever it begins, has more than `limit` units. */
+export class Slide extends Policy {
+  /** At a rate such as `100/m`. `segments`: the number of ticks in a period; fewer make the log smaller. */
+  constructor(perPeriod: string, { segments, ...others }: { segments?: number } = {}) {
+    none(others);
+    const [limit, time] = rate(perPeriod, MOST_SLIDE);
+    super('SLIDE', limit, time, segments === undefined ? [] : ['SEGMENTS', String(whole(segments, 'segments', 1, MOST_SEGMENTS))]);
+  }
+}
+
+/** The generic cell rate algorithm: units come back evenly, and up to `burst` units may be taken at once. */
+export class Gcra extends Policy {
+  /** At a rate such as `10/m`. `burst`: the units that may be taken at once; the default is the limit. */
+  constructor(perPeriod: string, { burst, ...others }: { burst?: number } = {}) {
+    none(others);
+    const [limit, time] = rate(perPeriod);
+    super('GCRA', limit, time, burst === undefined ? [] : ['BURST', String(whole(burst, 'burst', 1, MOST))], burst);
+  }
+}
+
+/** A bucket: tokens flow in at the rate, and the bucket holds `capacity` of them. */
+export class Bucket extends Policy {
+  /** At a rate such as `10/h`. `capacity`: what it holds; by default the limit. `step`: the tokens of a period come at its end. */
+  constructor(perPeriod: string, { capacity, step = false, ...others }: { capacity?: number; step?: boolean } = {}) {
+    none(others);
+    const [limit, time] = rate(perPeriod);
+    const size = capacity === undefined ? [] : ['CAPACITY', String(whole(capacity, 'capacity', 1, MOST))];
+    super('BUCKET', limit, time, step ? [...size, 'STEP'] : size, capacity);
+  }
+}
+
+/** Places that are held until they are released, or until `ttl` has passed since the last renewal: at most `limit` at a time. */
+export class Lease extends Policy {
+  /** So many places. The time to live is in seconds, or a text such as `30s`. */
+  constructor(limit: number, ttl: number | string) {
+    super('LEASE', whole(limit, 'limit', 0, MOST_LEASE), period(ttl, 'ttl'));
+  }
+
+  /** The time to live. */
+  get ttl() {
+    return this.period;
+  }
+
+  override window() {
+    return undefined;
+  }
+}

@@ -1,0 +1,299 @@
+import { performance } from 'node:perf_hooks';
+import { Breaker } from './breaker.js';
+import { nameOf } from './checks.js';
+import type { Call, Client, Connection, Node } from './clients/client.js';
+import { Late, limited, pause } from './clock.js';
+import { isReply, messageOf, NotAllowed, translated, Unavailable } from './errors.js';
+import type { Word } from './policies.js';
+
+/** How often a call follows a redirection. */
+const MOST_REDIRECTIONS = 5;
+/** Errors by which the server ends a call that waits: a slot moves, or a replica takes over. */
+const ENDS_A_WAIT = /^(UNBLOCKED|READONLY|LOADING|CLUSTERDOWN|MASTERDOWN|TRYAGAIN|NOREPLICAS|BUSY)\b/;
+/** The pause before a call is repeated, at first and at most. */
+const FIRST_PAUSE_MS = 20;
+const LONGEST_PAUSE_MS = 200;
+
+/** A connection was lost, or the server ended a wait: the call may be repeated if it has an id. */
+class Interrupted extends Unavailable {}
+
+/** The caller has aborted its wait. */
+class Aborted extends Error {}
+
+/** What this package has of one server: its breaker, and the connection for calls that do not wait. */
+class Server {
+  readonly breaker = new Breaker();
+  connection?: Connection;
+  opening?: Promise<Connection>;
+  /** The calls on each connection. */
+  readonly calls = new Map<Connection, number>();
+
+  /** The connection to this server, which is opened if there is none, or if it is known to be closed. */
+  async connected(node: Node, connectMs: number, replyMs: number): Promise<Connection> {
+    if (this.connection?.isOpen()) return this.connection;
+    this.drop(this.connection);
+    this.opening ??= node.open(connectMs, replyMs).then((opened) => {
+      if (this.opening === undefined) opened.close();
+      else this.connection = opened;
+      return opened;
+    }).finally(() => (this.opening = undefined));
+    return this.opening;
+  }
+
+  /** Closes a connection when its calls have ended. It gets no other calls. */
+  drop(connection: Connection | undefined) {
+    if (connection && this.connection === connection) this.connection = undefined;
+    if (connection && !this.calls.has(connection)) connection.close();
+  }
+
+  begin(connection: Connection) {
+    this.calls.set(connection, (this.calls.get(connection) ?? 0) + 1);
+  }
+
+  end(connection: Connection) {
+    const left = (this.calls.get(connection) as number) - 1;
+    if (left) return void this.calls.set(connection, left);
+    this.calls.delete(connection);
+    if (this.connection !== connection) connection.close();
+  }
+
+  close() {
+    for (const connection of new Set([...this.calls.keys(), ...(this.connection ? [this.connection] : [])])) connection.close();
+    this.connection = this.opening = undefined;
+  }
+}
+
+/** What a call got. `before`: it was sent before, and may have been executed then, without a reply. */
+export interface Answer {
+  reply: unknown;
+  before: boolean;
+}
+
+/** How a call waits in line, on a connection of its own. `joined` is called when it does. */
+interface Waiting {
+  waitMs: number;
+  signal: AbortSignal;
+  joined: () => void;
+}
+
+/** Sends calls to the servers of a client, on connections of its own. */
+export class Servers {
+  readonly #forget;
+  readonly #servers = new Map<string, Server>();
+  /** For the search of a server in a cluster. */
+  readonly #searching = new Breaker();
+  #search?: Promise<unknown>;
+
+  constructor(readonly client: Client, readonly timeoutMs: number, readonly connectMs: number) {
+    this.#forget = client.onClose(() => {
+      for (const server of this.#servers.values()) server.drop(server.connection);
+    });
+  }
+
+  /** Closes all connections, for good. */
+  close() {
+    this.#forget();
+    for (const server of this.#servers.values()) server.close();
+  }
+
+  /**
+   * Sends a call. With `repeat`, it is sent again when the connection is lost. With `ends`, it is one that gives back, settles or
+   * renews: it is sent also if the server was found down. It takes `ms` in all.
+   */
+  async send(call: Call, options: { repeat?: boolean; ends?: boolean; ms?: number } = {}): Promise<Answer> {
+    const { repeat = false, ends = false, ms = ends ? this.timeoutMs : this.timeoutMs + this.connectMs } = options;
+    return this.#repeated(performance.now() + ms, repeat, (before, deadline) => this.#send(call, before || ends, deadline));
+  }
+
+  /**
+   * Sends a call that may wait in line: at first without `BLOCK` and perhaps with `id`, and if that is not final, with `BLOCK` and
+   * `waitId` on a connection of its own, after `onBlock`. It goes on waiting when the server ends the wait because a slot moves or a
+   * replica takes over, and when the connection is lost: by the id it is charged once.
+   */
+  async inLine(
+    call: Call,
+    isFinal: (reply: unknown) => boolean,
+    options: { waitMs: number; id?: string; waitId: string; signal: AbortSignal; onBlock: () => void },
+  ): Promise<Answer> {
+    const { waitMs, id, waitId, signal, onBlock } = options;
+    const end = performance.now() + waitMs;
+    const asked = await this.send(withWords(call, id === undefined ? [] : ['ID', id]), { repeat: id !== undefined });
+    if (isFinal(asked.reply) || end - performance.now() < 1) return asked;
+    let blockedAt = 0;
+    return this.#repeated(performance.now() + this.timeoutMs + this.connectMs, true, async (before, deadline) => {
+      signal.throwIfAborted();
+      const left = Math.max(1, Math.ceil(end - performance.now()));
+      onBlock();
+      const waits = withWords(call, ['ID', waitId, 'BLOCK', `${left}ms`]);
+      return this.#send(waits, before, deadline, { waitMs: left, signal, joined: () => (blockedAt = performance.now()) });
+    }, () => blockedAt);
+  }
+
+  /** A wait in line, which has begun at `startedAt`, does not count. */
+  async #repeated(
+    deadline: number,
+    repeat: boolean,
+    attempt: (before: boolean, deadline: number) => Promise<unknown>,
+    startedAt?: () => number,
+  ): Promise<Answer> {
+    let before = false;
+    for (let wait = FIRST_PAUSE_MS; ; wait = Math.min(2 * wait, LONGEST_PAUSE_MS)) {
+      const began = performance.now();
+      try {
+        return { reply: await attempt(before, deadline), before };
+      } catch (error) {
+        if (!(error instanceof Unavailable)) throw error;
+        const sentAt = startedAt?.() ?? 0;
+        if (sentAt > began) deadline += performance.now() - sentAt;
+        before ||= error instanceof Interrupted;
+        const late = error.silent && error.sent;
+        if (!repeat || !before || late || performance.now() + wait >= deadline) {
+          error.sent ||= before;
+          throw error;
+        }
+        await pause(wait);
+      }
+    }
+  }
+
+  async #send(call: Call, always: boolean, deadline: number, wait?: Waiting) {
+    return this.#redirected(call, always, deadline, async (node, server, entered, asking) => {
+      const replyMs = this.timeoutMs + (wait?.waitMs ?? 0);
+      const connection = await this.#open(server, entered, call, deadline, (ms) => {
+        return wait ? alone(node, ms, replyMs, wait.signal) : server.connected(node, ms, replyMs);
+      });
+      server.begin(connection);
+      let done = false;
+      try {
+        wait?.joined();
+        const ms = wait ? replyMs : Math.max(1, Math.min(replyMs, deadline - performance.now()));
+        const reply = await limited(ms, wait?.signal, connection.send([call.name, ...call.args], call.keys[0], asking));
+        done = true;
+        server.breaker.succeeded();
+        return reply;
+      } catch (error) {
+        if (wait?.signal.aborted) throw wait.signal.reason;
+        const failure = this.#failed(error, server, entered, connection);
+        // Nothing was charged.
+        const goesOn = wait && isReply(failure) && ENDS_A_WAIT.test(failure.message);
+        throw goesOn ? new Interrupted(`the server has ended the wait: ${failure.message}`) : failure;
+      } finally {
+        if (wait && !done && connection.endWait) {
+          const other = server.connected(node, this.connectMs, this.timeoutMs);
+          other.then((one) => connection.endWait?.(one, call.keys[0])).catch(() => {});
+        }
+        server.end(connection);
+      }
+    });
+  }
+
+  /** Finds the server of a call, and follows redirections: a server that redirects a call has not executed it. */
+  async #redirected(
+    call: Call,
+    always: boolean,
+    deadline: number,
+    action: (node: Node, server: Server, entered: number, asking: boolean) => Promise<unknown>,
+  ) {
+    if (this.client.isClosed()) throw new Unavailable('the program has closed the client');
+    const [key] = call.keys;
+    let node = this.client.locate(key) ?? (await this.#find(key, always, deadline));
+    for (let asking = false, redirections = 0; ; redirections++) {
+      const server = this.#server(node);
+      const entered = server.breaker.enter(always);
+      if (entered === undefined) throw new Unavailable('the server was found down, and is asked again soon', { silent: true });
+      try {
+        return await action(node, server, entered, asking);
+      } catch (error) {
+        const [, kind, address] = /^(MOVED|ASK) \d+ (\S+)/.exec(isReply(error) ? error.message : '') ?? [];
+        if (!kind) throw isReply(error) ? translated(error, call.keys.map(nameOf).join(', ')) : error;
+        if (redirections === MOST_REDIRECTIONS || performance.now() >= deadline) {
+          throw new Unavailable(`the servers of the cluster redirect the call to each other: ${messageOf(error)}`, { cause: error });
+        }
+        asking = kind === 'ASK';
+        const other = asking ? this.client.at(address) : undefined;
+        if (!other) await this.#searched(key, deadline);
+        node = other ?? this.client.locate(key) ?? node;
+      } finally {
+        server.breaker.left(entered);
+      }
+    }
+  }
+
+  async #open(server: Server, entered: number, call: Call, deadline: number, open: (ms: number) => Promise<Connection>) {
+    const ms = Math.max(1, Math.min(this.connectMs, deadline - performance.now()));
+    try {
+      return await open(ms);
+    } catch (error) {
+      if (error instanceof TypeError || error instanceof Aborted) throw error instanceof Aborted ? error.cause : error;
+      server.breaker.failed(entered);
+      // In a cluster, another server may have taken over.
+      void this.#searched(call.keys[0], performance.now() + ms);
+      if (isReply(error) && translated(error, '') instanceof NotAllowed) throw translated(error, '');
+      throw new Unavailable(`no connection to the server: ${messageOf(error)}`, { cause: error, silent: true });
+    }
+  }
+
+  /** The error for a call that was sent. */
+  #failed(error: unknown, server: Server, entered: number, connection: Connection) {
+    if (isReply(error)) {
+      server.breaker.succeeded();
+      // A replica: by the next connection, the client may find the primary.
+      if (error.message.startsWith('READONLY')) server.drop(connection);
+      return error;
+    }
+    if (error instanceof TypeError || error instanceof RangeError) return error;
+    server.drop(connection);
+    if (error instanceof Late || isTimeout(error)) {
+      server.breaker.failed(entered);
+      const message = `no reply from the server: ${messageOf(error)}`;
+      return new Unavailable(message, { cause: error, sent: true, silent: true });
+    }
+    if (entered) server.breaker.failed(entered);
+    return new Interrupted(`the connection to the server was lost: ${messageOf(error)}`, { cause: error, sent: true });
+  }
+
+  async #find(key: Word, always: boolean, deadline: number): Promise<Node> {
+    const entered = this.#searching.enter(always);
+    if (entered === undefined) throw new Unavailable('no server of the cluster was found; it is searched again soon', { silent: true });
+    const error = await this.#searched(key, deadline);
+    const node = this.client.locate(key);
+    if (node) {
+      this.#searching.succeeded();
+      return node;
+    }
+    this.#searching.failed(entered);
+    throw new Unavailable(`no server of the cluster was found: ${messageOf(error)}`, { cause: error, silent: true });
+  }
+
+  /** Lets the client search, once at a time. Returns the error, if there is one. */
+  #searched(key: Word, deadline: number) {
+    const ms = Math.max(1, Math.min(this.connectMs, deadline - performance.now()));
+    this.#search ??= this.client.search(key, ms).then(() => undefined, (error) => error).finally(() => (this.#search = undefined));
+    return this.#search;
+  }
+
+  #server({ name }: Node) {
+    let server = this.#servers.get(name);
+    if (!server) this.#servers.set(name, (server = new Server()));
+    return server;
+  }
+}
+
+/** A connection for one call. */
+async function alone(node: Node, connectMs: number, replyMs: number, signal: AbortSignal): Promise<Connection> {
+  const made = node.open(connectMs, replyMs);
+  try {
+    return await limited(connectMs, signal, made);
+  } catch (error) {
+    made.then((late) => late.close(), () => {});
+    throw signal.aborted ? new Aborted('', { cause: signal.reason }) : error;
+  }
+}
+
+export function withWords({ name, args, keys }: Call, words: Word[]): Call {
+  return { name, args: words.length ? [...args, ...words] : args, keys };
+}
+
+function isTimeout(error: unknown) {
+  return error instanceof Error && error.name === 'TimeoutError';
+}

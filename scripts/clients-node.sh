@@ -10,7 +10,6 @@ need_all node npm openssl
 servers=$(named_servers "${names[@]}" | cut -f 2)
 build
 node_packages clients/node
-npm --prefix clients/node run --silent build
 
 # Sets `node` to Node.js of this version.
 find_node() {

@@ -46,7 +46,7 @@ while IFS= read -r -u 3 REDIS_RL_SERVER; do
       say "There is no $name here: the tests do not run with it."
       continue
     fi
-    clients_python "$name"
+    clients_python_of "$name"
     say "With $("$python" --version):"
     tests "$python" "$@"
     clients_python

@@ -220,7 +220,7 @@ class RatePolicy(Policy):
 
     __slots__ = ("rate",)
 
-    def __init__(self, rate: tuple[int, int, str], capacity: int | None = None, **options: int | str | None) -> None:
+    def __init__(self, rate: tuple[int, int, str], capacity: int | None = None, /, **options: int | str | None) -> None:
         """Each option that is not None is one of the command, but for `zone`."""
         limit, period_us, self.rate = rate
         shown, words = f'"{self.rate}"', []
@@ -335,7 +335,7 @@ class Bucket(RatePolicy):
 
     def __init__(self, rate: str, capacity: int | None = None, step: bool = False) -> None:
         parsed, capacity = _rate(rate), _number(capacity, "capacity", MAX_UNITS)
-        super().__init__(parsed, capacity, **{"capacity": capacity, "step": True if step else None})
+        super().__init__(parsed, capacity, capacity=capacity, step=True if step else None)
 
 
 class Lease(Policy):

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import select
 import signal
 import subprocess
 import sys
@@ -363,6 +364,15 @@ def test_an_exception_of_a_signal_at_any_moment(seed, socket, client):
     charged = used(client, "{a}units:a")
     assert said["spent"] <= charged <= said["spent"] + said["raised"]
     assert inspect(client, "{a}units:a")["ids"] == 0
+
+
+def test_without_select_poll(socket, client, monkeypatch):
+    """As on Windows, and with eventlet: connections are used again."""
+    monkeypatch.delattr(select, "poll")
+    with limits_of(redis.Redis(unix_socket_path=socket)) as limits:
+        api = limits.limit("api", Fixed("10/h"))
+        assert all(api.take("a") for _ in range(3)) and api.wait("a", 5)
+    assert used(client, "api:a") == 4
 
 
 def test_a_thread_that_can_t_start(socket, client, monkeypatch):

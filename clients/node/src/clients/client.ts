@@ -77,6 +77,9 @@ export function clientOf(client: any): Client {
   );
 }
 
+/** What a client of one server knows of it. */
+export const only = (node: Node) => ({ locate: () => node, at: () => undefined, search: async () => {} });
+
 /** The hash slot of a key: CRC16 of its hash tag, or of the whole key. */
 export function slotOf(key: Word) {
   let bytes = Buffer.from(key);

@@ -1,6 +1,6 @@
 import { limited } from '../clock.js';
 import type { Word } from '../policies.js';
-import { type Client, type Connection, type Node, slotOf } from './client.js';
+import { type Client, type Connection, type Node, only, slotOf } from './client.js';
 
 /** Options of the connections of this package: nothing is queued, sent again or repeated. */
 const OWN = {
@@ -30,12 +30,7 @@ export function ioredisClient(client: any): Client {
       return () => client.off('end', action);
     },
   };
-  return client.isCluster ? { ...rest, ...cluster(client) } : { ...rest, ...single(client) };
-}
-
-function single(client: any) {
-  const node = nodeOf('', client);
-  return { locate: () => node, at: () => undefined, search: async () => {} };
+  return client.isCluster ? { ...rest, ...cluster(client) } : { ...rest, ...only(nodeOf('', client)) };
 }
 
 function cluster(client: any) {
@@ -53,7 +48,8 @@ function cluster(client: any) {
     // The client learns from a redirection which server has a key now, so it gets a call that takes nothing. It finds the keys of
     // commands that it knows, puts its prefix before them, and may repeat this one.
     async search(key: Word, ms: number) {
-      if (!['ready', 'wait', 'connecting', 'connect'].includes(client.status)) throw new Error(`the cluster's status is ${client.status}`);
+      const { status } = client;
+      if (!['ready', 'wait', 'connecting', 'connect'].includes(status)) throw new Error(`the cluster's status is ${status}`);
       const prefix = client.options.keyPrefix ?? '';
       let onClose = () => {};
       const closed = new Promise((_, reject) => {

@@ -1,5 +1,5 @@
 import { limited } from '../clock.js';
-import { type Client, type Connection, slotOf } from './client.js';
+import { type Client, type Connection, only, slotOf } from './client.js';
 
 /** valkey-glide reports errors of the server in words of its own. These are the server's codes. */
 const CODES: Record<string, string> = {
@@ -34,14 +34,7 @@ export function madeClient(make: (options: { requestTimeout: number }) => any): 
       }
     },
   };
-  return {
-    prefix: '',
-    locate: () => node,
-    search: async () => {},
-    at: () => undefined,
-    isClosed: () => false,
-    onClose: () => () => {},
-  };
+  return { ...only(node), prefix: '', isClosed: () => false, onClose: () => () => {} };
 }
 
 async function glide(client: any): Promise<Connection> {

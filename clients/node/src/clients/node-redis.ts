@@ -1,7 +1,7 @@
 import { performance } from 'node:perf_hooks';
 import { limited, pause } from '../clock.js';
 import type { Word } from '../policies.js';
-import { type Client, type Connection, type Node, slotOf } from './client.js';
+import { type Client, type Connection, type Node, only, slotOf } from './client.js';
 
 /** How long a cluster client is asked by one call where a key is. The node that it chooses may be down. */
 const SEARCH_MS = 200;
@@ -19,7 +19,7 @@ export function nodeRedisClient(client: any): Client {
   };
   if (typeof client.nodeClient === 'function') return { ...rest, ...cluster(client) };
   const node = typeof client.duplicate === 'function' ? nodeOf('', () => client) : nodeOf('', ofPool(client));
-  return { ...rest, locate: () => node, at: () => undefined, search: async () => {} };
+  return { ...rest, ...only(node) };
 }
 
 /** Returns a function that returns one of the clients of a pool. */

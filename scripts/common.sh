@@ -209,16 +209,22 @@ node_tarball() {
   tar -xzf target/clients/node/redis-rl-*.tgz -C target/clients/node
 }
 
-# Installs the Node.js packages that a folder's package-lock.json names, unless they are there. No package runs a script.
+# Installs the Node.js packages that a folder's package-lock.json names, unless they are there, and builds the folder's own package, if
+# it is one. No package runs a script.
 node_packages() {
   [ "$1/node_modules/.package-lock.json" -nt "$1/package-lock.json" ] ||
     npm --prefix "$1" ci --ignore-scripts --no-audit --no-fund --loglevel=error
+  npm --prefix "$1" run --silent --if-present build
 }
 
 # Sets `python` to a Python that has the packages with which the client packages are tested, but not redis-rl itself.
-clients_python() {
-  python=$root/target/clients/python/bin/python
-  "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear target/clients/python
+clients_python() { clients_python_of python3; }
+
+# The same, with the Python of this name.
+clients_python_of() {
+  local folder=target/clients/$1
+  python=$root/$folder/bin/python
+  "$python" -m pip --version >/dev/null 2>&1 || "$1" -m venv --clear "$folder"
   "$python" -m pip install --quiet --disable-pip-version-check -r clients/python/tests/requirements.txt
 }
 

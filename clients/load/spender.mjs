@@ -1,7 +1,7 @@
 // A process of the load test, in Node.js: load.py describes what it does. Its "threads" are calls that run at the same time.
 import { createInterface } from 'node:readline';
 import { Redis } from '../node/node_modules/ioredis/built/index.js';
-import { Gcra, Limits, Slide } from '../node/src/index.js';
+import { Gcra, Limits, Slide } from '../node/dist/index.js';
 
 const ask = JSON.parse(process.argv[2]);
 const redis = new Redis({ path: ask.socket });

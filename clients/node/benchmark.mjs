@@ -4,7 +4,7 @@
 
 import { performance } from 'node:perf_hooks';
 import { Redis } from 'ioredis';
-import { Fixed, Limits } from './src/index.js';
+import { Fixed, Limits } from './dist/index.js';
 
 const [url, seconds] = [process.argv[2], Number(process.argv[3])];
 const redis = new Redis(url);

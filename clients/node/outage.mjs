@@ -24,8 +24,8 @@ else await measure();
 async function serve() {
   const { default: express } = await import('express');
   const { Redis } = await import('ioredis');
-  const { Gcra, Limits } = await import('./src/index.js');
-  const { rateLimit } = await import('./src/express.js');
+  const { Gcra, Limits } = await import('./dist/index.js');
+  const { rateLimit } = await import('./dist/express.js');
   const redis = new Redis({ host: HOST, port: Number(port) }).on('error', () => {});
   const limits = new Limits(redis, { onDown: onDown.includes('/') ? new Gcra(onDown) : onDown });
   const app = express();

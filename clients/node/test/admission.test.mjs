@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { beforeEach, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
-import { Fixed, InvalidCost, InvalidWait, Lease, LeaseLost, Limits, RateLimited, Unavailable } from '../src/index.js';
+import { Fixed, InvalidCost, InvalidWait, Lease, LeaseLost, Limits, RateLimited, Unavailable } from '../dist/index.js';
 import { EACH } from './clients.mjs';
 import { eventually, info, inspect, onServer, startCluster, startProxy, startServer, warnings } from './server.mjs';
 

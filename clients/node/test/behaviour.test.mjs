@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, before, describe, test } from 'node:test';
 import { AxiosHeaders } from 'axios';
-import * as rl from '../src/index.js';
-import { askedSeconds } from '../src/responses.js';
+import * as rl from '../dist/index.js';
+import { askedSeconds } from '../dist/responses.js';
 import { CLIENTS } from './clients.mjs';
 import { eventually, onServer, startCluster, startSentinel, startServer, warnings } from './server.mjs';
 

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
-import { Closed, Fixed, Gcra, InvalidLimit, Lease, LeaseLost, Limits, RateLimited, Unavailable } from '../src/index.js';
+import { Closed, Fixed, Gcra, InvalidLimit, Lease, LeaseLost, Limits, RateLimited, Unavailable } from '../dist/index.js';
 import { CLIENTS } from './clients.mjs';
 import { aborted, eventually, info, inspect, onServer, startCluster, startProxy, startSentinel, startServer, stats, used, warnings } from './server.mjs';
 

@@ -4,9 +4,9 @@ import { once } from 'node:events';
 import { after, afterEach, before, describe, test } from 'node:test';
 import express from 'express';
 import fastify from 'fastify';
-import { Closed, Fixed, Gcra, Lease, Limits } from '../src/index.js';
-import { rateLimit } from '../src/express.js';
-import { rateLimit as hook } from '../src/fastify.js';
+import { Closed, Fixed, Gcra, Lease, Limits } from '../dist/index.js';
+import { rateLimit } from '../dist/express.js';
+import { rateLimit as hook } from '../dist/fastify.js';
 import { CLIENTS } from './clients.mjs';
 import { onServer, used, warnings } from './server.mjs';
 

@@ -9,8 +9,8 @@ import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { setImmediate } from 'node:timers/promises';
 import { Redis } from 'ioredis';
-import { Fixed, Gcra, InvalidArgument, InvalidCost, Lease, LeaseLost, Limits, NoModule, NotAllowed, RateLimited, Unavailable, WrongType } from '../src/index.js';
-import { LocalLimiter } from '../src/local.js';
+import { Fixed, Gcra, InvalidArgument, InvalidCost, Lease, LeaseLost, Limits, NoModule, NotAllowed, RateLimited, Unavailable, WrongType } from '../dist/index.js';
+import { LocalLimiter } from '../dist/local.js';
 import { CLIENTS, EACH } from './clients.mjs';
 import { eventually, inspect, onServer, startProxy, startServer, used, warnings } from './server.mjs';
 

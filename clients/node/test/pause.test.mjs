@@ -5,8 +5,8 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { afterEach, describe, test } from 'node:test';
 import axios from 'axios';
-import { Decision, Fixed, Gcra, Limits, Unavailable } from '../src/index.js';
-import { Repeats } from '../src/repeats.js';
+import { Decision, Fixed, Gcra, Limits, Unavailable } from '../dist/index.js';
+import { Repeats } from '../dist/repeats.js';
 import { EACH } from './clients.mjs';
 import { eventually, inspect, onServer, startProxy, stats, used } from './server.mjs';
 

@@ -1,7 +1,7 @@
 // A process that spends units of a key from a wallet, for wallet.test.mjs. It reports each unit after it has spent it.
 import { createClient } from 'redis';
 import { Redis } from 'ioredis';
-import { Limits, Slide } from '../src/index.js';
+import { Limits, Slide } from '../dist/index.js';
 
 const [library, path, rate, batch] = process.argv.slice(2);
 const client = library === 'ioredis' ? new Redis({ path }) : await createClient({ socket: { path } }).connect();

@@ -14,8 +14,8 @@ import { after, afterEach, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import express from 'express';
 import { rateLimit } from 'express-rate-limit';
-import { RedisRlStore } from '../src/express-rate-limit.js';
-import { Gcra, Limits } from '../src/index.js';
+import { RedisRlStore } from '../dist/express-rate-limit.js';
+import { Gcra, Limits } from '../dist/index.js';
 import { EACH } from './clients.mjs';
 import { eventually, onServer, used } from './server.mjs';
 

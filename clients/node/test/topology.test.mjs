@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { Cluster, Redis } from 'ioredis';
-import { Fixed, Gcra, Lease, Limits, Unavailable } from '../src/index.js';
+import { Fixed, Gcra, Lease, Limits, Unavailable } from '../dist/index.js';
 import { CLIENTS, EACH } from './clients.mjs';
 import { certificate, eventually, info, startCluster, startServer, startTlsServer, used } from './server.mjs';
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { Redis } from 'ioredis';
-import { addressKey, Bucket, Fixed, Gcra, InvalidCost, InvalidKey, InvalidLimit, InvalidWait, Lease, Limits, NoModule, RateLimited, Slide, WrongType } from '../src/index.js';
+import { addressKey, Bucket, Fixed, Gcra, InvalidCost, InvalidKey, InvalidLimit, InvalidWait, Lease, Limits, NoModule, RateLimited, Slide, WrongType } from '../dist/index.js';
 import { startServer } from './server.mjs';
 
 let server, redis, limits;

@@ -2,7 +2,7 @@
 // clients wait at the same time.
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { Fixed, Limits } from '../src/index.js';
+import { Fixed, Limits } from '../dist/index.js';
 import { CLIENTS } from './clients.mjs';
 import { eventually, info, inspect, onServer, used } from './server.mjs';
 

@@ -5,8 +5,8 @@ import { once } from 'node:events';
 import { afterEach, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { Bucket, Closed, Fixed, Gcra, InvalidCost, InvalidKey, InvalidLimit, Lease, Limits, RateLimited, Slide, Unavailable } from '../src/index.js';
-import { Repeats } from '../src/repeats.js';
+import { Bucket, Closed, Fixed, Gcra, InvalidCost, InvalidKey, InvalidLimit, Lease, Limits, RateLimited, Slide, Unavailable } from '../dist/index.js';
+import { Repeats } from '../dist/repeats.js';
 import { CLIENTS, EACH } from './clients.mjs';
 import { eventually, info, inspect, onServer, startCluster, startProxy, used } from './server.mjs';
 

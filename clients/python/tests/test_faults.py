@@ -115,7 +115,7 @@ def test_all_with_an_id_is_charged_once(kind, proxy, client):
             assert decision and decision.id
         proxy.lose("reply", "RL.ALL")
         with pytest.raises(Unavailable):
-            await value(limits.all(rules[:1]))
+            await value(limits.all([rules[0], (limits.limit("others", HOUR), "a")]))
 
     Both(kind, unix_socket_path=proxy.server_address).run(test)
     assert used(client, "requests:a") == 3 and inspect(client, "running:a")["held"] == 2

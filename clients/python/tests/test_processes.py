@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import select
 import signal
 import subprocess
 import sys
@@ -204,6 +205,54 @@ def test_gunicorn(options, socket, client, tmp_path):
     assert inspect(client, "api:site")["ids"] == 0
 
 
+TASKS = """
+import os, celery, redis
+from redis_rl import Limits, Fixed
+app = celery.Celery("tasks", broker="filesystem://")
+app.conf.broker_transport_options = {f"data_folder_{way}": "." for way in ("in", "out")}
+limits = Limits(redis.Redis(unix_socket_path=os.environ["SOCKET"]), timeout=20, connect_timeout=20)
+wallet = limits.wallet(limits.limit("tasks", Fixed("300/h")), batch=20, idle=0.2)
+
+@app.task
+def take():
+    taken = bool(wallet.take("site"))
+    with open("taken", "a") as file:
+        file.write("x" if taken else "-")
+"""
+SEND = """
+import tasks
+# Before the pool forks, and in the process that sends.
+tasks.take()
+for _ in range(400):
+    tasks.take.delay()
+tasks.limits.close()
+"""
+
+
+def test_celery_with_prefork(socket, client, tmp_path):
+    (tmp_path / "tasks.py").write_text(TASKS + "if os.environ.get('WORKER'):\n    take()\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SOCKET": socket}
+    subprocess.run([sys.executable, "-B", "-c", SEND], cwd=tmp_path, env=environment, check=True, timeout=120)
+    command = [sys.executable, "-B", "-m", "celery", "-A", "tasks", "worker", "-P", "prefork", "-c", "4", "-l", "WARNING"]
+    quiet = ["--without-heartbeat", "--without-gossip", "--without-mingle"]
+    with open(tmp_path / "log", "w") as log:
+        worker = subprocess.Popen(
+            [*command, *quiet], cwd=tmp_path, env={**environment, "WORKER": "1", "C_FORCE_ROOT": "1"}, stdout=log, stderr=log
+        )
+    try:
+        taken = tmp_path / "taken"
+        eventually(lambda: worker.poll() is not None or len(taken.read_text()) >= 402)
+        assert worker.poll() is None, (tmp_path / "log").read_text()
+        granted = taken.read_text().count("x")
+        # A process that holds the rest of a batch may have kept others from it: then it is given back.
+        eventually(lambda: used(client, "tasks:site") == granted)
+    finally:
+        worker.terminate()
+        worker.wait(60)
+    assert 240 <= granted <= 300
+    assert inspect(client, "tasks:site")["ids"] == 0 and used(client, "tasks:site") == granted
+
+
 def test_a_killed_process_loses_its_lease(socket, client):
     def child():
         with limits_of(redis.Redis(unix_socket_path=socket)).limit("jobs", Lease(1, 1)).hold("a"):
@@ -315,6 +364,15 @@ def test_an_exception_of_a_signal_at_any_moment(seed, socket, client):
     charged = used(client, "{a}units:a")
     assert said["spent"] <= charged <= said["spent"] + said["raised"]
     assert inspect(client, "{a}units:a")["ids"] == 0
+
+
+def test_without_select_poll(socket, client, monkeypatch):
+    """As on Windows, and with eventlet: connections are used again."""
+    monkeypatch.delattr(select, "poll")
+    with limits_of(redis.Redis(unix_socket_path=socket)) as limits:
+        api = limits.limit("api", Fixed("10/h"))
+        assert all(api.take("a") for _ in range(3)) and api.wait("a", 5)
+    assert used(client, "api:a") == 4
 
 
 def test_a_thread_that_can_t_start(socket, client, monkeypatch):

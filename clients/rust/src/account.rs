@@ -6,46 +6,15 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
+use crate::ask::{Checked, Kind, Part};
 use crate::beat::Beat;
-use crate::limit::{check_id, check_units, Amount};
-use crate::send::{decision, Request};
-use crate::{Decision, Error, IntoSpan, Limit, Limits, Source, Span};
-
-/// What is logged if a charge can't be settled or released.
-const NOT_ENDED: &str = "a charge or a lease is not ended";
+use crate::limit::check_units;
+use crate::{Decision, Error, Limits, Source};
 
 /// When the keys of a call that was given up are released again, counted from the release before, unless a release has found the
 /// id. The call may still be on its way: it and the release may have different connections, so the server may read it later, or may
 /// see later that its connection is closed.
 const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(900)];
-
-/// What the caller of a call with an id has named.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    wait: Result<Option<Span>, Error>,
-    pub(crate) id: Option<Vec<u8>>,
-}
-
-impl Options {
-    pub(crate) fn new() -> Self {
-        Self { wait: Ok(None), id: None }
-    }
-
-    pub(crate) fn wait(self, wait: impl IntoSpan) -> Self {
-        Self { wait: Span::of_wait(wait), ..self }
-    }
-
-    pub(crate) fn id(self, id: &[u8]) -> Self {
-        Self { id: Some(id.to_vec()), ..self }
-    }
-
-    /// The wait and the id, if they are valid.
-    pub(crate) fn check(&self) -> Result<(Option<Span>, Option<Vec<u8>>), Error> {
-        let wait = self.wait.clone()?;
-        self.id.as_deref().map_or(Ok(()), check_id)?;
-        Ok((wait, self.id.clone()))
-    }
-}
 
 /// Runs a future in the background: on this runtime, or on that of the caller. Without a runtime nothing happens.
 pub(crate) fn in_background(runtime: Option<&Handle>, future: impl Future<Output = ()> + Send + 'static) {
@@ -54,26 +23,15 @@ pub(crate) fn in_background(runtime: Option<&Handle>, future: impl Future<Output
     }
 }
 
-/// What a key is charged, and what becomes of it at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Units that are settled to what was used.
-    Estimate,
-    /// Units that stay charged.
-    Cost,
-    /// A lease, which is released.
-    Lease,
-}
-
 /// One key of an [`Account`].
-pub(crate) struct Entry {
-    pub(crate) limit: Limit,
-    pub(crate) key: Vec<u8>,
-    pub(crate) kind: Kind,
+struct Entry {
+    part: Part,
     /// The units that are charged.
     granted: u64,
     /// The command that ends it may have been sent.
     sent: bool,
+    /// It was a lease that had ended before.
+    lost: bool,
 }
 
 /// How a charge ends.
@@ -92,9 +50,9 @@ pub(crate) enum End {
 /// The keys that a call has charged under its id. If it is dropped, it is ended in the background.
 pub(crate) struct Account {
     limits: Limits,
-    id: Vec<u8>,
+    pub(crate) id: Vec<u8>,
     /// The program has named the id: it may repeat the call.
-    own_id: bool,
+    pub(crate) own_id: bool,
     /// What is not ended yet. The last one is ended first.
     entries: Vec<Entry>,
     /// What a drop does.
@@ -106,19 +64,14 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// An account of what a call is about to charge under this id, or under a new one.
-    pub(crate) fn new(limits: Limits, id: Option<Vec<u8>>, entries: Vec<Entry>) -> Self {
-        let own_id = id.is_some();
-        let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string().into_bytes());
-        Self { limits, id, own_id, entries, end: End::Cancel, counted: false, runtime: Handle::try_current().ok() }
-    }
-
-    pub(crate) fn id(&self) -> &[u8] {
-        &self.id
-    }
-
-    pub(crate) fn has_own_id(&self) -> bool {
-        self.own_id
+    /// An account of what a call is about to charge under its id. A call without one gets a new one.
+    pub(crate) fn new(call: &mut Checked) -> Self {
+        let own_id = call.id.is_some();
+        let id = call.id.get_or_insert_with(|| uuid::Uuid::new_v4().simple().to_string().into_bytes()).clone();
+        let entry = |part: &Part| Entry { part: part.clone(), granted: part.amount.units(), sent: false, lost: false };
+        let entries = call.parts.iter().map(entry).collect();
+        let runtime = Handle::try_current().ok();
+        Self { limits: call.limits.clone(), id, own_id, entries, end: End::Cancel, counted: false, runtime }
     }
 
     /// Nothing is charged, or what is charged stays: there is nothing to end.
@@ -136,11 +89,10 @@ impl Account {
 
     /// The units that were granted, in the order of the entries. If they were granted without the server, and it can't have charged
     /// them, there is nothing to end.
-    pub(crate) fn granted<'a>(&mut self, decisions: impl IntoIterator<Item = &'a Decision>, may_be_charged: bool) {
-        self.counted = true;
+    pub(crate) fn granted(&mut self, decisions: &[Decision], may_be_charged: bool) {
+        self.counted = decisions.iter().all(|decision| decision.source != Source::Down);
         for (entry, decision) in self.entries.iter_mut().zip(decisions) {
             entry.granted = decision.granted;
-            self.counted &= decision.source != Source::Down;
         }
         self.end = End::Release;
         if !self.own_id && !may_be_charged {
@@ -148,13 +100,10 @@ impl Account {
         }
     }
 
-    /// Renews the leases among the entries from now on. The server has granted them after `since`.
+    /// Renews the leases among the entries from now on. They were granted by a call that was made at `since`.
     pub(crate) async fn beat(&self, since: Option<Instant>) -> Result<Beat, Error> {
-        let mut beat = Beat::new(self.limits.clone(), self.id.clone());
-        for entry in self.entries.iter().filter(|_| self.counted) {
-            beat.hold(&entry.limit, &entry.key, since).await?;
-        }
-        Ok(beat)
+        let leases = self.entries.iter().filter(|_| self.counted).map(|entry| &entry.part);
+        Beat::start(&self.limits, &self.id, leases, since).await
     }
 
     /// How it ends if it is dropped.
@@ -180,26 +129,15 @@ impl Account {
     /// Ends it, key by key, the last one first. Errors of the connection are logged. It takes about as long as one call at most,
     /// however many keys there are; the rest is then ended in the background. Returns whether a lease had ended before.
     pub(crate) async fn end(&mut self) -> bool {
-        let mut lost = false;
         if !self.counted {
             // The server was down, so this is most likely in vain: the caller does not wait for it. If the server made the charge
             // after all, and lost its reply, it is set right.
             self.in_background();
-            return lost;
+            return false;
         }
-        let began = Instant::now();
-        while let Some(entry) = self.entries.last_mut() {
-            let (ended, had_ended) = entry.end(&self.limits, &self.id, self.end).await;
-            if let Err(error) = ended {
-                self.limits.warn(&error, NOT_ENDED);
-            }
-            lost |= had_ended;
-            self.entries.pop();
-            if began.elapsed() >= self.limits.timeout.saturating_add(self.limits.connect_timeout) {
-                break;
-            }
-        }
-        lost
+        let longest = self.limits.timeout.saturating_add(self.limits.connect_timeout);
+        let unknown = end_all(&self.limits, &mut self.entries, &self.id, self.end, true, longest).await;
+        unknown.iter().any(|entry| entry.lost)
     }
 
     fn in_background(&mut self) {
@@ -212,29 +150,16 @@ impl Account {
         // No one else uses the id, and the call may still be on its way.
         let pauses: &[Duration] = if self.own_id || counted { &[] } else { &AGAIN };
         in_background(self.runtime.as_ref(), async move {
-            let mut unknown = end_all(&limits, &mut entries, &id, end, counted).await;
+            entries = end_all(&limits, &mut entries, &id, end, counted, Duration::MAX).await;
             for pause in pauses {
-                if unknown.is_empty() {
+                if entries.is_empty() {
                     return;
                 }
                 tokio::time::sleep(*pause).await;
-                unknown = end_all(&limits, &mut unknown, &id, end, counted).await;
+                entries = end_all(&limits, &mut entries, &id, end, counted, Duration::MAX).await;
             }
         });
     }
-}
-
-/// Ends what is there, the last one first. Returns what the keys have not found, to be ended in the same order.
-async fn end_all(limits: &Limits, entries: &mut Vec<Entry>, id: &[u8], end: End, counted: bool) -> Vec<Entry> {
-    let mut unknown = Vec::new();
-    while let Some(mut entry) = entries.pop() {
-        match entry.end(limits, id, end).await.0 {
-            Ok(None) => unknown.insert(0, entry),
-            Err(error) if counted => limits.warn(&error, NOT_ENDED),
-            Ok(Some(_)) | Err(_) => {}
-        }
-    }
-    unknown
 }
 
 impl Drop for Account {
@@ -243,40 +168,54 @@ impl Drop for Account {
     }
 }
 
-impl Entry {
-    /// An entry that is about to be charged.
-    pub(crate) fn new(limit: Limit, key: Vec<u8>, kind: Kind, cost: u64) -> Self {
-        Self { limit, key, kind, granted: cost, sent: false }
+/// Ends what is there, the last one first, for about as long at most. Errors are logged if the charge was `counted`. Returns those whose
+/// keys do not know the id.
+async fn end_all(
+    limits: &Limits,
+    entries: &mut Vec<Entry>,
+    id: &[u8],
+    end: End,
+    counted: bool,
+    longest: Duration,
+) -> Vec<Entry> {
+    let (began, mut unknown) = (Instant::now(), Vec::new());
+    while let Some(entry) = entries.last_mut() {
+        let ended = entry.end(limits, id, end).await;
+        let entry = entries.pop();
+        match ended {
+            Ok(false) => unknown.extend(entry),
+            Err(error) if counted => limits.warn(&error, "a charge or a lease is not ended"),
+            Ok(true) | Err(_) => {}
+        }
+        if began.elapsed() >= longest {
+            break;
+        }
     }
+    unknown.reverse();
+    unknown
+}
 
-    /// Settles or releases it. Also returns whether it was a lease that had ended before.
-    async fn end(&mut self, limits: &Limits, id: &[u8], end: End) -> (Result<Option<Decision>, Error>, bool) {
-        let units = match (self.kind, end) {
+impl Entry {
+    /// Settles or releases it. Returns whether the key has known the id.
+    async fn end(&mut self, limits: &Limits, id: &[u8], end: End) -> Result<bool, Error> {
+        let Part { limit, key, kind, .. } = &self.part;
+        let units = match (kind, end) {
             (Kind::Lease, _) | (_, End::Cancel) | (Kind::Estimate, End::Release) => None,
             (Kind::Estimate, End::Used(used)) => Some(used),
             (Kind::Cost, _) | (Kind::Estimate, End::Keep) => Some(self.granted),
         };
         let first = !mem::replace(&mut self.sent, true);
-        match self.limit.end(limits, &self.key, id, units).await {
-            // Nil, and it was sent once: the key has forgotten the id. So the estimate is no longer charged apart from its period;
-            // what was used beyond it never was.
-            Ok((None, 1)) if first => match units {
-                Some(used) if used > self.granted => (self.force(limits, used - self.granted).await.map(Some), false),
-                _ => (Ok(None), self.kind == Kind::Lease),
-            },
-            ended => (ended.map(|(decision, _)| decision), false),
+        let (ended, sent) = limit.end(limits, key, id, units).await?;
+        if ended.is_some() || !first || sent > 1 {
+            return Ok(ended.is_some());
         }
-    }
-
-    /// Charges what was used beyond the estimate, once.
-    async fn force(&self, limits: &Limits, excess: u64) -> Result<Decision, Error> {
-        let command = |_| {
-            let mut command = self.limit.command(&self.key);
-            command.arg(&*self.limit.words().0);
-            Amount::Force(excess).push(&mut command);
-            command
-        };
-        let request = Request { command: &command, key: &self.key, repeat: false, wait: None, forced: true };
-        decision(&limits.send(request).await?.value, self.limit.policy(), self.limit.name())
+        // It was sent once: the key has forgotten the id. So the estimate is no longer charged apart from its period; what was used
+        // beyond it never was, and is charged once.
+        self.lost = *kind == Kind::Lease;
+        let excess = units.unwrap_or_default().saturating_sub(self.granted);
+        if excess > 0 {
+            limit.force_at(limits, key, excess).await?;
+        }
+        Ok(excess > 0)
     }
 }

@@ -3,70 +3,74 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, sleep_until, timeout};
 
+use crate::ask::Part;
 use crate::{Error, Limit, Limits, Policy};
 
 /// Renews leases until it is dropped.
 pub(crate) struct Beat {
-    limits: Limits,
-    id: Vec<u8>,
-    leases: Vec<Lease>,
-    /// The deadline of each lease; `None` if it is known to be lost.
-    deadlines: watch::Sender<Vec<Option<Instant>>>,
-    tasks: Vec<AbortHandle>,
+    leases: Arc<Leases>,
+    tasks: JoinSet<()>,
 }
 
-#[derive(Clone)]
-struct Lease {
+struct Leases {
+    limits: Limits,
+    id: Vec<u8>,
+    held: Vec<Held>,
+    /// The deadline of each lease; `None` if it is known to be lost.
+    deadlines: watch::Sender<Vec<Option<Instant>>>,
+}
+
+struct Held {
     limit: Limit,
     key: Vec<u8>,
     ttl: Duration,
 }
 
 impl Beat {
-    pub(crate) fn new(limits: Limits, id: Vec<u8>) -> Self {
-        Self { limits, id, leases: Vec::new(), deadlines: watch::Sender::default(), tasks: Vec::new() }
-    }
-
-    /// Renews a lease at each third of its time to live. It was granted by a call that was made at `since`. If that is not known,
-    /// because the call has waited, was repeated or has continued an earlier one, it is renewed at once.
-    pub(crate) async fn hold(&mut self, limit: &Limit, key: &[u8], since: Option<Instant>) -> Result<(), Error> {
-        let Policy::Lease(policy) = limit.policy() else { return Ok(()) };
-        let lease = Lease { limit: limit.clone(), key: key.to_vec(), ttl: policy.ttl() };
-        let since = match since {
-            Some(since) => since,
-            None => {
-                let asked = Instant::now();
-                let renewed = lease.limit.renew_at(&self.limits, &lease.key, &self.id).await?;
-                if !renewed.allowed() {
-                    return Err(Error::LeaseLost);
-                }
-                asked
-            }
+    /// Renews the leases among these at each third of their time to live. They were granted by a call that was made at `since`. If that
+    /// is not known, because the call has waited, was repeated or has continued an earlier one, they are renewed at once.
+    pub(crate) async fn start(
+        limits: &Limits,
+        id: &[u8],
+        parts: impl Iterator<Item = &Part>,
+        since: Option<Instant>,
+    ) -> Result<Self, Error> {
+        let held = |Part { limit, key, .. }: &Part| match limit.policy() {
+            Policy::Lease(policy) => Some(Held { limit: limit.clone(), key: key.clone(), ttl: policy.ttl() }),
+            _ => None,
         };
-        let nth = self.leases.len();
-        self.deadlines.send_modify(|deadlines| deadlines.push(Some(since + lease.ttl)));
-        self.leases.push(lease.clone());
-        let beats = beats(self.limits.clone(), lease, self.id.clone(), since, nth, self.deadlines.clone());
-        self.tasks.push(tokio::spawn(beats).abort_handle());
-        Ok(())
+        let held: Vec<_> = parts.filter_map(held).collect();
+        let mut deadlines = Vec::new();
+        for lease in &held {
+            let asked = since.unwrap_or_else(Instant::now);
+            if since.is_none() && !lease.limit.renew_at(limits, &lease.key, id).await?.allowed() {
+                return Err(Error::LeaseLost);
+            }
+            deadlines.push(Some(asked + lease.ttl));
+        }
+        let (limits, id, deadlines) = (limits.clone(), id.to_vec(), watch::Sender::new(deadlines));
+        let leases = Arc::new(Leases { limits, id, held, deadlines });
+        let tasks = (0..leases.held.len()).map(|nth| leases.clone().beats(nth)).collect();
+        Ok(Self { leases, tasks })
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        is_lost(&self.deadlines.borrow())
+        is_lost(&self.leases.deadlines.borrow())
     }
 
     /// Renews the leases now. Without an answer they are held until their deadlines.
     pub(crate) async fn check(&self) -> Result<(), Error> {
-        for (nth, lease) in self.leases.iter().enumerate() {
-            if self.is_lost() {
-                break;
+        for nth in 0..self.leases.held.len() {
+            if !self.is_lost() {
+                self.leases.renew(nth).await;
             }
-            renew(&self.limits, lease, &self.id, nth, &self.deadlines).await;
         }
         match self.is_lost() {
             true => Err(Error::LeaseLost),
@@ -76,7 +80,7 @@ impl Beat {
 
     /// Waits until a lease is lost.
     async fn lost(&self) {
-        let mut deadlines = self.deadlines.subscribe();
+        let mut deadlines = self.leases.deadlines.subscribe();
         loop {
             let next = {
                 let deadlines = deadlines.borrow_and_update();
@@ -85,14 +89,8 @@ impl Beat {
                 }
                 deadlines.iter().flatten().min().copied()
             };
-            let deadline = async {
-                match next {
-                    Some(next) => tokio::time::sleep_until(next.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = deadline => {}
+                () = sleep_until(next.unwrap_or_else(Instant::now).into()), if next.is_some() => {}
                 _ = deadlines.changed() => {}
             }
         }
@@ -113,13 +111,7 @@ impl Beat {
     }
 
     pub(crate) fn stop(&mut self) {
-        self.tasks.drain(..).for_each(|task| task.abort());
-    }
-}
-
-impl Drop for Beat {
-    fn drop(&mut self) {
-        self.stop();
+        self.tasks.abort_all();
     }
 }
 
@@ -128,49 +120,39 @@ fn is_lost(deadlines: &[Option<Instant>]) -> bool {
     deadlines.iter().any(|deadline| deadline.is_none_or(|deadline| deadline <= now))
 }
 
-/// Renews a lease, and returns how long to wait before it is renewed again; `None` if it is lost.
-async fn renew(
-    limits: &Limits,
-    lease: &Lease,
-    id: &[u8],
-    nth: usize,
-    deadlines: &watch::Sender<Vec<Option<Instant>>>,
-) -> Option<Duration> {
-    let deadline = deadlines.borrow()[nth]?;
-    let asked = Instant::now();
-    let left = deadline.saturating_duration_since(asked);
-    let (next, pause) = match tokio::time::timeout(left, lease.limit.renew_at(limits, &lease.key, id)).await {
-        Ok(Ok(decision)) if decision.granted > 0 => (Some(asked + lease.ttl), lease.ttl / 3),
-        Ok(Err(error)) if error.is_unavailable() => {
-            limits.warn(&error, "a lease is not renewed yet");
-            (Some(deadline), lease.ttl / 30)
+impl Leases {
+    async fn beats(self: Arc<Self>, nth: usize) {
+        let ttl = self.held[nth].ttl;
+        let left = self.deadlines.borrow()[nth].map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // At two thirds before the deadline.
+        let mut pause = left.map(|left| left.saturating_sub(ttl * 2 / 3));
+        while let Some(next) = pause {
+            sleep(next).await;
+            pause = self.renew(nth).await;
         }
-        // It is denied, or its deadline is over.
-        _ => (None, Duration::ZERO),
-    };
-    // What was lost meanwhile stays lost.
-    let next = next.filter(|_| Instant::now() < deadline);
-    deadlines.send_modify(|deadlines| {
-        // Another renewal may have been later.
-        deadlines[nth] = deadlines[nth].zip(next).map(|(known, next)| known.max(next));
-    });
-    next.map(|_| pause)
-}
+    }
 
-async fn beats(
-    limits: Limits,
-    lease: Lease,
-    id: Vec<u8>,
-    since: Instant,
-    nth: usize,
-    deadlines: watch::Sender<Vec<Option<Instant>>>,
-) {
-    let mut pause = (lease.ttl / 3).saturating_sub(since.elapsed());
-    loop {
-        tokio::time::sleep(pause).await;
-        match renew(&limits, &lease, &id, nth, &deadlines).await {
-            Some(next) => pause = next,
-            None => return,
-        }
+    /// Renews a lease, and returns how long to wait before it is renewed again; `None` if it is lost.
+    async fn renew(&self, nth: usize) -> Option<Duration> {
+        let Held { limit, key, ttl } = &self.held[nth];
+        let deadline = self.deadlines.borrow()[nth]?;
+        let asked = Instant::now();
+        let left = deadline.saturating_duration_since(asked);
+        let (next, pause) = match timeout(left, limit.renew_at(&self.limits, key, &self.id)).await {
+            Ok(Ok(decision)) if decision.granted > 0 => (Some(asked + *ttl), *ttl / 3),
+            Ok(Err(error)) if error.is_unavailable() => {
+                self.limits.warn(&error, "a lease is not renewed yet");
+                (Some(deadline), *ttl / 30)
+            }
+            // It is denied, or its deadline is over.
+            _ => (None, Duration::ZERO),
+        };
+        // What was lost meanwhile stays lost.
+        let next = next.filter(|_| Instant::now() < deadline);
+        self.deadlines.send_modify(|deadlines| {
+            // Another renewal may have been later.
+            deadlines[nth] = deadlines[nth].zip(next).map(|(known, next)| known.max(next));
+        });
+        next.map(|_| pause)
     }
 }

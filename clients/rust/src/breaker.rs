@@ -1,9 +1,9 @@
 //! Remembers that a server is down, so that calls need not find out one by one.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::Error;
 
@@ -14,12 +14,13 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Opens when a call finds no connection, or gets no reply in time. While it is open, one call at a time asks the server. The first
 /// success closes it.
 #[derive(Default)]
-pub(crate) struct Breaker {
-    /// Whether `state` has a failure.
-    open: AtomicBool,
+pub(crate) struct Breaker(Mutex<State>);
+
+#[derive(Default)]
+struct State {
     /// How many calls were answered.
-    successes: AtomicU64,
-    state: Mutex<Option<Down>>,
+    answered: u64,
+    down: Option<Down>,
 }
 
 /// What is known of a server that is down.
@@ -33,89 +34,73 @@ struct Down {
     probed: bool,
 }
 
+impl Down {
+    /// The last failure, and when a call may be made again.
+    fn why(&self) -> (Error, Duration) {
+        (self.error.clone().with_sent(false), self.until.saturating_duration_since(Instant::now()).max(FIRST / 10))
+    }
+}
+
 /// A call that may be made. Unless it says how it ended, it says nothing about the server.
 pub(crate) struct Attempt<'a> {
     breaker: &'a Breaker,
     /// The calls that were answered before.
-    successes: u64,
+    answered: u64,
+    /// The server was down before.
+    pub(crate) was_down: bool,
     /// It is the only one.
     probe: bool,
 }
 
 impl Breaker {
-    fn state(&self) -> MutexGuard<'_, Option<Down>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn is_open(&self) -> bool {
-        self.open.load(Ordering::Acquire)
-    }
-
     /// The last failure, and when a call may be made again.
     pub(crate) fn down(&self) -> Option<(Error, Duration)> {
-        let state = self.state();
-        let down = state.as_ref()?;
-        Some((down.error.clone(), down.until.saturating_duration_since(Instant::now()).max(FIRST / 10)))
+        self.0.lock().down.as_ref().map(Down::why)
     }
 
     /// Whether a call may be made; if not, why, and when one may be made. A call that is forced is always made.
     pub(crate) fn attempt(&self, forced: bool) -> Result<Attempt<'_>, (Error, Duration)> {
-        let mut attempt = Attempt { breaker: self, successes: self.successes.load(Ordering::Acquire), probe: false };
-        if self.is_open() && !forced {
-            if let Some(down) = &mut *self.state() {
-                let now = Instant::now();
-                if down.probed || now < down.until {
-                    return Err((down.error.clone(), down.until.saturating_duration_since(now).max(FIRST / 10)));
-                }
-                down.probed = true;
-                attempt.probe = true;
+        let mut state = self.0.lock();
+        let (answered, was_down, mut probe) = (state.answered, state.down.is_some(), false);
+        if let Some(down) = state.down.as_mut().filter(|_| !forced) {
+            if down.probed || Instant::now() < down.until {
+                return Err(down.why());
             }
+            (down.probed, probe) = (true, true);
         }
-        Ok(attempt)
+        Ok(Attempt { breaker: self, answered, was_down, probe })
     }
 }
 
 impl Attempt<'_> {
     /// The server has answered.
     pub(crate) fn up(self) {
-        self.breaker.successes.fetch_add(1, Ordering::AcqRel);
-        if self.breaker.is_open() {
-            *self.breaker.state() = None;
-            self.breaker.open.store(false, Ordering::Release);
-        }
+        let mut state = self.breaker.0.lock();
+        *state = State { answered: state.answered + 1, down: None };
+        drop(state);
     }
 
     /// There is no connection, or no reply came in time.
     pub(crate) fn down(self, error: &Error) {
-        let mut state = self.breaker.state();
-        // Another call was answered meanwhile: this one has met something else.
-        if self.breaker.successes.load(Ordering::Acquire) != self.successes {
-            return;
-        }
-        let now = Instant::now();
-        match &mut *state {
-            Some(down) if self.probe => {
-                down.until = now + jittered(down.pause);
-                down.pause = (down.pause * 2).min(LONGEST);
-                down.error = error.clone();
+        let mut state = self.breaker.0.lock();
+        let (error, now) = (error.clone(), Instant::now());
+        state.down = match state.down.take() {
+            // Another call was answered meanwhile: this one has met something else.
+            down if state.answered != self.answered => down,
+            None => Some(Down { error, pause: FIRST * 2, until: now + jittered(FIRST), probed: false }),
+            Some(Down { pause, .. }) if self.probe => {
+                Some(Down { error, pause: (pause * 2).min(LONGEST), until: now + jittered(pause), probed: false })
             }
-            Some(_) => {}
-            None => {
-                let until = now + jittered(FIRST);
-                *state = Some(Down { error: error.clone(), pause: FIRST * 2, until, probed: false });
-                self.breaker.open.store(true, Ordering::Release);
-            }
-        }
+            down => down,
+        };
         drop(state);
     }
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if self.probe {
-            if let Some(down) = &mut *self.breaker.state() {
-                down.probed = false;
-            }
+        if let Some(down) = self.breaker.0.lock().down.as_mut().filter(|_| self.probe) {
+            down.probed = false;
         }
     }
 }

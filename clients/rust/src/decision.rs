@@ -119,6 +119,14 @@ pub struct AllDecision {
 }
 
 impl AllDecision {
+    /// What these decisions come to, if each limit has decided by itself.
+    pub(crate) fn of_parts(decisions: Vec<Decision>, id: Option<Vec<u8>>) -> Self {
+        // A rule that is never granted makes the whole call wait for ever.
+        let wait_ms =
+            decisions.iter().map(|decision| decision.wait_ms).try_fold(0, |longest, wait| Some(wait?.max(longest)));
+        Self { granted: decisions.iter().all(Decision::allowed), id, wait_ms, decisions }
+    }
+
     /// Whether all limits granted.
     pub fn allowed(&self) -> bool {
         self.granted

@@ -1,6 +1,5 @@
 //! What can go wrong.
 
-use std::error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,41 +9,56 @@ use crate::{headers, Decision};
 
 /// What can go wrong. [`OnDown`](crate::OnDown) decides about `Unavailable`, `NoModule` and `NotAllowed`; all others are always
 /// returned.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A policy, a duration or a name that is wrong. No call was made.
+    #[error("{0}")]
     InvalidLimit(String),
     /// A key that is empty; a key that one call names twice; keys of one call that have different slots of a cluster.
+    #[error("{0}")]
     InvalidKey(String),
     /// A cost or a batch that is not from 1 to 1000000000000. No call was made.
+    #[error("{0}")]
     InvalidCost(String),
     /// A wait that is longer than a day, or no duration. No call was made.
+    #[error("{0}")]
     InvalidWait(String),
     /// An id that is not 1 to 64 bytes long. No call was made.
+    #[error("{0}")]
     InvalidId(String),
     /// What the server refuses with `ERR`, a malformed address, or a call outside of a tokio runtime.
+    #[error("{0}")]
     InvalidArgument(String),
     /// The call was denied. Only `or_denied`, `charge`, `hold` and `admit` return this.
+    #[error("{0}")]
     RateLimited(Box<Denial>),
     /// The lease of a block has ended.
+    #[error("the lease has ended while it was held")]
     LeaseLost,
     /// The server gave no decision: there is no connection, no reply came in time, or the server can't decide now.
+    #[error("the server gave no decision: {cause}")]
     Unavailable {
         /// Why.
+        #[source]
         cause: Cause,
         /// The server may have executed the call.
         sent: bool,
     },
     /// The server has no module redis-rl, or one that is too old for this call.
+    #[error("the server has no module redis-rl, or one that is too old: {0}")]
     NoModule(String),
     /// The password is wrong or missing, or the user has no right to the command or to the key.
+    #[error("the server does not allow the call: {0}")]
     NotAllowed(String),
     /// The key, or one of these keys, holds something else.
+    #[error("a key holds something else: {0}")]
     WrongType(String),
     /// The reply has another shape than this crate knows.
+    #[error("the reply has another shape: {0}")]
     UnexpectedReply(String),
     /// The program has closed the wallet or the limits.
+    #[error("the program has closed the wallet or the limits")]
     Closed,
 }
 
@@ -76,7 +90,7 @@ impl Denial {
 }
 
 /// The error that an [`Error::Unavailable`] was caused by.
-pub type Cause = Arc<dyn error::Error + Send + Sync>;
+pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 impl Error {
     /// Whether an argument is wrong: one of the errors that begin with `Invalid`.
@@ -140,39 +154,13 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for Denial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InvalidLimit(text)
-            | Self::InvalidKey(text)
-            | Self::InvalidCost(text)
-            | Self::InvalidWait(text)
-            | Self::InvalidId(text)
-            | Self::InvalidArgument(text) => f.write_str(text),
-            Self::RateLimited(denial) => {
-                let refused = denial.decisions.iter().filter(|decision| !decision.allowed());
-                let names = refused.map(|decision| &*decision.name).collect::<Vec<_>>().join(", ");
-                match denial.retry_after() {
-                    Some(wait) => write!(f, "denied by {names}: retry in {} s", wait.as_secs_f64()),
-                    None => write!(f, "denied by {names}: it will never be granted"),
-                }
-            }
-            Self::LeaseLost => f.write_str("the lease has ended while it was held"),
-            Self::Unavailable { cause, .. } => write!(f, "the server gave no decision: {cause}"),
-            Self::NoModule(text) => write!(f, "the server has no module redis-rl, or one that is too old: {text}"),
-            Self::NotAllowed(text) => write!(f, "the server does not allow the call: {text}"),
-            Self::WrongType(text) => write!(f, "a key holds something else: {text}"),
-            Self::UnexpectedReply(text) => write!(f, "the reply has another shape: {text}"),
-            Self::Closed => f.write_str("the program has closed the wallet or the limits"),
-        }
-    }
-}
-
-impl error::Error for Error {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Unavailable { cause, .. } => Some(&**cause),
-            _ => None,
+        let refused = self.decisions.iter().filter(|decision| !decision.allowed());
+        let names = refused.map(|decision| &*decision.name).collect::<Vec<_>>().join(", ");
+        match self.retry_after() {
+            Some(wait) => write!(f, "denied by {names}: retry in {} s", wait.as_secs_f64()),
+            None => write!(f, "denied by {names}: it will never be granted"),
         }
     }
 }

@@ -6,6 +6,8 @@
 mod account;
 mod admit;
 mod all;
+mod ask;
+mod awaited;
 mod beat;
 mod breaker;
 pub mod connection;

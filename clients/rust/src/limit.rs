@@ -4,13 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 
-use crate::local::Ask;
+use crate::ask::How;
 use crate::policy::Words;
 use crate::repeat::Repeats;
-use crate::send::{decision, decision_or_nil, Request};
-use crate::take::How;
+use crate::send::decision;
 use crate::{AnyPolicy, Decision, Error, Fixed, IntoSpan, Key, Lease, Limits, Policy, RatePolicy, Rule, Take};
 
 /// A policy with a name and a connection. Cheap to clone.
@@ -77,9 +76,9 @@ pub(crate) fn check_units(units: u64, least: u64) -> Result<(), Error> {
     }
 }
 
-pub(crate) fn check_id(id: &[u8]) -> Result<(), Error> {
+pub(crate) fn check_id(id: &[u8]) -> Result<&[u8], Error> {
     match id.len() {
-        1..=64 => Ok(()),
+        1..=64 => Ok(id),
         length => Err(Error::InvalidId(format!("an id must be 1 to 64 bytes long, not {length}"))),
     }
 }
@@ -88,15 +87,13 @@ impl<P: AnyPolicy> Limit<P> {
     pub(crate) fn new(limits: Limits, policy: P, name: &str, start: Arc<[u8]>) -> Self {
         let any: Policy = policy.into();
         let words = any.constant_words().map(|words| words.words.into());
-        Self {
-            policy,
-            inner: Arc::new(Inner { limits, policy: any, name: name.into(), start, words, repeats: Repeats::default() }),
-        }
+        let repeats = Repeats::new(limits.repeat_denials);
+        Self { policy, inner: Arc::new(Inner { limits, policy: any, name: name.into(), start, words, repeats }) }
     }
 
     /// A rule of [`Limits::all`] or [`Limits::admit`] with this key.
     pub fn rule(&self, key: impl Key) -> Rule {
-        Rule::new(self.erase(), self.key(&key))
+        Rule { limit: self.erase(), key: self.key(&key), amount: None }
     }
 
     /// The decision that a call would get. Takes nothing.
@@ -107,8 +104,7 @@ impl<P: AnyPolicy> Limit<P> {
     /// Ends a lease, or gives back the charge that has this id. `None` if the key does not remember the id: it was settled,
     /// released or forgotten. The call is repeated until it has a reply.
     pub async fn release(&self, key: impl Key, id: impl AsRef<[u8]>) -> Result<Option<Decision>, Error> {
-        let (key, id) = (self.key(&key)?, id.as_ref().to_vec());
-        check_id(&id)?;
+        let (key, id) = (self.key(&key)?, check_id(id.as_ref())?.to_vec());
         Ok(self.erase().end(self.limits(), &key, &id, None).await?.0)
     }
 
@@ -157,20 +153,6 @@ impl<P> Limit<P> {
             }
         }
     }
-
-    /// The start of a command that takes units: its name and the key. The words of the policy follow.
-    pub(crate) fn command(&self, key: &[u8]) -> Cmd {
-        let mut command = redis::cmd(self.policy().command_name());
-        command.arg(key);
-        command
-    }
-
-    /// The start of a command that takes nothing.
-    pub(crate) fn peek_command(&self, key: &[u8]) -> Cmd {
-        let mut command = redis::cmd("RL.PEEK");
-        command.arg(self.policy().algorithm()).arg(key);
-        command
-    }
 }
 
 impl Limit {
@@ -188,41 +170,31 @@ impl Limit {
             command
         };
         self.repeats().forget(key);
-        let request = Request { command: &command, key, repeat: true, wait: None, forced: true };
-        let reply = limits.send(request).await.map_err(|error| error.with_keys([key]))?;
-        Ok((decision_or_nil(&reply.value, self.policy(), self.name())?, reply.sent))
+        let reply = limits.send_forced(&command, key, true).await?;
+        let ended = match reply.value {
+            Value::Nil => None,
+            value => Some(decision(&value, self.policy(), self.name())?),
+        };
+        Ok((ended, reply.sent))
     }
 
     /// Renews the lease with this id.
     pub(crate) async fn renew_at(&self, limits: &Limits, key: &[u8], id: &[u8]) -> Result<Decision, Error> {
-        let command = |_| {
-            let mut command = self.command(key);
-            command.arg(&*self.words().0).arg("ID").arg(id).arg("RENEW");
-            command
-        };
-        let request = Request { command: &command, key, repeat: true, wait: None, forced: true };
-        let reply = limits.send(request).await.map_err(|error| error.with_keys([key]))?;
-        decision(&reply.value, self.policy(), self.name())
+        let command = |_| self.command(key).arg("ID").arg(id).arg("RENEW").clone();
+        decision(&limits.send_forced(&command, key, true).await?.value, self.policy(), self.name())
     }
 
-    /// Decides a call without the server, if this error says that it gave no decision, and the limits are not closed.
-    pub(crate) fn without_server(&self, error: Error, key: &[u8], amount: Amount, peek: bool) -> Result<Decision, Error> {
-        let open = Decision::open(amount.units(), self.policy(), self.name().clone());
-        let ask = match amount {
-            _ if self.policy().is_lease() => None,
-            Amount::Cost(units) if peek => Some(Ask::Peek(units)),
-            Amount::Cost(units) => Some(Ask::Take(units)),
-            Amount::UpTo(units) => Some(Ask::UpTo(units)),
-            Amount::Force(_) | Amount::Refund(_) => None,
-        };
-        self.limits().without_server(error, |local| {
-            let decision = match (local, ask) {
-                (Some(local), Some(ask)) => local.decide(key, ask, open),
-                _ => open,
-            };
-            let goes_through = decision.allowed();
-            (decision, goes_through)
-        })
+    /// Charges units, also while the server is down or the limits are closed.
+    pub(crate) async fn force_at(&self, limits: &Limits, key: &[u8], units: u64) -> Result<Decision, Error> {
+        let command = |_| self.command(key).arg("FORCE").arg(units).clone();
+        decision(&limits.send_forced(&command, key, false).await?.value, self.policy(), self.name())
+    }
+
+    /// The command of the policy, with its words.
+    fn command(&self, key: &[u8]) -> Cmd {
+        let mut command = redis::cmd(self.policy().command_name());
+        command.arg(key).arg(&*self.words().0);
+        command
     }
 }
 
@@ -267,8 +239,7 @@ impl<P: RatePolicy> Limit<P> {
     /// Sets the charge with this id to what it really cost. `None` if the key does not remember the id. The call is repeated
     /// until it has a reply.
     pub async fn settle(&self, key: impl Key, id: impl AsRef<[u8]>, units: u64) -> Result<Option<Decision>, Error> {
-        let (key, id) = (self.key(&key)?, id.as_ref().to_vec());
-        check_id(&id)?;
+        let (key, id) = (self.key(&key)?, check_id(id.as_ref())?.to_vec());
         check_units(units, 0)?;
         Ok(self.erase().end(self.limits(), &key, &id, Some(units)).await?.0)
     }
@@ -292,8 +263,7 @@ impl Limit<Lease> {
     /// Renews the lease with this id: it then ends one time to live from now. If the id holds no lease, the call is denied.
     /// The call is repeated until it has a reply.
     pub async fn renew(&self, key: impl Key, id: impl AsRef<[u8]>) -> Result<Decision, Error> {
-        let (key, id) = (self.key(&key)?, id.as_ref().to_vec());
-        check_id(&id)?;
+        let (key, id) = (self.key(&key)?, check_id(id.as_ref())?.to_vec());
         self.erase().renew_at(self.limits(), &key, &id).await
     }
 }

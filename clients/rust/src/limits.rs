@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use redis::{Client, IntoConnectionInfo};
 use tokio::sync::watch;
 
 use crate::connection::Connection;
 use crate::local::Local;
-use crate::{wallet, All, AnyPolicy, Error, Gcra, Limit, Rule};
+use crate::{wallet, AnyPolicy, Error, Gcra, Limit};
 
 /// What decides a call if the server gives no decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,11 +141,6 @@ impl Limits {
         Ok(Limit::new(self.clone(), policy, name, [&self.prefix, name.as_bytes(), b":"].concat().into()))
     }
 
-    /// Takes units from several limits, from all of them or from none.
-    pub fn all(&self, rules: impl IntoIterator<Item = Rule>) -> All {
-        All::new(self.clone(), rules.into_iter().collect())
-    }
-
     /// How many calls [`OnDown`] has let through without the server.
     pub fn let_through(&self) -> u64 {
         self.shared.let_through.load(Ordering::Relaxed)
@@ -154,7 +150,7 @@ impl Limits {
     /// calls return [`Error::Closed`]. Charges and leases can still be ended.
     pub async fn close(&self) {
         self.shared.closed.send_replace(true);
-        let wallets = std::mem::take(&mut *self.shared.wallets.lock().unwrap_or_else(PoisonError::into_inner));
+        let wallets = std::mem::take(&mut *self.shared.wallets.lock());
         for wallet in wallets.iter().filter_map(Weak::upgrade) {
             wallet.close().await;
         }
@@ -175,14 +171,14 @@ impl Limits {
 
     /// Closes this wallet with the limits.
     pub(crate) fn closes(&self, wallet: Weak<wallet::Inner>) {
-        let mut wallets = self.shared.wallets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wallets = self.shared.wallets.lock();
         wallets.retain(|wallet| wallet.strong_count() > 0);
         wallets.push(wallet);
     }
 
     /// Lets no wallet spend what was fetched of a key up to now.
     pub(crate) fn stop_wallets(&self, key: &[u8], give_back: bool) {
-        let wallets = self.shared.wallets.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wallets = self.shared.wallets.lock().clone();
         for wallet in wallets.iter().filter_map(Weak::upgrade) {
             wallet.stop(key, give_back);
         }
@@ -195,21 +191,19 @@ impl Limits {
     }
 
     /// Decides without the server, if this error says that it gave no decision, and [`OnDown`] does not return the error. `decide`
-    /// gets the keys of [`OnDown::Local`], and says whether the call goes through.
+    /// gets the keys of [`OnDown::Local`]; what `goes_through` is counted.
     pub(crate) fn without_server<T>(
         &self,
         error: Error,
-        decide: impl FnOnce(Option<&mut Local>) -> (T, bool),
+        decide: impl FnOnce(Option<&mut Local>) -> T,
+        goes_through: impl FnOnce(&T) -> bool,
     ) -> Result<T, Error> {
         if !error.is_unavailable() || self.on_down == OnDown::Closed {
             return Err(error);
         }
         self.warn(&error, "calls are decided without the server");
-        let (decided, goes_through) = match &self.local {
-            Some(local) => decide(Some(&mut *local.lock().unwrap_or_else(PoisonError::into_inner))),
-            None => decide(None),
-        };
-        self.shared.let_through.fetch_add(u64::from(goes_through), Ordering::Relaxed);
+        let decided = decide(self.local.as_ref().map(|local| local.lock()).as_deref_mut());
+        self.shared.let_through.fetch_add(u64::from(goes_through(&decided)), Ordering::Relaxed);
         Ok(decided)
     }
 

@@ -1,53 +1,55 @@
 //! Limits in the process, for the time in which a server is down: GCRA in exact integers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
 use std::time::Instant;
 
+use lru::LruCache;
+
+use crate::limit::Amount;
 use crate::{Decision, Gcra, Policy, Source};
 
 /// How many keys are remembered.
-const KEYS: usize = 10_000;
+const KEYS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
-/// The keys of an [`OnDown::Local`](crate::OnDown::Local). The one that was not used for longest goes first.
+/// A map of keys, which grows to [`KEYS`]. The one that was not used for longest goes first.
+pub(crate) fn bounded<T>() -> LruCache<Vec<u8>, T> {
+    let mut map = LruCache::unbounded();
+    map.resize(KEYS);
+    map
+}
+
+/// The keys of an [`OnDown::Local`](crate::OnDown::Local).
 pub(crate) struct Local {
     epoch: Instant,
     gcra: Policy,
-    /// The theoretical arrival time of each key, and its place in the order of use.
-    keys: HashMap<Vec<u8>, (u128, u64)>,
-    order: BTreeMap<u64, Vec<u8>>,
-    uses: u64,
-}
-
-/// What a call asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
-    Take(u64),
-    UpTo(u64),
-    Peek(u64),
+    /// The theoretical arrival time of each key.
+    arrivals: LruCache<Vec<u8>, u128>,
 }
 
 impl Local {
     pub(crate) fn new(gcra: Gcra) -> Self {
-        Self { epoch: Instant::now(), gcra: gcra.into(), keys: HashMap::new(), order: BTreeMap::new(), uses: 0 }
+        Self { epoch: Instant::now(), gcra: gcra.into(), arrivals: bounded() }
     }
 
-    /// Decides a call, in place of a decision that lets it through.
-    pub(crate) fn decide(&mut self, key: &[u8], ask: Ask, open: Decision) -> Decision {
-        let (limit, period) = (u128::from(self.gcra.rate().limit), u128::from(self.gcra.rate().period.as_micros()));
+    /// Decides a call, in place of a decision that lets it through. If it does not take, it only looks.
+    pub(crate) fn decide(&mut self, key: &[u8], amount: Amount, takes: bool, open: Decision) -> Decision {
+        let rate = self.gcra.rate();
+        let (limit, period) = (u128::from(rate.limit), u128::from(rate.period.as_micros()));
         // Times are microseconds times the limit: then a unit is one period, and nothing is rounded.
         let now = self.epoch.elapsed().as_micros() * limit;
-        let before = self.keys.get(key).map_or(now, |(arrival, _)| (*arrival).max(now));
+        let before = self.arrivals.peek(key).map_or(now, |arrival| now.max(*arrival));
         let (used, whole) = (before - now, u128::from(self.gcra.capacity()) * period);
         let fit = whole.saturating_sub(used).checked_div(period).unwrap_or_default();
-        let cost = match ask {
-            Ask::Take(cost) | Ask::Peek(cost) => u128::from(cost),
-            Ask::UpTo(units) => u128::from(units).min(fit).max(1),
+        let cost = match amount {
+            Amount::Cost(cost) => u128::from(cost),
+            Amount::UpTo(units) => u128::from(units).min(fit).max(1),
+            Amount::Force(_) | Amount::Refund(_) => return open,
         };
         let ms = |time: u128| time.checked_div(limit).map(|us| narrow(us.div_ceil(1_000)));
         let granted = if cost <= fit { cost } else { 0 };
-        let taken = if matches!(ask, Ask::Peek(_)) { 0 } else { granted };
-        if !matches!(ask, Ask::Peek(_)) {
-            self.set(key, before + taken * period);
+        let taken = if takes { granted } else { 0 };
+        if takes {
+            self.arrivals.put(key.to_vec(), before + taken * period);
         }
         let wait_ms = match () {
             () if granted > 0 => Some(0),
@@ -62,19 +64,6 @@ impl Local {
             reset_ms: ms(used + taken * period).unwrap_or_default(),
             source: Source::Down,
             ..open
-        }
-    }
-
-    fn set(&mut self, key: &[u8], arrival: u128) {
-        self.uses += 1;
-        if let Some((_, place)) = self.keys.insert(key.to_vec(), (arrival, self.uses)) {
-            self.order.remove(&place);
-        }
-        self.order.insert(self.uses, key.to_vec());
-        if self.keys.len() > KEYS {
-            if let Some((_, oldest)) = self.order.pop_first() {
-                self.keys.remove(&oldest);
-            }
         }
     }
 }

@@ -1,14 +1,13 @@
 //! Pauses: a key grants nothing for a while, because a third party has said stop.
 
 use std::collections::HashMap;
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
+use crate::awaited::awaited;
 use crate::send::Request;
-use crate::{AnyPolicy, Error, IntoSpan, Key, Limit, Span};
+use crate::{AnyPolicy, Error, IntoSpan, Key, Limit, Limits, Span};
 
 /// Too many requests, and service unavailable.
 const STOPS: [u16; 2] = [429, 503];
@@ -62,63 +61,51 @@ impl Observe {
     pub fn max_pause(self, most: impl IntoSpan) -> Self {
         Self { most: Span::of_pause(most), ..self }
     }
-}
 
-impl IntoFuture for Observe {
-    type Output = Result<Duration, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let (key, most) = (self.key?, Duration::from(self.most?));
-            if self.seconds == 0.0 {
-                return Ok(Duration::ZERO);
-            }
-            let asked = Duration::try_from_secs_f64(self.seconds).unwrap_or(most).min(most);
-            let length = asked.max(Duration::from_millis(1)).span()?;
-            self.limit.set_pause(&key, Some(length)).await
-        })
+    async fn send(self) -> Result<Duration, Error> {
+        let (key, most) = (self.key?, Duration::from(self.most?));
+        if self.seconds == 0.0 {
+            return Ok(Duration::ZERO);
+        }
+        let asked = Duration::try_from_secs_f64(self.seconds).unwrap_or(most).min(most);
+        self.limit.set_pause(&key, Some(asked.max(Duration::from_millis(1)).span()?)).await
     }
 }
+
+awaited!(Observe => Duration);
 
 impl Limit {
     /// Sets a pause, or ends it.
     async fn set_pause(&self, key: &[u8], length: Option<Span>) -> Result<Duration, Error> {
-        let command = |_| {
-            let mut command = redis::cmd("RL.PAUSE");
-            command.arg(key).arg(length.map_or("0".to_string(), |length| length.to_string()));
-            command
-        };
+        let length_text = length.map_or("0".to_string(), |length| length.to_string());
+        let command = |_| redis::cmd("RL.PAUSE").arg(key).arg(&*length_text).clone();
         let request = Request { command: &command, key, repeat: true, wait: None, forced: false };
-        let _stop = length.map(|_| Stop::begin(self, key));
+        let _stop = length.map(|_| Stop::begin(self.limits(), key));
         // If it is repeated, the pause ends a little later.
         let reply = self.limits().send(request).await;
         self.repeats().forget(key);
         match reply.map(|reply| reply.value) {
             Ok(Value::Int(ms @ 0..)) => Ok(Duration::from_millis(ms.unsigned_abs())),
             Ok(other) => Err(Error::UnexpectedReply(format!("{other:?}"))),
-            Err(error) => self.limits().without_server(error.with_keys([key]), |_| (Duration::ZERO, false)),
+            Err(error) => self.limits().without_server(error.with_keys([key]), |_| Duration::ZERO, |_| false),
         }
     }
 }
 
 /// The wallets of this process spend nothing of what they have fetched up to its beginning, or up to its end. They give it back at the
 /// end: when the server knows of the pause, so that it grants it to nobody before.
-struct Stop<'a> {
-    limit: &'a Limit,
-    key: &'a [u8],
-}
+struct Stop<'a>(&'a Limits, &'a [u8]);
 
 impl<'a> Stop<'a> {
-    fn begin(limit: &'a Limit, key: &'a [u8]) -> Self {
-        limit.limits().stop_wallets(key, false);
-        Self { limit, key }
+    fn begin(limits: &'a Limits, key: &'a [u8]) -> Self {
+        limits.stop_wallets(key, false);
+        Self(limits, key)
     }
 }
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        self.limit.limits().stop_wallets(self.key, true);
+        self.0.stop_wallets(self.1, true);
     }
 }
 

@@ -61,6 +61,16 @@ impl Limits {
         }
     }
 
+    /// Sends a command that ends or renews a charge.
+    pub(crate) async fn send_forced(
+        &self,
+        command: &(dyn Fn(Option<Span>) -> Cmd + Sync),
+        key: &[u8],
+        repeat: bool,
+    ) -> Result<Reply, Error> {
+        self.send(Request { command, key, repeat, wait: None, forced: true }).await.map_err(|error| error.with_keys([key]))
+    }
+
     /// Sends a request until there is a reply, if it may be repeated; or else once.
     async fn repeat(&self, request: &Request<'_>, until: Option<Instant>) -> Result<Reply, Error> {
         let budget = self.timeout.saturating_add(self.connect_timeout).min(LONGEST);
@@ -194,24 +204,9 @@ pub(crate) fn micros(duration: Duration) -> u64 {
 /// Reads the five integers of a reply.
 pub(crate) fn decision(value: &Value, policy: Policy, name: &Arc<str>) -> Result<Decision, Error> {
     let unexpected = || Error::UnexpectedReply(format!("{value:?}"));
+    let integer = |value: &Value| if let Value::Int(value) = value { Some(*value) } else { None };
     let Value::Array(row) = value else { return Err(unexpected()) };
-    let mut integers = [0; 5];
-    if row.len() != integers.len() {
-        return Err(unexpected());
-    }
-    for (integer, value) in integers.iter_mut().zip(row) {
-        match value {
-            Value::Int(value) => *integer = *value,
-            _ => return Err(unexpected()),
-        }
-    }
-    Decision::of_reply(integers, policy, name.clone())
-}
-
-/// As [`decision`]; `None` if the reply is nil.
-pub(crate) fn decision_or_nil(value: &Value, policy: Policy, name: &Arc<str>) -> Result<Option<Decision>, Error> {
-    match value {
-        Value::Nil => Ok(None),
-        value => decision(value, policy, name).map(Some),
-    }
+    let row: Option<Vec<i64>> = row.iter().map(integer).collect();
+    let row = row.and_then(|row| row.try_into().ok()).ok_or_else(unexpected)?;
+    Decision::of_reply(row, policy, name.clone())
 }

@@ -22,7 +22,7 @@ const UNITS: [(&[&str], u64); 6] = [
 const NAMES: &str = "us, ms, s (sec, second), m (min, minute), h (hr, hour) or d (day)";
 
 /// A length of time that is exact to the microsecond, as the server takes it. It is shown as the server takes it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
     us: u64,
 }
@@ -51,24 +51,20 @@ impl Span {
 
     /// A wait: at most a day; `None` if it is 0.
     pub(crate) fn of_wait(wait: impl IntoSpan) -> Result<Option<Self>, Error> {
-        let invalid = |text: String| Error::InvalidWait(format!("a wait must be from 0 to 1d: {text}"));
-        match wait.span() {
-            Ok(Self { us: 0 }) => Ok(None),
-            Ok(wait) if wait.us <= DAY_US => Ok(Some(wait)),
-            Ok(wait) => Err(invalid(wait.to_string())),
-            Err(error) => Err(invalid(error.to_string())),
-        }
+        let wait = Self::within(wait, 0, DAY_US, "a wait must be from 0 to 1d")?;
+        Ok(Some(wait).filter(|wait| wait.us > 0))
     }
-}
 
-impl Span {
     /// A pause: 1 ms to 31 days.
     pub(crate) fn of_pause(length: impl IntoSpan) -> Result<Self, Error> {
-        let invalid = |text: String| Error::InvalidWait(format!("a pause must be from 1ms to 31d: {text}"));
-        match length.span() {
-            Ok(length) if (1_000..=31 * DAY_US).contains(&length.us) => Ok(length),
-            Ok(length) => Err(invalid(length.to_string())),
-            Err(error) => Err(invalid(error.to_string())),
+        Self::within(length, 1_000, 31 * DAY_US, "a pause must be from 1ms to 31d")
+    }
+
+    fn within(length: impl IntoSpan, least: u64, most: u64, rule: &str) -> Result<Self, Error> {
+        let span = length.span().map_err(|error| Error::InvalidWait(format!("{rule}: {error}")))?;
+        match (least..=most).contains(&span.us) {
+            true => Ok(span),
+            false => Err(Error::InvalidWait(format!("{rule}, not {span}"))),
         }
     }
 }
@@ -108,40 +104,36 @@ impl FromStr for Span {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let invalid = || {
+        parse(text).ok_or_else(|| {
             Error::InvalidLimit(format!(
                 "{text:?} is no duration: it is a unit ({NAMES}) with a number before it, exact to the microsecond"
             ))
-        };
-        let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
-        let (number, name) = text.split_at(digits);
-        // A number and its unit may have a space between them.
-        let name = if number.is_empty() { name } else { name.strip_prefix(' ').unwrap_or(name) };
-        let is_named = |names: &[&str]| names.iter().any(|known| known.eq_ignore_ascii_case(name));
-        let (_, unit) = UNITS.into_iter().find(|(names, _)| is_named(names)).ok_or_else(invalid)?;
-        let us = if number.is_empty() { Some(unit) } else { decimal(number, unit) };
-        us.map(|us| Self { us }).ok_or_else(invalid)
+        })
     }
+}
+
+/// A unit with a number before it; they may have a space between them.
+fn parse(text: &str) -> Option<Span> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+    let (number, name) = text.split_at(digits);
+    let name = if number.is_empty() { name } else { name.strip_prefix(' ').unwrap_or(name) };
+    let is_named = |names: &[&str]| names.iter().any(|known| known.eq_ignore_ascii_case(name));
+    let (_, unit) = UNITS.into_iter().find(|(names, _)| is_named(names))?;
+    Some(Span { us: if number.is_empty() { unit } else { decimal(number, unit)? } })
 }
 
 /// `number` times `unit`, if that is a whole number.
 fn decimal(number: &str, unit: u64) -> Option<u64> {
-    let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || (number.contains('.') && decimals.is_empty()) || decimals.contains('.') {
-        return None;
-    }
-    let mut us = whole.parse::<u64>().ok()?.checked_mul(unit)?;
-    // Zeros at the end change nothing.
-    let decimals = decimals.trim_end_matches('0');
-    if !decimals.is_empty() {
-        let part = u128::from(decimals.parse::<u64>().ok()?) * u128::from(unit);
-        let scale = 10_u128.checked_pow(u32::try_from(decimals.len()).ok()?)?;
-        if !part.is_multiple_of(scale) {
-            return None;
-        }
-        us = us.checked_add(u64::try_from(part / scale).ok()?)?;
-    }
-    Some(us)
+    let (whole, decimals) = match number.split_once('.') {
+        Some((_, "")) => return None,
+        // Zeros at the end change nothing.
+        Some((whole, decimals)) => (whole, decimals.trim_end_matches('0')),
+        None => (number, ""),
+    };
+    let scale = 10_u128.checked_pow(u32::try_from(decimals.len()).ok()?)?;
+    let part = u128::from(format!("0{decimals}").parse::<u64>().ok()?) * u128::from(unit);
+    let part = u64::try_from(part / scale).ok().filter(|_| part.is_multiple_of(scale))?;
+    whole.parse::<u64>().ok()?.checked_mul(unit)?.checked_add(part)
 }
 
 /// As the server takes it, in the largest unit that divides it.
@@ -160,7 +152,7 @@ impl fmt::Debug for Span {
 }
 
 /// So many units in a period: `"10/m"`, `"100/15 minutes"`, `"2/250ms"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) limit: u64,
     pub(crate) period: Span,
@@ -179,7 +171,7 @@ impl FromStr for Rate {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let rate = Self::split(text).and_then(|(limit, period)| Some(Self { limit, period: period.parse().ok()? }));
+        let rate = Self::split(text).and_then(|(limit, period)| Some(Self { limit, period: parse(period)? }));
         rate.ok_or_else(|| {
             Error::InvalidLimit(format!(
                 "{text:?} is no rate: it is whole units, a slash, and a unit of time ({NAMES}) with a number before it if that is not 1"

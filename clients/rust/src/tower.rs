@@ -14,40 +14,39 @@ use tower_service::Service;
 
 use crate::{Decision, Error, Key, Limit, Limits, RatePolicy, Wallet};
 
-/// What decides a request: a [`Limit`] or a [`Wallet`].
+/// What decides a request.
 #[derive(Clone, Debug)]
-pub struct Decider(Kind);
-
-#[derive(Clone, Debug)]
-enum Kind {
+pub enum Decider {
+    /// A limit.
     Limit(Limit),
+    /// A wallet.
     Wallet(Wallet),
 }
 
 impl<P: RatePolicy> From<Limit<P>> for Decider {
     fn from(limit: Limit<P>) -> Self {
-        Self(Kind::Limit(limit.erase()))
+        Self::Limit(limit.erase())
     }
 }
 
 impl From<Wallet> for Decider {
     fn from(wallet: Wallet) -> Self {
-        Self(Kind::Wallet(wallet))
+        Self::Wallet(wallet)
     }
 }
 
 impl Decider {
     fn limits(&self) -> &Limits {
-        match &self.0 {
-            Kind::Limit(limit) => limit.limits(),
-            Kind::Wallet(wallet) => wallet.limits(),
+        match self {
+            Self::Limit(limit) => limit.limits(),
+            Self::Wallet(wallet) => wallet.limits(),
         }
     }
 
     async fn take(&self, key: &[u8], cost: u64) -> Result<Decision, Error> {
-        match &self.0 {
-            Kind::Limit(limit) => limit.take(key).cost(cost).await,
-            Kind::Wallet(wallet) => wallet.take(key).cost(cost).await,
+        match self {
+            Self::Limit(limit) => limit.take(key).cost(cost).await,
+            Self::Wallet(wallet) => wallet.take(key).cost(cost).await,
         }
     }
 }

@@ -1,22 +1,21 @@
 //! Decisions in the process: units that were charged in batches, spent one by one.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use dashmap::DashMap;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::JoinHandle;
 
-use crate::account::{in_background, Account, Entry, Kind};
+use crate::account::{in_background, Account};
+use crate::ask::{Checked, How, Kind, Part};
 use crate::limit::{check_units, Amount};
 use crate::{Decision, Error, Key, Limit, Limits, RatePolicy, Source};
-
-/// Keys are spread over so many maps, so that threads seldom meet at a lock.
-const SHARDS: usize = 16;
 
 impl Limits {
     /// A wallet, which decides in the process: it charges units in batches, and spends them one by one.
@@ -29,8 +28,7 @@ impl Limits {
             limit: limit.erase(),
             batch,
             idle_us: AtomicU64::new(1_000_000),
-            shards: std::array::from_fn(|_| Mutex::default()),
-            swept: AtomicBool::new(false),
+            purses: DashMap::new(),
             runtime: OnceLock::new(),
             closed: AtomicBool::new(false),
         });
@@ -54,31 +52,36 @@ pub(crate) struct Inner {
     limit: Limit,
     batch: u64,
     idle_us: AtomicU64,
-    shards: [Mutex<HashMap<Box<[u8]>, Purse>>; SHARDS],
-    /// A task gives back what is idle.
-    swept: AtomicBool,
+    purses: DashMap<Box<[u8]>, Purse>,
     /// Where the first batch was fetched.
     runtime: OnceLock<Handle>,
     closed: AtomicBool,
 }
 
-/// The units of one key.
+/// What is known of one key.
 struct Purse {
-    /// The id of the batch, and the units that were charged.
-    batch: Option<(Vec<u8>, u64)>,
-    /// The units that are not spent, and until when they may be spent.
-    left: u64,
-    ends: Instant,
+    /// The key on the server.
+    key: Vec<u8>,
+    batch: Option<Batch>,
     /// When a call last took units.
     used: Instant,
-    /// The server's last reply: the capacity, the units that remained there, and when nothing is in use there.
-    limit: u64,
-    remaining: u64,
-    resets: Instant,
     /// How many times a pause has begun: what was fetched before is not spent.
     pauses: u64,
     /// Whoever holds it may change the batch.
     gate: Arc<AsyncMutex<()>>,
+    /// Gives the batch back when it is idle. It ends with its runtime.
+    tidy: Option<JoinHandle<()>>,
+}
+
+/// Units that the server has charged.
+struct Batch {
+    id: Vec<u8>,
+    /// The units that are not spent, and until when they may be spent.
+    left: u64,
+    ends: Instant,
+    /// What the server has decided, and when it was asked.
+    server: Decision,
+    asked: Instant,
 }
 
 impl fmt::Debug for Wallet {
@@ -109,10 +112,10 @@ impl<'a, K: Key + Sync + ?Sized> IntoFuture for Spend<'a, K> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let own = self.key.bytes();
-            match self.wallet.inner.begin(&own, self.cost)? {
+            let (wallet, own) = (&self.wallet.inner, self.key.bytes());
+            match wallet.begin(&own, self.cost)? {
                 Some(decision) => Ok(decision),
-                None => self.wallet.inner.clone().take(self.wallet.inner.limit.key(self.key)?, own.into(), self.cost).await,
+                None => wallet.clone().take(wallet.limit.key(self.key)?, own.into(), self.cost).await,
             }
         })
     }
@@ -143,42 +146,13 @@ impl Wallet {
 }
 
 impl Inner {
-    fn shard(&self, key: &[u8]) -> MutexGuard<'_, HashMap<Box<[u8]>, Purse>> {
-        // Cheap, because this only spreads locks; the map has a hasher that no caller can predict.
-        let spread = key.iter().rev().take(8).fold(key.len(), |hash, &byte| hash.wrapping_mul(31) ^ usize::from(byte));
-        self.shards[spread % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Decides without a call, if that is possible.
     fn begin(&self, own: &[u8], cost: u64) -> Result<Option<Decision>, Error> {
         Amount::Cost(cost).check()?;
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::Closed);
         }
-        let mut shard = self.shard(own);
-        let Some(purse) = shard.get_mut(own) else { return Ok(None) };
-        let now = Instant::now();
-        if purse.left < cost || now >= purse.ends {
-            return Ok(None);
-        }
-        purse.left -= cost;
-        purse.used = now;
-        Ok(Some(self.decision(purse, now, cost, Some(0))))
-    }
-
-    fn decision(&self, purse: &Purse, now: Instant, granted: u64, wait_ms: Option<u64>) -> Decision {
-        let reset = purse.resets.saturating_duration_since(now).as_micros().div_ceil(1_000);
-        Decision {
-            granted,
-            limit: purse.limit,
-            remaining: (purse.left + purse.remaining).min(purse.limit),
-            wait_ms,
-            reset_ms: u64::try_from(reset).unwrap_or(u64::MAX),
-            source: Source::Wallet,
-            policy: self.limit.policy(),
-            name: self.limit.name().clone(),
-            window: self.limit.words().1,
-        }
+        Ok(self.purses.get_mut(own).and_then(|mut purse| purse.spend(cost)))
     }
 
     /// Decides by the server: by a new batch, or for this call alone.
@@ -187,17 +161,16 @@ impl Inner {
         if cost > self.batch.min(self.limit.policy().capacity()) {
             return self.limit.take(&*own).cost(cost).await;
         }
-        let repeats = self.limit.limits().repeat_denials;
-        let repeated = || (!repeats.is_zero()).then(|| self.limit.repeats().find(&key, cost)).flatten();
+        let repeated = || self.limit.repeats().find(&key, cost);
         if let Some(denied) = repeated() {
             return Ok(denied);
         }
-        let gate = self.gate(&own);
+        let gate = self.purses.entry(own.clone()).or_insert_with(|| Purse::new(key.clone())).gate.clone();
         let gate = match gate.clone().try_lock_owned() {
             Ok(gate) => gate,
             // Only one call asks a server that is down.
             Err(_) => match self.limit.limits().connection.down(&key) {
-                Some(failure) => return self.limit.without_server(failure.into(), &key, Amount::Cost(cost), false),
+                Some(failure) => return self.without_server(failure.into(), key, cost),
                 None => gate.lock_owned().await,
             },
         };
@@ -209,92 +182,83 @@ impl Inner {
         };
         self.runtime.get_or_init(|| runtime.clone());
         // A task of its own: the batch that is on its way is not lost if the caller gives up.
-        let (wallet, filled_key) = (self.clone(), key.clone());
+        let wallet = self.clone();
         let asked = Instant::now();
         let filled = runtime.spawn(async move {
-            let filled = wallet.fill(&filled_key, &own, cost).await;
+            let filled = wallet.fill(&own, cost).await;
             drop(gate);
             filled
         });
         match filled.await.unwrap_or(Err(Error::Closed)) {
             Ok(decision) => {
-                if !repeats.is_zero() {
-                    self.limit.repeats().remember(&key, cost, asked, repeats, &decision);
-                }
+                self.limit.repeats().remember(&key, cost, asked, &decision);
                 Ok(decision)
             }
-            Err(error) => self.limit.without_server(error, &key, Amount::Cost(cost), false),
+            Err(error) => self.without_server(error, key, cost),
         }
     }
 
-    /// What the fetches of a key wait for each other at. The key has a purse from then on.
-    fn gate(&self, own: &[u8]) -> Arc<AsyncMutex<()>> {
-        let now = Instant::now();
-        let limit = self.limit.policy().capacity();
-        let purse = || Purse {
-            batch: None,
-            left: 0,
-            ends: now,
-            used: now,
-            limit,
-            remaining: 0,
-            resets: now,
-            pauses: 0,
-            gate: Arc::default(),
-        };
-        self.shard(own).entry(own.into()).or_insert_with(purse).gate.clone()
+    fn call(&self, key: Vec<u8>, amount: Amount, how: How) -> Checked {
+        let part = Part { limit: self.limit.clone(), key, amount, kind: Kind::Estimate };
+        Checked { limits: self.limit.limits().clone(), parts: vec![part], how, id: None }
+    }
+
+    fn without_server(&self, error: Error, key: Vec<u8>, cost: u64) -> Result<Decision, Error> {
+        Ok(self.call(key, Amount::Cost(cost), How::Now).without_server(error)?.first())
     }
 
     /// Fetches a batch, and takes units of it.
-    async fn fill(self: &Arc<Self>, key: &[u8], own: &[u8], cost: u64) -> Result<Decision, Error> {
+    async fn fill(self: &Arc<Self>, own: &[u8], cost: u64) -> Result<Decision, Error> {
         // What is left of the batch before is given back first, so that the new batch finds it.
-        self.give_back(key, own).await;
-        let pauses = self.shard(own).get(own).map_or(0, |purse| purse.pauses);
+        self.give_back(own).await;
+        let Some((key, pauses)) = self.purses.get_mut(own).map(|mut purse| {
+            if purse.tidy.as_ref().is_none_or(JoinHandle::is_finished) {
+                purse.tidy = Some(tokio::spawn(tidy(Arc::downgrade(self), own.into())));
+            }
+            (purse.key.clone(), purse.pauses)
+        }) else {
+            return Err(Error::Closed);
+        };
         // If there is no reply, what the server may have charged is released.
-        let entry = Entry::new(self.limit.clone(), key.to_vec(), Kind::Estimate, self.batch);
-        let mut account = Account::new(self.limit.limits().clone(), None, vec![entry]);
-        let id = account.id().to_vec();
+        let mut call = self.call(key.clone(), Amount::UpTo(self.batch), How::Now);
+        let mut account = Account::new(&mut call);
         let asked = Instant::now();
-        let fetched = self.limit.take(own).amount(Amount::UpTo(self.batch)).id(&id).ask().await;
-        let fetched = match fetched.and_then(|fetched| self.at_most_a_batch(fetched)) {
-            Ok(fetched) => fetched,
+        let server = match call.ask().await.and_then(|asked| self.at_most_a_batch(asked.first())) {
+            Ok(server) => server,
             Err(error) => {
                 account.failed(error.may_be_charged());
                 return Err(error);
             }
         };
         account.forget();
-        self.sweep();
-        let (mut decided, mut paused) = (None, false);
-        if let Some(purse) = self.shard(own).get_mut(own) {
-            let after = |time: Duration| asked.checked_add(time).unwrap_or(asked);
-            (purse.limit, purse.remaining, purse.resets) = (fetched.limit, fetched.remaining, after(fetched.reset()));
+        let granted = server.granted;
+        let (mut decided, mut stopped) = (None, self.closed.load(Ordering::SeqCst));
+        if let Some(mut purse) = self.purses.get_mut(own).filter(|_| granted > 0) {
             // The server rounds up to a millisecond.
-            let whole = fetched.reset().saturating_sub(Duration::from_millis(1));
-            purse.ends = after(whole.min(self.limit.policy().rate().period.into()));
-            if fetched.granted > 0 {
-                (purse.batch, purse.left) = (Some((id, fetched.granted)), fetched.granted);
-            }
+            let whole =
+                server.reset().saturating_sub(Duration::from_millis(1)).min(self.limit.policy().rate().period.into());
+            let ends = asked.checked_add(whole).unwrap_or(asked);
+            let batch =
+                purse.batch.insert(Batch { id: account.id.clone(), left: granted, ends, server: server.clone(), asked });
             // A call that is denied takes no units, so that what others may need is given back soon.
-            if fetched.granted >= cost {
-                purse.left -= cost;
+            if granted >= cost {
+                decided = Some(batch.spend(cost, asked));
                 purse.used = Instant::now();
-                decided = Some(self.decision(purse, purse.used, cost, Some(0)));
             }
-            paused = purse.pauses != pauses;
-            if paused {
-                purse.ends = asked;
+            if purse.pauses != pauses {
+                stopped = true;
+                purse.end();
             }
         }
-        if paused || self.closed.load(Ordering::SeqCst) {
-            self.give_back(key, own).await;
+        if stopped {
+            self.give_back(own).await;
         }
         match decided {
             Some(decision) => Ok(decision),
-            None if fetched.granted == 0 && cost == 1 => Ok(fetched),
+            None if granted == 0 && cost == 1 => Ok(server),
             // Too few: how long until the server has the others?
             None => {
-                let denied = self.limit.peek(own).cost(cost - fetched.granted).ask().await?;
+                let denied = self.call(key, Amount::Cost(cost - granted), How::Peek).ask().await?.first();
                 let wait_ms = if denied.allowed() { Some(1) } else { denied.wait_ms };
                 Ok(Decision { granted: 0, wait_ms, ..denied })
             }
@@ -302,18 +266,20 @@ impl Inner {
     }
 
     /// A purse has room for a batch. More was not asked for.
-    fn at_most_a_batch(&self, fetched: Decision) -> Result<Decision, Error> {
-        match fetched.granted <= self.batch {
-            true => Ok(fetched),
-            false => Err(Error::UnexpectedReply(format!("{} units, when asked for {}", fetched.granted, self.batch))),
+    fn at_most_a_batch(&self, server: Decision) -> Result<Decision, Error> {
+        match server.granted <= self.batch {
+            true => Ok(server),
+            false => Err(Error::UnexpectedReply(format!("{} units, when asked for {}", server.granted, self.batch))),
         }
     }
 
     /// Takes the batch from a purse, so that no one spends a unit of it any more, and settles it to what was spent: the server has the
     /// rest, and forgets the id. If nothing is left, that runs in the background.
-    async fn give_back(&self, key: &[u8], own: &[u8]) {
-        let Some((id, spent, left)) = self.shard(own).get_mut(own).and_then(Purse::seal) else { return };
-        let settle = settle(self.limit.clone(), key.to_vec(), id, spent);
+    async fn give_back(&self, own: &[u8]) {
+        let taken = self.purses.get_mut(own).and_then(|mut purse| Some((purse.key.clone(), purse.batch.take()?)));
+        let Some((key, batch)) = taken else { return };
+        let left = batch.left;
+        let settle = settle(self.limit.clone(), key, batch);
         match left {
             0 => in_background(None, settle),
             _ => settle.await,
@@ -322,20 +288,11 @@ impl Inner {
 
     /// Lets no call spend what was fetched of a key up to now.
     pub(crate) fn stop(&self, key: &[u8], give_back: bool) {
-        let Some(own) = self.limit.own(key) else { return };
-        let mut shard = self.shard(own);
-        let Some(purse) = shard.get_mut(own) else { return };
+        let Some(mut purse) = self.limit.own(key).and_then(|own| self.purses.get_mut(own)) else { return };
         purse.pauses += 1;
-        purse.ends = Instant::now();
-        let Some((id, spent, _)) = give_back.then(|| purse.seal()).flatten() else { return };
-        drop(shard);
-        in_background(self.runtime.get(), settle(self.limit.clone(), key.to_vec(), id, spent));
-    }
-
-    /// Starts the task that gives back what is idle, unless it runs. It ends with the wallet.
-    fn sweep(self: &Arc<Self>) {
-        if !self.swept.swap(true, Ordering::AcqRel) {
-            in_background(None, sweep(Sweeper(Arc::downgrade(self)), self.idle() / 4));
+        purse.end();
+        if let Some(batch) = give_back.then(|| purse.batch.take()).flatten() {
+            in_background(self.runtime.get(), settle(self.limit.clone(), key.to_vec(), batch));
         }
     }
 
@@ -343,65 +300,79 @@ impl Inner {
         Duration::from_micros(self.idle_us.load(Ordering::Relaxed)).max(Duration::from_millis(4))
     }
 
-    /// Gives back the batches of which nobody has taken units for this time, and forgets keys without a batch.
-    async fn give_back_after(&self, idle: Duration, wait: bool) {
-        for index in 0..SHARDS {
-            let keys: Vec<_> = {
-                let mut shard = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner);
-                let is_idle = |purse: &Purse| purse.used.elapsed() >= idle;
-                shard.retain(|_, purse| purse.batch.is_some() || Arc::strong_count(&purse.gate) > 1 || !is_idle(purse));
-                let idle = shard.iter().filter(|(_, purse)| purse.batch.is_some() && is_idle(purse));
-                idle.map(|(own, purse)| (own.clone(), purse.gate.clone())).collect()
-            };
-            for (own, gate) in keys {
-                // Whoever holds it fetches a batch.
-                let held = if wait { Some(gate.lock().await) } else { gate.try_lock().ok() };
-                if let (Some(_held), Ok(key)) = (held, self.limit.key(&*own)) {
-                    self.give_back(&key, &own).await;
-                }
-            }
-        }
-    }
-
     pub(crate) async fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         // A batch that is on its way finds that the wallet is closed, or is given back here.
-        self.give_back_after(Duration::ZERO, true).await;
+        let purses: Vec<_> = self.purses.iter().map(|purse| (purse.key().clone(), purse.gate.clone())).collect();
+        for (own, gate) in purses {
+            let _held = gate.lock().await;
+            self.give_back(&own).await;
+        }
     }
 }
 
 impl Purse {
-    /// Ends the batch: its id, the units that were spent of it, and those that were left.
-    fn seal(&mut self) -> Option<(Vec<u8>, u64, u64)> {
-        let (id, granted) = self.batch.take()?;
-        let left = std::mem::take(&mut self.left);
-        Some((id, granted - left, left))
+    fn new(key: Vec<u8>) -> Self {
+        Self { key, batch: None, used: Instant::now(), pauses: 0, gate: Arc::default(), tidy: None }
     }
-}
 
-async fn settle(limit: Limit, key: Vec<u8>, id: Vec<u8>, spent: u64) {
-    if let Err(error) = limit.end(limit.limits(), &key, &id, Some(spent)).await {
-        limit.limits().warn(&error, "units of a wallet are not given back");
+    fn spend(&mut self, cost: u64) -> Option<Decision> {
+        let now = Instant::now();
+        let batch = self.batch.as_mut().filter(|batch| batch.left >= cost && now < batch.ends)?;
+        self.used = now;
+        Some(batch.spend(cost, now))
     }
-}
 
-/// Says that no task gives back what is idle, when that task ends: its runtime may shut down before the wallet is dropped.
-struct Sweeper(Weak<Inner>);
-
-impl Drop for Sweeper {
-    fn drop(&mut self) {
-        if let Some(wallet) = self.0.upgrade() {
-            wallet.swept.store(false, Ordering::Release);
+    /// Lets no call spend what is left.
+    fn end(&mut self) {
+        if let Some(batch) = &mut self.batch {
+            batch.ends = batch.asked;
         }
     }
 }
 
-async fn sweep(sweeper: Sweeper, mut pause: Duration) {
+impl Batch {
+    fn spend(&mut self, cost: u64, now: Instant) -> Decision {
+        self.left -= cost;
+        let Decision { limit, remaining, reset_ms, .. } = self.server;
+        let passed = u64::try_from(now.duration_since(self.asked).as_millis()).unwrap_or(u64::MAX);
+        Decision {
+            granted: cost,
+            remaining: (self.left + remaining).min(limit),
+            wait_ms: Some(0),
+            reset_ms: reset_ms.saturating_sub(passed),
+            source: Source::Wallet,
+            ..self.server.clone()
+        }
+    }
+}
+
+async fn settle(limit: Limit, key: Vec<u8>, batch: Batch) {
+    let spent = batch.server.granted - batch.left;
+    if let Err(error) = limit.end(limit.limits(), &key, &batch.id, Some(spent)).await {
+        limit.limits().warn(&error, "units of a wallet are not given back");
+    }
+}
+
+/// Gives a batch back when no call has taken units of its key for long enough, and then forgets the key.
+async fn tidy(wallet: Weak<Inner>, own: Box<[u8]>) {
     loop {
+        let pause = {
+            let Some(wallet) = wallet.upgrade() else { return };
+            let Some((used, gate)) = wallet.purses.get(&own).map(|purse| (purse.used, purse.gate.clone())) else { return };
+            let left = wallet.idle().saturating_sub(used.elapsed());
+            // Whoever holds it fetches a batch.
+            if let (true, Ok(_held)) = (left.is_zero(), gate.try_lock()) {
+                wallet.give_back(&own).await;
+                // The purse and this task have the gate; a third one is a call that waits for it.
+                let is_idle = |purse: &Purse| purse.batch.is_none() && Arc::strong_count(&purse.gate) <= 2;
+                if wallet.purses.remove_if(&own, |_, purse| is_idle(purse)).is_some() {
+                    return;
+                }
+            }
+            left.max(wallet.idle() / 4)
+        };
         tokio::time::sleep(pause).await;
-        let Some(wallet) = sweeper.0.upgrade() else { return };
-        wallet.give_back_after(wallet.idle(), false).await;
-        pause = wallet.idle() / 4;
     }
 }
 
@@ -409,11 +380,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // If the runtime is gone, what is left stays charged until its period is over.
         let Some(runtime) = self.runtime.get() else { return };
-        for shard in &mut self.shards {
-            for (own, mut purse) in shard.get_mut().unwrap_or_else(PoisonError::into_inner).drain() {
-                if let (Some((id, spent, _)), Ok(key)) = (purse.seal(), self.limit.key(&*own)) {
-                    in_background(Some(runtime), settle(self.limit.clone(), key, id, spent));
-                }
+        for (_, Purse { key, batch, .. }) in std::mem::take(&mut self.purses) {
+            if let Some(batch) = batch {
+                in_background(Some(runtime), settle(self.limit.clone(), key, batch));
             }
         }
     }

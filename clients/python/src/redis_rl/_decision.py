@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ._errors import RateLimited, UnexpectedReply
 from ._policy import Id, Lease, Policy
@@ -19,8 +19,40 @@ def _seconds(ms: int) -> int:
     return -(-ms // 1000)
 
 
+class _Decided:
+    """What the decision about one limit and that about several have in common."""
+
+    if TYPE_CHECKING:
+        wait_ms: int | None
+
+        @property
+        def allowed(self) -> bool: ...
+
+        @property
+        def _listed(self) -> Sequence[Decision]: ...
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @property
+    def wait(self) -> float | None:
+        """Denied: the seconds until a retry; None means never. Granted: 0, or how long to wait before acting."""
+        return None if self.wait_ms is None else self.wait_ms / 1000
+
+    def raise_if_denied(self) -> Self:
+        if not self.allowed:
+            raise RateLimited(self._listed, _shown(self._listed), self.wait)
+        return self
+
+    def headers(self) -> dict[str, str]:
+        return headers(self._listed)
+
+    def problem(self) -> dict[str, Any]:
+        return problem(self._listed)
+
+
 @dataclass(frozen=True)
-class Decision:
+class Decision(_Decided):
     """The reply to one call. It is true if the call was not denied."""
 
     granted: int
@@ -41,37 +73,14 @@ class Decision:
         """Not denied. A refund that finds nothing to give back grants 0 units, and is not denied either."""
         return self.granted > 0 or self.wait_ms == 0
 
-    def __bool__(self) -> bool:
-        return self.allowed
-
-    @property
-    def wait(self) -> float | None:
-        """Denied: the seconds until a retry; None means never. Granted: 0, or how long to wait before acting."""
-        return None if self.wait_ms is None else self.wait_ms / 1000
-
     @property
     def reset(self) -> float:
         """The seconds until no unit is in use."""
         return self.reset_ms / 1000
 
     @property
-    def _worst(self) -> Decision:
-        return self
-
-    @property
     def _listed(self) -> Sequence[Decision]:
         return [self]
-
-    def raise_if_denied(self) -> Decision:
-        if not self.allowed:
-            raise RateLimited(self)
-        return self
-
-    def headers(self) -> dict[str, str]:
-        return headers([self])
-
-    def problem(self) -> dict[str, Any]:
-        return problem([self])
 
     def changed(self, **fields: Any) -> Decision:
         """The same with other fields. `dataclasses.replace` does this, too, and takes several times as long: too long for
@@ -82,7 +91,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class AllDecision:
+class AllDecision(_Decided):
     """The reply to `Limits.all`. It is true if all limits have granted the call."""
 
     granted: bool
@@ -99,31 +108,16 @@ class AllDecision:
     def source(self) -> Source:
         return self.decisions[0].source
 
-    def __bool__(self) -> bool:
-        return self.granted
-
-    @property
-    def wait(self) -> float | None:
-        return None if self.wait_ms is None else self.wait_ms / 1000
-
-    @property
-    def _worst(self) -> Decision:
-        return _shown(self.decisions)
-
     @property
     def _listed(self) -> Sequence[Decision]:
         return self.decisions
 
-    def raise_if_denied(self) -> AllDecision:
-        if not self.granted:
-            raise RateLimited(self)
-        return self
 
-    def headers(self) -> dict[str, str]:
-        return headers(self.decisions)
-
-    def problem(self) -> dict[str, Any]:
-        return problem(self.decisions)
+def all_of(decisions: Sequence[Decision], id: Id | None) -> AllDecision:
+    """What these come to, if each limit has decided by itself."""
+    waits = [decision.wait_ms for decision in decisions]
+    never = any(wait is None for wait in waits)
+    return AllDecision(all(decisions), None if never else max(wait or 0 for wait in waits), decisions, id)
 
 
 def headers(decisions: Iterable[Decision]) -> dict[str, str]:

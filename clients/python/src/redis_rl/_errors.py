@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ._decision import AllDecision, Decision
+    from ._decision import Decision
 
 
 class RateLimitError(Exception):
@@ -42,10 +42,8 @@ class RateLimited(RateLimitError):
     """The call was denied. `retry_after` is in seconds; None means that a retry is never granted. If several limits decided
     together, `decision` is the denial with the longest wait, and `decisions` are those of all."""
 
-    def __init__(self, decision: Decision | AllDecision) -> None:
-        self.decisions: Sequence[Decision] = decision._listed
-        self.decision = decision._worst
-        self.retry_after = decision.wait
+    def __init__(self, decisions: Sequence[Decision], decision: Decision, retry_after: float | None) -> None:
+        self.decisions, self.decision, self.retry_after = decisions, decision, retry_after
         names = ", ".join(each.name for each in self.decisions if not each.allowed)
         when = "never" if self.retry_after is None else f"in {self.retry_after:g} s"
         super().__init__(f"{names}: the limit is reached; retry {when}")

@@ -220,9 +220,21 @@ class RatePolicy(Policy):
 
     __slots__ = ("rate",)
 
-    def __init__(self, rate: tuple[int, int, str], capacity: int | None, options: tuple[str, ...], shown: str) -> None:
-        self.rate = rate[2]
-        super().__init__(rate[0], capacity, rate[1], options, f'"{rate[2]}"{shown}')
+    def __init__(self, rate: tuple[int, int, str], capacity: int | None = None, /, **options: int | str | None) -> None:
+        """Each option that is not None is one of the command, but for `zone`."""
+        limit, period_us, self.rate = rate
+        shown, words = f'"{self.rate}"', []
+        for name, value in options.items():
+            if value is None:
+                continue
+            shown += f', {name}="{value}"' if isinstance(value, str) else f", {name}={value}"
+            if name != "zone":
+                words += [name.upper()] if value is True else [name.upper(), str(value)]
+        super().__init__(limit, capacity, period_us, tuple(words), shown)
+
+
+def _number(value: object, what: str, most: int) -> int | None:
+    return None if value is None else _units(value, what, 1, most, InvalidLimit)
 
 
 # For each unit of the calendar: its names, and the longest that a window can be and one hour more, so that a fast clock ends none
@@ -242,17 +254,15 @@ class Fixed(RatePolicy):
         if zone is not None:
             if align is not None:
                 raise InvalidLimit("align and zone can't be combined")
-            super().__init__(self._of_calendar(rate, zone), None, (), f', zone="{zone}"')
+            super().__init__(self._of_calendar(rate, zone), zone=zone)
             return
-        parsed = _rate(rate)
-        if align is None:
-            super().__init__(parsed, None, (), "")
-            return
-        us = _duration_us(align, "align", InvalidLimit, signed=True)
-        if abs(us) >= parsed[1]:
-            raise InvalidLimit(f"align is less than the period, not {align!r}")
-        text = f"-{us_text(-us)}" if us < 0 else us_text(us)
-        super().__init__(parsed, None, ("ALIGN", text), f', align="{text}"')
+        parsed, text = _rate(rate), None
+        if align is not None:
+            us = _duration_us(align, "align", InvalidLimit, signed=True)
+            if abs(us) >= parsed[1]:
+                raise InvalidLimit(f"align is less than the period, not {align!r}")
+            text = f"-{us_text(-us)}" if us < 0 else us_text(us)
+        super().__init__(parsed, align=text)
 
     def _of_calendar(self, rate: object, zone: object) -> tuple[int, int, str]:
         try:
@@ -301,12 +311,7 @@ class Slide(RatePolicy):
     __slots__ = ()
 
     def __init__(self, rate: str, segments: int | None = None) -> None:
-        parsed = _rate(rate, MAX_SLIDE)
-        if segments is None:
-            super().__init__(parsed, None, (), "")
-            return
-        segments = _units(segments, "segments", 1, 65_536, InvalidLimit)
-        super().__init__(parsed, None, ("SEGMENTS", str(segments)), f", segments={segments}")
+        super().__init__(_rate(rate, MAX_SLIDE), segments=_number(segments, "segments", 65_536))
 
 
 class Gcra(RatePolicy):
@@ -317,12 +322,8 @@ class Gcra(RatePolicy):
     __slots__ = ()
 
     def __init__(self, rate: str, burst: int | None = None) -> None:
-        parsed = _rate(rate)
-        if burst is None:
-            super().__init__(parsed, None, (), "")
-            return
-        burst = _units(burst, "burst", 1, MAX_UNITS, InvalidLimit)
-        super().__init__(parsed, burst, ("BURST", str(burst)), f", burst={burst}")
+        parsed, burst = _rate(rate), _number(burst, "burst", MAX_UNITS)
+        super().__init__(parsed, burst, burst=burst)
 
 
 class Bucket(RatePolicy):
@@ -333,15 +334,8 @@ class Bucket(RatePolicy):
     __slots__ = ()
 
     def __init__(self, rate: str, capacity: int | None = None, step: bool = False) -> None:
-        parsed = _rate(rate)
-        options: tuple[str, ...] = ()
-        shown = ""
-        if capacity is not None:
-            capacity = _units(capacity, "capacity", 1, MAX_UNITS, InvalidLimit)
-            options, shown = ("CAPACITY", str(capacity)), f", capacity={capacity}"
-        if step:
-            options, shown = (*options, "STEP"), f"{shown}, step=True"
-        super().__init__(parsed, capacity, options, shown)
+        parsed, capacity = _rate(rate), _number(capacity, "capacity", MAX_UNITS)
+        super().__init__(parsed, capacity, capacity=capacity, step=True if step else None)
 
 
 class Lease(Policy):

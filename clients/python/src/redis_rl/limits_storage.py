@@ -121,9 +121,26 @@ def _oldest_leaves_in(facts: dict[str, Any]) -> float:
 
 
 class _Commands:
-    """Each method returns what `_sent` returns: the meaning of a reply, or a coroutine of it."""
+    """What both storages share. Each method returns what `_sent` returns: the meaning of a reply, or a coroutine of it."""
 
-    key_prefix: str
+    # redis or redis.asyncio, its module for Sentinel, and the class of limits for its clients.
+    _libraries: tuple[Any, Any, Any]
+
+    def __init__(
+        self,
+        uri: str,
+        key_prefix: str = "limits",
+        timeout: Duration = 0.25,
+        connect_timeout: Duration = 1.0,
+        wrap_exceptions: bool = False,
+        **options: Any,
+    ) -> None:
+        # That of the storage.
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)  # type: ignore[call-arg]
+        library, sentinel, limits_class = self._libraries
+        self.key_prefix = key_prefix
+        self.storage = _client(uri, options, library, sentinel)
+        self.limits = limits_class(self.storage, timeout=timeout, connect_timeout=connect_timeout)
 
     def _sent(self, meaning: Callable[[Any], T], *commands: Sequence[Any], otherwise: T | None = None) -> Any:
         """Sends commands, whose first argument is their key, and returns what the last reply means. `otherwise` takes the
@@ -198,20 +215,7 @@ class RedisRLStorage(
     _Commands, limits.storage.Storage, limits.storage.MovingWindowSupport, limits.storage.SlidingWindowCounterSupport
 ):
     STORAGE_SCHEME = SCHEMES
-
-    def __init__(
-        self,
-        uri: str,
-        key_prefix: str = "limits",
-        timeout: Duration = 0.25,
-        connect_timeout: Duration = 1.0,
-        wrap_exceptions: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        self.key_prefix = key_prefix
-        self.storage = _client(uri, options, redis, redis.sentinel)
-        self.limits = Limits(self.storage, timeout=timeout, connect_timeout=connect_timeout)
+    _libraries = (redis, redis.sentinel, Limits)
 
     def _sent(self, meaning: Callable[[Any], T], *commands: Sequence[Any], otherwise: T | None = None) -> Any:
         try:
@@ -235,20 +239,7 @@ class AsyncRedisRLStorage(
     limits.aio.storage.SlidingWindowCounterSupport,
 ):
     STORAGE_SCHEME = [f"async+{scheme}" for scheme in SCHEMES]
-
-    def __init__(
-        self,
-        uri: str,
-        key_prefix: str = "limits",
-        timeout: Duration = 0.25,
-        connect_timeout: Duration = 1.0,
-        wrap_exceptions: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        self.key_prefix = key_prefix
-        self.storage = _client(uri, options, redis.asyncio, redis.asyncio.sentinel)
-        self.limits = AsyncLimits(self.storage, timeout=timeout, connect_timeout=connect_timeout)
+    _libraries = (redis.asyncio, redis.asyncio.sentinel, AsyncLimits)
 
     async def _sent(self, meaning: Callable[[Any], T], *commands: Sequence[Any], otherwise: T | None = None) -> Any:
         try:

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, ServerErrorKind, Value};
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -36,16 +37,13 @@ struct Slots {
     ranges: Vec<Range>,
 }
 
-struct Range {
-    first: u16,
-    last: u16,
-    node: Address,
-}
+/// The first and the last slot of a range, and its node.
+type Range = (u16, u16, Address);
 
 impl Slots {
     fn owner(&self, key: &[u8]) -> Option<&Address> {
         let slot = slot(key);
-        self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot)).map(|range| &range.node)
+        self.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot)).map(|(_, _, node)| node)
     }
 }
 
@@ -53,10 +51,6 @@ impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cluster").finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Cluster {
@@ -80,21 +74,20 @@ impl Cluster {
                 Err(failure) => failure,
                 reply => return reply,
             };
-            let (kind, named) = match &failure {
-                Failure::Reply(error) => (Some(error.kind()), redirection(error, &address)),
-                _ => (None, None),
-            };
-            match (kind, named) {
-                (Some(ErrorKind::Server(ServerErrorKind::Ask)), Some(node)) => {
-                    return self.node(&node)?.call(Call { asking: true, ..call }).await;
-                }
-                (Some(ErrorKind::Server(ServerErrorKind::Moved)), Some(node)) if redirections < REDIRECTIONS => {
-                    *lock(&self.slots) = None;
-                    tokio::time::sleep(Duration::from_millis(5) * redirections).await;
-                    address = node;
-                }
+            match &failure {
+                Failure::Reply(error) => match (error.kind(), redirection(error, &address)) {
+                    (ErrorKind::Server(ServerErrorKind::Ask), Some(node)) => {
+                        return self.node(&node)?.call(Call { asking: true, ..call }).await;
+                    }
+                    (ErrorKind::Server(ServerErrorKind::Moved), Some(node)) if redirections < REDIRECTIONS => {
+                        *self.slots.lock() = None;
+                        tokio::time::sleep(Duration::from_millis(5) * redirections).await;
+                        address = node;
+                    }
+                    _ => return Err(failure),
+                },
                 // Nothing was sent: another node may have the slot by now.
-                (None, _) if redirections == 0 && matches!(failure, Failure::Down(..) | Failure::NoConnection(_)) => {
+                Failure::Down(..) | Failure::NoConnection(_) if redirections == 0 => {
                     match self.owner(call, Some(STALE)).await {
                         Ok(other) if other != address => address = other,
                         _ => return Err(failure),
@@ -111,7 +104,7 @@ impl Cluster {
         let slots = self.slots(call, oldest).await?;
         let owner = slots.owner(call.key).cloned();
         if owner.is_none() {
-            *lock(&self.slots) = None;
+            *self.slots.lock() = None;
         }
         let none = || RedisError::from((ErrorKind::Server(ServerErrorKind::ClusterDown), "no node has the slot of the key"));
         owner.ok_or_else(|| Failure::Reply(none()))
@@ -119,16 +112,16 @@ impl Cluster {
 
     async fn slots(&self, call: Call<'_>, oldest: Option<Duration>) -> Result<Arc<Slots>, Failure> {
         let known = || {
-            let slots = lock(&self.slots).clone();
+            let slots = self.slots.lock().clone();
             slots.filter(|slots| oldest.is_none_or(|oldest| slots.read.elapsed() < oldest))
         };
         if let Some(slots) = known() {
             return Ok(slots);
         }
         // The nodes that are known, and then those that the program has named.
-        let mut addresses: Vec<Address> = lock(&self.nodes).keys().cloned().collect();
         let named: Vec<Address> = self.seeds.iter().filter_map(|seed| address_of(seed.addr())).collect();
-        addresses.extend(named.iter().filter(|address| !addresses.contains(address)).cloned().collect::<Vec<_>>());
+        let mut addresses: Vec<Address> = self.nodes.lock().keys().cloned().collect();
+        addresses.extend(named.clone());
         let _reading = match self.reading.try_lock() {
             Ok(reading) => reading,
             Err(_) => match self.all_down(&addresses) {
@@ -148,10 +141,10 @@ impl Cluster {
                 Ok(reply) => {
                     if let Some(ranges) = ranges(reply, &address) {
                         let slots = Arc::new(Slots { read: Instant::now(), ranges });
-                        *lock(&self.slots) = Some(slots.clone());
+                        *self.slots.lock() = Some(slots.clone());
                         // Nodes that have left the cluster are forgotten.
-                        let has_slots = |address: &Address| slots.ranges.iter().any(|range| range.node == *address);
-                        lock(&self.nodes).retain(|address, _| has_slots(address) || named.contains(address));
+                        let has_slots = |address: &Address| slots.ranges.iter().any(|(_, _, node)| node == address);
+                        self.nodes.lock().retain(|address, _| has_slots(address) || named.contains(address));
                         return Ok(slots);
                     }
                 }
@@ -163,19 +156,19 @@ impl Cluster {
     }
 
     pub(super) fn down(&self, key: &[u8]) -> Option<Failure> {
-        let slots = lock(&self.slots).clone()?;
-        lock(&self.nodes).get(slots.owner(key)?)?.down()
+        let slots = self.slots.lock().clone()?;
+        self.nodes.lock().get(slots.owner(key)?)?.down()
     }
 
     /// Why a call can't be made now, if all nodes are known to be down.
     fn all_down(&self, addresses: &[Address]) -> Option<Failure> {
-        let nodes = lock(&self.nodes);
+        let nodes = self.nodes.lock();
         let down = |address| nodes.get(address).and_then(|node| node.down());
         addresses.iter().map(down).collect::<Option<Vec<_>>>()?.pop()
     }
 
     fn node(&self, address: &Address) -> Result<Arc<Node>, Failure> {
-        let mut nodes = lock(&self.nodes);
+        let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(address) {
             return Ok(node.clone());
         }
@@ -226,8 +219,7 @@ fn ranges(reply: Value, by: &Address) -> Option<Vec<Range>> {
             Value::SimpleString(host) => host,
             _ => "",
         };
-        let node = (host_of(host, by), slot(primary.get(1)?)?);
-        Some(Range { first: slot(range.first()?)?, last: slot(range.get(1)?)?, node })
+        Some((slot(range.first()?)?, slot(range.get(1)?)?, (host_of(host, by), slot(primary.get(1)?)?)))
     };
     match reply {
         Value::Array(ranges) => ranges.into_iter().map(range).collect(),

@@ -36,15 +36,13 @@ enum Kind {
 
 impl From<Client> for Connection {
     fn from(client: Client) -> Self {
-        secure();
-        Self(Arc::new(Kind::One(Box::new(Node::new(Find::At(client))))))
+        Self::one(Find::At(client))
     }
 }
 
 impl From<redis::sentinel::SentinelClient> for Connection {
     fn from(client: redis::sentinel::SentinelClient) -> Self {
-        secure();
-        Self(Arc::new(Kind::One(Box::new(Node::new(Find::By(tokio::sync::Mutex::new(client)))))))
+        Self::one(Find::By(tokio::sync::Mutex::new(client)))
     }
 }
 
@@ -92,6 +90,11 @@ pub(crate) enum Failure {
 }
 
 impl Connection {
+    fn one(find: Find) -> Self {
+        secure();
+        Self(Arc::new(Kind::One(Box::new(Node::new(find)))))
+    }
+
     /// Sends a call once.
     pub(crate) fn call<'a>(&'a self, call: Call<'a>) -> Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send + 'a>> {
         match &*self.0 {

@@ -1,10 +1,12 @@
 //! One server: its shared connection, which is opened again after it was lost, the connections of waits, and whether it is down.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
+use redis::sentinel::SentinelClient;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::{oneshot, Mutex as AsyncMutex};
 use tokio::time::timeout;
@@ -25,7 +27,7 @@ const IDLE: usize = 16;
 /// Finds the server to connect to.
 pub(super) enum Find {
     At(Client),
-    By(AsyncMutex<redis::sentinel::SentinelClient>),
+    By(AsyncMutex<SentinelClient>),
 }
 
 impl Find {
@@ -47,31 +49,13 @@ struct Live {
     alive: Arc<AtomicBool>,
     /// How many replies have arrived.
     replies: Arc<AtomicU64>,
-    home: Home,
+    /// Is closed when the runtime shuts down that drives the connection, because then a task on it ends.
+    home: Arc<oneshot::Sender<()>>,
 }
 
 impl Live {
     fn is_alive(&self) -> bool {
-        self.alive.load(Ordering::Acquire) && !self.home.is_gone()
-    }
-}
-
-/// The runtime on which a connection was opened, and which drives it. When it shuts down, the connection is lost.
-#[derive(Clone)]
-struct Home(Arc<oneshot::Sender<()>>);
-
-impl Home {
-    /// The runtime of the caller. A task on it waits until the last copy of this is dropped.
-    fn new() -> Self {
-        let (sender, receiver) = oneshot::channel();
-        tokio::spawn(async move {
-            let _ = receiver.await;
-        });
-        Self(Arc::new(sender))
-    }
-
-    fn is_gone(&self) -> bool {
-        self.0.is_closed()
+        self.alive.load(Ordering::Acquire) && !self.home.is_closed()
     }
 }
 
@@ -83,12 +67,6 @@ struct Watch<'a> {
     replies: u64,
     /// After how long the silence says that.
     silence: Duration,
-}
-
-impl<'a> Watch<'a> {
-    fn new(live: &'a Live, silence: Duration) -> Self {
-        Self { live, began: Instant::now(), replies: live.replies.load(Ordering::Acquire), silence }
-    }
 }
 
 impl Drop for Watch<'_> {
@@ -112,35 +90,30 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(find: Find) -> Self {
-        Self {
-            find,
-            breaker: Breaker::default(),
-            shared: RwLock::default(),
-            opening: AsyncMutex::default(),
-            idle: Mutex::default(),
-        }
+        let (shared, opening) = (RwLock::default(), AsyncMutex::default());
+        Self { find, breaker: Breaker::default(), shared, opening, idle: Mutex::default() }
     }
 
     /// Sends a call once, unless the server is known to be down.
     pub(super) async fn call(&self, call: Call<'_>) -> Result<Value, Failure> {
-        let was_down = self.breaker.is_open();
-        let attempt =
-            self.breaker.attempt(call.forced).map_err(|(error, pause)| Failure::Down(error.with_sent(false), pause))?;
+        let attempt = self.breaker.attempt(call.forced).map_err(|(error, pause)| Failure::Down(error, pause))?;
+        let was_down = attempt.was_down;
         // A call that is made although the server is down does not take longer than one that is answered.
         let connect = if was_down && call.forced { call.connect_timeout.min(call.timeout) } else { call.connect_timeout };
-        let live = match timeout(connect, self.connection(call.block.is_some(), connect)).await {
-            Ok(Ok(live)) => live,
-            failed => {
-                let error = match failed {
-                    Ok(Err(error)) => of_redis(error, false),
-                    _ => in_time("no connection was made", connect, false),
-                };
+        let opened = match timeout(connect, self.connection(call.block.is_some(), connect)).await {
+            Ok(opened) => opened.map_err(|error| of_redis(error, false)),
+            Err(_) => Err(in_time("no connection was made", connect, false)),
+        };
+        let live = match opened {
+            Ok(live) => live,
+            Err(error) => {
                 attempt.down(&error);
                 return Err(if was_down { Failure::Down(error, AGAIN) } else { Failure::NoConnection(error) });
             }
         };
         let patience = call.block.unwrap_or_default().saturating_add(call.timeout);
-        let watch = Watch::new(&live, SILENCE.min(call.timeout));
+        let (began, replies) = (Instant::now(), live.replies.load(Ordering::Acquire));
+        let watch = Watch { live: &live, began, replies, silence: SILENCE.min(call.timeout) };
         let Ok(reply) = timeout(patience, send(live.connection.clone(), call)).await else {
             drop(watch);
             let error = in_time("there was no reply", patience, true);
@@ -161,51 +134,42 @@ impl Node {
         drop(watch);
         attempt.up();
         if call.block.is_some() && live.is_alive() {
-            self.keep(live);
+            let mut idle = self.idle.lock();
+            idle.push(live);
+            idle.truncate(IDLE);
         }
         reply.map_err(Failure::Reply)
     }
 
     /// Why a call can't be made now, if the server is known to be down.
     pub(super) fn down(&self) -> Option<Failure> {
-        self.breaker.down().map(|(error, pause)| Failure::Down(error.with_sent(false), pause))
+        self.breaker.down().map(|(error, pause)| Failure::Down(error, pause))
     }
 
     /// The shared connection, or one that no other call uses.
     async fn connection(&self, alone: bool, connect: Duration) -> RedisResult<Live> {
         if alone {
-            return match self.kept() {
+            let kept = {
+                let mut idle = self.idle.lock();
+                idle.retain(Live::is_alive);
+                idle.pop()
+            };
+            return match kept {
                 Some(live) => Ok(live),
                 None => self.open(connect).await,
             };
         }
-        if let Some(live) = self.shared() {
+        let shared = || self.shared.read().clone().filter(Live::is_alive);
+        if let Some(live) = shared() {
             return Ok(live);
         }
         let _opening = self.opening.lock().await;
-        if let Some(live) = self.shared() {
+        if let Some(live) = shared() {
             return Ok(live);
         }
         let live = self.open(connect).await?;
-        *self.shared.write().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
+        *self.shared.write() = Some(live.clone());
         Ok(live)
-    }
-
-    fn shared(&self) -> Option<Live> {
-        self.shared.read().unwrap_or_else(PoisonError::into_inner).as_ref().filter(|live| live.is_alive()).cloned()
-    }
-
-    fn kept(&self) -> Option<Live> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(Live::is_alive);
-        idle.pop()
-    }
-
-    fn keep(&self, live: Live) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE {
-            idle.push(live);
-        }
     }
 
     async fn open(&self, connect: Duration) -> RedisResult<Live> {
@@ -223,7 +187,9 @@ impl Node {
                 Ok::<(), ()>(())
             });
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(Live { connection, alive, replies: Arc::default(), home: Home::new() })
+        let (home, end) = oneshot::channel();
+        tokio::spawn(async { drop(end.await) });
+        Ok(Live { connection, alive, replies: Arc::default(), home: Arc::new(home) })
     }
 }
 

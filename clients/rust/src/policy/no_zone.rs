@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Zone {}
 
 impl Zone {

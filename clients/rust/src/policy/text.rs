@@ -5,7 +5,6 @@ use std::time::SystemTime;
 
 use super::{Fixed, Policy};
 use crate::span::Rate;
-use crate::{Bucket, Gcra, Slide};
 
 /// What follows the key in a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,41 +15,36 @@ pub(crate) struct Words {
 }
 
 impl Policy {
+    /// The name of the command, that of the policy in texts, and that of its option with a number.
+    fn names(&self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Fixed(_) => ("RL.FIXED", "Fixed", ""),
+            Self::Slide(_) => ("RL.SLIDE", "Slide", "SEGMENTS"),
+            Self::Gcra(_) => ("RL.GCRA", "Gcra", "BURST"),
+            Self::Bucket(_) => ("RL.BUCKET", "Bucket", "CAPACITY"),
+            Self::Lease(_) => ("RL.LEASE", "Lease", ""),
+        }
+    }
+
+    pub(crate) fn command_name(&self) -> &'static str {
+        self.names().0
+    }
+
     /// The name of the algorithm: `FIXED`, `SLIDE`, `GCRA`, `BUCKET` or `LEASE`.
     pub(crate) fn algorithm(&self) -> &'static str {
         &self.command_name()["RL.".len()..]
     }
 
-    pub(crate) fn command_name(&self) -> &'static str {
-        match self {
-            Self::Fixed(_) => "RL.FIXED",
-            Self::Slide(_) => "RL.SLIDE",
-            Self::Gcra(_) => "RL.GCRA",
-            Self::Bucket(_) => "RL.BUCKET",
-            Self::Lease(_) => "RL.LEASE",
-        }
-    }
-
     pub(crate) fn rate(&self) -> Rate {
-        match self {
-            Self::Fixed(Fixed { rate, .. })
-            | Self::Slide(Slide { rate, .. })
-            | Self::Gcra(Gcra { rate, .. })
-            | Self::Bucket(Bucket { rate, .. }) => *rate,
-            Self::Lease(lease) => Rate { limit: lease.limit, period: lease.ttl },
-        }
+        self.spec().rate
     }
 
     /// The units that can be taken at once: the burst, the capacity or the limit; 0 if the limit is 0.
     pub(crate) fn capacity(&self) -> u64 {
-        let capacity = match self {
-            Self::Gcra(policy) => policy.burst,
-            Self::Bucket(policy) => policy.capacity,
-            Self::Fixed(_) | Self::Slide(_) | Self::Lease(_) => None,
-        };
-        match self.rate().limit {
-            0 => 0,
-            limit => capacity.unwrap_or(limit),
+        match (self, self.rate().limit) {
+            (_, 0) => 0,
+            (Self::Gcra(_) | Self::Bucket(_), limit) => self.spec().number.unwrap_or(limit),
+            (_, limit) => limit,
         }
     }
 
@@ -60,71 +54,49 @@ impl Policy {
 
     /// The words that never change, if the windows are not those of a calendar.
     pub(crate) fn constant_words(&self) -> Option<Words> {
-        match self {
-            Self::Fixed(Fixed { zone: Some(_), .. }) => None,
-            _ => Some(self.words(SystemTime::UNIX_EPOCH)),
-        }
+        self.spec().zone.is_none().then(|| self.words(SystemTime::UNIX_EPOCH))
     }
 
     /// What follows the key in a command, and the algorithm in a rule of `RL.ALL`, at this time.
     pub(crate) fn words(&self, now: SystemTime) -> Words {
-        let Rate { limit, period } = self.rate();
-        let mut words = vec![limit.to_string(), period.to_string()];
-        let mut option = |name: &str, value: Option<String>| {
-            if let Some(value) = value {
-                words.extend([name.to_string(), value]);
-            }
-        };
-        let mut window = None;
-        match self {
-            Self::Fixed(policy) => {
-                option("ALIGN", policy.align.map(|offset| offset.to_string()));
-                if let Some((begin, end)) = policy.window(now) {
-                    window = u64::try_from(end - begin).ok();
-                    option("UNTIL", Some(end.to_string()));
-                }
-            }
-            Self::Slide(policy) => option("SEGMENTS", policy.segments.map(|segments| segments.to_string())),
-            Self::Gcra(policy) => option("BURST", policy.burst.map(|burst| burst.to_string())),
-            Self::Bucket(policy) => {
-                option("CAPACITY", policy.capacity.map(|capacity| capacity.to_string()));
-                if policy.step {
-                    words.push("STEP".to_string());
-                }
-            }
-            Self::Lease(_) => {}
-        }
-        Words { words, window }
+        let (spec, (_, _, number)) = (self.spec(), self.names());
+        let window = spec.zone.map(|zone| zone.window(now));
+        let options = [
+            (number, spec.number.map(|number| number.to_string())),
+            ("ALIGN", spec.align.map(|offset| offset.to_string())),
+            ("UNTIL", window.map(|(_, end)| end.to_string())),
+        ];
+        let mut words = vec![spec.rate.limit.to_string(), spec.rate.period.to_string()];
+        words.extend(options.into_iter().filter_map(|(name, value)| Some([name.to_string(), value?])).flatten());
+        words.extend(spec.step.then(|| "STEP".to_string()));
+        Words { words, window: window.and_then(|(begin, end)| u64::try_from(end - begin).ok()) }
     }
 }
 
 impl Fixed {
     /// The Unix times in seconds at which the window of this time begins and ends, if it is one of a calendar.
+    #[cfg(all(test, feature = "zone"))]
     pub(crate) fn window(self, now: SystemTime) -> Option<(i64, i64)> {
-        self.zone.map(|zone| zone.window(now))
+        self.0.zone.map(|zone| zone.window(now))
     }
 }
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = self.rate();
-        let option = |name: &str, value: Option<u64>| value.map(|value| format!(", {name} {value}")).unwrap_or_default();
-        match self {
-            Self::Fixed(Fixed { zone: Some(zone), .. }) => {
-                write!(f, "Fixed({}/{}, zone {})", rate.limit, zone.unit_name(), zone.name())
-            }
-            Self::Fixed(policy) => {
-                let align = policy.align.map(|offset| format!(", align {offset}")).unwrap_or_default();
-                write!(f, "Fixed({rate}{align})")
-            }
-            Self::Slide(policy) => write!(f, "Slide({rate}{})", option("segments", policy.segments)),
-            Self::Gcra(policy) => write!(f, "Gcra({rate}{})", option("burst", policy.burst)),
-            Self::Bucket(policy) => {
-                let step = if policy.step { ", step" } else { "" };
-                write!(f, "Bucket({rate}{}{step})", option("capacity", policy.capacity))
-            }
-            Self::Lease(policy) => write!(f, "Lease({}, ttl {})", policy.limit, policy.ttl),
+        let (spec, (_, name, number)) = (self.spec(), self.names());
+        let Rate { limit, period } = spec.rate;
+        match spec.zone {
+            Some(zone) => write!(f, "{name}({limit}/{}, zone {}", zone.unit_name(), zone.name())?,
+            None if self.is_lease() => write!(f, "{name}({limit}, ttl {period}")?,
+            None => write!(f, "{name}({}", spec.rate)?,
         }
+        if let Some(align) = spec.align {
+            write!(f, ", align {align}")?;
+        }
+        if let Some(value) = spec.number {
+            write!(f, ", {} {value}", number.to_ascii_lowercase())?;
+        }
+        f.write_str(if spec.step { ", step)" } else { ")" })
     }
 }
 

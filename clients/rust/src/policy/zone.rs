@@ -1,28 +1,28 @@
 //! Windows of the calendar in a time zone: days, weeks from Monday, and months.
 
 use std::collections::BTreeMap;
-use std::hash::{Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
+use parking_lot::Mutex;
 
-use super::{number, Fixed, MOST};
+use super::{number, Fixed, Spec, MOST};
 use crate::span::Rate;
 use crate::{Error, Span};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Unit {
-    Day,
-    Week,
-    Month,
-}
+/// A unit of the calendar: its name in texts, another name, and the hours that a window can have at most and one more, so that a fast
+/// clock ends none early.
+type Unit = (&'static str, &'static str, u64);
+
+const DAY: Unit = ("d", "day", 26);
+const WEEK: Unit = ("week", "week", 170);
+const MONTH: Unit = ("month", "month", 746);
 
 /// A unit of the calendar in a time zone. All copies of a zone refer to one that is never freed, of which there are as many as names in
 /// the time zone database at most; so policies can be copied.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Zone {
     unit: Unit,
     zone: &'static TimeZone,
@@ -30,53 +30,31 @@ pub(super) struct Zone {
 
 static ZONES: Mutex<BTreeMap<String, &'static TimeZone>> = Mutex::new(BTreeMap::new());
 
-impl PartialEq for Zone {
-    fn eq(&self, other: &Self) -> bool {
-        self.unit == other.unit && std::ptr::eq(self.zone, other.zone)
-    }
-}
-
-impl Eq for Zone {}
-
-impl Hash for Zone {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.unit.hash(state);
-        std::ptr::from_ref(self.zone).hash(state);
-    }
-}
-
 impl Fixed {
     /// Windows of the calendar in a time zone, which has a name of the IANA time zone database: days (`"1000/d"`), weeks from Monday
     /// (`"1000/week"`) or months (`"1000/month"`). The process says when the window ends, by its clock.
     pub fn zone(rate: &str, zone: &str) -> Result<Self, Error> {
         let invalid = |text: String| Error::InvalidLimit(text);
-        let unit = |name: &str| match name.to_ascii_lowercase().as_str() {
-            "d" | "day" => Some(Unit::Day),
-            "week" => Some(Unit::Week),
-            "month" => Some(Unit::Month),
-            _ => None,
+        let unit = |text: &str| {
+            [DAY, WEEK, MONTH]
+                .into_iter()
+                .find(|(name, other, _)| [name, other].iter().any(|name| name.eq_ignore_ascii_case(text)))
         };
         let parsed = Rate::split(rate).and_then(|(limit, name)| Some((limit, unit(name)?)));
         let (limit, unit) = parsed.ok_or_else(|| {
             invalid(format!("{rate:?} is no rate of a zone: it is whole units, a slash, and d (day), week or month"))
         })?;
         let zone = known(zone).ok_or_else(|| invalid(format!("{zone:?} is no name of the IANA time zone database")))?;
-        // The longest that a window can be and one hour more, so that a fast clock ends none early.
-        let hours = match unit {
-            Unit::Day => 26,
-            Unit::Week => 170,
-            Unit::Month => 746,
-        };
-        let period = Span::of_micros(hours * 3_600_000_000);
+        let period = Span::of_micros(unit.2 * 3_600_000_000);
         let rate = Rate { limit: number("limit", limit, 0, MOST)?, period };
-        Ok(Self { zone: Some(Zone { unit, zone }), ..Self::of(rate) })
+        Ok(Self(Spec { zone: Some(Zone { unit, zone }), ..Spec::of(rate) }))
     }
 }
 
 fn known(name: &str) -> Option<&'static TimeZone> {
     let zone = TimeZone::get(name).ok()?;
     let name = zone.iana_name()?.to_string();
-    let mut zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut zones = ZONES.lock();
     Some(zones.entry(name).or_insert_with(|| Box::leak(Box::new(zone))))
 }
 
@@ -86,27 +64,19 @@ impl Zone {
     }
 
     pub(super) fn unit_name(self) -> &'static str {
-        match self.unit {
-            Unit::Day => "d",
-            Unit::Week => "week",
-            Unit::Month => "month",
-        }
+        self.unit.0
     }
 
     /// The Unix times in seconds at which the window of this time begins and ends.
     pub(super) fn window(self, now: SystemTime) -> (i64, i64) {
         let now = Timestamp::try_from(now).unwrap_or(Timestamp::MAX);
         let today = self.zone.to_datetime(now).date();
-        let first = match self.unit {
-            Unit::Day => today,
-            Unit::Week => today.saturating_sub(i64::from(today.weekday().to_monday_zero_offset()).days()),
-            Unit::Month => today.first_of_month(),
+        let (first, length) = match self.unit {
+            WEEK => (today.saturating_sub(i64::from(today.weekday().to_monday_zero_offset()).days()), 1.week()),
+            MONTH => (today.first_of_month(), 1.month()),
+            _ => (today, 1.day()),
         };
-        let next = match self.unit {
-            Unit::Day => first.saturating_add(1.day()),
-            Unit::Week => first.saturating_add(1.week()),
-            Unit::Month => first.saturating_add(1.month()),
-        };
+        let next = first.saturating_add(length);
         (self.begin(first), self.begin(next))
     }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Ask, Local, KEYS};
+use super::{Local, KEYS};
+use crate::limit::Amount;
 use crate::{Decision, Gcra, Policy};
 
 fn open() -> Decision {
@@ -17,7 +18,7 @@ fn units_come_back_one_by_one_and_nothing_is_rounded() {
     let mut granted = 0;
     while began.elapsed() < Duration::from_millis(1_500) {
         let before = local.epoch.elapsed();
-        granted += local.decide(b"a", Ask::Take(1), open()).granted;
+        granted += local.decide(b"a", Amount::Cost(1), true, open()).granted;
         // The burst, and what the rate has given until now.
         let most = 3 + 3 * local.epoch.elapsed().as_micros() / 1_000_000;
         assert!(u128::from(granted) <= most, "{granted} in {before:?}");
@@ -29,24 +30,24 @@ fn units_come_back_one_by_one_and_nothing_is_rounded() {
 fn a_large_limit_does_not_overflow() {
     let gcra = Gcra::new("1000000000000/3650d").expect("a policy");
     let mut local = Local::new(gcra);
-    let decision = local.decide(b"a", Ask::Take(1_000_000_000_000), open());
+    let decision = local.decide(b"a", Amount::Cost(1_000_000_000_000), true, open());
     assert_eq!((decision.granted, decision.remaining), (1_000_000_000_000, 0));
-    assert!(local.decide(b"a", Ask::Take(1_000_000_000_000), open()).wait_ms > Some(1_000_000_000));
-    let none = Local::new(Gcra::new("0/s").expect("a policy")).decide(b"a", Ask::Take(1), open());
+    assert!(local.decide(b"a", Amount::Cost(1_000_000_000_000), true, open()).wait_ms > Some(1_000_000_000));
+    let none = Local::new(Gcra::new("0/s").expect("a policy")).decide(b"a", Amount::Cost(1), true, open());
     assert_eq!((none.granted, none.wait_ms, none.limit), (0, None, 0));
 }
 
 #[test]
 fn the_key_that_was_not_used_for_longest_is_forgotten_first() {
     let mut local = Local::new(Gcra::new("1/h").expect("a policy"));
-    for key in 0..KEYS {
-        assert!(local.decide(&key.to_ne_bytes(), Ask::Take(1), open()).allowed());
+    for key in 0..KEYS.get() {
+        assert!(local.decide(&key.to_ne_bytes(), Amount::Cost(1), true, open()).allowed());
     }
     // The first key is used again, by a call that is denied. A peek is no use.
-    assert!(!local.decide(&0_usize.to_ne_bytes(), Ask::Take(1), open()).allowed());
-    assert!(!local.decide(&1_usize.to_ne_bytes(), Ask::Peek(1), open()).allowed());
-    assert!(local.decide(b"new", Ask::Take(1), open()).allowed());
-    assert_eq!((local.keys.len(), local.order.len()), (KEYS, KEYS));
-    assert!(!local.decide(&0_usize.to_ne_bytes(), Ask::Peek(1), open()).allowed());
-    assert!(local.decide(&1_usize.to_ne_bytes(), Ask::Peek(1), open()).allowed());
+    assert!(!local.decide(&0_usize.to_ne_bytes(), Amount::Cost(1), true, open()).allowed());
+    assert!(!local.decide(&1_usize.to_ne_bytes(), Amount::Cost(1), false, open()).allowed());
+    assert!(local.decide(b"new", Amount::Cost(1), true, open()).allowed());
+    assert_eq!(local.arrivals.len(), KEYS.get());
+    assert!(!local.decide(&0_usize.to_ne_bytes(), Amount::Cost(1), false, open()).allowed());
+    assert!(local.decide(&1_usize.to_ne_bytes(), Amount::Cost(1), false, open()).allowed());
 }

@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import Any, TypeAlias, overload
 
 from .. import _forks
-from .._decision import AllDecision, Decision, decision_of
+from .._decision import AllDecision, Decision, all_of, decision_of
 from .._down import Denials, Down, OnDown, log
 from .._errors import (
     Closed,
     InvalidCost,
     InvalidKey,
     InvalidLimit,
+    LeaseLost,
     RateLimitError,
     Unavailable,
     UnexpectedReply,
@@ -131,7 +132,12 @@ class AsyncLimits:
         """Charges several limits, all or none. With `wait`, waits until all of them grant the call at the same moment. An
         id names the charge on each key, to settle or to release it there."""
         call = Together(self, rules, id)
-        return await call.charged(checked_wait(wait), call.own)
+        try:
+            return await call.charged(checked_wait(wait), call.own)
+        except BaseException as error:
+            if call.own:
+                await call.abandoned(error)
+            raise
 
     def admit(
         self,
@@ -209,7 +215,7 @@ class AsyncLimits:
         await self._given_back(keys, id, own)
 
     async def _settled(
-        self, limit: AsyncLimit, key: bytes, id: Id, charged: int, used: int, again: bool, deadline: float | None = None
+        self, limit: _AsyncLimited, key: bytes, id: Id, charged: int, used: int, again: bool, deadline: float | None = None
     ) -> None:
         calls = self._calls
         try:
@@ -275,19 +281,6 @@ class _AsyncLimited:
         up_to, take, local = how == "UPTO", how != "PEEK", how not in ("FORCE", "REFUND")
         return self._of._down.decide(error, rules, up_to=up_to, take=take, local=local)[0]
 
-    async def _charged(self, key: bytes, cost: int, id: Id, wait_us: int = 0, own: bool | None = None) -> Decision:
-        """Sends a command with an id: once, as far as the server counts. `own`: whether this package has made the id of a
-        block; None if it is no block."""
-        now = clock.time()
-        command = self._policy.command(key, "COST", cost, "ID", id, now=now)
-        try:
-            reply, _ = await self._of._calls.call(command, key, repeat=True, wait_us=wait_us)
-            return self._decision(reply, now)
-        except Unavailable as error:
-            if error.sent and own is not None:
-                self._of._calls.beside(self._of._give_back_beside, [(self._name, key)], id, own)
-            return self._decide_down(error, key, cost)
-
     async def _ended(self, key: bytes, words: Sequence[Word]) -> Decision | None:
         reply, _ = await self._of._calls.call(words, key, repeat=True, must=not self._of._closed)
         return None if reply is None else self._decision(reply, clock.time())
@@ -352,7 +345,7 @@ class AsyncLimit(_AsyncLimited):
         """Takes `cost` units, or none; with an id, once, however often it is called."""
         full, units = self._full_key(key), checked_cost(cost)
         if id is not None:
-            return await self._charged(full, units, checked_id(id))
+            return (await Together(self._of, [(self, key, cost)], id).charged(0, False)).decisions[0]
         denials = self._denials
         since, changes = clock.monotonic(), denials.changes
         decision = denials.find(full, units)
@@ -413,7 +406,7 @@ class AsyncLimit(_AsyncLimited):
 
     def charge(self, key: Key, estimate: int, wait: Duration | None = None, id: Id | None = None) -> AsyncCharge:
         """A context manager that charges an estimate, and settles it at the end of its block."""
-        return AsyncCharge(self, key, checked_cost(estimate), checked_wait(wait), id)
+        return AsyncCharge(Together(self._of, [(self, key)], id, estimate, with_id=True), checked_wait(wait))
 
     def admit(self, key: Key, cost: int = 1, wait: Duration | None = None) -> AsyncGuard:
         """A context manager, or a decorator, that takes units or raises RateLimited. The key of a decorator is a format
@@ -426,7 +419,7 @@ class AsyncLeaseLimit(_AsyncLimited):
 
     def hold(self, key: Key, wait: Duration | None = None, units: int = 1, id: Id | None = None) -> AsyncHeld:
         """A context manager that holds a lease while its block runs."""
-        return AsyncHeld(self, key, checked_wait(wait), checked_cost(units), id)
+        return AsyncHeld(Together(self._of, [(self, key, units)], id, with_id=True), checked_wait(wait))
 
     async def renew(self, key: Key, id: Id) -> Decision:
         """Renews the lease of an id. Denied: the lease has ended."""
@@ -442,7 +435,7 @@ class AsyncLeaseLimit(_AsyncLimited):
 
 
 class Together:
-    """What one RL.ALL charges."""
+    """What one call charges: one limit or several, all or none."""
 
     def __init__(
         self, limits: AsyncLimits, rules: Iterable[Any], id: Id | None, estimate: int | None = None, with_id: bool = False
@@ -456,9 +449,10 @@ class Together:
         self.of = limits
         self.limits: list[AsyncLimit | AsyncLeaseLimit] = [rule[0] for rule in listed]
         self.keys = [limit._full_key(rule[1]) for limit, rule in zip(self.limits, listed)]
+        self.leases = [(limit, key) for limit, key in zip(self.limits, self.keys) if isinstance(limit, AsyncLeaseLimit)]
         # For each rule, whether it is charged the estimate.
         self.estimated = [
-            with_id and len(rule) == 2 and not isinstance(limit._policy, Lease) for limit, rule in zip(self.limits, listed)
+            with_id and len(rule) == 2 and isinstance(limit, AsyncLimit) for limit, rule in zip(self.limits, listed)
         ]
         if any(self.estimated) and estimate is None:
             raise InvalidCost("a rule without a cost needs an estimate")
@@ -473,58 +467,57 @@ class Together:
             raise InvalidKey("in a cluster, all keys of the call need one hash tag")
         self.own = id is None
         self.id = None if id is None else checked_id(id)
-        if self.own and (with_id or any(isinstance(limit._policy, Lease) for limit in self.limits)):
+        if self.own and (with_id or self.leases):
             self.id = new_id()
+
+    def _words(self, now: float) -> list[Word]:
+        rules = list(zip(self.limits, self.costs))
+        if len(rules) == 1:
+            return self.limits[0]._policy.command(self.keys[0], "COST", self.costs[0], now=now)
+        words: list[Word] = ["RL.ALL", len(self.keys), *self.keys]
+        for limit, cost in rules:
+            words += [*limit._policy.rule(now), "COST", cost]
+        return words
 
     async def charged(self, wait_us: int, give_back: bool) -> AllDecision:
         """`give_back`: if no reply comes. A program knows its own ids, and may call again."""
         calls, now, id = self.of._calls, clock.time(), self.id
-        words: list[Word] = ["RL.ALL", len(self.keys), *self.keys]
-        for limit, cost in zip(self.limits, self.costs):
-            words += [*limit._policy.rule(now), "COST", cost]
-        if id is not None:
-            words += ["ID", id]
+        words = self._words(now) if id is None else [*self._words(now), "ID", id]
         try:
             reply, repeated = await calls.call(words, self.keys[0], repeat=id is not None, wait_us=wait_us)
         except Unavailable as error:
             if error.sent and id is not None and give_back:
                 calls.beside(self.of._give_back_beside, self._named(), id, self.own)
             return self._decide_down(error)
-        except BaseException as error:
-            # The task was cancelled, a signal has raised this, or the limits were closed. No reply came, but the server may
-            # have granted the call.
-            if give_back and (isinstance(error, Closed) or not isinstance(error, RateLimitError)):
-                await calls.jobs.finish(lambda again: self.give_back())
-            raise
+        if len(self.keys) == 1:
+            return all_of([self.limits[0]._decision(reply, now)], id)
         shape = isinstance(reply, (list, tuple)) and len(reply) == 3 and isinstance(reply[2], (list, tuple))
         if not shape or type(reply[0]) is not int or type(reply[1]) is not int or len(reply[2]) != len(self.limits):
             raise UnexpectedReply(f"RL.ALL: the reply has another shape: {reply!r:.200}")
         rows = [limit._decision(row, now) for limit, row in zip(self.limits, reply[2])]
         if not reply[0] and repeated:
             # The first call may have been charged, and a lease may have ended since then.
-            await calls.jobs.finish(lambda again: self.give_back())
+            await calls.jobs.finish(lambda again: self._give_back())
         return AllDecision(reply[0] == 1, None if reply[1] < 0 else reply[1], rows, id)
 
     def _decide_down(self, error: Unavailable) -> AllDecision:
-        policies = [(limit.name, limit.policy) for limit in self.limits]
-        rules = [(*policy, key, cost) for policy, key, cost in zip(policies, self.keys, self.costs)]
-        rows = self.of._down.decide(error, rules)
-        granted = all(rows)
-        waits = [row.wait_ms for row in rows]
-        never = any(wait is None for wait in waits)
-        return AllDecision(granted, None if never else max(wait or 0 for wait in waits), rows, self.id)
+        rules = [(limit.name, limit.policy, key, cost) for limit, key, cost in zip(self.limits, self.keys, self.costs)]
+        return all_of(self.of._down.decide(error, rules), self.id)
 
     def _named(self) -> list[tuple[str, bytes]]:
         return [(limit.name, key) for limit, key in zip(self.limits, self.keys)]
 
-    async def give_back(self) -> None:
+    async def _give_back(self) -> None:
         """Gives back what the server may have granted."""
         if self.id is not None:
             await self.of._given_back(self._named(), self.id, self.own)
 
+    async def abandoned(self, error: BaseException) -> None:
+        """The call, or what followed it, has ended by this: the task was cancelled, a signal has raised it, the limits were
+        closed, or a lease has ended already. No reply came, but the server may have granted the call."""
+        if isinstance(error, (Closed, LeaseLost)) or not isinstance(error, RateLimitError):
+            await self.of._calls.jobs.finish(lambda again: self._give_back())
+
 
 def _cost(units: int) -> tuple[Word, ...]:
     return () if units == 1 else ("COST", units)
-
-
-__all__ = ["AsyncLeaseLimit", "AsyncLimit", "AsyncLimits", "Closed", "Rule", "Together"]

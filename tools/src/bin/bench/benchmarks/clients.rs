@@ -64,12 +64,13 @@ fn programs() -> Vec<Program> {
         run(Command::new("python3").args(pip).arg(&packages).arg(redis));
     }
     let path = std::env::join_paths([clients.join("python/src"), packages]).expect("paths").into_string().expect("text");
-    // Node.js: the packages of the lock file.
+    // Node.js: the packages of the lock file, and the modules that are made from the sources.
     if !clients.join("node/node_modules/.package-lock.json").exists() {
         run(Command::new("npm")
             .args(["ci", "--no-audit", "--no-fund", "--loglevel=error"])
             .current_dir(clients.join("node")));
     }
+    run(Command::new("npm").args(["run", "--silent", "build"]).current_dir(clients.join("node")));
     vec![
         Program {
             client: "Python",

@@ -1,11 +1,10 @@
 import { performance } from 'node:perf_hooks';
 import { Breaker } from './breaker.js';
 import { nameOf } from './checks.js';
+import type { Call, Client, Connection, Node } from './clients/client.js';
 import { Late, limited, pause } from './clock.js';
 import { isReply, messageOf, NotAllowed, translated, Unavailable } from './errors.js';
-
-/** @import { Call, Client, Connection, Node } from './clients/client.js' */
-/** @import { Word } from './policies.js' */
+import type { Word } from './policies.js';
 
 /** How often a call follows a redirection. */
 const MOST_REDIRECTIONS = 5;
@@ -23,19 +22,14 @@ class Aborted extends Error {}
 
 /** What this package has of one server: its breaker, and the connection for calls that do not wait. */
 class Server {
-  breaker = new Breaker();
-  /** @type {Connection | undefined} */
-  connection;
-  /** @type {Promise<Connection> | undefined} */
-  opening;
-  /** The calls on each connection. @type {Map<Connection, number>} */
-  calls = new Map();
+  readonly breaker = new Breaker();
+  connection?: Connection;
+  opening?: Promise<Connection>;
+  /** The calls on each connection. */
+  readonly calls = new Map<Connection, number>();
 
-  /**
-   * The connection to this server, which is opened if there is none, or if it is known to be closed.
-   * @param {Node} node @param {number} connectMs @param {number} replyMs @returns {Promise<Connection>}
-   */
-  async connected(node, connectMs, replyMs) {
+  /** The connection to this server, which is opened if there is none, or if it is known to be closed. */
+  async connected(node: Node, connectMs: number, replyMs: number): Promise<Connection> {
     if (this.connection?.isOpen()) return this.connection;
     this.drop(this.connection);
     this.opening ??= node.open(connectMs, replyMs).then((opened) => {
@@ -46,20 +40,18 @@ class Server {
     return this.opening;
   }
 
-  /** Closes a connection when its calls have ended. It gets no other calls. @param {Connection | undefined} connection */
-  drop(connection) {
+  /** Closes a connection when its calls have ended. It gets no other calls. */
+  drop(connection: Connection | undefined) {
     if (connection && this.connection === connection) this.connection = undefined;
     if (connection && !this.calls.has(connection)) connection.close();
   }
 
-  /** @param {Connection} connection */
-  begin(connection) {
+  begin(connection: Connection) {
     this.calls.set(connection, (this.calls.get(connection) ?? 0) + 1);
   }
 
-  /** @param {Connection} connection */
-  end(connection) {
-    const left = /** @type {number} */ (this.calls.get(connection)) - 1;
+  end(connection: Connection) {
+    const left = (this.calls.get(connection) as number) - 1;
     if (left) return void this.calls.set(connection, left);
     this.calls.delete(connection);
     if (this.connection !== connection) connection.close();
@@ -71,30 +63,28 @@ class Server {
   }
 }
 
-/**
- * What a call got.
- * @typedef {object} Answer @property {unknown} reply
- * @property {boolean} before whether it was sent before, and may have been executed then, without a reply
- */
+/** What a call got. `before`: it was sent before, and may have been executed then, without a reply. */
+export interface Answer {
+  reply: unknown;
+  before: boolean;
+}
+
+/** How a call waits in line, on a connection of its own. `joined` is called when it does. */
+interface Waiting {
+  waitMs: number;
+  signal: AbortSignal;
+  joined: () => void;
+}
 
 /** Sends calls to the servers of a client, on connections of its own. */
 export class Servers {
-  #client;
-  #timeoutMs;
-  #connectMs;
-  #forget;
-  /** @type {Map<string, Server>} */
-  #servers = new Map();
+  readonly #forget;
+  readonly #servers = new Map<string, Server>();
   /** For the search of a server in a cluster. */
-  #searching = new Breaker();
-  /** @type {Promise<unknown> | undefined} */
-  #search;
+  readonly #searching = new Breaker();
+  #search?: Promise<unknown>;
 
-  /** @param {Client} client @param {number} timeoutMs @param {number} connectMs */
-  constructor(client, timeoutMs, connectMs) {
-    this.#client = client;
-    this.#timeoutMs = timeoutMs;
-    this.#connectMs = connectMs;
+  constructor(readonly client: Client, readonly timeoutMs: number, readonly connectMs: number) {
     this.#forget = client.onClose(() => {
       for (const server of this.#servers.values()) server.drop(server.connection);
     });
@@ -108,31 +98,29 @@ export class Servers {
 
   /**
    * Sends a call. With `repeat`, it is sent again when the connection is lost. With `ends`, it is one that gives back, settles or
-   * renews: it is sent also if the server was found down.
-   * @param {Call} call
-   * @param {{ repeat?: boolean, ends?: boolean, ms?: number }} [options] `ms`: how long it may take in all
-   * @returns {Promise<Answer>}
+   * renews: it is sent also if the server was found down. It takes `ms` in all.
    */
-  async send(call, { repeat = false, ends = false, ms = ends ? this.#timeoutMs : this.#timeoutMs + this.#connectMs } = {}) {
+  async send(call: Call, options: { repeat?: boolean; ends?: boolean; ms?: number } = {}): Promise<Answer> {
+    const { repeat = false, ends = false, ms = ends ? this.timeoutMs : this.timeoutMs + this.connectMs } = options;
     return this.#repeated(performance.now() + ms, repeat, (before, deadline) => this.#send(call, before || ends, deadline));
   }
 
   /**
-   * Sends a call that may wait in line: at first without `BLOCK`, and if it is denied, with `BLOCK` and an id on a connection of its
-   * own. It goes on waiting when the server ends the wait because a slot moves or a replica takes over, and when the connection is
-   * lost: by the id it is charged once.
-   * @param {Call} call without an id
-   * @param {(reply: unknown) => boolean} isFinal whether a reply without `BLOCK` is an answer: granted, or never granted
-   * @param {{ waitMs: number, id?: string, waitId: string, signal: AbortSignal, onBlock: () => void }} options `id`: of the
-   *     first call; `waitId`: of the one with `BLOCK`, before which `onBlock` is called
-   * @returns {Promise<Answer>}
+   * Sends a call that may wait in line: at first without `BLOCK` and perhaps with `id`, and if that is not final, with `BLOCK` and
+   * `waitId` on a connection of its own, after `onBlock`. It goes on waiting when the server ends the wait because a slot moves or a
+   * replica takes over, and when the connection is lost: by the id it is charged once.
    */
-  async inLine(call, isFinal, { waitMs, id, waitId, signal, onBlock }) {
+  async inLine(
+    call: Call,
+    isFinal: (reply: unknown) => boolean,
+    options: { waitMs: number; id?: string; waitId: string; signal: AbortSignal; onBlock: () => void },
+  ): Promise<Answer> {
+    const { waitMs, id, waitId, signal, onBlock } = options;
     const end = performance.now() + waitMs;
     const asked = await this.send(withWords(call, id === undefined ? [] : ['ID', id]), { repeat: id !== undefined });
     if (isFinal(asked.reply) || end - performance.now() < 1) return asked;
     let blockedAt = 0;
-    return this.#repeated(performance.now() + this.#timeoutMs + this.#connectMs, true, async (before, deadline) => {
+    return this.#repeated(performance.now() + this.timeoutMs + this.connectMs, true, async (before, deadline) => {
       signal.throwIfAborted();
       const left = Math.max(1, Math.ceil(end - performance.now()));
       onBlock();
@@ -141,12 +129,13 @@ export class Servers {
     }, () => blockedAt);
   }
 
-  /**
-   * @param {number} deadline @param {boolean} repeat
-   * @param {(before: boolean, deadline: number) => Promise<unknown>} attempt
-   * @param {() => number} [startedAt] a wait in line does not count: when it began @returns {Promise<Answer>}
-   */
-  async #repeated(deadline, repeat, attempt, startedAt) {
+  /** A wait in line, which has begun at `startedAt`, does not count. */
+  async #repeated(
+    deadline: number,
+    repeat: boolean,
+    attempt: (before: boolean, deadline: number) => Promise<unknown>,
+    startedAt?: () => number,
+  ): Promise<Answer> {
     let before = false;
     for (let wait = FIRST_PAUSE_MS; ; wait = Math.min(2 * wait, LONGEST_PAUSE_MS)) {
       const began = performance.now();
@@ -167,13 +156,9 @@ export class Servers {
     }
   }
 
-  /**
-   * @param {Call} call @param {boolean} always @param {number} deadline
-   * @param {{ waitMs: number, signal: AbortSignal, joined: () => void }} [wait] for a call that waits: on a connection of its own
-   */
-  async #send(call, always, deadline, wait) {
+  async #send(call: Call, always: boolean, deadline: number, wait?: Waiting) {
     return this.#redirected(call, always, deadline, async (node, server, entered, asking) => {
-      const replyMs = this.#timeoutMs + (wait?.waitMs ?? 0);
+      const replyMs = this.timeoutMs + (wait?.waitMs ?? 0);
       const connection = await this.#open(server, entered, call, deadline, (ms) => {
         return wait ? alone(node, ms, replyMs, wait.signal) : server.connected(node, ms, replyMs);
       });
@@ -194,7 +179,7 @@ export class Servers {
         throw goesOn ? new Interrupted(`the server has ended the wait: ${failure.message}`) : failure;
       } finally {
         if (wait && !done && connection.endWait) {
-          const other = server.connected(node, this.#connectMs, this.#timeoutMs);
+          const other = server.connected(node, this.connectMs, this.timeoutMs);
           other.then((one) => connection.endWait?.(one, call.keys[0])).catch(() => {});
         }
         server.end(connection);
@@ -202,15 +187,16 @@ export class Servers {
     });
   }
 
-  /**
-   * Finds the server of a call, and follows redirections: a server that redirects a call has not executed it.
-   * @param {Call} call @param {boolean} always @param {number} deadline
-   * @param {(node: Node, server: Server, entered: number, asking: boolean) => Promise<unknown>} action
-   */
-  async #redirected(call, always, deadline, action) {
-    if (this.#client.isClosed()) throw new Unavailable('the program has closed the client');
+  /** Finds the server of a call, and follows redirections: a server that redirects a call has not executed it. */
+  async #redirected(
+    call: Call,
+    always: boolean,
+    deadline: number,
+    action: (node: Node, server: Server, entered: number, asking: boolean) => Promise<unknown>,
+  ) {
+    if (this.client.isClosed()) throw new Unavailable('the program has closed the client');
     const [key] = call.keys;
-    let node = this.#client.locate(key) ?? (await this.#find(key, always, deadline));
+    let node = this.client.locate(key) ?? (await this.#find(key, always, deadline));
     for (let asking = false, redirections = 0; ; redirections++) {
       const server = this.#server(node);
       const entered = server.breaker.enter(always);
@@ -224,21 +210,17 @@ export class Servers {
           throw new Unavailable(`the servers of the cluster redirect the call to each other: ${messageOf(error)}`, { cause: error });
         }
         asking = kind === 'ASK';
-        const other = asking ? this.#client.at(address) : undefined;
+        const other = asking ? this.client.at(address) : undefined;
         if (!other) await this.#searched(key, deadline);
-        node = other ?? this.#client.locate(key) ?? node;
+        node = other ?? this.client.locate(key) ?? node;
       } finally {
         server.breaker.left(entered);
       }
     }
   }
 
-  /**
-   * @param {Server} server @param {number} entered @param {Call} call @param {number} deadline
-   * @param {(ms: number) => Promise<Connection>} open
-   */
-  async #open(server, entered, call, deadline, open) {
-    const ms = Math.max(1, Math.min(this.#connectMs, deadline - performance.now()));
+  async #open(server: Server, entered: number, call: Call, deadline: number, open: (ms: number) => Promise<Connection>) {
+    const ms = Math.max(1, Math.min(this.connectMs, deadline - performance.now()));
     try {
       return await open(ms);
     } catch (error) {
@@ -251,11 +233,8 @@ export class Servers {
     }
   }
 
-  /**
-   * The error for a call that was sent.
-   * @param {unknown} error @param {Server} server @param {number} entered @param {Connection} connection
-   */
-  #failed(error, server, entered, connection) {
+  /** The error for a call that was sent. */
+  #failed(error: unknown, server: Server, entered: number, connection: Connection) {
     if (isReply(error)) {
       server.breaker.succeeded();
       // A replica: by the next connection, the client may find the primary.
@@ -273,12 +252,11 @@ export class Servers {
     return new Interrupted(`the connection to the server was lost: ${messageOf(error)}`, { cause: error, sent: true });
   }
 
-  /** @param {Word} key @param {boolean} always @param {number} deadline @returns {Promise<Node>} */
-  async #find(key, always, deadline) {
+  async #find(key: Word, always: boolean, deadline: number): Promise<Node> {
     const entered = this.#searching.enter(always);
-    if (entered === undefined) throw new Unavailable('no server of the cluster was found, and it is searched again soon', { silent: true });
+    if (entered === undefined) throw new Unavailable('no server of the cluster was found; it is searched again soon', { silent: true });
     const error = await this.#searched(key, deadline);
-    const node = this.#client.locate(key);
+    const node = this.client.locate(key);
     if (node) {
       this.#searching.succeeded();
       return node;
@@ -287,26 +265,22 @@ export class Servers {
     throw new Unavailable(`no server of the cluster was found: ${messageOf(error)}`, { cause: error, silent: true });
   }
 
-  /** Lets the client search, once at a time. Returns the error, if there is one. @param {Word} key @param {number} deadline */
-  #searched(key, deadline) {
-    const ms = Math.max(1, Math.min(this.#connectMs, deadline - performance.now()));
-    this.#search ??= this.#client.search(key, ms).then(() => undefined, (error) => error).finally(() => (this.#search = undefined));
+  /** Lets the client search, once at a time. Returns the error, if there is one. */
+  #searched(key: Word, deadline: number) {
+    const ms = Math.max(1, Math.min(this.connectMs, deadline - performance.now()));
+    this.#search ??= this.client.search(key, ms).then(() => undefined, (error) => error).finally(() => (this.#search = undefined));
     return this.#search;
   }
 
-  /** @param {Node} node */
-  #server({ name }) {
+  #server({ name }: Node) {
     let server = this.#servers.get(name);
     if (!server) this.#servers.set(name, (server = new Server()));
     return server;
   }
 }
 
-/**
- * A connection for one call.
- * @param {Node} node @param {number} connectMs @param {number} replyMs @param {AbortSignal} signal @returns {Promise<Connection>}
- */
-async function alone(node, connectMs, replyMs, signal) {
+/** A connection for one call. */
+async function alone(node: Node, connectMs: number, replyMs: number, signal: AbortSignal): Promise<Connection> {
   const made = node.open(connectMs, replyMs);
   try {
     return await limited(connectMs, signal, made);
@@ -316,12 +290,10 @@ async function alone(node, connectMs, replyMs, signal) {
   }
 }
 
-/** @param {Call} call @param {Word[]} words @returns {Call} */
-export function withWords({ name, args, keys }, words) {
+export function withWords({ name, args, keys }: Call, words: Word[]): Call {
   return { name, args: words.length ? [...args, ...words] : args, keys };
 }
 
-/** @param {unknown} error */
-function isTimeout(error) {
+function isTimeout(error: unknown) {
   return error instanceof Error && error.name === 'TimeoutError';
 }

@@ -1,37 +1,39 @@
 import { problem, RateLimited, UnexpectedReply } from './errors.js';
+import type { Policy } from './policies.js';
 
-/** @import { Policy } from './policies.js' */
-/** @typedef {'server' | 'wallet' | 'repeated' | 'down'} Source */
+export type Source = 'server' | 'wallet' | 'repeated' | 'down';
 
 /** What was decided about one limit. */
 export class Decision {
+  /** The units that were granted; 0 if the call was denied. */
+  readonly granted: number;
+  /** The units that may be taken at once: the limit, the burst or the capacity. */
+  readonly limit: number;
+  /** The units that could be taken right now. */
+  readonly remaining: number;
+  /** Milliseconds: denied: until this call would be granted, null means never; granted: 0, or until booked units are free. */
+  readonly waitMs: number | null;
+  /** Milliseconds until no unit is in use. */
+  readonly resetMs: number;
+  /** Whether the call may go on. True also for a refund that found nothing to give back. */
+  readonly allowed: boolean;
   /** When it was decided, for the windows of a calendar. */
-  #at;
+  readonly #at: number;
 
-  /**
-   * @param {string} name the name of the limit @param {Policy} policy @param {readonly number[]} reply the five integers
-   * @param {Source} [source] @param {number} [at] the Unix time in milliseconds
-   */
-  constructor(name, policy, [granted, limit, remaining, waitMs, resetMs], source = 'server', at = Date.now()) {
+  constructor(
     /** The name of the limit. */
-    this.name = name;
+    readonly name: string,
     /** The policy of the limit. */
-    this.policy = policy;
-    /** The units that were granted; 0 if the call was denied. */
-    this.granted = granted;
-    /** The units that may be taken at once: the limit, the burst or the capacity. */
-    this.limit = limit;
-    /** The units that could be taken right now. */
-    this.remaining = remaining;
-    /** Milliseconds: denied: until this call would be granted, null means never; granted: 0, or until booked units are free. */
-    this.waitMs = waitMs < 0 ? null : waitMs;
-    /** Milliseconds until no unit is in use. */
-    this.resetMs = resetMs;
-    /** Whether the call may go on. True also for a refund that found nothing to give back. */
-    this.allowed = granted > 0 || waitMs === 0;
+    readonly policy: Policy,
+    reply: readonly number[],
     /** What decided: the server, a wallet, a denial of before that is repeated, or `onDown`. */
-    this.source = source;
-    this.#at = at;
+    readonly source: Source = 'server',
+    at = Date.now(),
+  ) {
+    const [granted, limit, remaining, waitMs, resetMs] = reply;
+    [this.granted, this.limit, this.remaining, this.resetMs, this.#at] = [granted, limit, remaining, resetMs, at];
+    this.waitMs = waitMs < 0 ? null : waitMs;
+    this.allowed = granted > 0 || waitMs === 0;
   }
 
   /** `waitMs` in seconds. */
@@ -69,18 +71,22 @@ export class Decision {
 
 /** What was decided about several limits, of which all are charged, or none. */
 export class AllDecision {
-  /** @param {boolean} granted @param {number} waitMs @param {readonly Decision[]} decisions @param {string | undefined} id */
-  constructor(granted, waitMs, decisions, id) {
+  /** Milliseconds until this call would be granted; null means never. */
+  readonly waitMs: number | null;
+  /** Whether the call may go on. */
+  readonly allowed: boolean;
+
+  constructor(
     /** Whether all limits were granted. */
-    this.granted = granted;
-    /** Whether the call may go on. */
-    this.allowed = granted;
-    /** Milliseconds until this call would be granted; null means never. */
-    this.waitMs = waitMs < 0 ? null : waitMs;
+    readonly granted: boolean,
+    waitMs: number,
     /** One decision for each limit, in the order of the call. */
-    this.decisions = decisions;
+    readonly decisions: readonly Decision[],
     /** The id of the charge, if it has one. */
-    this.id = id;
+    readonly id: string | undefined,
+  ) {
+    this.waitMs = waitMs < 0 ? null : waitMs;
+    this.allowed = granted;
   }
 
   /** Seconds until this call would be granted; null means never. */
@@ -94,21 +100,18 @@ export class AllDecision {
   }
 }
 
-/** @param {number | null} ms */
-const inSeconds = (ms) => (ms === null ? null : ms / 1000);
+const inSeconds = (ms: number | null) => (ms === null ? null : ms / 1000);
 
 /**
  * The header fields for HTTP of several decisions: `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11
  * list all of them, and the others describe the one that decides: the denied one with the longest wait, or else the one with the
  * fewest remaining units.
- * @param {readonly Decision[]} decisions @returns {Record<string, string>}
  */
-export function headers(decisions) {
+export function headers(decisions: readonly Decision[]): Record<string, string> {
   const known = decisions.filter(({ source }) => source !== 'down');
   if (!known.length) return {};
   const decisive = known.reduce((one, other) => (rank(other) < rank(one) ? other : one));
-  /** @type {Record<string, string>} */
-  const fields = {
+  const fields: Record<string, string> = {
     'RateLimit-Policy': known.map((decision) => decision.policyItem()).join(', '),
     RateLimit: known.map(stateItem).join(', '),
     'X-RateLimit-Limit': String(decisive.limit),
@@ -119,45 +122,39 @@ export function headers(decisions) {
   return fields;
 }
 
-/**
- * A denial comes before a grant, a longer wait before a shorter one, and fewer remaining units before more.
- * @param {Decision} decision
- */
-function rank({ allowed, waitMs, remaining }) {
+/** A denial comes before a grant, a longer wait before a shorter one, and fewer remaining units before more. */
+function rank({ allowed, waitMs, remaining }: Decision) {
   if (allowed) return remaining;
   return waitMs === null ? -Infinity : -1 - waitMs;
 }
 
-/** @param {Decision} decision */
-function stateItem({ name, remaining, allowed, waitMs, resetMs }) {
+function stateItem({ name, remaining, allowed, waitMs, resetMs }: Decision) {
   const time = allowed ? resetMs : waitMs;
   return `${quoted(name)};r=${remaining}${time === null ? '' : `;t=${up(time)}`}`;
 }
 
-/** @param {number} ms */
-function up(ms) {
+function up(ms: number) {
   return Math.ceil(ms / 1000);
 }
 
-/** A string of a structured field. A name is printable ASCII. @param {string} name */
-function quoted(name) {
+/** A string of a structured field. A name is printable ASCII. */
+function quoted(name: string) {
   return `"${name.replace(/["\\]/g, '\\$&')}"`;
 }
 
-/** The integers of a reply. @param {unknown} reply @returns {number[]} */
-export function integers(reply) {
+/** The integers of a reply. */
+export function integers(reply: unknown): number[] {
   if (Array.isArray(reply) && reply.length === 5 && reply.every(Number.isSafeInteger)) return reply;
   throw new UnexpectedReply(`the reply is not five integers: ${inShort(reply)}`);
 }
 
-/** The milliseconds of a reply. @param {unknown} reply @returns {number} */
-export function milliseconds(reply) {
+/** The milliseconds of a reply. */
+export function milliseconds(reply: unknown): number {
   if (Number.isSafeInteger(reply) && Number(reply) >= 0) return Number(reply);
   throw new UnexpectedReply(`the reply is no length of time: ${inShort(reply)}`);
 }
 
-/** @param {unknown} reply @param {number} count @returns {[granted: number, wait: number, rows: number[][]]} */
-export function integersOfAll(reply, count) {
+export function integersOfAll(reply: unknown, count: number): [granted: number, wait: number, rows: number[][]] {
   if (Array.isArray(reply) && reply.length === 3 && Array.isArray(reply[2]) && reply[2].length === count) {
     const [granted, wait, rows] = reply;
     if (Number.isSafeInteger(granted) && Number.isSafeInteger(wait)) return [granted, wait, rows.map(integers)];
@@ -165,7 +162,6 @@ export function integersOfAll(reply, count) {
   throw new UnexpectedReply(`the reply is not that of RL.ALL: ${inShort(reply)}`);
 }
 
-/** @param {unknown} reply */
-function inShort(reply) {
+function inShort(reply: unknown) {
   return (JSON.stringify(reply, (_, value) => (typeof value === 'bigint' ? String(value) : value)) ?? String(reply)).slice(0, 200);
 }

@@ -1,9 +1,8 @@
-/** @import { AllDecision, Decision } from './decision.js' */
+import type { AllDecision, Decision } from './decision.js';
 
 /** Any error of this package. */
 export class RateLimitError extends Error {
-  /** @param {string} message @param {ErrorOptions} [options] */
-  constructor(message, options) {
+  constructor(message: string, options?: ErrorOptions) {
     super(message, options);
     this.name = new.target.name;
   }
@@ -29,16 +28,17 @@ export class InvalidId extends InvalidArgument {}
 
 /** A block was denied. */
 export class RateLimited extends RateLimitError {
-  /** @param {Decision | AllDecision} decision */
-  constructor(decision) {
+  /** What was decided, for each limit. */
+  readonly decisions: readonly Decision[];
+  /** The status for HTTP. */
+  readonly status = 429;
+
+  constructor(readonly decision: Decision | AllDecision) {
     const { wait } = decision;
     const decisions = 'decisions' in decision ? decision.decisions : [decision];
     const refused = decisions.filter(({ allowed }) => !allowed).map(({ name }) => name);
     super(`the limit ${refused.join(', ')} is reached; retry ${wait === null ? 'never' : `in ${wait} s`}`);
-    this.decision = decision;
     this.decisions = decisions;
-    /** The status for HTTP. */
-    this.status = 429;
   }
 
   /** Seconds until the same call would be granted; null means never. */
@@ -57,8 +57,8 @@ export class RateLimited extends RateLimitError {
   }
 }
 
-/** The problem type of draft-ietf-httpapi-ratelimit-headers-11. @param {readonly Decision[]} decisions */
-export function problem(decisions) {
+/** The problem type of draft-ietf-httpapi-ratelimit-headers-11. */
+export function problem(decisions: readonly Decision[]) {
   return {
     type: 'https://iana.org/assignments/http-problem-types#quota-exceeded',
     title: 'Request cannot be satisfied as assigned quota has been exceeded',
@@ -75,19 +75,16 @@ export class Closed extends RateLimitError {}
 
 /** The server gave no decision. `onDown` decides about such calls. */
 export class Unavailable extends RateLimitError {
-  /**
-   * @param {string} message
-   * @param {ErrorOptions & { sent?: boolean, silent?: boolean }} [options] `silent`: there was no connection, or no reply in
-   *     time
-   */
-  constructor(message, { sent = false, silent = false, ...options } = {}) {
+  /** Whether the server may have executed the call. */
+  sent: boolean;
+  /** There was no connection, or no reply in time. @internal */
+  silent: boolean;
+  /** The status for HTTP. */
+  readonly status = 503;
+
+  constructor(message: string, { sent = false, silent = false, ...options }: ErrorOptions & { sent?: boolean; silent?: boolean } = {}) {
     super(message, options);
-    /** Whether the server may have executed the call. */
-    this.sent = sent;
-    /** @internal */
-    this.silent = silent;
-    /** The status for HTTP. */
-    this.status = 503;
+    [this.sent, this.silent] = [sent, silent];
   }
 }
 
@@ -103,17 +100,14 @@ export class WrongType extends RateLimitError {}
 /** The reply has another shape than that of the module. */
 export class UnexpectedReply extends RateLimitError {}
 
-/**
- * Whether an error is a reply of the server. Such a reply begins with a code in capital letters; errors of connections do not.
- * @param {unknown} error @returns {error is Error}
- */
-export function isReply(error) {
+/** Whether an error is a reply of the server. Such a reply begins with a code in capital letters; errors of connections do not. */
+export function isReply(error: unknown): error is Error {
   if (!(error instanceof Error) || error instanceof RateLimitError || 'errno' in error || 'syscall' in error) return false;
   return /^[A-Z][A-Z0-9_]+( |$)/.test(error.message);
 }
 
 /** What to do about a reply of the server. */
-const ADVICE = /** @type {Record<string, string>} */ ({
+const ADVICE: Record<string, string> = {
   BUSY: 'a script is running on it',
   CLUSTERDOWN: 'the cluster has slots that no node serves',
   LOADING: 'it is loading its data',
@@ -123,13 +117,10 @@ const ADVICE = /** @type {Record<string, string>} */ ({
   OOM: 'it has reached maxmemory: raise it, or let it evict keys',
   READONLY: 'it is a replica: connect to the primary',
   TRYAGAIN: 'the slot of the keys is being moved',
-});
+};
 
-/**
- * The error of this package for a reply of the server that is an error.
- * @param {Error} error @param {string} keys the keys of the call @returns {RateLimitError}
- */
-export function translated(error, keys) {
+/** The error of this package for a reply of the server that is an error, of a call with these keys. */
+export function translated(error: Error, keys: string): RateLimitError {
   const { message } = error;
   const options = { cause: error };
   const code = message.split(' ', 1)[0];
@@ -148,7 +139,6 @@ export function translated(error, keys) {
   return new Unavailable(`the server gives no decision: ${code in ADVICE ? `${ADVICE[code]}: ` : ''}${message}`, options);
 }
 
-/** @param {unknown} error */
-export function messageOf(error) {
+export function messageOf(error: unknown) {
   return error instanceof Error ? error.message : String(error);
 }

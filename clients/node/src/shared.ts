@@ -2,57 +2,72 @@ import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { performance } from 'node:perf_hooks';
 import { nameOf } from './checks.js';
-import { clientOf } from './clients/client.js';
+import { type AnyClient, type Call, clientOf } from './clients/client.js';
 import { pause } from './clock.js';
-import { Decision } from './decision.js';
-import { optionMs, shown } from './durations.js';
+import { type AllDecision, Decision } from './decision.js';
+import { DAY_MS, optionMs, shown, type Time } from './durations.js';
 import { Closed, InvalidLimit, messageOf, Unavailable } from './errors.js';
 import { LocalLimiter } from './local.js';
-import { Gcra, Lease } from './policies.js';
+import { Gcra, Lease, type Policy, type Word } from './policies.js';
 import { Servers } from './servers.js';
+import type { Wallet } from './wallet.js';
 
-/** @import { AnyClient, Call } from './clients/client.js' */
-/** @import { AllDecision } from './decision.js' */
-/** @import { Policy, Word } from './policies.js' */
-/** @import { Wallet } from './wallet.js' */
+/** How a call takes units. */
+export interface Acquiring {
+  waitMs: number;
+  id?: string;
+  /** This package has made the id. */
+  ownId?: boolean;
+  signal?: AbortSignal;
+  /** Renews leases that were waited for, so that it is known when they end. */
+  renew?: () => Promise<unknown>;
+}
 
-/**
- * How a call takes units. `ownId`: this package has made the id. `renew` renews leases that were waited for, so that it is known when
- * they end.
- * @typedef {{ waitMs: number, id?: string, ownId?: boolean, signal?: AbortSignal, renew?: () => Promise<unknown> }} Acquiring
- */
+export interface LimitsOptions {
+  /** What each key on the server begins with. */
+  prefix?: string;
+  /** Without a decision, `closed`, the default, throws `Unavailable`; `open` lets through; a `Gcra` limits each key in this process. */
+  onDown?: 'closed' | 'open' | Gcra;
+  /** How long a reply may take on an open connection; 0.25 seconds if omitted. */
+  timeout?: Time;
+  /** How long a connection may take; 1 second if omitted. */
+  connectTimeout?: Time;
+  /** How long a denial may be repeated in the process; 0 to 1 second, 0 if omitted. */
+  repeatDenials?: Time;
+}
 
-/**
- * @typedef {object} LimitsOptions @property {string} [prefix] what each key on the server begins with
- * @property {'closed' | 'open' | Gcra} [onDown] what happens if the server gives no decision: `closed`, the default, throws
- *     `Unavailable`; `open` lets the call through; a `Gcra` limits each key in this process by itself
- * @property {number | string} [timeout] how long a reply may take on an open connection; 0.25 seconds if omitted
- * @property {number | string} [connectTimeout] how long a connection may take; 1 second if omitted
- * @property {number | string} [repeatDenials] how long a denial may be repeated in the process; 0 to 1 second, 0 if omitted
- */
+/** What kind of call is decided without the server. `force`: one that takes or gives back in any case. */
+export interface DownOptions {
+  upTo?: boolean;
+  peek?: boolean;
+  force?: boolean;
+}
 
-const DAY_MS = 86_400_000;
 const LOG_PAUSE_MS = 1000;
 /** The pauses before what an id may hold is given back once more. */
 const GIVE_BACK_PAUSES_MS = [100, 900];
 
 /** What the limits of one `Limits` share. */
 export class Shared {
-  #local;
-  /** @type {Set<Promise<void>>} */
-  #background = new Set();
-  /** When something of a kind was logged last. @type {Map<string, number>} */
-  #logged = new Map();
-  #ending = new AbortController();
-  /** @type {Set<Promise<unknown>>} the calls that may wait */
-  #waits = new Set();
-  /** @type {Set<Wallet>} */
-  wallets = new Set();
+  readonly #local;
+  readonly #background = new Set<Promise<void>>();
+  /** When something of a kind was logged last. */
+  readonly #logged = new Map<string, number>();
+  readonly #ending = new AbortController();
+  /** The calls that may wait. */
+  readonly #waits = new Set<Promise<unknown>>();
+  readonly wallets = new Set<Wallet>();
+  readonly timeoutMs;
+  readonly repeatDenialsMs;
+  readonly servers;
+  readonly prefix;
+  /** Whether calls may go on without the server, and so also requests whose limit, key or cost is wrong. */
+  readonly goesOn;
   letThrough = 0;
   closed = false;
 
-  /** @param {AnyClient} client @param {LimitsOptions} options */
-  constructor(client, { prefix = '', onDown = 'closed', timeout = 0.25, connectTimeout = 1, repeatDenials = 0, ...others }) {
+  constructor(client: AnyClient, options: LimitsOptions) {
+    const { prefix = '', onDown = 'closed', timeout = 0.25, connectTimeout = 1, repeatDenials = 0, ...others } = options;
     // Each call that waits listens.
     setMaxListeners(0, this.#ending.signal);
     const unknown = Object.keys(others);
@@ -66,29 +81,25 @@ export class Shared {
     const known = clientOf(client);
     this.servers = new Servers(known, this.timeoutMs, optionMs(connectTimeout, 'connectTimeout', 1, DAY_MS));
     this.prefix = known.prefix + prefix;
-    /** Whether calls may go on without the server, and so also requests whose limit, key or cost is wrong. */
     this.goesOn = onDown !== 'closed';
     this.#local = onDown instanceof Gcra ? new LocalLimiter(onDown) : undefined;
   }
 
-  /** @param {string} what */
-  checkOpen(what = 'the limits are closed') {
-    if (this.closed) throw new Closed(what);
+  checkOpen() {
+    if (this.closed) throw new Closed('the limits are closed');
   }
 
   /**
-   * What a call returns, or, if the server gave no decision and calls may go on then, what `instead` returns.
-   * @template {{ granted: number | boolean } | number | null} T
-   * @param {() => Promise<T>} call @param {() => T} instead @param {boolean} [counts] as a call that was let through
-   * @returns {Promise<T>}
+   * What a call returns, or, if the server gave no decision and calls may go on then, what `instead` returns. Then it `counts` as a call
+   * that was let through.
    */
-  async orDown(call, instead, counts = true) {
+  async orDown<T extends Decision | AllDecision | number | null>(call: () => Promise<T>, instead: () => T, counts = true): Promise<T> {
     this.checkOpen();
     try {
       return await call();
     } catch (error) {
       if (!(error instanceof Unavailable)) throw error;
-      this.log('down', `${!this.goesOn ? 'calls fail' : this.#local ? 'this process limits by itself' : 'calls are let through'}`, error);
+      this.log('down', !this.goesOn ? 'calls fail' : this.#local ? 'this process limits by itself' : 'calls are let through', error);
       if (!this.goesOn) throw error;
       const decided = instead();
       if (counts && typeof decided === 'object' && decided?.granted) this.letThrough++;
@@ -96,33 +107,22 @@ export class Shared {
     }
   }
 
-  /**
-   * The decision without the server.
-   * @param {string} name @param {Policy} policy @param {Word} key @param {number} cost
-   * @param {{ upTo?: boolean, peek?: boolean, force?: boolean }} [options]
-   */
-  down(name, policy, key, cost, { force = false, ...options } = {}) {
-    const local = this.#local && !force && !(policy instanceof Lease);
-    const row = local ? /** @type {LocalLimiter} */ (this.#local).take(nameOf(key), cost, options) : [cost, policy.capacity, 0, 0, 0];
-    return new Decision(name, policy, row, 'down');
+  /** The decision without the server. */
+  down(name: string, policy: Policy, key: Word, cost: number, { force, ...options }: DownOptions = {}) {
+    const local = force || policy instanceof Lease ? undefined : this.#local?.take(nameOf(key), cost, options);
+    return new Decision(name, policy, local ?? [cost, policy.capacity, 0, 0, 0], 'down');
   }
 
-  /**
-   * Logs a warning of the process, once a second at most for each kind.
-   * @param {string} kind @param {string} message @param {unknown} error
-   */
-  log(kind, message, error) {
+  /** Logs a warning of the process, once a second at most for each kind. */
+  log(kind: string, message: string, error: unknown) {
     const now = performance.now();
     if (now - (this.#logged.get(kind) ?? -Infinity) < LOG_PAUSE_MS) return;
     this.#logged.set(kind, now);
     process.emitWarning(`redis-rl: ${message}: ${messageOf(error)}`, 'RateLimitWarning');
   }
 
-  /**
-   * Does something that no caller waits for. Its errors are logged.
-   * @param {string} what @param {() => Promise<unknown>} action
-   */
-  later(what, action) {
+  /** Does something that no caller waits for. Its errors are logged. */
+  later(what: string, action: () => Promise<unknown>) {
     const task = action().then(() => {}, (error) => this.log('later', what, error));
     this.#background.add(task);
     void task.finally(() => this.#background.delete(task));
@@ -133,34 +133,34 @@ export class Shared {
     while (this.#background.size) await Promise.all(this.#background);
   }
 
-  /**
-   * Sends a call that takes units, and may wait in line for them.
-   * @template {Decision | AllDecision} T
-   * @param {Call} call without an id @param {Acquiring} options @param {(reply: unknown) => T} read @param {() => T} down
-   * @returns {Promise<{ decision: T, takenAt: number }>} `takenAt`: when the call was sent by which it was taken
-   */
-  async acquire(call, { waitMs, id, ownId = id === undefined, signal, renew }, read, down) {
+  /** Sends a call that takes units, and may wait in line for them. `takenAt`: when the call was sent by which it was taken. */
+  async acquire(
+    call: Call,
+    { waitMs, id, ownId = id === undefined, signal, renew }: Acquiring,
+    read: (reply: unknown) => AllDecision,
+    down: () => AllDecision,
+  ): Promise<{ decision: AllDecision; takenAt: number }> {
     const { keys } = call;
     const waitId = id ?? randomUUID();
     let takenAt = performance.now();
     let [mayHold, blocked] = [id !== undefined, false];
     const onBlock = () => (mayHold = blocked = true);
-    const isFinal = (/** @type {unknown} */ reply) => {
+    const isFinal = (reply: unknown) => {
       const { granted, waitMs } = read(reply);
-      return Boolean(granted) || waitMs === null;
+      return granted || waitMs === null;
     };
-    const decide = async (/** @type {AbortSignal} */ leave) => {
+    const decide = async (leave: AbortSignal) => {
       let holds = false;
       try {
         const { reply, before } = await this.servers.inLine(call, isFinal, { waitMs, id, waitId, signal: leave, onBlock });
         const decision = read(reply);
-        holds = Boolean(decision.granted);
+        holds = decision.granted;
         leave.throwIfAborted();
         if (holds && blocked && renew) {
           takenAt = performance.now();
           await renew();
         }
-        if (holds && blocked && id === undefined) this.#forgetId(keys, waitId, 'decisions' in decision ? decision.decisions : [decision]);
+        if (holds && blocked && id === undefined) this.#forgetId(keys, waitId, decision.decisions);
         // What the first call was charged on some of several keys would stay.
         if (!holds && before && mayHold && keys.length > 1) this.giveBack(keys, waitId, ownId);
         return decision;
@@ -176,12 +176,11 @@ export class Shared {
   }
 
   /**
-   * Gives back what an id holds on these keys. If the server does not know the id, the call itself may still be on its way to
-   * the server, on another connection: then it is given back again a little later, and once more. Not so with an id of the
-   * program, because the program may use it again.
-   * @param {Word[]} keys @param {string} id @param {boolean} ownId whether this package has made the id
+   * Gives back what an id holds on these keys. If the server does not know the id, the call itself may still be on its way to the
+   * server, on another connection: then it is given back again a little later, and once more. Not so if the id is not this package's
+   * own, because the program may use it again.
    */
-  giveBack(keys, id, ownId) {
+  giveBack(keys: Word[], id: string, ownId: boolean) {
     for (const key of keys) {
       const call = { name: 'RL.RELEASE', args: [key, id], keys: [key] };
       this.later(`what ${id} has charged was not given back`, async () => {
@@ -195,23 +194,16 @@ export class Shared {
     }
   }
 
-  /**
-   * Lets keys forget an id, whose units stay charged.
-   * @param {Word[]} keys @param {string} id @param {readonly Decision[]} decisions
-   */
-  #forgetId(keys, id, decisions) {
+  /** Lets keys forget an id, whose units stay charged. */
+  #forgetId(keys: Word[], id: string, decisions: readonly Decision[]) {
     for (const [at, key] of keys.entries()) {
       const call = { name: 'RL.SETTLE', args: [key, id, String(decisions[at].granted)], keys: [key] };
       this.later(`a key remembers the id ${id} for longer`, () => this.servers.send(call, { repeat: true, ends: true }));
     }
   }
 
-  /**
-   * Runs a call that may wait. The caller's signal ends it, and so does `close`.
-   * @template T @param {AbortSignal | undefined} signal @param {(signal: AbortSignal) => Promise<T>} action
-   * @returns {Promise<T>}
-   */
-  async #waiting(signal, action) {
+  /** Runs a call that may wait. The caller's signal ends it, and so does `close`. */
+  async #waiting<T>(signal: AbortSignal | undefined, action: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const leaver = new AbortController();
     const abort = () => leaver.abort(signal?.reason);
     const end = () => leaver.abort(new Closed('the limits were closed'));
@@ -238,4 +230,3 @@ export class Shared {
     this.servers.close();
   }
 }
-

@@ -1,8 +1,6 @@
 import { limited } from '../clock.js';
-import { slotOf } from './client.js';
-
-/** @import { Word } from '../policies.js' */
-/** @import { Client, Connection, Node } from './client.js' */
+import type { Word } from '../policies.js';
+import { type Client, type Connection, type Node, only, slotOf } from './client.js';
 
 /** Options of the connections of this package: nothing is queued, sent again or repeated. */
 const OWN = {
@@ -22,43 +20,36 @@ const OWN = {
   stringNumbers: false,
 };
 
-/** A `Redis` or a `Cluster` of ioredis. @param {any} client @returns {Client} */
-export function ioredisClient(client) {
+/** A `Redis` or a `Cluster` of ioredis. */
+export function ioredisClient(client: any): Client {
   const rest = {
     prefix: client.options.keyPrefix ?? '',
     isClosed: () => client.status === 'end',
-    onClose(/** @type {() => void} */ action) {
+    onClose(action: () => void) {
       client.on('end', action);
       return () => client.off('end', action);
     },
   };
-  return client.isCluster ? { ...rest, ...cluster(client) } : { ...rest, ...single(client) };
+  return client.isCluster ? { ...rest, ...cluster(client) } : { ...rest, ...only(nodeOf('', client)) };
 }
 
-/** @param {any} client */
-function single(client) {
-  const node = nodeOf('', client);
-  return { locate: () => node, at: () => undefined, search: async () => {} };
-}
-
-/** @param {any} client */
-function cluster(client) {
-  /** @param {string} address */
-  const at = (address) => {
-    const found = client.nodes('all').find((/** @type {any} */ { options }) => `${options.host}:${options.port}` === address);
+function cluster(client: any) {
+  const at = (address: string) => {
+    const found = client.nodes('all').find(({ options }: any) => `${options.host}:${options.port}` === address);
     return found && nodeOf(address, found);
   };
   return {
     at,
-    locate(/** @type {Word} */ key) {
+    locate(key: Word) {
       const address = client.slots[slotOf(key)]?.[0];
       return client.status === 'ready' && address ? at(address) : undefined;
     },
 
     // The client learns from a redirection which server has a key now, so it gets a call that takes nothing. It finds the keys of
     // commands that it knows, puts its prefix before them, and may repeat this one.
-    async search(/** @type {Word} */ key, /** @type {number} */ ms) {
-      if (!['ready', 'wait', 'connecting', 'connect'].includes(client.status)) throw new Error(`the cluster's status is ${client.status}`);
+    async search(key: Word, ms: number) {
+      const { status } = client;
+      if (!['ready', 'wait', 'connecting', 'connect'].includes(status)) throw new Error(`the cluster's status is ${status}`);
       const prefix = client.options.keyPrefix ?? '';
       let onClose = () => {};
       const closed = new Promise((_, reject) => {
@@ -75,17 +66,14 @@ function cluster(client) {
   };
 }
 
-/** @param {string} name @param {any} client @returns {Node} */
-function nodeOf(name, client) {
+function nodeOf(name: string, client: any): Node {
   return { name, open: (connectMs) => opened(client, connectMs) };
 }
 
-/** @param {any} client @param {number} connectMs @returns {Promise<Connection>} */
-async function opened(client, connectMs) {
+async function opened(client: any, connectMs: number): Promise<Connection> {
   const own = client.duplicate({ ...OWN, connectTimeout: Math.max(1, Math.ceil(connectMs)) });
-  /** @type {unknown} */
-  let cause;
-  own.on('error', (/** @type {unknown} */ error) => (cause = error));
+  let cause: unknown;
+  own.on('error', (error: unknown) => (cause = error));
   try {
     await limited(connectMs, undefined, own.connect());
   } catch (error) {

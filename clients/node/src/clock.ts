@@ -1,8 +1,8 @@
 /** The longest that a timer of Node.js can wait. */
 const LONGEST_MS = 2 ** 31 - 1;
 
-/** Runs `action` after this time; returns a function that cancels it. @param {number} ms @param {() => void} action */
-export function later(ms, action) {
+/** Runs `action` after this time; returns a function that cancels it. */
+export function later(ms: number, action: () => void) {
   const timer = setTimeout(action, Math.min(LONGEST_MS, Math.max(0, Math.ceil(ms))));
   return () => clearTimeout(timer);
 }
@@ -10,16 +10,13 @@ export function later(ms, action) {
 /** No reply, or no connection, has come in time. */
 export class Late extends Error {}
 
-/**
- * The outcome of `promise`, or an error after this time, or when the signal is aborted.
- * @template T @param {number} ms @param {AbortSignal | undefined} signal @param {Promise<T>} promise @returns {Promise<T>}
- */
-export function limited(ms, signal, promise) {
+/** The outcome of `promise`, or an error after this time, or when the signal is aborted. */
+export function limited<T>(ms: number, signal: AbortSignal | undefined, promise: Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {
     // If the loop of events was busy, a reply may be here already, and has its turn before `setImmediate`.
     const cancel = later(ms, () => setImmediate(() => end(() => reject(new Late(`none within ${Math.ceil(ms)} ms`)))));
     const abort = () => end(() => reject(signal?.reason));
-    const end = (/** @type {() => void} */ outcome) => {
+    const end = (outcome: () => void) => {
       cancel();
       signal?.removeEventListener('abort', abort);
       outcome();
@@ -30,10 +27,7 @@ export function limited(ms, signal, promise) {
   });
 }
 
-/**
- * Resolves after this time, or when the signal is aborted.
- * @param {number} ms @param {AbortSignal} [signal] @returns {Promise<void>}
- */
-export function pause(ms, signal) {
-  return limited(ms, signal, new Promise(() => {})).catch(() => {});
+/** Resolves after this time, or when the signal is aborted. */
+export function pause(ms: number, signal?: AbortSignal): Promise<void> {
+  return limited(ms, signal, new Promise<void>(() => {})).catch(() => {});
 }

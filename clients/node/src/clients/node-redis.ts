@@ -1,52 +1,48 @@
 import { performance } from 'node:perf_hooks';
 import { limited, pause } from '../clock.js';
-import { slotOf } from './client.js';
-
-/** @import { Word } from '../policies.js' */
-/** @import { Client, Connection, Node } from './client.js' */
+import type { Word } from '../policies.js';
+import { type Client, type Connection, type Node, only, slotOf } from './client.js';
 
 /** How long a cluster client is asked by one call where a key is. The node that it chooses may be down. */
 const SEARCH_MS = 200;
 
-/** A client, a cluster client or a pool of node-redis. @param {any} client @returns {Client} */
-export function nodeRedisClient(client) {
+/** A client, a cluster client or a pool of node-redis. */
+export function nodeRedisClient(client: any): Client {
   const rest = {
     prefix: '',
     // Its own connections do not keep the process, so calls may go on.
     isClosed: () => false,
-    onClose(/** @type {() => void} */ action) {
+    onClose(action: () => void) {
       client.on('end', action);
       return () => client.off('end', action);
     },
   };
   if (typeof client.nodeClient === 'function') return { ...rest, ...cluster(client) };
   const node = typeof client.duplicate === 'function' ? nodeOf('', () => client) : nodeOf('', ofPool(client));
-  return { ...rest, locate: () => node, at: () => undefined, search: async () => {} };
+  return { ...rest, ...only(node) };
 }
 
-/** Returns a function that returns one of the clients of a pool. @param {any} pool */
-function ofPool(pool) {
-  /** @type {any} */
-  let found;
-  return async () => (found ??= await pool.execute(async (/** @type {any} */ client) => ({ client }))).client;
+/** Returns a function that returns one of the clients of a pool. */
+function ofPool(pool: any) {
+  let found: any;
+  return async () => (found ??= await pool.execute(async (client: any) => ({ client }))).client;
 }
 
-/** @param {any} client */
-function cluster(client) {
+function cluster(client: any) {
   return {
-    at(/** @type {string} */ address) {
+    at(address: string) {
       const node = client.nodeByAddress.get(address);
       return node && nodeOf(address, () => client.nodeClient(node));
     },
 
-    locate(/** @type {Word} */ key) {
+    locate(key: Word) {
       const { master } = client.slots[slotOf(key)] ?? {};
       return master && nodeOf(master.address, () => client.nodeClient(master));
     },
 
     // The client looks for the nodes anew when a node redirects a call. So the nodes get calls that take nothing, without a key by
     // which the client would choose the node that it takes for the right one.
-    async search(/** @type {Word} */ key, /** @type {number} */ ms) {
+    async search(key: Word, ms: number) {
       for (const end = performance.now() + ms; performance.now() < end; await pause(20)) {
         const left = Math.max(1, Math.min(SEARCH_MS, end - performance.now()));
         const leaver = new AbortController();
@@ -63,13 +59,11 @@ function cluster(client) {
   };
 }
 
-/** @param {string} name @param {() => any} clientOf @returns {Node} */
-function nodeOf(name, clientOf) {
+function nodeOf(name: string, clientOf: () => any): Node {
   return { name, open: async (connectMs) => opened(await limited(connectMs, undefined, Promise.resolve(clientOf())), connectMs) };
 }
 
-/** @param {any} client @param {number} connectMs @returns {Promise<Connection>} */
-async function opened(client, connectMs) {
+async function opened(client: any, connectMs: number): Promise<Connection> {
   const own = client.duplicate({
     clientSideCache: undefined,
     commandOptions: undefined,
@@ -107,9 +101,8 @@ async function opened(client, connectMs) {
 /**
  * Returns a function that closes a client that is not opened yet. While the socket of a client is being made, the client can't
  * close it: it would forget the socket, which would stay open for ever. So it is closed as soon as it is made.
- * @param {any} client
  */
-function closer(client) {
+function closer(client: any) {
   let [made, closed] = [false, false];
   // Version 4 has `disconnect`, which returns a promise, and throws on its own if that is called before the client is ready.
   const old = typeof client.destroy !== 'function';

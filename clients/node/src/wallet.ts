@@ -1,50 +1,51 @@
 import { randomUUID } from 'node:crypto';
 import { performance } from 'node:perf_hooks';
-import { checkedCost, nameOf } from './checks.js';
+import { checkedCost, type Key, nameOf } from './checks.js';
 import { later, pause } from './clock.js';
-import { Decision, integers } from './decision.js';
+import { Decision, integers, type Source } from './decision.js';
 import { Closed, Unavailable } from './errors.js';
-
-/** @import { Key } from './checks.js' */
-/** @import { RateLimit } from './limit.js' */
-/** @import { Word } from './policies.js' */
+import type { RateLimit } from './limit.js';
+import type { Word } from './policies.js';
+import type { Shared } from './shared.js';
 
 /** How often a call fetches units that are past when their reply arrives, before it gives up. */
 const MOST_LATE = 3;
 
-/**
- * Units that the server has charged for one id, and of which `left` may still be spent, until `until` on the monotonic clock.
- * @typedef {{ id: string, granted: number, left: number, until: number }} Batch
- */
+/** Units that the server has charged for one id, and of which `left` may still be spent, until `until` on the monotonic clock. */
+interface Batch {
+  id: string;
+  granted: number;
+  left: number;
+  until: number;
+}
+
+/** What the server has replied to a call that fetches units, and whether it had too few. */
+interface Fetched {
+  reply: number[];
+  short: boolean;
+}
 
 /** What a wallet knows of one key. */
 class Purse {
-  /** @param {Word} key */
-  constructor(key) {
-    this.key = key;
-    /** @type {Batch[]} */
-    this.batches = [];
-    /** @type {Promise<Fetched> | undefined} */
-    this.fetching = undefined;
-    this.cancelIdle = () => {};
-    /** When units were granted last. */
-    this.grantedAt = performance.now();
-    /** The calls that are under way. */
-    this.calls = 0;
-    /** How many times a pause has begun: what was fetched before is not spent. */
-    this.pauses = 0;
-    this.remaining = 0;
-    this.limit = 0;
-    this.resetAt = 0;
-  }
+  batches: Batch[] = [];
+  fetching?: Promise<Fetched>;
+  cancelIdle = () => {};
+  /** When units were granted last. */
+  grantedAt = performance.now();
+  /** The calls that are under way. */
+  calls = 0;
+  /** How many times a pause has begun: what was fetched before is not spent. */
+  pauses = 0;
+  remaining = 0;
+  limit = 0;
+  resetAt = 0;
 
-  /** @param {number} now */
-  left(now) {
+  constructor(readonly key: Word) {}
+
+  left(now: number) {
     return this.batches.reduce((sum, { left, until }) => (until > now ? sum + left : sum), 0);
   }
 }
-
-/** @typedef {{ reply: number[], short: boolean }} Fetched */
 
 /**
  * Decides in the process, from units that it has fetched from the server in batches. So most calls take no round trip. It never
@@ -52,25 +53,21 @@ class Purse {
  * meanwhile, at most one batch for each process and key.
  */
 export class Wallet {
-  #limit;
-  #batch;
-  #idleMs;
-  /** @type {Map<string, Purse>} */
-  #purses = new Map();
+  readonly #limit: RateLimit;
+  readonly #batch: number;
+  readonly #idleMs: number;
+  readonly #purses = new Map<string, Purse>();
   #closed = false;
+  /** @internal */
+  declare readonly shared: Shared;
 
-  /** @param {RateLimit} limit @param {import('./shared.js').Shared} shared @param {number} batch @param {number} idleMs */
-  constructor(limit, shared, batch, idleMs) {
-    this.#limit = limit;
-    /** @internal */
-    this.shared = shared;
-    Object.defineProperty(this, 'shared', { enumerable: false });
-    this.#batch = batch;
-    this.#idleMs = idleMs;
+  constructor(limit: RateLimit, shared: Shared, batch: number, idleMs: number) {
+    [this.#limit, this.#batch, this.#idleMs] = [limit, batch, idleMs];
+    Object.defineProperty(this, 'shared', { value: shared, enumerable: false });
   }
 
-  /** Takes units: all of them, or none. @param {Key} key @param {number} [cost] @returns {Promise<Decision>} */
-  async take(key, cost = 1) {
+  /** Takes units: all of them, or none. */
+  async take(key: Key, cost = 1): Promise<Decision> {
     const word = this.#limit.keyOf(key);
     checkedCost(cost);
     if (this.#closed) throw new Closed('the wallet is closed');
@@ -90,8 +87,8 @@ export class Wallet {
     }
   }
 
-  /** Spends units that are here; undefined if they are too few. @param {Purse} purse @param {number} cost */
-  #spend(purse, cost) {
+  /** Spends units that are here; undefined if they are too few. */
+  #spend(purse: Purse, cost: number) {
     const now = performance.now();
     if (purse.left(now) < cost) return undefined;
     let missing = cost;
@@ -107,19 +104,15 @@ export class Wallet {
     return this.#decision(purse, [cost, 0], 'wallet');
   }
 
-  /**
-   * Settles the batches that are spent, so that the server forgets their ids, and those that are past.
-   * @param {Purse} purse @param {number} now
-   */
-  #sweep(purse, now) {
+  /** Settles the batches that are spent, so that the server forgets their ids, and those that are past. */
+  #sweep(purse: Purse, now: number) {
     if (purse.batches.every(({ left, until }) => left > 0 && until > now)) return;
     const done = purse.batches.filter(({ left, until }) => !left || until <= now);
     purse.batches = purse.batches.filter(({ left, until }) => left > 0 && until > now);
     for (const batch of done) this.#settle(purse, batch);
   }
 
-  /** @param {Purse} purse @param {number} cost */
-  async #ask(purse, cost) {
+  async #ask(purse: Purse, cost: number) {
     for (let late = 0; ; ) {
       const joined = purse.fetching;
       const { reply, short } = await (joined ?? this.#fetch(purse, cost));
@@ -134,9 +127,8 @@ export class Wallet {
   /**
    * The denial of a call for which the server has too few units. The server's reply says when there is one more; if more are
    * missing, it is asked when there are so many.
-   * @param {Purse} purse @param {number} cost @param {number[]} reply
    */
-  async #denied(purse, cost, reply) {
+  async #denied(purse: Purse, cost: number, reply: number[]) {
     const missing = cost - purse.left(performance.now());
     if (!reply[0] && missing === 1) return this.#decision(purse, [0, reply[3]], 'server');
     const { waitMs } = await this.#limit.peekWord(purse.key, Math.max(1, missing));
@@ -144,14 +136,12 @@ export class Wallet {
     return this.#decision(purse, [0, waitMs === null ? -1 : Math.max(1, waitMs)], 'server');
   }
 
-  /** @param {Purse} purse @param {number} cost @returns {Promise<Fetched>} */
-  #fetch(purse, cost) {
+  #fetch(purse: Purse, cost: number): Promise<Fetched> {
     purse.fetching = this.#fetchNow(purse, cost).finally(() => (purse.fetching = undefined));
     return purse.fetching;
   }
 
-  /** @param {Purse} purse @param {number} cost @returns {Promise<Fetched>} */
-  async #fetchNow(purse, cost) {
+  async #fetchNow(purse: Purse, cost: number): Promise<Fetched> {
     const asked = Math.max(this.#batch, cost - purse.left(performance.now()));
     const id = randomUUID();
     // The units pass at a time that is counted from before the call: the server has charged them later.
@@ -177,8 +167,7 @@ export class Wallet {
     return { reply, short: granted < asked };
   }
 
-  /** @param {Purse} purse @param {number} now */
-  #giveBackWhenIdle(purse, now) {
+  #giveBackWhenIdle(purse: Purse, now: number) {
     purse.cancelIdle();
     purse.cancelIdle = later(purse.grantedAt + this.#idleMs - now, () => {
       const then = performance.now();
@@ -188,26 +177,21 @@ export class Wallet {
     });
   }
 
-  /** @param {Purse} purse @param {[granted: number, waitMs: number]} row @param {import('./decision.js').Source} source */
-  #decision(purse, [granted, waitMs], source) {
+  #decision(purse: Purse, [granted, waitMs]: [granted: number, waitMs: number], source: Source) {
     const now = performance.now();
     const remaining = Math.min(purse.limit, purse.left(now) + purse.remaining);
     const row = [granted, purse.limit, remaining, waitMs, Math.max(0, Math.ceil(purse.resetAt - now))];
     return new Decision(this.#limit.name, this.#limit.policy, row, source);
   }
 
-  /** @param {Purse} purse */
-  #drop(purse) {
+  #drop(purse: Purse) {
     purse.cancelIdle();
     const name = nameOf(purse.key);
     if (this.#purses.get(name) === purse) this.#purses.delete(name);
   }
 
-  /**
-   * Lets no call spend what was fetched of a key up to now.
-   * @param {string} name @param {boolean} giveBack whether it is given back at once @internal
-   */
-  stop(name, giveBack) {
+  /** Lets no call spend what was fetched of a key up to now. It may be given back at once. @internal */
+  stop(name: string, giveBack: boolean) {
     const purse = this.#purses.get(name);
     if (!purse) return;
     purse.pauses++;
@@ -216,16 +200,14 @@ export class Wallet {
     if (giveBack) this.#sweep(purse, now);
   }
 
-  /** @param {Purse} purse */
-  #giveBack(purse) {
+  #giveBack(purse: Purse) {
     purse.cancelIdle();
     const { batches } = purse;
     purse.batches = [];
     for (const batch of batches) this.#settle(purse, batch);
   }
 
-  /** @param {Purse} purse @param {Batch} batch */
-  #settle({ key }, { id, granted, left }) {
+  #settle({ key }: Purse, { id, granted, left }: Batch) {
     this.shared.later(`${left} of ${granted} units of ${this.#limit.name} were not given back`, () => {
       return this.#limit.endWord('RL.SETTLE', key, [id, String(granted - left)]);
     });

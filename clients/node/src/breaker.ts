@@ -14,11 +14,10 @@ export class Breaker {
   #asking = false;
 
   /**
-   * Whether a call may ask the server. Returns what `failed` and `left` need, or undefined: the call must not ask it.
-   * @param {boolean} always for calls that give back or renew: what they find does not make the pause longer
-   * @returns {number | undefined}
+   * Whether a call may ask the server. Returns what `failed` and `left` need, or undefined: the call must not ask it. Calls that give
+   * back or renew `always` may; what they find does not make the pause longer.
    */
-  enter(always) {
+  enter(always: boolean): number | undefined {
     if (this.#failures) {
       if (always) return -1;
       if (this.#asking || performance.now() < this.#askAt) return undefined;
@@ -32,11 +31,8 @@ export class Breaker {
     this.#asking = false;
   }
 
-  /**
-   * The server was found down. What calls find that began before it was found down does not count.
-   * @param {number} entered what `enter` has returned
-   */
-  failed(entered) {
+  /** The server was found down. What calls find that began before it was found down does not count. */
+  failed(entered: number) {
     if (entered !== this.#failures) return;
     const pause = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#failures);
     this.#askAt = performance.now() + pause * (0.75 + Math.random() / 4);
@@ -44,8 +40,8 @@ export class Breaker {
     this.#asking = false;
   }
 
-  /** The call has ended. If it has found out nothing about the server, another one may ask. @param {number} entered */
-  left(entered) {
+  /** The call has ended. If it has found out nothing about the server, another one may ask. */
+  left(entered: number) {
     if (entered && entered === this.#failures) this.#asking = false;
   }
 }

@@ -1,6 +1,6 @@
 import { performance } from 'node:perf_hooks';
-
-/** @import { Gcra } from './policies.js' */
+import type { Gcra } from './policies.js';
+import type { DownOptions } from './shared.js';
 
 const MOST_KEYS = 10_000;
 
@@ -9,25 +9,20 @@ const MOST_KEYS = 10_000;
  * for longest goes first. Times are microseconds times the limit, so that they are whole.
  */
 export class LocalLimiter {
-  #limit;
-  #periodUs;
-  #capacity;
-  /** When each key would be full again. @type {Map<string, bigint>} */
-  #full = new Map();
+  readonly #limit;
+  readonly #periodUs;
+  readonly #capacity;
+  /** When each key would be full again. */
+  readonly #full = new Map<string, bigint>();
 
-  /** @param {Gcra} policy */
-  constructor({ limit, period, capacity }) {
+  constructor({ limit, period, capacity }: Gcra) {
     this.#limit = BigInt(limit);
     this.#periodUs = period.us;
     this.#capacity = BigInt(capacity);
   }
 
-  /**
-   * Takes units: all or none, or as many as fit.
-   * @param {string} key @param {number} cost @param {{ upTo?: boolean, peek?: boolean }} [options]
-   * @returns {number[]} the five integers of a reply
-   */
-  take(key, cost, { upTo = false, peek = false } = {}) {
+  /** Takes units: all or none, or as many as fit; returns the five integers of a reply. */
+  take(key: string, cost: number, { upTo = false, peek = false }: DownOptions = {}): number[] {
     if (!this.#limit) return [0, 0, 0, -1, 0];
     const now = BigInt(Math.round(performance.now() * 1000)) * this.#limit;
     const full = this.#full.get(key) ?? 0n;
@@ -41,13 +36,12 @@ export class LocalLimiter {
     if (granted && !peek) {
       this.#full.delete(key);
       this.#full.set(key, now + after);
-      if (this.#full.size > MOST_KEYS) this.#full.delete(/** @type {string} */ (this.#full.keys().next().value));
+      if (this.#full.size > MOST_KEYS) this.#full.delete(this.#full.keys().next().value as string);
     }
     return [Number(granted), Number(this.#capacity), Number(peek ? free : free - granted), wait, this.#ms(after)];
   }
 
-  /** @param {bigint} time */
-  #ms(time) {
+  #ms(time: bigint) {
     const unit = this.#limit * 1000n;
     return Number((time + unit - 1n) / unit);
   }

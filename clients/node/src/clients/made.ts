@@ -1,10 +1,8 @@
 import { limited } from '../clock.js';
-import { slotOf } from './client.js';
-
-/** @import { Client, Connection } from './client.js' */
+import { type Client, type Connection, only, slotOf } from './client.js';
 
 /** valkey-glide reports errors of the server in words of its own. These are the server's codes. */
-const CODES = /** @type {Record<string, string>} */ ({
+const CODES: Record<string, string> = {
   Ask: 'ASK',
   BusyLoadingError: 'LOADING',
   ClusterDown: 'CLUSTERDOWN',
@@ -15,16 +13,16 @@ const CODES = /** @type {Record<string, string>} */ ({
   ReadOnly: 'READONLY',
   ResponseError: 'ERR',
   TryAgain: 'TRYAGAIN',
-});
+};
 
 /**
- * A function that makes clients of valkey-glide, or Sentinel clients of node-redis. Each connection of this package is such a client.
- * @param {(options: { requestTimeout: number }) => any} make @returns {Client}
+ * A function that makes clients of valkey-glide, or Sentinel clients of node-redis. Each connection of this package is such a
+ * client.
  */
-export function madeClient(make) {
+export function madeClient(make: (options: { requestTimeout: number }) => any): Client {
   const node = {
     name: '',
-    async open(/** @type {number} */ connectMs, /** @type {number} */ replyMs) {
+    async open(connectMs: number, replyMs: number) {
       // valkey-glide gives up and forgets a call after this time. A time of 0 would be its default.
       const making = Promise.resolve(make({ requestTimeout: Math.max(1, Math.ceil(replyMs)) }));
       try {
@@ -36,22 +34,13 @@ export function madeClient(make) {
       }
     },
   };
-  return {
-    prefix: '',
-    locate: () => node,
-    search: async () => {},
-    at: () => undefined,
-    isClosed: () => false,
-    onClose: () => () => {},
-  };
+  return { ...only(node), prefix: '', isClosed: () => false, onClose: () => () => {} };
 }
 
-/** @param {any} client @returns {Promise<Connection>} */
-async function glide(client) {
+async function glide(client: any): Promise<Connection> {
   const inCluster = typeof client.pubsubShardChannels === 'function';
   let [open, calls] = [true, 0];
-  /** @type {unknown} */
-  let id;
+  let id: unknown;
   return {
     isOpen: () => open,
     async send(words, key) {
@@ -77,8 +66,7 @@ async function glide(client) {
   };
 }
 
-/** @param {any} client @returns {Promise<Connection>} */
-async function sentinel(client) {
+async function sentinel(client: any): Promise<Connection> {
   if (typeof client.getMasterNode !== 'function') {
     throw new TypeError('the function must make a client of valkey-glide, or a Sentinel client of node-redis');
   }
@@ -95,11 +83,10 @@ async function sentinel(client) {
   };
 }
 
-/** @type {Map<number, string>} */
-const texts = new Map();
+const texts: Map<number, string> = new Map();
 
-/** A text that hashes to this slot. @param {number} slot */
-function textIn(slot) {
+/** A text that hashes to this slot. */
+function textIn(slot: number) {
   let text = texts.get(slot);
   if (text === undefined) {
     for (let n = 0; slotOf((text = String(n))) !== slot; n++);
@@ -111,9 +98,8 @@ function textIn(slot) {
 /**
  * The error as the server has replied it: `ERR unknown command`. valkey-glide says that in two ways, `An error was signalled by the
  * server: - ResponseError: unknown command` and, for codes that it does not know, `OOM: command not allowed`.
- * @param {unknown} error
  */
-function inWordsOfTheServer(error) {
+function inWordsOfTheServer(error: unknown) {
   if (!(error instanceof Error)) return error;
   const [, kind, known] = /An error was signalled by the server: - (\w+): (.*)$/s.exec(error.message) ?? [];
   if (kind) return new Error(`${CODES[kind] ?? 'ERR'} ${known.trim()}`, { cause: error });

@@ -1,28 +1,27 @@
 import { isIP } from 'node:net';
-import { headers } from './decision.js';
+import type { Key } from './checks.js';
+import { type Decision, headers } from './decision.js';
 import { shown } from './durations.js';
+import type { RateLimit } from './limit.js';
+import type { Shared } from './shared.js';
+import type { Wallet } from './wallet.js';
 
-/** @import { Key } from './checks.js' */
-/** @import { Decision } from './decision.js' */
-/** @import { RateLimit } from './limit.js' */
-/** @import { Shared } from './shared.js' */
-/** @import { Wallet } from './wallet.js' */
+/** What an adapter is told about requests `R`. `A` makes the answer to a denial. */
+export interface WebOptions<R, A> {
+  /** Null or undefined: the request is not limited. The default is `addressKey` of the client's address. */
+  key?: (request: R) => Key | null | undefined | Promise<Key | null | undefined>;
+  /** 1 if omitted. */
+  cost?: (request: R) => number | Promise<number>;
+  /** Whether the request is not limited. */
+  skip?: (request: R) => boolean | Promise<boolean>;
+  /** The default is 429 with `decision.problem()`. */
+  denied?: A;
+}
 
-/**
- * @template R the request
- * @template A what the answer to a denial is made with, and what it returns @typedef {object} WebOptions
- * @property {(request: R) => Key | null | undefined | Promise<Key | null | undefined>} [key] null or undefined: the request is
- *     not limited. The default is `addressKey` of the client's address
- * @property {(request: R) => number | Promise<number>} [cost] 1 if omitted
- * @property {(request: R) => boolean | Promise<boolean>} [skip] whether the request is not limited
- * @property {A} [denied] makes the answer to a denied request. The default is 429 with `decision.problem()`
- */
+type Limiter = RateLimit | Wallet;
 
-/**
- * A limit, a wallet, or a function of the request that returns one.
- * @template R
- * @typedef {RateLimit | Wallet | ((request: R) => RateLimit | Wallet | Promise<RateLimit | Wallet>)} LimitOf
- */
+/** A limit, a wallet, or a function of the request that returns one. */
+export type LimitOf<R> = Limiter | ((request: R) => Limiter | Promise<Limiter>);
 
 /** The decisions about a request. Several limits may have decided. */
 const DECISIONS = Symbol('the decisions of redis-rl');
@@ -30,19 +29,17 @@ const DECISIONS = Symbol('the decisions of redis-rl');
 /**
  * Returns a function that decides about a request: its decision, and the header fields of all decisions about the request; undefined
  * if it is not limited.
- * @template R, A @param {LimitOf<R>} limit @param {WebOptions<R, A>} options
- * @param {(request: R) => string | undefined} addressOf
  */
-export function gate(limit, { key = (request) => addressKey(addressOf(request)), cost = () => 1, skip = () => false }, addressOf) {
+export function gate<R extends object, A>(limit: LimitOf<R>, options: WebOptions<R, A>, addressOf: (request: R) => string | undefined) {
+  const { key = (request) => addressKey(addressOf(request)), cost = () => 1, skip = () => false } = options;
   if ([key, cost, skip].some((one) => typeof one !== 'function')) throw new TypeError('key, cost and skip are functions of the request');
   if (typeof limit !== 'function' && typeof limit?.take !== 'function') {
     throw new TypeError('a limit of a rate, a wallet, or a function that returns one is needed');
   }
-  /** @type {Shared | undefined} of the limit that was used last */
-  let shared = typeof limit === 'function' ? undefined : limit.shared;
-  return async (/** @type {R} */ request) => {
-    /** @type {Decision} */
-    let decision;
+  // Of the limit that was used last.
+  let shared: Shared | undefined = typeof limit === 'function' ? undefined : limit.shared;
+  return async (request: R) => {
+    let decision: Decision;
     try {
       if (await skip(request)) return undefined;
       const one = typeof limit === 'function' ? await limit(request) : limit;
@@ -57,7 +54,7 @@ export function gate(limit, { key = (request) => addressKey(addressOf(request)),
       shared.log('web', 'a request goes on without its limit', error);
       return undefined;
     }
-    const decisions = /** @type {{ [DECISIONS]?: Decision[] }} */ (request);
+    const decisions: { [DECISIONS]?: Decision[] } = request;
     (decisions[DECISIONS] ??= []).push(decision);
     return { decision, fields: Object.entries(headers(decisions[DECISIONS])) };
   };
@@ -69,9 +66,8 @@ export const PROBLEM = 'application/problem+json';
 /**
  * The key of an address: `address:` and the address; of IPv6 its /64, because one client has all of it. A text that is no address
  * stays as it is.
- * @param {string} [text]
  */
-export function addressKey(text = 'unknown') {
+export function addressKey(text = 'unknown'): string {
   const address = text.replace(/%.*$/, '');
   if (isIP(address) !== 6) return `address:${isIP(address) ? address : text}`;
   // The shortest form, whose groups stand before and after `::`.

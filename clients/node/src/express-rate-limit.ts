@@ -1,8 +1,7 @@
+import type { Decision } from './decision.js';
+import type { RateLimit } from './limit.js';
+import type { Limits } from './limits.js';
 import { Fixed } from './policies.js';
-
-/** @import { Decision } from './decision.js' */
-/** @import { RateLimit } from './limit.js' */
-/** @import { Limits } from './limits.js' */
 
 /** The highest limit. The server only counts, because express-rate-limit compares the count with the limit itself. */
 const UNLIMITED = 1_000_000_000_000;
@@ -15,24 +14,21 @@ const UNLIMITED = 1_000_000_000_000;
  * `Gcra`, that decides.
  */
 export class RedisRlStore {
-  #limits;
-  #name;
-  /** @type {RateLimit | undefined} */
-  #limit;
+  readonly #limits;
+  readonly #name;
+  #limit?: RateLimit;
   #windowMs = 0;
   /** express-rate-limit reads this, to detect requests that are counted twice. */
   prefix = '';
   /** All processes count together. */
   localKeys = false;
 
-  /** @param {Limits} limits @param {{ name?: string }} [options] */
-  constructor(limits, { name } = {}) {
+  constructor(limits: Limits, { name }: { name?: string } = {}) {
     this.#limits = limits;
     this.#name = name;
   }
 
-  /** @param {{ windowMs: number }} options */
-  init({ windowMs }) {
+  init({ windowMs }: { windowMs: number }) {
     const name = this.#name ?? `store-${windowMs}`;
     this.#limit = this.#limits.limit(name, new Fixed(`${UNLIMITED}/${windowMs}ms`));
     this.prefix = `${name}:`;
@@ -44,8 +40,7 @@ export class RedisRlStore {
     return this.#limit;
   }
 
-  /** @param {string} key */
-  async increment(key) {
+  async increment(key: string) {
     const decision = await this.#fixed.take(key);
     if (decision.source !== 'down') return counted(decision);
     // Nobody knows the count. express-rate-limit takes a count below 1 for a mistake, and lets the first request through.
@@ -53,24 +48,21 @@ export class RedisRlStore {
     return { totalHits, resetTime: new Date(Date.now() + (decision.waitMs || this.#windowMs)) };
   }
 
-  /** @param {string} key */
-  async decrement(key) {
+  async decrement(key: string) {
     await this.#fixed.refund(key, 1);
   }
 
-  /** @param {string} key */
-  async get(key) {
+  async get(key: string) {
     const decision = await this.#fixed.peek(key);
     return decision.source === 'down' ? undefined : counted(decision);
   }
 
-  /** Gives back all that a key has used in its window. @param {string} key */
-  async resetKey(key) {
+  /** Gives back all that a key has used in its window. */
+  async resetKey(key: string) {
     await this.#fixed.refund(key, UNLIMITED);
   }
 }
 
-/** @param {Decision} decision */
-function counted({ limit, remaining, resetMs }) {
+function counted({ limit, remaining, resetMs }: Decision) {
   return { totalHits: limit - remaining, resetTime: new Date(Date.now() + resetMs) };
 }

@@ -1,0 +1,236 @@
+//! What all calls that take units have in common: rules, how to take them, and an id; and how they are decided.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, ToRedisArgs, Value};
+
+use crate::connection::slot;
+use crate::limit::{check_id, Amount};
+use crate::local::Local;
+use crate::send::{decision, Request};
+use crate::{AllDecision, Decision, Error, IntoSpan, Limit, Limits, Rule, Span};
+
+/// How a call is made.
+#[derive(Clone, Debug)]
+pub(crate) enum How {
+    Now,
+    Peek,
+    Block(Span),
+    Reserve(Span),
+    Until(Duration),
+    Invalid(Error),
+}
+
+impl How {
+    /// A call with this wait; without one if it is 0.
+    pub(crate) fn within(wait: impl IntoSpan, how: impl FnOnce(Span) -> Self) -> Self {
+        Span::of_wait(wait).map_or_else(Self::Invalid, |wait| wait.map_or(Self::Now, how))
+    }
+}
+
+/// What a key is charged by a block of work, and what becomes of it at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Units that are settled to what was used.
+    Estimate,
+    /// Units that stay charged.
+    Cost,
+    /// A lease, which is released.
+    Lease,
+}
+
+/// A key of a call, and the units that it takes there.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) limit: Limit,
+    pub(crate) key: Vec<u8>,
+    pub(crate) amount: Amount,
+    pub(crate) kind: Kind,
+}
+
+/// A call, as it is built. Nothing is checked yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) limits: Limits,
+    pub(crate) rules: Vec<Rule>,
+    /// What rules without an amount take, except leases, of which they take one.
+    pub(crate) estimate: Option<u64>,
+    pub(crate) how: How,
+    pub(crate) id: Option<Vec<u8>>,
+}
+
+impl Call {
+    /// A call that takes a unit of each rule.
+    pub(crate) fn new(limits: &Limits, rules: impl IntoIterator<Item = Rule>, how: How) -> Self {
+        Self { limits: limits.clone(), rules: rules.into_iter().collect(), estimate: Some(1), how, id: None }
+    }
+
+    /// The call with its keys on the server, if all of it is valid.
+    pub(crate) fn checked(self) -> Result<Checked, Error> {
+        let Self { limits, rules, estimate, how, id } = self;
+        let part = |Rule { limit, key, amount }: Rule| -> Result<Part, Error> {
+            let missing = || Error::InvalidCost(format!("{} needs a cost, or the call an estimate", limit.name()));
+            let (kind, amount) = match amount {
+                _ if limit.policy().is_lease() => (Kind::Lease, amount.unwrap_or(Amount::Cost(1))),
+                Some(amount) => (Kind::Cost, amount),
+                None => (Kind::Estimate, Amount::Cost(estimate.ok_or_else(missing)?)),
+            };
+            Ok(Part { limit, key: key?, amount, kind })
+        };
+        let parts = rules.into_iter().map(part).collect::<Result<Vec<_>, _>>()?;
+        let invalid = |text: &str| Err(Error::InvalidKey(text.to_string()));
+        let Some(first) = parts.first() else { return invalid("a call needs a rule") };
+        if parts.len() > 1_024 {
+            return invalid("a call has at most 1024 rules");
+        }
+        if parts.iter().map(|part| &part.key).collect::<HashSet<_>>().len() < parts.len() {
+            return invalid("two rules have the same key");
+        }
+        if limits.connection.has_slots() && parts.iter().any(|part| slot(&part.key) != slot(&first.key)) {
+            return invalid("in a cluster all keys of a call need the same hash tag");
+        }
+        parts.iter().map(|part| part.amount).chain(estimate.map(Amount::Cost)).try_for_each(Amount::check)?;
+        id.as_deref().map(check_id).transpose()?;
+        match how {
+            How::Invalid(error) => Err(error),
+            how => Ok(Checked { limits, parts, how, id }),
+        }
+    }
+}
+
+/// A call that is valid.
+pub(crate) struct Checked {
+    pub(crate) limits: Limits,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) how: How,
+    pub(crate) id: Option<Vec<u8>>,
+}
+
+/// What was decided, and what is known of the call.
+pub(crate) struct Asked {
+    pub(crate) decision: AllDecision,
+    /// The call was sent once and has not waited.
+    pub(crate) at_once: bool,
+    /// How often it was sent.
+    pub(crate) sent: u32,
+    /// The server may have charged it.
+    pub(crate) may_be_charged: bool,
+}
+
+impl Asked {
+    /// The decision of the only part, or of the first one.
+    pub(crate) fn first(mut self) -> Decision {
+        self.decision.decisions.swap_remove(0)
+    }
+}
+
+/// The words of the policy of each part, and the length of its window if that is one of a calendar.
+type Words = [(Arc<[String]>, Option<u64>)];
+
+impl Checked {
+    /// The decision of the server.
+    pub(crate) async fn ask(&self) -> Result<Asked, Error> {
+        let words: Vec<_> = self.parts.iter().map(|part| part.limit.words()).collect();
+        let wait = if let How::Block(wait) = self.how { Some(wait) } else { None };
+        let command = |wait: Option<Span>| self.command(&words, wait);
+        let request = Request { command: &command, key: &self.parts[0].key, repeat: self.id.is_some(), wait, forced: false };
+        let keys = self.parts.iter().map(|part| &*part.key);
+        let reply = self.limits.send(request).await.map_err(|error| error.with_keys(keys))?;
+        let decision = AllDecision { id: self.id.clone(), ..self.read(&reply.value, &words)? };
+        Ok(Asked { decision, at_once: reply.sent == 1 && !reply.waited, sent: reply.sent, may_be_charged: true })
+    }
+
+    /// The decision, also without the server.
+    pub(crate) async fn decide(&self) -> Result<Asked, Error> {
+        match self.ask().await {
+            Ok(asked) => Ok(asked),
+            Err(error) => self.without_server(error),
+        }
+    }
+
+    /// Decides without the server, if this error says that it gave no decision, and the limits are not closed.
+    pub(crate) fn without_server(&self, error: Error) -> Result<Asked, Error> {
+        let may_be_charged = error.may_be_charged();
+        let decide = |local: Option<&mut Local>| AllDecision::of_parts(self.locally(local), self.id.clone());
+        let decision = self.limits.without_server(error, decide, |decision| decision.granted)?;
+        Ok(Asked { decision, at_once: true, sent: 1, may_be_charged })
+    }
+
+    fn command(&self, words: &Words, wait: Option<Span>) -> Cmd {
+        let mut command = Cmd::new();
+        match (&*self.parts, &self.how) {
+            ([Part { limit, key, .. }], How::Peek) => command.arg("RL.PEEK").arg(limit.policy().algorithm()).arg(key),
+            ([Part { limit, key, .. }], _) => command.arg(limit.policy().command_name()).arg(key),
+            (parts, _) => {
+                let keys = parts.iter().map(|part| &part.key);
+                command.arg("RL.ALL").arg(parts.len()).arg(keys.collect::<Vec<_>>())
+            }
+        };
+        for (part, (words, _)) in self.parts.iter().zip(words) {
+            if self.parts.len() > 1 {
+                command.arg(part.limit.policy().algorithm());
+            }
+            command.arg(&**words);
+            if let How::Until(time) = self.how {
+                // The server takes six decimals.
+                command.arg("UNTIL").arg(format!("{}.{:06}", time.as_secs(), time.subsec_micros()));
+            }
+            part.amount.push(&mut command);
+        }
+        push(&mut command, "ID", self.id.as_deref());
+        if let How::Reserve(within) = self.how {
+            command.arg("RESERVE").arg(within.to_string());
+        }
+        push(&mut command, "BLOCK", wait.map(|wait| wait.to_string()));
+        command
+    }
+
+    /// Reads the reply to `RL.ALL`, or to the command of a single part.
+    fn read(&self, reply: &Value, words: &Words) -> Result<AllDecision, Error> {
+        let row = |row: &Value, part: &Part, window: Option<u64>| {
+            decision(row, part.limit.policy(), part.limit.name()).map(|decision| Decision { window, ..decision })
+        };
+        if let ([part], [(_, window)]) = (&*self.parts, words) {
+            return Ok(AllDecision::of_parts(vec![row(reply, part, *window)?], None));
+        }
+        let unexpected = || Error::UnexpectedReply(format!("{reply:?}"));
+        let Value::Array(fields) = reply else { return Err(unexpected()) };
+        let [Value::Int(granted), Value::Int(wait_ms), Value::Array(rows)] = fields.as_slice() else {
+            return Err(unexpected());
+        };
+        if rows.len() != self.parts.len() {
+            return Err(unexpected());
+        }
+        let each = rows.iter().zip(&self.parts).zip(words).map(|((value, part), (_, window))| row(value, part, *window));
+        let wait_ms = u64::try_from(*wait_ms).ok();
+        Ok(AllDecision { granted: *granted > 0, id: None, wait_ms, decisions: each.collect::<Result<_, _>>()? })
+    }
+
+    /// The decisions without the server: each part by itself, and all of them take their units or none.
+    fn locally(&self, mut local: Option<&mut Local>) -> Vec<Decision> {
+        let mut decide = |takes: bool| {
+            let decision = |Part { limit, key, amount, .. }: &Part| {
+                let open = Decision::open(amount.units(), limit.policy(), limit.name().clone());
+                match &mut local {
+                    Some(local) if !limit.policy().is_lease() => local.decide(key, *amount, takes, open),
+                    _ => open,
+                }
+            };
+            self.parts.iter().map(decision).collect::<Vec<_>>()
+        };
+        let takes = !matches!(self.how, How::Peek);
+        if takes && self.parts.len() > 1 && !decide(false).iter().all(Decision::allowed) {
+            return decide(false);
+        }
+        decide(takes)
+    }
+}
+
+/// Adds an option to a command, if there is one.
+fn push(command: &mut Cmd, name: &str, option: Option<impl ToRedisArgs>) {
+    if let Some(option) = option {
+        command.arg(name).arg(option);
+    }
+}

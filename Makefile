@@ -72,7 +72,7 @@ chaos: ## Run a cluster under load for CHAOS=120 seconds, with kills, failovers,
 
 LINES ?= 10000000
 lines: ## Simulate calls that wait in the lines of several keys, in LINES=10000000 steps from SEED on; a finding names its seed
-	@STEPS="$(LINES)" SEED="$(SEED)" scripts/lines.sh
+	@STEPS="$(LINES)" SEED="$(SEED)" scripts/tool.sh lines
 
 # A commit. The texts of RL.HELP and COMMAND DOCS are compared, too; TEXTS=no leaves them out.
 BASE ?=

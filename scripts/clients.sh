@@ -1,9 +1,170 @@
 #!/usr/bin/env bash
-# Tests the client packages in clients/: each by itself, with the tests of limits and flask-limiter, and all of them together.
-set -euo pipefail
-scripts=$(dirname "${BASH_SOURCE[0]}")
-"$scripts/clients-python.sh"
-"$scripts/clients-node.sh"
-"$scripts/clients-rust.sh"
-"$scripts/clients-peers.sh"
-"$scripts/clients-load.sh"
+# Tests the client packages in clients/: clients.sh [python|node|rust|peers|load]
+#
+# Without an argument all five, one after the other. SERVERS names the servers of the first three, as for `make matrix`: names of the
+# table in scripts/servers.sh, such as SERVERS="installed valkey-9.1.2"; the default is the installed one. Further arguments after
+# `python` are those of pytest.
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+read -r -a names <<<"${SERVERS:-installed}"
+
+# Python 3.11 or newer, and redis-py of clients/python/tests/requirements.txt and 5.0.1: on servers, clusters and behind Sentinel.
+# Checks the types, too, that the half for threads is made from the one for asyncio, and that the package installs into an empty
+# virtual environment.
+test_python() {
+  need_all venv openssl
+  servers=$(named_servers "${names[@]}" | cut -f 2)
+  build
+  export REDIS_RL_MODULE=$module REDIS_RL_SERVER
+
+  clients_python
+  "$python" -B clients/python/make_sync.py --check
+
+  # The same packages with the oldest redis-py: found first, in a folder of its own.
+  oldest=$root/target/clients/redis-5.0.1
+  [ -e "$oldest/redis" ] || "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$oldest" redis==5.0.1
+
+  # Whether a server was built without TLS, as some of the table are. It ends at once, because it gets no certificate.
+  has_no_tls() { [[ $(timeout 20 "$1" --port 0 --tls-port 1 --save '' 2>&1) =~ 'Failed finding TLS support'|'Bad directive' ]]; }
+
+  # The tests mostly wait, so more run at the same time than there are cores. Each of the processes has servers of its own.
+  while IFS= read -r -u 3 REDIS_RL_SERVER; do
+    say "The Python client package on $(version_of "$REDIS_RL_SERVER")"
+    but=()
+    if [ "$REDIS_RL_SERVER" != "$server" ] && has_no_tls "$REDIS_RL_SERVER"; then
+      say "This server was built without TLS: the tests of TLS do not run on it."
+      but=(-k "not tls")
+    fi
+    for path in "" "$oldest"; do
+      PYTHONPATH=$path "$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal --timeout 300 "${but[@]}" \
+        clients/python/tests "$@"
+    done
+  done 3<<<"$servers"
+  REDIS_RL_SERVER=$server
+
+  export MYPYPATH=$root/clients/python/src
+  (cd clients/python && "$python" -m mypy --strict --cache-dir "$root/target/clients/mypy" src tests/usage.py)
+  # It runs on Node.js, which it downloads if there is none.
+  if type -P node >/dev/null || [ -n "${CI:-}" ]; then
+    (cd clients/python && "$python" -m pyright --pythonpath "$python" src tests/usage.py)
+  fi
+
+  # Runs the line of the README in a copy, because pip writes into the folder that it installs from.
+  empty=$root/target/clients/empty
+  rm -rf "$empty"
+  mkdir -p "$empty/checkout/clients"
+  cp -r clients/python "$empty/checkout/clients/python"
+  python3 -m venv "$empty/venv"
+  pip() { "$empty/venv/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
+  line=$(grep -m 1 '^pip install ' clients/python/README.md)
+  cd "$empty/checkout"
+  eval "$line"
+  cd "$root"
+  "$empty/venv/bin/python" -B clients/python/tests/installed.py
+}
+
+# Node.js 18.20 or newer, on real servers.
+test_node() {
+  need_all node npm openssl
+  servers=$(named_servers "${names[@]}" | cut -f 2)
+  build
+  node_packages clients/node
+  cd clients/node
+
+  # The tests mostly wait, so more files run at the same time than there are cores: each has servers of its own. The longest come first.
+  files=(waits failures pause package topology outage behaviour wallet admission store frameworks values)
+  [ ${#files[@]} = "$(find test -name '*.test.mjs' | wc -l)" ] || die "scripts/clients.sh does not name each file of tests."
+  logs=$(mktemp -d)
+  trap 'rm -rf "$logs"' EXIT
+  export REDIS_RL_MODULE=$module REDIS_RL_SERVER logs
+
+  # Runs a file of tests, and prints its output if it fails.
+  # shellcheck disable=SC2016 # The inner bash expands these.
+  one='timeout --foreground 900 node --test "test/$1.test.mjs" >"$logs/$1" 2>&1 || { cat "$logs/$1"; exit 1; }
+    printf "%s: %s passed in %.0f s\n" "$1" $(sed -nE "s/^# pass //p" "$logs/$1") $(sed -nE "s/^# duration_ms ([0-9]+).*/\1e-3/p" "$logs/$1")'
+  while IFS= read -r -u 3 REDIS_RL_SERVER; do
+    say "The Node.js client package on $(version_of "$REDIS_RL_SERVER"), Node.js $(node --version)"
+    printf '%s\n' "${files[@]}" | xargs -P 4 -I '{}' bash -c "$one" - '{}' || die "The tests of the Node.js client package failed."
+  done 3<<<"$servers"
+}
+
+# Also the programs of examples/rust: format, lints, documentation, and the tests on servers that they start.
+test_rust() {
+  need_all openssl
+  build
+  export REDIS_RL_MODULE=$module
+
+  cd clients/rust
+  export CARGO_TARGET_DIR=$root/target/clients/rust
+  cargo fmt --check
+  cargo clippy --locked --all-features --all-targets -- -D warnings
+  # The features build without each other.
+  for features in "" tower zone tls; do
+    cargo clippy --locked --no-default-features --features "$features" -- -D warnings
+  done
+  RUSTDOCFLAGS="-D warnings" cargo doc --locked --all-features --no-deps
+
+  # Most tests wait, for a server or for a lease to end: more of them than there are processors run at a time.
+  export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
+  # These tests need only a server of any version.
+  any=(--test behaviour --test admit --test attack --test outage --test reliability --test topology --test waits --test wallet)
+
+  cargo test --locked --all-features --no-run
+  for name in "${names[@]}"; do
+    if [ "$name" = installed ]; then
+      REDIS_RL_SERVER=$server cargo test --locked --all-features
+    else
+      say "" "Tests on $name:"
+      # tls.rs is not among them: some of these servers are built without TLS.
+      REDIS_RL_SERVER=$("$root/scripts/servers.sh" "$name" | cut -f 2) cargo test --locked --all-features "${any[@]}"
+    fi
+  done
+}
+
+# Runs the tests that `limits` and flask-limiter have for their storage on Redis, with the storage of the Python client package in
+# its place: on a server, a cluster and behind Sentinel, with passwords and TLS. The tests are those of the source packages.
+# clients/python/tests/peers/run.py lists what is replaced in them, and the tests that are known to fail, with the reasons.
+test_peers() {
+  need_all venv openssl
+  build
+  export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
+
+  peers=clients/python/tests/peers
+  python=$root/target/clients/peers/bin/python
+  "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear target/clients/peers
+  "$python" -m pip install --quiet --disable-pip-version-check -r "$peers/requirements.txt"
+
+  # The source packages of the versions that are installed. What builds them comes as wheels.
+  sources=$root/target/clients/peers-src
+  rm -rf "$sources"
+  mkdir -p "$sources"
+  mapfile -t packages < <(grep -E '^(limits|Flask-Limiter)==' "$peers/requirements.txt")
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary limits,Flask-Limiter --dest "$sources" "${packages[@]}"
+  for archive in "$sources"/*.tar.gz; do tar -xzf "$archive" -C "$sources"; done
+  "$python" -B "$peers/run.py" "$sources"
+}
+
+# Tests the three client packages together: 20 processes on one key, for LOAD_SECONDS=60 seconds. clients/load/load.py describes
+# what it checks.
+test_load() {
+  need_all venv node npm
+  build
+  export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
+
+  clients_python
+  node_packages clients/node
+  export CARGO_TARGET_DIR=$root/target/clients/rust
+  (cd clients/rust && cargo build --locked --profile test --all-features --example spender)
+  export REDIS_RL_SPENDER=$CARGO_TARGET_DIR/debug/examples/spender
+  "$python" -B clients/load/load.py --seconds "${LOAD_SECONDS:-60}"
+}
+
+case "${1:-}" in
+  python) test_python "${@:2}" ;;
+  node) test_node ;;
+  rust) test_rust ;;
+  peers) test_peers ;;
+  load) test_load ;;
+  "") for part in python node rust peers load; do scripts/clients.sh "$part"; done ;;
+  *) die "clients.sh: python, node, rust, peers or load, not $1." ;;
+esac

@@ -299,13 +299,6 @@ fn transactions_and_scripts_are_answered_at_once() {
     assert!(row[0] == 0 && row[3] > 3_500_000, "{row:?}");
     assert_eq!(held(&mut client), 0);
     for (words, text) in [
-        ("RL.PEEK GCRA key 10 60 BLOCK 5", "ERR unknown option 'BLOCK' for RL.PEEK"),
-        ("RL.GCRA key 10 60 FORCE 5 BLOCK 5", "ERR FORCE and BLOCK can't be combined"),
-        ("RL.GCRA key 10 60 BLOCK 5 REFUND 5", "ERR REFUND and BLOCK can't be combined"),
-        ("RL.GCRA key 10 60 UPTO 5 RESERVE 5", "ERR UPTO and RESERVE can't be combined"),
-        ("RL.GCRA key 10 60 RESERVE 5 BLOCK 5", "ERR RESERVE and BLOCK can't be combined"),
-        ("RL.GCRA key 10 60 BLOCK 5 BLOCK 5", "ERR BLOCK is given twice"),
-        ("RL.GCRA key 10 60 BLOCK", "ERR BLOCK needs a value"),
         ("RL.GCRA key 10 60 BLOCK 0", "ERR BLOCK must be above 0, at most 1d: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"),
         ("RL.GCRA key 10 60 RESERVE 86401", "ERR RESERVE must be above 0, at most 1d: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"),
     ] {
@@ -580,26 +573,6 @@ fn a_wait_for_a_key_that_gets_another_type_ends_in_an_error() {
     let _waiting = Held::send(&server, "RL.GCRA key 1 1d BLOCK 1d");
     let text = error(&mut client, &command("RL.SLIDE key 1 1d BLOCK 1d"));
     assert_eq!(text, "WRONGTYPE key holds a GCRA limiter, not a SLIDE limiter");
-}
-
-#[test]
-fn databases_have_queues_of_their_own() {
-    let (server, mut control) = Server::start().and_client();
-    let waiting: Vec<_> = (0..4)
-        .map(|db| {
-            let mut held = Held::prepare(&server, Resp::Two);
-            call::<()>(held.connection(), &format!("SELECT {db}"));
-            exhaust(held.connection(), "RL.GCRA key 1 1d");
-            held.call(&mut control, "RL.GCRA key 1 1d BLOCK 1d")
-        })
-        .collect();
-    call::<()>(&mut control, "SELECT 2");
-    call::<()>(&mut control, "DEL key");
-    wait_for("one to be granted", || held(&mut control) == 3);
-    call::<()>(&mut control, "SWAPDB 3 9");
-    wait_for("another to be granted", || held(&mut control) == 2);
-    call::<()>(&mut control, "FLUSHALL");
-    assert!(replies(waiting).iter().all(|reply| reply.row.as_ref().is_ok_and(|row| row[0] == 1)));
 }
 
 // ---- Replicas, files, pauses, failover ----

@@ -163,16 +163,7 @@ fn a_refused_call_changes_nothing() {
     };
     for name in LIMITERS {
         let rule = format!("RL.{name} {name} 10 1d");
-        for (rest, text) in [
-            ("ID a FORCE 2", "ERR FORCE and ID can't be combined"),
-            ("REFUND 2 ID a", "ERR REFUND and ID can't be combined"),
-            ("ID a ID b", "ERR ID is given twice"),
-            ("COST 2 ID", "ERR ID needs a value"),
-            (&format!("ID {long}"), "ERR ID must be 1 to 64 bytes long"),
-            ("ID a RENEW", &format!("ERR unknown option 'RENEW' for RL.{name}")),
-        ] {
-            refused(&mut client, &format!("{rule} {rest}"), text);
-        }
+        refused(&mut client, &format!("{rule} ID {long}"), "ERR ID must be 1 to 64 bytes long");
         let empty = redis::cmd(&format!("RL.{name}")).arg(&[name, "10", "1d", "ID", ""]).to_owned();
         assert_eq!(error(&mut client, &empty), "ERR ID must be 1 to 64 bytes long");
         refused(&mut client, &format!("RL.SETTLE {name} {long} 1"), "ERR id must be 1 to 64 bytes long");
@@ -186,18 +177,12 @@ fn a_refused_call_changes_nothing() {
         ("RL.LEASE lease 3 1d ID a COST 1", "ERR COST must be 2, the units that this ID holds, or be omitted"),
         ("RL.LEASE lease 3 1d COST 1", "ERR LEASE needs an ID"),
         ("RL.LEASE lease 65537 1d ID a", "ERR limit must be a whole number from 0 to 65536"),
-        ("RL.LEASE lease 3 1d ID a UPTO 2", "ERR unknown option 'UPTO' for RL.LEASE"),
-        ("RL.LEASE lease 3 1d ID a RESERVE 2", "ERR unknown option 'RESERVE' for RL.LEASE"),
-        ("RL.LEASE lease 3 1d ID a RENEW RENEW", "ERR RENEW is given twice"),
         ("RL.LEASE GCRA 3 1d ID a", "WRONGTYPE key holds a GCRA limiter, not a LEASE limiter"),
         ("RL.GCRA lease 3 1d ID a", "WRONGTYPE key holds a LEASE limiter, not a GCRA limiter"),
         ("RL.SETTLE lease a 1", "ERR units must be 0 for a lease: RL.RELEASE ends it"),
         ("RL.SETTLE list a 1", "WRONGTYPE key holds a list, not a limiter"),
         ("RL.RELEASE text a", "WRONGTYPE key holds a string that is not a limiter"),
         ("RL.RELEASE short a", "WRONGTYPE key holds a string that is not a limiter"),
-        ("RL.SETTLE list a", "ERR wrong number of arguments for 'rl.settle' command"),
-        ("RL.RELEASE list", "ERR wrong number of arguments for 'rl.release' command"),
-        ("RL.PEEK GCRA GCRA 10 1d ID a", "ERR unknown option 'ID' for RL.PEEK"),
     ] {
         refused(&mut client, words, text);
     }

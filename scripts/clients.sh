@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the client packages in clients/: clients.sh [python|node|rust|peers|load]
+# Tests the client packages in clients/, or measures them: clients.sh [python|node|rust|peers|load|outages]
 #
-# Without an argument all five, one after the other. SERVERS names the servers of the first three, as for `make matrix`: names of the
+# Without an argument the first five, one after the other. SERVERS names the servers of the first three, as for `make matrix`: names of the
 # table in scripts/servers.sh, such as SERVERS="installed valkey-9.1.2"; the default is the installed one. Further arguments after
 # `python` are those of pytest.
 # shellcheck source=scripts/common.sh
@@ -159,12 +159,31 @@ test_load() {
   "$python" -B clients/load/load.py --seconds "${LOAD_SECONDS:-60}"
 }
 
+# Measures how many requests a second web services answer while their Redis works, is stopped, refuses connections, or is gone: Flask under
+# gunicorn and FastAPI under uvicorn, Express, and axum. Each starts servers of its own. The tables of docs/outages.md come from it.
+measure_outages() {
+  need_all venv node npm
+  build
+  export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
+
+  clients_python
+  say "" "Flask and FastAPI:"
+  PYTHONPATH=$root/clients/python/src "$python" -B clients/python/outage.py --seconds "${SECONDS_EACH:-5}"
+  node_packages clients/node
+  say "" "Express:"
+  node --no-warnings clients/node/outage.mjs "${SECONDS_EACH:-5}" open
+  say "" "axum:"
+  cd clients/rust
+  CARGO_TARGET_DIR=$root/target/clients/rust cargo run --quiet --locked --release --example outage --features tower -- open "${SECONDS_EACH:-5}"
+}
+
 case "${1:-}" in
   python) test_python "${@:2}" ;;
   node) test_node ;;
   rust) test_rust ;;
   peers) test_peers ;;
   load) test_load ;;
+  outages) measure_outages ;;
   "") for part in python node rust peers load; do scripts/clients.sh "$part"; done ;;
-  *) die "clients.sh: python, node, rust, peers or load, not $1." ;;
+  *) die "clients.sh: python, node, rust, peers, load or outages, not $1." ;;
 esac

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{Connection, RedisResult, Value};
 use support::{
-    assert_same, call, command, crowd_while, flood_all, info, limit, snapshots, wait_for, Load, Server, Signal, LIMITERS,
+    assert_same, call, command, crowd_while, flood_all, limit, snapshots, wait_for, Load, Server, Signal, LIMITERS,
 };
 
 /// So long that nothing drains within the test.
@@ -226,56 +226,6 @@ fn grants_of_waiters_are_in_the_file() {
         assert!(granted > 20, "{granted}");
         server.rewrite_append_only_file();
     }
-}
-
-#[test]
-fn a_replica_that_connects_under_load_equals_its_primary_in_the_end() {
-    // The replica loads by file, by socket, and into a second database while it still serves the old one.
-    for (diskless, load) in [("no", "disabled"), ("yes", "on-empty-db"), ("yes", "swapdb")] {
-        let server = Server::on_port(&["--repl-diskless-sync", diskless]);
-        let counts: [Count; 4] = Default::default();
-        let replica = under_load(&server, &counts, || {
-            pause(50);
-            let replica = Server::on_port(&["--repl-diskless-load", load]);
-            flood_all(&mut replica.client());
-            call::<()>(&mut replica.client(), &format!("REPLICAOF 127.0.0.1 {}", server.port));
-            replica.wait_until_linked();
-            pause(50);
-            replica
-        });
-        equal(&server, &replica);
-        let mut client = replica.client();
-        LIMITERS.iter().zip(&counts).for_each(|(name, count)| count.settle(&mut client, name));
-    }
-}
-
-#[test]
-fn a_replica_that_loses_the_connection_catches_up_by_what_it_missed() {
-    let server = Server::on_port(&["--repl-backlog-size", "16mb"]);
-    let replica = server.replica(&[]);
-    let counts: [Count; 4] = Default::default();
-    let mut control = server.client();
-    let full = info(&mut control, "stats", "sync_full");
-    under_load(&server, &counts, || {
-        for _ in 0..3 {
-            pause(60);
-            call::<Value>(&mut control, "CLIENT KILL TYPE replica");
-            flood_all(&mut control);
-            wait_for("the replica", || info(&mut control, "replication", "connected_slaves") == 1);
-            replica.wait_until_linked();
-        }
-    });
-    assert!(info(&mut control, "stats", "sync_partial_ok") >= 3);
-    assert_eq!(info(&mut control, "stats", "sync_full"), full);
-    equal(&server, &replica);
-}
-
-fn equal(server: &Server, replica: &Server) {
-    let mut client = server.client();
-    assert_eq!(call::<i64>(&mut client, "WAIT 1 50000"), 1);
-    let offset = info(&mut client, "replication", "master_repl_offset");
-    wait_for("the replica", || info(&mut replica.client(), "replication", "slave_repl_offset") >= offset);
-    assert_same(&snapshots(&mut client), &snapshots(&mut replica.client()));
 }
 
 #[test]

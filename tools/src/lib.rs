@@ -9,6 +9,5 @@ pub mod ids;
 #[path = "../../src/limiter/mod.rs"]
 pub mod limiter;
 pub mod load;
-pub mod probe;
 pub mod results;
 pub mod statistics;

@@ -215,18 +215,6 @@ fn the_server_knows_keys_and_flags() {
 }
 
 #[test]
-fn the_module_can_be_replaced_while_the_server_runs() {
-    let (_server, mut client) = Server::start().and_client();
-    limit(&mut client, "RL.GCRA key 10 1d COST 4");
-    let before = snapshot(&mut client, "key");
-    call::<()>(&mut client, "MODULE UNLOAD rl");
-    assert!(error(&mut client, &command("RL.GCRA key 10 1d")).contains("unknown command"));
-    assert_eq!(snapshot(&mut client, "key"), before);
-    call::<()>(&mut client, &format!("MODULE LOAD {}", support::module().display()));
-    assert_eq!(limit(&mut client, "RL.GCRA key 10 1d")[..3], [1, 10, 5]);
-}
-
-#[test]
 fn the_module_is_replaced_though_its_calls_are_queued() {
     let (server, mut operator) = Server::start().and_client();
     for round in 1..=5 {

@@ -198,37 +198,6 @@ fn a_server_killed_under_load_has_charged_all_keys_of_a_call_or_none() {
 }
 
 #[test]
-fn grants_of_waiters_are_in_the_file() {
-    let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    for name in LIMITERS {
-        let policy = format!("RL.{name} {name} 5 {PERIOD}");
-        assert_eq!(limit(&mut server.client(), &format!("{policy} COST 5"))[0], 5);
-        // One client makes refunds, and eight wait for units.
-        let (given_back, granted) = (AtomicI64::new(0), AtomicI64::new(0));
-        // They call until the server is gone.
-        let kill = || {
-            let _end = server.killed_at_the_end();
-            wait_for("some grants", || granted.load(Ordering::Relaxed) > 40);
-        };
-        crowd_while(&server, 9, kill, |number, client| {
-            let (rest, count) = if number < 8 { ("BLOCK 1d", &granted) } else { ("REFUND 1", &given_back) };
-            while let Ok(row) = command(&format!("{policy} {rest}")).query::<Vec<i64>>(client) {
-                count.fetch_add(row[0], Ordering::Relaxed);
-            }
-        });
-        server.crash_and_restart();
-        let (given_back, granted) = (given_back.into_inner(), granted.into_inner());
-        let used = 5 - limit(&mut server.client(), &format!("RL.PEEK {name} {name} 5 {PERIOD}"))[2];
-        // One refund and eight grants may be in the file without their clients having received a reply.
-        let least = 5 - (given_back + 1) + granted;
-        let most = (5 - given_back + granted + 8).min(5);
-        assert!((least..=most).contains(&used), "{name}: {used} used, {given_back} given back, {granted} granted");
-        assert!(granted > 20, "{granted}");
-        server.rewrite_append_only_file();
-    }
-}
-
-#[test]
 fn a_server_without_the_module_keeps_the_keys() {
     for files in [&["--appendonly", "yes"][..], &["--dbfilename", "dump.rdb"][..]] {
         let (mut server, mut client) = Server::with(files).and_client();

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use redis::{Connection, Value};
 use support::witness::Watched;
 use support::{
-    assert_same, at_once, call, command, error, held, info, inspect, limit, settle, snapshot, snapshots, time_us, traces,
-    wait_for, watched_are_unchanged, Held, Load, Resp, Server, Signal, Snapshot, LIMITERS,
+    assert_same, call, command, error, held, info, inspect, limit, settle, snapshot, snapshots, time_us, traces, wait_for,
+    watched_are_unchanged, Held, Load, Resp, Server, Signal, Snapshot, LIMITERS,
 };
 
 /// What `key` takes while `ids` ids of this length are added, in so many steps from 100 ids on, and while new ones then replace them.
@@ -260,45 +260,6 @@ fn a_retry_does_not_wait_for_the_queue() {
         // To settle wakes the queue.
         assert!(settle(&mut client, &format!("RL.RELEASE {name} a")).is_some(), "{name}");
         assert_eq!(waiting.reply().granted(), 10, "{name}");
-    }
-}
-
-#[test]
-fn of_waiters_with_one_id_the_first_is_charged_and_the_others_are_answered_as_retries() {
-    let (server, mut client) = Watched::with(&[]).and_client();
-    for name in LIMITERS {
-        let rule = format!("RL.{name} {name} 10 1h");
-        limit(&mut client, &format!("{rule} COST 10 ID all"));
-        let waiters = at_once(
-            &server,
-            [
-                format!("{rule} COST 3 ID same BLOCK 1d"),
-                format!("{rule} COST 8 BLOCK 1d"),
-                format!("{rule} COST 3 ID same BLOCK 1d"),
-                format!("{rule} COST 3 ID other BLOCK 1d"),
-                format!("{rule} COST 5 ID same BLOCK 1d"),
-            ],
-        );
-        wait_for("the waiters", || held(&mut client) == 5);
-        let retried = info(&mut client, "rl", "rl_retried");
-        let before = time_us(&mut client);
-        // Three units are free now, so the first waiter is granted. The second one is not.
-        settle(&mut client, &format!("RL.SETTLE {name} all 7")).expect("an id");
-        let [mut first, mut second, mut third, mut fourth, mut fifth] =
-            <[Held; 5]>::try_from(waiters.held).unwrap_or_else(|_| panic!("five waiters"));
-        for (waiter, units) in [(&mut first, 3), (&mut third, 3), (&mut fifth, 3)] {
-            let reply = waiter.reply();
-            assert_eq!(reply.granted(), units, "{name}");
-            assert!(server.ticks(before, reply.at_us()) < 100, "{name}: {reply:?}, settled after {before}");
-        }
-        assert_eq!(held(&mut client), 2, "{name}");
-        assert_eq!(info(&mut client, "rl", "rl_retried"), retried + 2, "{name}");
-        assert_eq!(limit(&mut client, &format!("RL.PEEK {name} {name} 10 1h COST 1"))[2], 0, "{name}");
-        settle(&mut client, &format!("RL.RELEASE {name} same")).expect("an id");
-        call::<()>(&mut client, &format!("DEL {name}"));
-        assert_eq!((second.reply().granted(), held(&mut client)), (8, 1), "{name}");
-        call::<()>(&mut client, &format!("DEL {name}"));
-        assert_eq!(fourth.reply().granted(), 3, "{name}");
     }
 }
 

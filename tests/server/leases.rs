@@ -218,25 +218,6 @@ fn a_lapse_grants_the_first_waiter() {
     assert_eq!(limit(&mut client, "RL.LEASE key 0 1h ID c BLOCK 1h")[3], -1);
 }
 
-#[test]
-fn of_waiters_with_one_id_the_second_renews_the_lease_of_the_first() {
-    let (server, mut client) = Server::start().and_client();
-    limit(&mut client, "RL.LEASE key 3 1h ID a COST 3");
-    let calls = ["b COST 2", "x COST 3", "b", "b COST 2", "b COST 1"];
-    let waiters = at_once(&server, calls.map(|rest| format!("RL.LEASE key 3 1h ID {rest} BLOCK 1h"))).held;
-    wait_for("the waiters", || held(&mut client) == 5);
-    settle(&mut client, "RL.RELEASE key a").expect("a lease");
-    let mut waiters: Vec<Held> = waiters;
-    for index in [0, 2, 3] {
-        assert_eq!(waiters[index].reply().row.map(|row| row[..4].to_vec()), Ok(vec![2, 3, 1, 0]), "{}", calls[index]);
-    }
-    let refused = waiters[4].reply().row;
-    assert_eq!(refused, Err("ERR COST must be 2, the units that this ID holds, or be omitted".into()));
-    assert_eq!(held(&mut client), 1);
-    settle(&mut client, "RL.RELEASE key b").expect("a lease");
-    assert_eq!(waiters[1].reply().granted(), 3);
-}
-
 // ---- Never more than the limit ----
 
 /// Holders take, renew and release leases, come too late, release twice, repeat calls, and crash while they wait or hold. Every

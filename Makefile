@@ -36,7 +36,7 @@ clients: ## Test the client packages in clients/, in Python, Node.js and Rust, o
 	@scripts/clients.sh
 
 outages: ## Measure what web services answer while their Redis is stopped, refuses connections or is gone, as in docs/outages.md
-	@scripts/outages.sh
+	@scripts/clients.sh outages
 
 languages: ## Run the programs of docs/languages.md, in Go, Node.js, PHP, Python and Ruby, against a server
 	@scripts/recipes.sh languages
@@ -72,7 +72,7 @@ chaos: ## Run a cluster under load for CHAOS=120 seconds, with kills, failovers,
 
 LINES ?= 10000000
 lines: ## Simulate calls that wait in the lines of several keys, in LINES=10000000 steps from SEED on; a finding names its seed
-	@STEPS="$(LINES)" SEED="$(SEED)" scripts/lines.sh
+	@STEPS="$(LINES)" SEED="$(SEED)" scripts/tool.sh lines
 
 # A commit. The texts of RL.HELP and COMMAND DOCS are compared, too; TEXTS=no leaves them out.
 BASE ?=
@@ -133,10 +133,10 @@ uninstall: ## Remove what `make install` has installed in PREFIX=/usr/local
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh uninstall
 
 dist: ## Make a tarball with the library, target/dist/redis-rl-<version>-linux-<arch>.tar.gz
-	@scripts/dist.sh
+	@scripts/dist.sh tarball
 
 deb: ## Make a Debian package, target/dist/redis-rl_<version>-1_<arch>.deb
-	@scripts/deb.sh
+	@scripts/dist.sh deb
 
 wheel: ## Make a Python wheel and an npm package with a server, the module and a launcher in target/dist, for trials and tests
 	@scripts/wheel.sh

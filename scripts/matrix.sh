@@ -35,7 +35,7 @@ few_in_ci=' redis-8.0 redis-8.2.3 valkey-8.1 '
 few=(shortcuts:: listeners:: copies:: forkless:: operate:: crash:: waiting:: block::each_)
 # Tests of the documents, of the tests' own helpers and of clients of redis-cell. What they find does not depend on the server; nor
 # does what the tests of the tools find.
-same=(--skip readme:: --skip harness:: --skip throttle_clients::)
+same=(--skip readme:: --skip harness:: --skip throttle::the_client)
 # The tests mostly wait, so more run at the same time than there are processors.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 # Runs the tests of the module and those of the tools, which start servers, too.

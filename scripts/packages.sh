@@ -36,16 +36,16 @@ part "make dist, make deb and make wheel"
 "$codes/python/bin/python" -m pip install --quiet --disable-pip-version-check -r packaging/requirements.txt
 "$codes/python/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps docker-compose==1.29.2
 rm -rf target/dist
-scripts/dist.sh
+scripts/dist.sh tarball
 scripts/wheel.sh
 mv target/dist "$roots/dist"
-scripts/dist.sh >/dev/null
+scripts/dist.sh tarball >/dev/null
 scripts/wheel.sh >/dev/null
 check "A second tarball, wheel and npm package are the same, byte for byte" diff -r target/dist "$roots/dist"
 # Two packages of the same library: only the versions differ. So what runs is told apart by the file that the server has mapped.
-scripts/deb.sh
+scripts/dist.sh deb
 newer=$(version)-2
-DEB_VERSION=$newer scripts/deb.sh
+DEB_VERSION=$newer scripts/dist.sh deb
 arch=$(dpkg --print-architecture)
 mkdir "$roots/deb" "$roots/tarball" "$roots/npm"
 dpkg-deb -x "target/dist/redis-rl_$(version)-1_$arch.deb" "$roots/deb"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the recipes of examples/ on a server: Python 3.11 and Node.js 18.20, or newer. The programs in Rust are examples of the Rust
-# client package: scripts/clients-rust.sh runs them. With the argument `languages`, runs the programs of docs/languages.md instead:
+# client package: `scripts/clients.sh rust` runs them. With the argument `languages`, runs the programs of docs/languages.md instead:
 # Go, Node.js, PHP, Python and Ruby.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -39,11 +39,11 @@ if [ -n "${CI:-}" ]; then
   SECONDS_EACH=15 stage "Fuzzing" scripts/fuzz.sh
   stage "Tests with a server, on each server" scripts/matrix.sh
   stage "Recipes" scripts/recipes.sh
-  stage "The Python client package" scripts/clients-python.sh
-  stage "The Node.js client package" scripts/clients-node.sh
-  stage "The Rust client package" scripts/clients-rust.sh
-  stage "The tests of limits and flask-limiter" scripts/clients-peers.sh
-  stage "All client packages on one key" scripts/clients-load.sh
+  stage "The Python client package" scripts/clients.sh python
+  stage "The Node.js client package" scripts/clients.sh node
+  stage "The Rust client package" scripts/clients.sh rust
+  stage "The tests of limits and flask-limiter" scripts/clients.sh peers
+  stage "All client packages on one key" scripts/clients.sh load
   stage "Programs of docs/languages.md" scripts/recipes.sh languages
   stage "Monitoring" scripts/monitoring.sh
   # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.

@@ -2,7 +2,8 @@
 # Builds the module and a tool of tools/, and runs the tool: tool.sh NAME [ARGUMENT]...
 # The argument `--base COMMIT` becomes the module of that commit.
 # The name `differential` compares the build of that commit with the one at hand, on SERVER.
-# The name `core` runs the benchmark of benches/ instead, which needs no server.
+# The name `core` runs the benchmark of benches/ instead, and `lines` a simulation of calls that wait in the lines of several keys;
+# these need no server. STEPS is how many steps the simulation makes, SEED the seed of the first world. A finding names its seed.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 name=$1
@@ -11,6 +12,11 @@ things=()
 # The tools whose own speed matters have a profile of their own. The others are built as the tests are, whose libraries they share.
 profile="test"
 case $name in
+  lines)
+    need_rust
+    need compiler libclang
+    LINES_STEPS=$STEPS LINES_SEED=$SEED exec cargo test --quiet --test core -- --nocapture lines::no_call
+    ;;
   bench)
     things=(redis-benchmark pip) profile=tools
     [ "${1:-}" = scale ] || things+=(node npm)

@@ -12,6 +12,8 @@ pub mod ids;
 pub mod key;
 #[path = "../../tests/core/model.rs"]
 pub mod model;
+#[path = "../../tests/core/queue/world.rs"]
+pub mod world;
 
 use action::{Action, Ahead, Step, Verb};
 use arbitrary::{Arbitrary, Result, Unstructured};

@@ -201,7 +201,7 @@ impl<C: Client> Queues<C> {
         now: Instant,
     ) -> Option<Served<C, K::Error>> {
         let rows = match looked {
-            Ok(Look::Grant(moments)) => self.charge(number, keys, &moments, now),
+            Ok(Look::Grant(moments)) => self.charge_all(number, keys, &moments, now),
             Ok(Look::Wait | Look::Late) => self.denial(number, keys, now),
             Err(error) => Err(error),
         };
@@ -311,7 +311,7 @@ impl<C: Client> Queues<C> {
     }
 
     /// Charges all claims of a client, each as of a moment of its own.
-    fn charge<K: KeyState>(
+    fn charge_all<K: KeyState>(
         &mut self,
         number: u64,
         keys: &mut [K],

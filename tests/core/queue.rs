@@ -1,7 +1,9 @@
-//! The queues, without a server: random clients join, leave, reach their timeout and are granted, while the timer is late,
-//! the key is deleted or changed, and writes are paused. In no case is a client overtaken, granted too early or forgotten.
+//! The queues, without a server: random events, which the world checks, and examples.
 
+use self::world::{Event, World, MS};
+use crate::ids::histories::rules_of;
 use crate::key::{Key, Refusal, Steps};
+use crate::model::{Form, Rule};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use redis_rl::limiter::{self, Amount, Bytes, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait};
@@ -10,12 +12,9 @@ use std::slice;
 
 mod examples;
 mod ids;
+mod world;
 
-const MS: u64 = 1_000;
-/// The most by which a grant may be late without delaying those after it.
-const MAX_LATENESS: u64 = 100 * MS;
-/// The time after which a queue that found writes paused tries again.
-const PAUSE: Span = Span::from_us(20 * MS);
+const START: Instant = Instant::from_us(1_760_000_000_000_000);
 
 /// Makes a call that does not wait.
 fn take(key: &mut Key, policy: &Policy, request: Request, now: Instant) {
@@ -29,224 +28,50 @@ fn with_capacity(policy: Policy, capacity: u64) -> Policy {
     policy.with(PolicyOption::Burst(capacity)).with(PolicyOption::Capacity(capacity))
 }
 
-/// A client that waits, as the test records it.
-#[derive(Clone, Copy, Debug)]
-struct Client {
-    number: u32,
-    amount: Amount,
-    joined: Instant,
-    deadline: Instant,
+fn limits() -> impl Strategy<Value = u64> {
+    1..12u64
 }
 
-struct World {
-    policy: Policy,
-    limit: u64,
-    period: u64,
-    capacity: u64,
-    key: Key,
-    queues: Queues<u32>,
-    now: Instant,
-    /// The clients that wait, in the order of arrival.
-    waiting: Vec<Client>,
-    next: u32,
-    /// The grants: time and units.
-    grants: Vec<(Instant, u64)>,
-    /// Whether units were forced or refunded, also if that changed nothing.
-    forced: bool,
-    /// When the timer last found writes paused.
-    paused: Instant,
-    history: Vec<String>,
+fn capacities(_: u64) -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![1 => Just(None), 2 => limits().prop_map(Some)]
 }
 
-impl World {
-    fn new(kind: Kind, limit: u64, period_ms: u64, capacity: u64) -> Self {
-        let period = period_ms * MS;
-        let mut policy = kind.policy(Quota::new(limit, Span::from_us(period)).expect("a quota")).expect("a policy");
-        let capacity = if matches!(kind, Kind::Gcra | Kind::Bucket) { capacity } else { limit };
-        if capacity != limit {
-            policy = with_capacity(policy, capacity);
-        }
-        Self {
-            policy,
-            limit,
-            period,
-            capacity,
-            key: Key::default(),
-            queues: Queues::default(),
-            now: Instant::from_us(1_760_000_000_000_000),
-            waiting: Vec::new(),
-            next: 0,
-            grants: Vec::new(),
-            forced: false,
-            paused: Instant::from_us(0),
-            history: Vec::new(),
-        }
-    }
-
-    fn tell(&mut self, what: String) {
-        self.history.push(format!("{:?}: {what}", self.now));
-    }
-
-    /// Makes a call that would wait for `patience`.
-    fn call(&mut self, amount: Amount, patience: Span) {
-        let (now, request) = (self.now, Request::now(amount));
-        self.key.expire(now);
-        let decision = self.key.peek(&self.policy, now, request).expect("a decision");
-        let queued = self.queues.has_waiters(0, b"key");
-        assert_eq!(queued, !self.waiting.is_empty());
-        let need = match decision.wait {
-            Wait::Never => return,
-            Wait::For(need) => need,
-        };
-        if decision.granted > 0 && !queued {
-            let outcome = self.key.decide(&self.policy, now, request).expect("a decision");
-            self.key.apply_at(&outcome.change, &outcome.bytes, now);
-            self.tell(format!("{amount:?} granted at once"));
-            return self.grants.push((now, outcome.decision.granted));
-        }
-        if need > patience {
-            return;
-        }
-        let client = Client { number: self.next, amount, joined: now, deadline: now.saturating_add(patience) };
-        self.next += 1;
-        let Client { number, joined, deadline, .. } = client;
-        let waiter = asking(amount, waiter(self.policy, number, joined, deadline));
-        join(&mut self.queues, 0, waiter, &self.key);
-        self.waiting.push(client);
-        self.tell(format!("{client:?} waits"));
-        assert!(self.queues.next_wake().is_some_and(|wakes| wakes <= deadline), "{}", self.story());
-    }
-
-    /// Makes a call that does not wait.
-    fn act(&mut self, amount: Amount) {
-        let now = self.now;
-        let key = self.key.expire(now);
-        let Ok(outcome) = key.decide(&self.policy, now, Request::now(amount)) else { return };
-        key.apply_at(&outcome.change, &outcome.bytes, now);
-        self.queues.changed(0, b"key", now);
-        self.forced = true;
-        self.tell(format!("{amount:?}"));
-    }
-
-    /// Fires the timer.
-    fn fire(&mut self, may_grant: bool, most: usize) {
-        let now = self.now;
-        let late = self.queues.next_wake().map_or(Span::ZERO, |wakes| now.since(wakes));
-        for round in 0.. {
-            let Some(task) = self.queues.next_task(now) else { break };
-            assert!(round < 10_000, "the timer fires again and again without an end\n{}", self.story());
-            let answers = serve(&mut self.queues, &task, self.key.expire(now), now, may_grant, most);
-            self.history.push(format!("{now:?}: the timer answers {answers:?}"));
-            for (waiter, answer) in answers {
-                let decision = answer.expect("a decision");
-                let place =
-                    self.waiting.iter().position(|client| client.number == waiter.client).expect("a client that waits");
-                let client = self.waiting.remove(place);
-                if decision.granted > 0 {
-                    assert!(may_grant, "granted in a pause");
-                    let latest = client.deadline.saturating_add(late);
-                    assert!(now <= latest, "{client:?} was granted too late at {now:?}\n{}", self.story());
-                    assert_eq!(place, 0, "{client:?} passed {:?}\n{}", self.waiting[0], self.story());
-                    self.grants.push((now, decision.granted));
-                } else {
-                    assert!(
-                        client.deadline <= now,
-                        "{client:?} was denied before its timeout, at {now:?}\n{}",
-                        self.story()
-                    );
-                    assert!(decision.wait >= Wait::For(Span::from_us(1_000)));
-                }
-            }
-        }
-        if may_grant {
-            self.no_waiter_is_forgotten();
-        } else {
-            self.paused = now;
-        }
-    }
-
-    /// Checks the state right after the timer: the first client can't be granted, no client's timeout is over, and the timer
-    /// is set for the next event.
-    fn no_waiter_is_forgotten(&self) {
-        assert_eq!(self.queues.len(), self.waiting.len());
-        let Some(first) = self.waiting.first() else { return assert_eq!(self.queues.next_wake(), None) };
-        let decision = self.key.peek(&self.policy, self.now, Request::now(first.amount)).expect("a decision");
-        let wakes = self.queues.next_wake().expect("a time");
-        // Nothing tells the queue when a pause ends. It tries again a little later.
-        let after_pause = wakes <= self.paused.saturating_add(PAUSE);
-        assert!(decision.granted == 0 || after_pause, "{first:?} could be granted at {:?}\n{}", self.now, self.story());
-        let Wait::For(wait) = decision.wait else { panic!("the call can never be granted") };
-        let deadline = self.waiting.iter().map(|client| client.deadline).min().expect("a client waits");
-        assert!(self.now < deadline && wakes <= deadline, "{}", self.story());
-        let due = self.now.saturating_add(wait).min(self.key.expires.unwrap_or(Instant::MAX));
-        assert!(wakes <= due || after_pause, "{first:?} is due before the timer\n{}", self.story());
-    }
-
-    fn story(&self) -> String {
-        self.history.join("\n")
-    }
-
-    /// Checks that no stretch of time holds more than the algorithm allows, apart from the compensated lateness of the
-    /// timer.
-    fn nothing_is_granted_twice(&self) {
-        let (limit, period, capacity) = (u128::from(self.limit), u128::from(self.period), u128::from(self.capacity));
-        let mut window = None;
-        for (index, &(from, _)) in self.grants.iter().enumerate() {
-            if self.policy.kind() == Kind::Fixed {
-                // The windows are consecutive. Each is checked once, from its first grant on.
-                if window.is_some_and(|end| from < end) {
-                    continue;
-                }
-                window = from.checked_add(Span::from_us(self.period));
-            }
-            let mut total = 0;
-            for &(to, units) in &self.grants[index..] {
-                total += u128::from(units);
-                let passed = u128::from(to.since(from).as_us());
-                let most = match self.policy.kind() {
-                    Kind::Fixed | Kind::Slide if passed >= period => break,
-                    Kind::Fixed | Kind::Slide => limit,
-                    Kind::Lease => unreachable!("a lease limits no rate"),
-                    Kind::Gcra | Kind::Bucket => capacity + (passed + u128::from(MAX_LATENESS)) * limit / period,
-                };
-                assert!(total <= most, "{total} of {most} from {from:?} to {to:?}\n{}", self.story());
-            }
-        }
-    }
+fn segments() -> impl Strategy<Value = u64> {
+    prop_oneof![2 => Just(65_536u64), 1 => 1..=100u64]
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    Call(Amount, u64),
-    Leave(prop::sample::Index),
-    Pass(u64),
-    /// The timer fires on time, or late by so many microseconds.
-    Timer(u64),
-    Delete,
-    Expire(u64),
-    Act(Amount),
-    Pause(u64),
-    /// The clock steps by so many microseconds.
-    Step(i64),
+/// The rules of the calls: mostly one.
+fn rules() -> impl Strategy<Value = Vec<Rule>> {
+    let periods = || (1..2_000u64).prop_map(|ms| ms * MS);
+    let of = move |kind: Kind| vec(rules_of(kind, (limits(), periods()), capacities, segments), 1..4);
+    let rules = prop::sample::select(Kind::RATES).prop_flat_map(of);
+    (rules, 0..4u8).prop_map(|(mut rules, several)| {
+        rules.truncate(if several == 0 { 3 } else { 1 });
+        rules.into_iter().map(|rule| rule.starting_at(START.as_us())).collect()
+    })
 }
 
-fn events() -> impl Strategy<Value = Vec<Event>> {
+/// Random events, each at one of the keys: mostly the first.
+fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
     let amount = || prop_oneof![4 => Just(Amount::Cost(1)), 2 => (1..6u64).prop_map(Amount::Cost), 2 => (1..9u64).prop_map(Amount::UpTo)];
     let patience = || prop_oneof![3 => 1..3_000 * MS, 1 => 1..50 * MS, 1 => Just(86_400_000 * MS)];
     let late = || prop_oneof![4 => 0..2 * MS, 1 => Just(0), 1 => 0..500 * MS];
     let act = prop_oneof![(1..6u64).prop_map(Amount::Force), (1..6u64).prop_map(Amount::Refund)];
+    let rule = || 0..3usize;
     let event = prop_oneof![
-        10 => (amount(), patience()).prop_map(|(amount, patience)| Event::Call(amount, patience)),
-        2 => any::<prop::sample::Index>().prop_map(Event::Leave),
+        10 => (rule(), amount(), patience()).prop_map(|(rule, amount, patience)| Event::Call(rule, amount, patience)),
+        2 => ((rule(), 1..6u64), (rule(), 1..6u64), patience()).prop_map(|(one, two, patience)| Event::CallBoth([one, two], patience)),
+        2 => any::<u8>().prop_map(|index| Event::Leave(index.into())),
         4 => (0..80 * MS).prop_map(Event::Pass),
         12 => late().prop_map(Event::Timer),
         1 => Just(Event::Delete),
         1 => (0..500 * MS).prop_map(Event::Expire),
-        1 => act.prop_map(Event::Act),
+        1 => (rule(), act).prop_map(|(rule, amount)| Event::Act(rule, amount)),
         1 => (0..300 * MS).prop_map(Event::Pause),
         1 => (-5_000_000..5_000_000i64).prop_map(Event::Step),
+        1 => prop_oneof![Just(Event::WakeAll), Just(Event::Dismiss)],
     ];
-    vec(event, 1..120)
+    vec((prop_oneof![5 => Just(0usize), 1 => 0..3usize], event), 1..120)
 }
 
 fn cases() -> ProptestConfig {
@@ -259,83 +84,9 @@ proptest! {
 
     #[test]
     fn no_waiter_is_overtaken_granted_early_or_forgotten(
-        kind in prop::sample::select(Kind::RATES), limit in 1..12u64, period_ms in 1..2_000u64, capacity in 1..12u64,
-        events in events(), most in prop_oneof![Just(1_000usize), 1..4usize],
+        rules in rules(), events in events(), most in prop_oneof![Just(1_000usize), 1..4usize],
     ) {
-        let mut world = World::new(kind, limit, period_ms, capacity);
-        // A key that was deleted, or changed by hand, may grant its limit again.
-        let mut meddled = false;
-        for event in events {
-            match event {
-                Event::Call(amount, patience) => world.call(amount, Span::from_us(patience)),
-                Event::Leave(index) if !world.waiting.is_empty() => {
-                    let client = world.waiting.remove(index.index(world.waiting.len()));
-                    world.tell(format!("{client:?} leaves"));
-                    let left = world.queues.leave(client.number, world.now).expect("it waits");
-                    prop_assert_eq!((left.client, left.deadline), (client.number, client.deadline));
-                    prop_assert!(world.queues.leave(client.number, world.now).is_none());
-                }
-                Event::Leave(_) => {}
-                Event::Pass(us) => {
-                    // Time does not pass beyond the timer: it fires when it is due.
-                    let to = world.now.saturating_add(Span::from_us(us));
-                    while let Some(wakes) = world.queues.next_wake().filter(|&wakes| wakes <= to) {
-                        world.now = world.now.max(wakes);
-                        world.fire(true, most);
-                    }
-                    world.now = to;
-                }
-                Event::Timer(late) => {
-                    if let Some(wakes) = world.queues.next_wake() {
-                        world.now = world.now.max(wakes).saturating_add(Span::from_us(late));
-                        world.fire(true, most);
-                    }
-                }
-                Event::Delete => {
-                    meddled |= world.key.value.is_some();
-                    world.key = Key::default();
-                    world.queues.wake(0, b"key", world.now);
-                    world.tell("the key goes".into());
-                }
-                Event::Expire(us) => {
-                    if let Some(expires) = &mut world.key.expires {
-                        *expires = world.now.saturating_add(Span::from_us(us)).min(*expires);
-                        meddled = true;
-                        world.queues.wake(0, b"key", world.now);
-                        world.tell(format!("the key expires in {us} us"));
-                    }
-                }
-                Event::Act(amount) => world.act(amount),
-                Event::Step(us) => {
-                    let moved = |at: Instant| Instant::from_us(at.as_us().saturating_add(us));
-                    (world.now, world.paused) = (moved(world.now), moved(world.paused));
-                    for client in &mut world.waiting {
-                        (client.joined, client.deadline) = (moved(client.joined), moved(client.deadline));
-                    }
-                    world.queues.clock_stepped(us, world.now);
-                    meddled = true;
-                    world.tell(format!("the clock steps by {us} us"));
-                }
-                Event::Pause(us) => {
-                    world.tell("a pause".into());
-                    let to = world.now.saturating_add(Span::from_us(us));
-                    while let Some(wakes) = world.queues.next_wake().filter(|&wakes| wakes <= to) {
-                        world.now = world.now.max(wakes);
-                        world.fire(false, most);
-                    }
-                    world.now = to;
-                }
-            }
-        }
-        if !meddled && !world.forced {
-            world.nothing_is_granted_twice();
-        }
-        // In the end each client is answered, and nothing is left in the queue.
-        while let Some(wakes) = world.queues.next_wake() {
-            world.now = world.now.max(wakes);
-            world.fire(true, most);
-        }
-        prop_assert!(world.waiting.is_empty() && world.queues.is_empty() && !world.queues.has_waiters(0, b"key"));
+        World::new(rules, most, START).play(events);
     }
 
     #[test]
@@ -343,25 +94,26 @@ proptest! {
         limit in 1..200u64, period_ms in 100..2_000u64, capacity in 1..4u64, bucket: bool,
         late in vec(0..5 * MS, 50),
     ) {
-        let kind = if bucket { Kind::Bucket } else { Kind::Gcra };
-        let mut world = World::new(kind, limit, period_ms, capacity);
-        let start = world.now;
+        let (capacity_of, period) = (Some(capacity), period_ms * MS);
+        let form = if bucket { Form::Bucket { capacity: capacity_of, step: false } } else { Form::Gcra { burst: capacity_of } };
+        let mut world = World::new(vec![Rule { limit, period, form }], 1_000, START);
         for _ in 0..capacity + 50 {
-            world.call(Amount::Cost(1), Span::from_us(86_400_000 * MS));
+            world.make(0, Event::Call(0, Amount::Cost(1), 86_400_000 * MS));
         }
         for late in late.iter().cycle() {
-            let Some(wakes) = world.queues.next_wake() else { break };
-            world.now = world.now.max(wakes).saturating_add(Span::from_us(*late));
-            world.fire(true, 1_000);
+            if world.queues.is_empty() {
+                break;
+            }
+            world.make(0, Event::Timer(*late));
         }
-        for (index, &(at, units)) in world.grants.iter().enumerate().skip(capacity as usize) {
-            let due = ((index as u64 + 1 - capacity) * world.period).div_ceil(limit);
+        for (index, &(at, units)) in world.grants(0).iter().enumerate().skip(capacity as usize) {
+            let due = ((index as u64 + 1 - capacity) * period).div_ceil(limit);
             prop_assert_eq!(units, 1);
-            let at = at.since(start).as_us();
+            let at = at.since(START).as_us();
             // Times are whole microseconds: each grant may be rounded up by one.
             prop_assert!((due..=due + 5 * MS + index as u64).contains(&at), "grant {}, due at {} us, came at {} us", index, due, at);
         }
-        prop_assert_eq!(world.grants.len() as u64, capacity + 50);
+        prop_assert_eq!(world.grants(0).len() as u64, capacity + 50);
     }
 }
 

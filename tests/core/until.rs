@@ -2,15 +2,13 @@
 //!
 //! The days have 23, 24 or 25 hours, the months 28 to 31 days, less or more an hour. Each caller reads its own clock, which is
 //! fast or slow by seconds, takes the end of the day that this clock shows, and sends it; the call arrives up to seconds later.
-//! [`Window`] is a second model of the contract, besides that of `model.rs`: whole numbers, one limit and one period, written
-//! with ends instead of starts.
+//! Here are the promises to these callers. That each call is answered as the contract says, with ids, too, is proved with all other
+//! limiters, in `properties.rs` and `ids/core.rs`, whose rules have times of `UNTIL`.
 
 use crate::key::{Key, Steps};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use redis_rl::limiter::{
-    settle, Amount, Bytes, Decision, Id, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait,
-};
+use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait};
 
 const SECOND: i64 = 1_000_000;
 const HOUR: i64 = 3_600 * SECOND;
@@ -18,103 +16,12 @@ const DAY: i64 = 24 * HOUR;
 /// By how much a clock may be wrong, and how long a call may be under way.
 const SKEW: i64 = 5 * SECOND;
 
-/// The window in force: when it ends, and how much is used. More than the limit is a debt.
-#[derive(Clone, Debug, Default)]
-struct Window {
-    limit: i64,
-    period: i64,
-    in_force: Option<(i64, i64)>,
-}
-
-impl Window {
-    /// The end and the usage of the window in force at `now`, if the record alone says so.
-    fn recorded(&self, now: i64) -> Option<(i64, i64)> {
-        let (mut end, mut used) = self.in_force?;
-        while end <= now {
-            used -= self.limit;
-            if used <= 0 {
-                return None;
-            }
-            end += self.period;
-        }
-        Some((end, used))
-    }
-
-    /// The same for a caller who says `UNTIL time`.
-    fn seen(&self, now: i64, time: i64) -> (i64, i64) {
-        let horizon = time.min(now + self.period);
-        match self.recorded(now) {
-            Some((end, used)) if time > now => (end.min(horizon), used),
-            Some(window) => window,
-            None if time > now => (horizon, 0),
-            None => {
-                let mut end = time;
-                while end <= now {
-                    end += self.period;
-                }
-                (end, 0)
-            }
-        }
-    }
-
-    /// The moment when nothing is used any more, and the one when `units` are free for a call.
-    fn paid(&self, (end, used): (i64, i64), units: i64) -> (i64, i64) {
-        let after = |over: i64| end + ((over + self.limit - 1) / self.limit - 1) * self.period;
-        (after(used), after(used + units - self.limit))
-    }
-
-    /// The answer: granted, remaining, wait and reset.
-    fn call(&mut self, now: i64, time: i64, amount: Amount, ahead: i64) -> (i64, i64, i64, i64) {
-        let (end, used) = self.seen(now, time);
-        let free = (self.limit - used).max(0);
-        let reset = |end: i64, used: i64| if used == 0 { 0 } else { self.paid((end, used), 0).0 - now };
-        let denied = |wait: i64| {
-            // Nothing is written, so the end in the record stays.
-            let (end, used) = self.recorded(now).unwrap_or((end, 0));
-            (0, free, wait, reset(end, used))
-        };
-        let (granted, wait, next) = match amount {
-            Amount::Force(n) => (n as i64, 0, used + n as i64),
-            Amount::Refund(n) => {
-                let back = used.min(n as i64);
-                if back == 0 {
-                    return (0, free, 0, reset(end, used));
-                }
-                (back, 0, used - back)
-            }
-            Amount::Cost(n) if n as i64 <= free => (n as i64, 0, used + n as i64),
-            Amount::UpTo(n) if free > 0 => {
-                let granted = free.min(n as i64);
-                (granted, 0, used + granted)
-            }
-            Amount::Cost(n) if n as i64 > self.limit => return denied(-1),
-            Amount::Cost(n) if self.paid((end, used), n as i64).1 - now <= ahead => {
-                let at = self.paid((end, used), n as i64).1;
-                let windows = (at - end) / self.period + 1;
-                (n as i64, at - now, used.max(windows * self.limit) + n as i64)
-            }
-            Amount::Cost(_) | Amount::UpTo(_) => {
-                let n = if let Amount::Cost(n) = amount { n as i64 } else { 1 };
-                if ahead > 0 {
-                    // Not checked here: the model in `model.rs` knows when a booking succeeds.
-                    return (0, free, i64::MIN, denied(0).3);
-                }
-                let recorded = self.recorded(now).expect("units are used");
-                return denied(self.paid(recorded, n).1 - now);
-            }
-        };
-        let reset = reset(end, next);
-        self.in_force = Some((end, next));
-        (granted, (self.limit - next).max(0), wait, reset)
-    }
-}
-
 /// Makes a call.
 fn call(key: &mut Key, policy: &Policy, now: i64, request: Request) -> Decision {
     let outcome = key.decide(policy, Instant::from_us(now), request).expect("a decision");
     key.apply(&outcome.change, &outcome.bytes);
     if let Some(value) = &key.value {
-        assert!(request.id.is_some() || value.len() == 28 || value[1] == 2, "{value:02x?}");
+        assert_eq!(value.len(), 28, "{value:02x?}");
     }
     outcome.decision
 }
@@ -171,7 +78,6 @@ struct Action {
     clock: i64,
     amount: u64,
     verb: u8,
-    ahead: i64,
 }
 
 /// A moment of a day.
@@ -194,9 +100,8 @@ fn actions(max: usize) -> impl Strategy<Value = Vec<Action>> {
     ];
     let clock = prop_oneof![3 => Just(0i64), 2 => -SKEW..=SKEW];
     let amount = prop_oneof![3 => 1..=3u64, 1 => 1..=12u64];
-    let ahead = prop_oneof![2 => Just(0), 2 => 0..=3 * DAY, 1 => 0..=100 * DAY];
-    (vec((0..10usize, at, clock, amount, 0..12u8, ahead), 1..max)).prop_map(|actions| {
-        let action = |(day, at, clock, amount, verb, ahead)| Action { day, at, clock, amount, verb, ahead };
+    (vec((0..10usize, at, clock, amount, 0..12u8), 1..max)).prop_map(|actions| {
+        let action = |(day, at, clock, amount, verb)| Action { day, at, clock, amount, verb };
         actions.into_iter().map(action).collect()
     })
 }
@@ -228,40 +133,6 @@ fn us(wait: Wait) -> i64 {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// Calls of all sorts, by callers whose clocks are wrong.
-    #[test]
-    fn decides_as_a_model_with_ends(
-        calendar in calendars(), actions in actions(60), limit in 1..=12i64, slack in prop_oneof![Just(0), -3 * HOUR..=3 * HOUR],
-    ) {
-        let period = calendar.longest + slack;
-        let plain = policy(limit, period);
-        let mut window = Window { limit, period, ..Window::default() };
-        let mut key = Key::default();
-        for (now, action) in in_order(&calendar, &actions) {
-            let time = calendar.end(now + action.clock);
-            let n = action.amount;
-            let (amount, ahead) = match action.verb {
-                0 => (Amount::Force(n), 0),
-                1 => (Amount::Refund(n), 0),
-                2 | 3 => (Amount::UpTo(n), 0),
-                4 | 5 => (Amount::Cost(n), action.ahead),
-                _ => (Amount::Cost(n), 0),
-            };
-            let request = Request { ahead: Span::from_us(ahead as u64), ..Request::now(amount) };
-            let before = key.value.clone();
-            let decision = call(&mut key, &until(&plain, time), now, request);
-            let (granted, remaining, wait, reset) = window.call(now, time, amount, ahead);
-            let actual = (
-                decision.granted as i64,
-                decision.remaining as i64,
-                if wait == i64::MIN { wait } else { us(decision.wait) },
-                decision.reset.as_us() as i64,
-            );
-            prop_assert_eq!(actual, (granted, remaining, wait, reset), "{:?} at {} until {}", action, now, time);
-            prop_assert!(granted > 0 || before == key.value);
-        }
-    }
 
     /// No day has two limits, if a right caller has been granted units on the day before, since its window began: then that
     /// window ends when the day does.
@@ -312,63 +183,6 @@ proptest! {
             if now < calendar.begins[day + 1] - SKEW && (day == 0 || !provisional[day - 1]) {
                 granted[day] += decision.granted as i64;
                 prop_assert!(granted[day] <= limit, "day {day}: {granted:?}");
-            }
-        }
-    }
-
-    /// A repeated id charges nothing in its window, whoever repeats it, and can be released there.
-    #[test]
-    fn ids_live_as_long_as_their_window(calendar in calendars(), actions in actions(80), limit in 4..=12i64) {
-        let period = calendar.longest + SKEW;
-        let plain = policy(limit, period);
-        let mut window = Window { limit, period, ..Window::default() };
-        let mut key = Key::default();
-        // The charges of the window in force, by name: what they hold.
-        let mut charges: Vec<([u8; 2], i64)> = Vec::new();
-        for (number, (now, action)) in in_order(&calendar, &actions).into_iter().enumerate() {
-            let time = calendar.end(now + action.clock);
-            if window.recorded(now).is_none() {
-                charges.clear();
-            }
-            let used = usize::from(action.verb) % (charges.len() + 1);
-            let name = charges.get(used).map_or(*b"??", |charge| charge.0);
-            match action.verb % 4 {
-                0 => {
-                    let mut bytes = Bytes::default();
-                    let id = Id::new(&name).expect("an id");
-                    let settled = key.value.as_deref().and_then(|value| {
-                        settle(value, Instant::from_us(now), id, 0, &mut bytes).expect("a record")
-                    });
-                    prop_assert_eq!(settled.is_some(), used < charges.len());
-                    if let Some(settled) = settled {
-                        let (end, before) = window.recorded(now).expect("a window");
-                        let after = before - charges.remove(used).1;
-                        window.in_force = Some((end, after));
-                        prop_assert_eq!(settled.decision.remaining as i64, limit - after);
-                        prop_assert_eq!(settled.decision.reset.as_us() as i64, if after == 0 { 0 } else { end - now });
-                        key.apply(&settled.change, &bytes);
-                    }
-                }
-                1 if used < charges.len() => {
-                    let request = Request::now(Amount::Cost(action.amount)).with_id(Id::new(&name).expect("an id"));
-                    let before = key.value.clone();
-                    let decision = call(&mut key, &until(&plain, time), now, request);
-                    prop_assert!(decision.retried);
-                    prop_assert_eq!((decision.granted as i64, us(decision.wait)), (charges[used].1, 0));
-                    prop_assert_eq!(&before, &key.value);
-                }
-                _ => {
-                    let name = [number as u8, 1];
-                    let request = Request::now(Amount::Cost(action.amount)).with_id(Id::new(&name).expect("an id"));
-                    let decision = call(&mut key, &until(&plain, time), now, request);
-                    let (granted, remaining, wait, reset) = window.call(now, time, request.amount, 0);
-                    let actual = (decision.granted as i64, decision.remaining as i64, us(decision.wait));
-                    prop_assert_eq!(actual, (granted, remaining, wait), "{:?} at {} until {}", action, now, time);
-                    prop_assert_eq!(decision.reset.as_us() as i64, reset);
-                    if granted > 0 {
-                        charges.push((name, granted));
-                    }
-                }
             }
         }
     }

@@ -17,24 +17,6 @@ fn all(client: &mut Connection, words: &str) -> AllRows {
 }
 
 #[test]
-fn requests_and_tokens_are_charged_together_or_not_at_all() {
-    let (_server, mut client) = Server::start().and_client();
-    let words = "RL.ALL 2 {team-a}:requests {team-a}:tokens GCRA 60 1d SLIDE 1000 1d COST 400";
-    let (granted, wait_ms, rows) = all(&mut client, words);
-    assert_eq!((granted, wait_ms, rows.len()), (1, 0, 2));
-    assert_eq!([&rows[0][..4], &rows[1][..4]], [[1, 60, 59, 0], [400, 1000, 600, 0]]);
-    assert_eq!(all(&mut client, words).0, 1);
-    let before = snapshots(&mut client);
-    let (granted, wait_ms, rows) = all(&mut client, words);
-    assert_eq!(granted, 0);
-    // The first rule would have granted the call, so its row shows its cost. Neither key has changed.
-    assert_eq!(rows[0][..4], [1, 60, 58, 0]);
-    assert_eq!(rows[1][..3], [0, 1000, 200]);
-    assert!(wait_ms == rows[1][3] && wait_ms > 86_000_000, "{wait_ms}");
-    assert_eq!(snapshots(&mut client), before);
-}
-
-#[test]
 fn any_refusing_rule_leaves_every_key_untouched() {
     let (_server, mut client) = Server::start().and_client();
     for rules in [2, 3, 7, 32] {
@@ -139,28 +121,6 @@ fn fifty_clients_on_overlapping_keys_never_get_more_than_any_rule_allows() {
         );
     }
     assert!(charged.iter().sum::<i64>() > 500);
-}
-
-#[test]
-fn it_replicates_as_one() {
-    let server = Server::on_port(&[]);
-    let replica = server.replica(&[]);
-    let (mut client, mut other) = (server.client(), replica.client());
-    let mut monitor = replica.client();
-    call::<()>(&mut monitor, "MONITOR");
-    all(&mut client, "RL.ALL 3 a b c FIXED 10 1d GCRA 10 1d SLIDE 10 1d");
-    call::<i64>(&mut client, "WAIT 1 50000");
-    support::assert_same(&snapshots(&mut client), &snapshots(&mut other));
-    // The replica receives a transaction: at no time does it hold only a part of the changes.
-    let mut seen = Vec::new();
-    while seen.last().is_none_or(|word| word != "exec") {
-        let line: String = String::from_redis_value(monitor.recv_response().expect("a line")).expect("text");
-        let word = line.split('"').nth(1).unwrap_or_default().to_lowercase();
-        if ["multi", "set", "exec"].contains(&&*word) {
-            seen.push(word);
-        }
-    }
-    assert_eq!(seen, ["multi", "set", "set", "set", "exec"]);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use redis::{Connection, Value};
 use support::witness::{timed, Watched, A_FEW, MAX_LATENESS_US};
 use support::{
-    assert_same, at_once, call, command, crowd, error, held, info, limit, pipe, replies, snapshots, time_us, wait_for,
-    AtOnce, Held, Load, Reply, Resp, Server, LIMITERS,
+    assert_same, at_once, call, command, error, held, limit, pipe, replies, snapshots, time_us, wait_for, AtOnce, Held,
+    Load, Reply, Resp, Server, LIMITERS,
 };
 
 /// A millisecond. All times of the server's clock are in microseconds.
@@ -105,40 +105,6 @@ fn each_is_granted_its_own_amount_by_its_own_policy() {
         assert!(at >= due_us, "{index}: {} us early", due_us - at);
         server.assert_not_late(&index.to_string(), latest, at, A_FEW);
         latest = latest.max(at);
-    }
-}
-
-#[test]
-fn late_timers_cost_no_throughput() {
-    const GAP_US: i64 = 20 * MS;
-    let server = Watched::start();
-    // One worker, and several at once: both get 50 units per second.
-    for workers in [1, 4] {
-        call::<()>(&mut server.client(), "FLUSHALL");
-        let grants = crowd(&server, workers, |_, client| {
-            let mut grant = |_| {
-                let (row, sent, at) = timed(client, "RL.GCRA key 50 1 BURST 1 BLOCK 30");
-                assert_eq!(row[0], 1);
-                (at, sent, row[4])
-            };
-            (0..100 / workers).map(&mut grant).collect::<Vec<_>>()
-        });
-        let mut grants: Vec<(i64, i64, i64)> = grants.into_iter().flatten().collect();
-        grants.sort_unstable();
-        // A call is due a gap after the call before it was due, or when it comes if that is later. It does not count when
-        // the call before it was granted, which may have been late.
-        let (mut due, mut late) = (0, 0);
-        for (index, &(at, sent, _)) in grants.iter().enumerate() {
-            due = (due + GAP_US).max(sent);
-            server.assert_not_late(&format!("{workers} workers, call {index}"), due, at, A_FEW);
-            late += at - due;
-            due = due.max(at - MAX_LATENESS_US);
-        }
-        // By the last reply, the time at which nothing is used any more. Its reset counts from the grant.
-        let granted = *server.events("rl.gcra", "key").last().expect("grants");
-        let lost_ms = (granted + grants[99].2 * MS - due - GAP_US) / MS;
-        println!("{workers} workers: late by {late} us in sum");
-        assert!(lost_ms <= 5, "{workers} workers: the limiter lost {lost_ms} ms, and grants were late by {late} us in all");
     }
 }
 
@@ -299,13 +265,6 @@ fn transactions_and_scripts_are_answered_at_once() {
     assert!(row[0] == 0 && row[3] > 3_500_000, "{row:?}");
     assert_eq!(held(&mut client), 0);
     for (words, text) in [
-        ("RL.PEEK GCRA key 10 60 BLOCK 5", "ERR unknown option 'BLOCK' for RL.PEEK"),
-        ("RL.GCRA key 10 60 FORCE 5 BLOCK 5", "ERR FORCE and BLOCK can't be combined"),
-        ("RL.GCRA key 10 60 BLOCK 5 REFUND 5", "ERR REFUND and BLOCK can't be combined"),
-        ("RL.GCRA key 10 60 UPTO 5 RESERVE 5", "ERR UPTO and RESERVE can't be combined"),
-        ("RL.GCRA key 10 60 RESERVE 5 BLOCK 5", "ERR RESERVE and BLOCK can't be combined"),
-        ("RL.GCRA key 10 60 BLOCK 5 BLOCK 5", "ERR BLOCK is given twice"),
-        ("RL.GCRA key 10 60 BLOCK", "ERR BLOCK needs a value"),
         ("RL.GCRA key 10 60 BLOCK 0", "ERR BLOCK must be above 0, at most 1d: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"),
         ("RL.GCRA key 10 60 RESERVE 86401", "ERR RESERVE must be above 0, at most 1d: a number of seconds, or one followed by us, ms, s, m, h or d; exact to the microsecond"),
     ] {
@@ -314,64 +273,6 @@ fn transactions_and_scripts_are_answered_at_once() {
 }
 
 // ---- Clients that leave ----
-
-#[test]
-fn timeouts_come_on_time() {
-    let (server, mut client) = Watched::start().and_client();
-    let spans = [120, 155, 250, 333, 101];
-    // By the state of the key alone, each of these calls could be granted within its time. But other clients are before
-    // them.
-    let calls = ["RL.GCRA key 10 1 COST 10", "RL.SLIDE log 10 500ms COST 10", "RL.GCRA key 10 1 COST 10 BLOCK 30"];
-    let calls = calls.map(String::from).into_iter();
-    let calls = calls.chain(spans.map(|span| format!("RL.GCRA key 10 1 BLOCK {span}ms")));
-    let last = ["RL.SLIDE log 10 500ms COST 10 BLOCK 30", "RL.SLIDE log 10 500ms UPTO 4 BLOCK 501ms"].map(String::from);
-    let AtOnce { mut held, from_us, to_us } = at_once(&server, calls.chain(last));
-    for used in held.drain(..2) {
-        assert_eq!(used.row()[0], 10);
-    }
-    let replies = replies(held);
-    assert_eq!(replies[0].granted(), 10);
-    let late = replies[1..6].iter().zip(spans).chain([(&replies[7], 501)]);
-    for (reply, span) in late {
-        let row = reply.row.as_ref().expect("a denial");
-        assert!(row[0] == 0 && row[1] == 10 && row[3] >= 1, "{row:?}");
-        let (what, at) = (format!("a time-out of {span} ms"), reply.at_us());
-        assert!(at >= from_us + span * MS, "{what} after {} us", at - from_us);
-        server.assert_not_late(&what, to_us + span * MS, at, A_FEW);
-    }
-    assert_eq!(replies[6].granted(), 10);
-    // Only the ten units of the first client are charged.
-    let [_, _, _, _, reset] = limit(&mut client, "RL.PEEK GCRA key 10 1");
-    assert!(reset <= 1_000, "{reset}");
-    assert_eq!(support::held(&mut client), 0);
-}
-
-#[test]
-fn clients_that_disconnect_leave_no_gap() {
-    const GAP_US: i64 = 200 * MS;
-    let (server, mut client) = Watched::start().and_client();
-    // No client is granted before all clients that disconnect have gone.
-    exhaust(&mut client, "RL.GCRA key 5 1 BURST 1 FORCE 10000");
-    let mut waiting: Vec<_> = (0..8).map(|_| Held::send(&server, "RL.GCRA key 5 1 BURST 1 BLOCK 1d")).collect();
-    assert_eq!(held(&mut client), 8);
-    let kill = |client: &mut Connection, held: &Held| call::<i64>(client, &format!("CLIENT KILL ID {}", held.id));
-    assert_eq!(kill(&mut client, &waiting[6]), 1);
-    assert_eq!(kill(&mut client, &waiting[3]), 1);
-    // The first client leaves, too.
-    drop(waiting.remove(0));
-    drop(waiting.remove(1));
-    wait_for("them to be gone", || held(&mut client) == 4);
-    let from_us = time_us(&mut client);
-    call::<()>(&mut client, "DEL key");
-    let to_us = time_us(&mut client);
-    let replies = replies(waiting);
-    let (gone, granted): (Vec<_>, Vec<_>) = replies.into_iter().partition(|reply| reply.row.is_err());
-    assert_eq!((gone.len(), granted.len()), (2, 4));
-    assert_paced(&server, "those that stay", &granted, (from_us, to_us), GAP_US);
-    assert_eq!(held(&mut client), 0);
-    let [granted, _, _, _, reset] = limit(&mut client, "RL.GCRA key 5 1 BURST 1 FORCE 1");
-    assert!(granted == 1 && reset <= 400, "no more is charged than was granted: {reset}");
-}
 
 #[test]
 fn client_unblock_ends_a_wait() {
@@ -394,50 +295,6 @@ fn client_unblock_ends_a_wait() {
     // The clients that left do not delay the next call.
     assert_eq!(limit(&mut client, "RL.SLIDE key 5 12h REFUND 1")[0], 1);
     assert_eq!(limit(&mut client, "RL.SLIDE key 5 12h")[0], 1);
-    // The clients that waited leave nothing behind: no memory, and nothing that prevents the module from being unloaded.
-    let before = info(&mut client, "memory", "used_memory");
-    for _ in 0..200 {
-        let mut held = Held::prepare(&server, Resp::Two).call(&mut client, "RL.SLIDE key 5 12h BLOCK 1d");
-        assert_eq!(call::<i64>(&mut client, &format!("CLIENT UNBLOCK {}", held.id)), 1);
-        assert_eq!(held.reply().row.expect("a denial")[0], 0);
-    }
-    drop(waiting);
-    wait_for("the clients to be gone", || info(&mut client, "clients", "connected_clients") == 1);
-    let grown = info(&mut client, "memory", "used_memory") - before;
-    assert!(grown < 1_000_000, "{grown} bytes more");
-    call::<()>(&mut client, "MODULE UNLOAD rl");
-}
-
-#[test]
-fn a_queue_goes_on_after_the_server_stood_still() {
-    const GAP_US: i64 = 100 * MS;
-    let (mut server, mut client) = Watched::start().and_client();
-    for kind in LIMITERS {
-        let policy = format!("RL.{kind} key:{kind} 1 100ms");
-        let calls = [policy.clone(), format!("{policy} BLOCK 30"), format!("{policy} BLOCK 150ms")];
-        let [_, first, second] = at_once(&server, calls).held.try_into().ok().expect("three");
-        assert_eq!(first.row()[0], 1);
-        // The server sleeps until the client's timeout is over and the key has expired.
-        call::<()>(&mut client, "DEBUG SLEEP 0.4");
-        assert_eq!(second.row()[0], 0, "{kind}");
-        // What has drained while the server slept is not granted all at once: at most the compensated lateness is.
-        exhaust(&mut client, &format!("{policy} FORCE 1"));
-        let waiting: Vec<_> = (0..8).map(|_| Held::send(&server, &format!("{policy} BLOCK 30"))).collect();
-        let waiting = std::thread::spawn(|| replies(waiting));
-        let mut pipe = redis::pipe();
-        pipe.add_command(command("DEBUG SLEEP 0.5")).ignore().cmd("TIME");
-        let ((seconds, us),): ((i64, i64),) = pipe.query(&mut client).expect("the time");
-        let over = seconds * 1_000_000 + us;
-        let replies = waiting.join().expect("replies");
-        assert!(replies.iter().all(|reply| reply.granted() == 1));
-        // Clients that were granted before the server slept do not count.
-        let after = replies.iter().filter(|reply| reply.at_us() > over - 500 * MS);
-        for (index, reply) in after.enumerate() {
-            let earliest = over - MAX_LATENESS_US - A_FEW * MS + GAP_US * index as i64;
-            assert!(reply.at_us() >= earliest, "{kind}, {index}: {} us too soon", earliest - reply.at_us());
-        }
-    }
-    assert!(server.server_mut().is_alive());
 }
 
 #[test]
@@ -580,26 +437,6 @@ fn a_wait_for_a_key_that_gets_another_type_ends_in_an_error() {
     let _waiting = Held::send(&server, "RL.GCRA key 1 1d BLOCK 1d");
     let text = error(&mut client, &command("RL.SLIDE key 1 1d BLOCK 1d"));
     assert_eq!(text, "WRONGTYPE key holds a GCRA limiter, not a SLIDE limiter");
-}
-
-#[test]
-fn databases_have_queues_of_their_own() {
-    let (server, mut control) = Server::start().and_client();
-    let waiting: Vec<_> = (0..4)
-        .map(|db| {
-            let mut held = Held::prepare(&server, Resp::Two);
-            call::<()>(held.connection(), &format!("SELECT {db}"));
-            exhaust(held.connection(), "RL.GCRA key 1 1d");
-            held.call(&mut control, "RL.GCRA key 1 1d BLOCK 1d")
-        })
-        .collect();
-    call::<()>(&mut control, "SELECT 2");
-    call::<()>(&mut control, "DEL key");
-    wait_for("one to be granted", || held(&mut control) == 3);
-    call::<()>(&mut control, "SWAPDB 3 9");
-    wait_for("another to be granted", || held(&mut control) == 2);
-    call::<()>(&mut control, "FLUSHALL");
-    assert!(replies(waiting).iter().all(|reply| reply.row.as_ref().is_ok_and(|row| row[0] == 1)));
 }
 
 // ---- Replicas, files, pauses, failover ----

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{Connection, RedisResult, Value};
 use support::{
-    assert_same, call, command, crowd_while, flood_all, info, limit, snapshots, wait_for, Load, Server, Signal, LIMITERS,
+    assert_same, call, command, crowd_while, flood_all, limit, snapshots, wait_for, Load, Server, Signal, LIMITERS,
 };
 
 /// So long that nothing drains within the test.
@@ -195,87 +195,6 @@ fn a_server_killed_under_load_has_charged_all_keys_of_a_call_or_none() {
         assert!(KEYS.iter().all(|key| call::<i64>(&mut client, &format!("EXISTS {key}")) == 0), "only ids were charged");
         server.rewrite_append_only_file();
     }
-}
-
-#[test]
-fn grants_of_waiters_are_in_the_file() {
-    let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    for name in LIMITERS {
-        let policy = format!("RL.{name} {name} 5 {PERIOD}");
-        assert_eq!(limit(&mut server.client(), &format!("{policy} COST 5"))[0], 5);
-        // One client makes refunds, and eight wait for units.
-        let (given_back, granted) = (AtomicI64::new(0), AtomicI64::new(0));
-        // They call until the server is gone.
-        let kill = || {
-            let _end = server.killed_at_the_end();
-            wait_for("some grants", || granted.load(Ordering::Relaxed) > 40);
-        };
-        crowd_while(&server, 9, kill, |number, client| {
-            let (rest, count) = if number < 8 { ("BLOCK 1d", &granted) } else { ("REFUND 1", &given_back) };
-            while let Ok(row) = command(&format!("{policy} {rest}")).query::<Vec<i64>>(client) {
-                count.fetch_add(row[0], Ordering::Relaxed);
-            }
-        });
-        server.crash_and_restart();
-        let (given_back, granted) = (given_back.into_inner(), granted.into_inner());
-        let used = 5 - limit(&mut server.client(), &format!("RL.PEEK {name} {name} 5 {PERIOD}"))[2];
-        // One refund and eight grants may be in the file without their clients having received a reply.
-        let least = 5 - (given_back + 1) + granted;
-        let most = (5 - given_back + granted + 8).min(5);
-        assert!((least..=most).contains(&used), "{name}: {used} used, {given_back} given back, {granted} granted");
-        assert!(granted > 20, "{granted}");
-        server.rewrite_append_only_file();
-    }
-}
-
-#[test]
-fn a_replica_that_connects_under_load_equals_its_primary_in_the_end() {
-    // The replica loads by file, by socket, and into a second database while it still serves the old one.
-    for (diskless, load) in [("no", "disabled"), ("yes", "on-empty-db"), ("yes", "swapdb")] {
-        let server = Server::on_port(&["--repl-diskless-sync", diskless]);
-        let counts: [Count; 4] = Default::default();
-        let replica = under_load(&server, &counts, || {
-            pause(50);
-            let replica = Server::on_port(&["--repl-diskless-load", load]);
-            flood_all(&mut replica.client());
-            call::<()>(&mut replica.client(), &format!("REPLICAOF 127.0.0.1 {}", server.port));
-            replica.wait_until_linked();
-            pause(50);
-            replica
-        });
-        equal(&server, &replica);
-        let mut client = replica.client();
-        LIMITERS.iter().zip(&counts).for_each(|(name, count)| count.settle(&mut client, name));
-    }
-}
-
-#[test]
-fn a_replica_that_loses_the_connection_catches_up_by_what_it_missed() {
-    let server = Server::on_port(&["--repl-backlog-size", "16mb"]);
-    let replica = server.replica(&[]);
-    let counts: [Count; 4] = Default::default();
-    let mut control = server.client();
-    let full = info(&mut control, "stats", "sync_full");
-    under_load(&server, &counts, || {
-        for _ in 0..3 {
-            pause(60);
-            call::<Value>(&mut control, "CLIENT KILL TYPE replica");
-            flood_all(&mut control);
-            wait_for("the replica", || info(&mut control, "replication", "connected_slaves") == 1);
-            replica.wait_until_linked();
-        }
-    });
-    assert!(info(&mut control, "stats", "sync_partial_ok") >= 3);
-    assert_eq!(info(&mut control, "stats", "sync_full"), full);
-    equal(&server, &replica);
-}
-
-fn equal(server: &Server, replica: &Server) {
-    let mut client = server.client();
-    assert_eq!(call::<i64>(&mut client, "WAIT 1 50000"), 1);
-    let offset = info(&mut client, "replication", "master_repl_offset");
-    wait_for("the replica", || info(&mut replica.client(), "replication", "slave_repl_offset") >= offset);
-    assert_same(&snapshots(&mut client), &snapshots(&mut replica.client()));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use redis::{Connection, Value};
 use support::witness::Watched;
 use support::{
-    assert_same, at_once, call, command, error, held, info, inspect, limit, settle, snapshot, snapshots, time_us, traces,
-    wait_for, watched_are_unchanged, Held, Load, Resp, Server, Signal, Snapshot, LIMITERS,
+    assert_same, call, command, error, held, info, inspect, limit, settle, snapshot, snapshots, time_us, traces, wait_for,
+    watched_are_unchanged, Held, Load, Resp, Server, Signal, Snapshot, LIMITERS,
 };
 
 /// What `key` takes while `ids` ids of this length are added, in so many steps from 100 ids on, and while new ones then replace them.
@@ -163,16 +163,7 @@ fn a_refused_call_changes_nothing() {
     };
     for name in LIMITERS {
         let rule = format!("RL.{name} {name} 10 1d");
-        for (rest, text) in [
-            ("ID a FORCE 2", "ERR FORCE and ID can't be combined"),
-            ("REFUND 2 ID a", "ERR REFUND and ID can't be combined"),
-            ("ID a ID b", "ERR ID is given twice"),
-            ("COST 2 ID", "ERR ID needs a value"),
-            (&format!("ID {long}"), "ERR ID must be 1 to 64 bytes long"),
-            ("ID a RENEW", &format!("ERR unknown option 'RENEW' for RL.{name}")),
-        ] {
-            refused(&mut client, &format!("{rule} {rest}"), text);
-        }
+        refused(&mut client, &format!("{rule} ID {long}"), "ERR ID must be 1 to 64 bytes long");
         let empty = redis::cmd(&format!("RL.{name}")).arg(&[name, "10", "1d", "ID", ""]).to_owned();
         assert_eq!(error(&mut client, &empty), "ERR ID must be 1 to 64 bytes long");
         refused(&mut client, &format!("RL.SETTLE {name} {long} 1"), "ERR id must be 1 to 64 bytes long");
@@ -186,18 +177,12 @@ fn a_refused_call_changes_nothing() {
         ("RL.LEASE lease 3 1d ID a COST 1", "ERR COST must be 2, the units that this ID holds, or be omitted"),
         ("RL.LEASE lease 3 1d COST 1", "ERR LEASE needs an ID"),
         ("RL.LEASE lease 65537 1d ID a", "ERR limit must be a whole number from 0 to 65536"),
-        ("RL.LEASE lease 3 1d ID a UPTO 2", "ERR unknown option 'UPTO' for RL.LEASE"),
-        ("RL.LEASE lease 3 1d ID a RESERVE 2", "ERR unknown option 'RESERVE' for RL.LEASE"),
-        ("RL.LEASE lease 3 1d ID a RENEW RENEW", "ERR RENEW is given twice"),
         ("RL.LEASE GCRA 3 1d ID a", "WRONGTYPE key holds a GCRA limiter, not a LEASE limiter"),
         ("RL.GCRA lease 3 1d ID a", "WRONGTYPE key holds a LEASE limiter, not a GCRA limiter"),
         ("RL.SETTLE lease a 1", "ERR units must be 0 for a lease: RL.RELEASE ends it"),
         ("RL.SETTLE list a 1", "WRONGTYPE key holds a list, not a limiter"),
         ("RL.RELEASE text a", "WRONGTYPE key holds a string that is not a limiter"),
         ("RL.RELEASE short a", "WRONGTYPE key holds a string that is not a limiter"),
-        ("RL.SETTLE list a", "ERR wrong number of arguments for 'rl.settle' command"),
-        ("RL.RELEASE list", "ERR wrong number of arguments for 'rl.release' command"),
-        ("RL.PEEK GCRA GCRA 10 1d ID a", "ERR unknown option 'ID' for RL.PEEK"),
     ] {
         refused(&mut client, words, text);
     }
@@ -275,45 +260,6 @@ fn a_retry_does_not_wait_for_the_queue() {
         // To settle wakes the queue.
         assert!(settle(&mut client, &format!("RL.RELEASE {name} a")).is_some(), "{name}");
         assert_eq!(waiting.reply().granted(), 10, "{name}");
-    }
-}
-
-#[test]
-fn of_waiters_with_one_id_the_first_is_charged_and_the_others_are_answered_as_retries() {
-    let (server, mut client) = Watched::with(&[]).and_client();
-    for name in LIMITERS {
-        let rule = format!("RL.{name} {name} 10 1h");
-        limit(&mut client, &format!("{rule} COST 10 ID all"));
-        let waiters = at_once(
-            &server,
-            [
-                format!("{rule} COST 3 ID same BLOCK 1d"),
-                format!("{rule} COST 8 BLOCK 1d"),
-                format!("{rule} COST 3 ID same BLOCK 1d"),
-                format!("{rule} COST 3 ID other BLOCK 1d"),
-                format!("{rule} COST 5 ID same BLOCK 1d"),
-            ],
-        );
-        wait_for("the waiters", || held(&mut client) == 5);
-        let retried = info(&mut client, "rl", "rl_retried");
-        let before = time_us(&mut client);
-        // Three units are free now, so the first waiter is granted. The second one is not.
-        settle(&mut client, &format!("RL.SETTLE {name} all 7")).expect("an id");
-        let [mut first, mut second, mut third, mut fourth, mut fifth] =
-            <[Held; 5]>::try_from(waiters.held).unwrap_or_else(|_| panic!("five waiters"));
-        for (waiter, units) in [(&mut first, 3), (&mut third, 3), (&mut fifth, 3)] {
-            let reply = waiter.reply();
-            assert_eq!(reply.granted(), units, "{name}");
-            assert!(server.ticks(before, reply.at_us()) < 100, "{name}: {reply:?}, settled after {before}");
-        }
-        assert_eq!(held(&mut client), 2, "{name}");
-        assert_eq!(info(&mut client, "rl", "rl_retried"), retried + 2, "{name}");
-        assert_eq!(limit(&mut client, &format!("RL.PEEK {name} {name} 10 1h COST 1"))[2], 0, "{name}");
-        settle(&mut client, &format!("RL.RELEASE {name} same")).expect("an id");
-        call::<()>(&mut client, &format!("DEL {name}"));
-        assert_eq!((second.reply().granted(), held(&mut client)), (8, 1), "{name}");
-        call::<()>(&mut client, &format!("DEL {name}"));
-        assert_eq!(fourth.reply().granted(), 3, "{name}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Connection, Value};
 use support::witness::{timed, Watched, A_FEW};
 use support::{
-    at_once, call, command, crowd, error, held, info, limit, pipe, settle, snapshot, time_us, wait_for, Held, Resp, Server,
+    at_once, call, command, crowd, error, held, info, limit, settle, snapshot, time_us, wait_for, Held, Resp, Server,
     LIMITERS,
 };
 
@@ -173,34 +173,7 @@ fn giving_back_and_renewing_work_without_memory() {
     assert_eq!(limit(&mut client, "RL.LEASE key 3 1h ID b")[0], 1);
 }
 
-#[test]
-fn a_waiter_gets_no_lease_while_memory_is_full() {
-    let (server, mut client) = Server::start().and_client();
-    limit(&mut client, "RL.LEASE key 1 1h ID a");
-    let waiting = Held::send(&server, "RL.LEASE key 1 1h ID b BLOCK 1d");
-    wait_for("the waiter", || held(&mut client) == 1);
-    call::<()>(&mut client, "CONFIG SET maxmemory 1");
-    assert!(settle(&mut client, "RL.RELEASE key a").is_some());
-    let now = time_us(&mut client);
-    let_pass(&mut client, now + 200_000);
-    assert_eq!(held(&mut client), 1);
-    call::<()>(&mut client, "CONFIG SET maxmemory 0");
-    assert_eq!(waiting.row()[0], 1);
-}
-
 // ---- Waiting ----
-
-#[test]
-fn transactions_and_scripts_never_wait() {
-    let (_server, mut client) = Server::start().and_client();
-    limit(&mut client, "RL.LEASE key 1 1h ID a");
-    let calls = ["RL.LEASE key 1 1h ID b BLOCK 1d", "RL.RELEASE key a"].repeat(2);
-    let replies: Vec<Option<[i64; 5]>> = pipe(calls).atomic().query(&mut client).expect("replies");
-    assert_eq!(replies.iter().map(|row| row.map(|row| row[0])).collect::<Vec<_>>(), [Some(0), Some(0), Some(1), None]);
-    let script = "return {redis.call('RL.LEASE', KEYS[1], 1, '1h', 'ID', 'c', 'BLOCK', '1d'), redis.call('RL.RELEASE', KEYS[1], 'b')}";
-    let rows: Vec<[i64; 5]> = redis::cmd("EVAL").arg(script).arg(1).arg("key").query(&mut client).expect("two rows");
-    assert_eq!((rows[0][0], rows[1][..3].to_vec()), (0, vec![0, 1, 1]));
-}
 
 #[test]
 fn a_release_grants_the_first_waiter_at_once() {
@@ -243,25 +216,6 @@ fn a_lapse_grants_the_first_waiter() {
     assert!(reply.at_us() >= before + 200_000, "{reply:?}");
     assert_eq!(limit(&mut client, "RL.LEASE key 1 1h ID c COST 2 BLOCK 1h")[..4], [0, 1, 0, -1]);
     assert_eq!(limit(&mut client, "RL.LEASE key 0 1h ID c BLOCK 1h")[3], -1);
-}
-
-#[test]
-fn of_waiters_with_one_id_the_second_renews_the_lease_of_the_first() {
-    let (server, mut client) = Server::start().and_client();
-    limit(&mut client, "RL.LEASE key 3 1h ID a COST 3");
-    let calls = ["b COST 2", "x COST 3", "b", "b COST 2", "b COST 1"];
-    let waiters = at_once(&server, calls.map(|rest| format!("RL.LEASE key 3 1h ID {rest} BLOCK 1h"))).held;
-    wait_for("the waiters", || held(&mut client) == 5);
-    settle(&mut client, "RL.RELEASE key a").expect("a lease");
-    let mut waiters: Vec<Held> = waiters;
-    for index in [0, 2, 3] {
-        assert_eq!(waiters[index].reply().row.map(|row| row[..4].to_vec()), Ok(vec![2, 3, 1, 0]), "{}", calls[index]);
-    }
-    let refused = waiters[4].reply().row;
-    assert_eq!(refused, Err("ERR COST must be 2, the units that this ID holds, or be omitted".into()));
-    assert_eq!(held(&mut client), 1);
-    settle(&mut client, "RL.RELEASE key b").expect("a lease");
-    assert_eq!(waiters[1].reply().granted(), 3);
 }
 
 // ---- Never more than the limit ----

@@ -5,9 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use redis::{Connection, Value};
-use support::{
-    at_once, call, command, error, held, info, limit, server_program, time_us, wait_for, Held, Resp, Server, LIMITERS,
-};
+use support::{call, command, error, held, info, limit, server_program, time_us, wait_for, Held, Resp, Server, LIMITERS};
 
 /// How often an algorithm was called, granted and denied.
 fn counts(client: &mut Connection, name: &str) -> [i64; 3] {
@@ -36,58 +34,6 @@ fn info_counts_calls_by_outcome() {
         error(&mut client, &command(&format!("RL.{name} something 10 1d")));
         assert_eq!(counts(&mut client, name), [8, 5, 3], "{name}");
     }
-}
-
-#[test]
-fn rules_of_one_call_count_by_themselves() {
-    let (_server, mut client) = Server::start().and_client();
-    call::<Value>(&mut client, "RL.ALL 2 a b FIXED 1 1d GCRA 2 1d");
-    assert_eq!([counts(&mut client, "FIXED"), counts(&mut client, "GCRA")], [[1, 1, 0], [1, 1, 0]]);
-    // The second rule would have granted the call: it was neither charged nor counted as a denial.
-    call::<Value>(&mut client, "RL.ALL 2 a b FIXED 1 1d GCRA 2 1d");
-    assert_eq!([counts(&mut client, "FIXED"), counts(&mut client, "GCRA")], [[2, 1, 1], [1, 1, 0]]);
-    assert_eq!(top(&mut client, "RL.TOP"), [("a".into(), 0, 1, 0)]);
-}
-
-#[test]
-fn info_counts_waiters() {
-    let (server, mut client) = Server::start().and_client();
-    let waits = |client: &mut Connection| {
-        ["waiting_clients", "waits", "wait_timeouts"].map(|what| info(client, "rl", &format!("rl_{what}")))
-    };
-    assert_eq!(limit(&mut client, "RL.GCRA key 1 2d BLOCK 1h")[0], 1);
-    assert_eq!(limit(&mut client, "RL.GCRA key 1 2d BLOCK 1h")[0], 0);
-    assert_eq!(waits(&mut client), [0, 0, 0], "a call that is answered at once does not count as a wait");
-    assert_eq!(counts(&mut client, "GCRA"), [2, 1, 1]);
-
-    limit(&mut client, "RL.GCRA other 1 1h");
-    let first = Held::send(&server, "RL.GCRA other 1 1h BLOCK 2h");
-    let second = Held::send(&server, "RL.GCRA other 1 1h BLOCK 2h");
-    assert_eq!(waits(&mut client), [2, 2, 0]);
-    assert_eq!(counts(&mut client, "GCRA"), [3, 2, 1], "a call that waits is not counted before its answer");
-    limit(&mut client, "RL.GCRA other 1 1h REFUND 1");
-    assert_eq!(first.row()[0], 1);
-    assert_eq!(waits(&mut client), [1, 2, 0]);
-    assert_eq!(counts(&mut client, "GCRA"), [5, 4, 1]);
-    // A call whose client disconnects is counted neither as granted nor as denied.
-    drop(second);
-    wait_for("the other to be gone", || waits(&mut client) == [0, 2, 0]);
-    assert_eq!(counts(&mut client, "GCRA"), [5, 4, 1]);
-
-    // Two clients wait for a unit, of which one will be free in time.
-    let calls = ["RL.FIXED soon 1 1s", "RL.FIXED soon 1 1s BLOCK 1900ms", "RL.FIXED soon 1 1s BLOCK 1900ms"];
-    let granted: Vec<_> = at_once(&server, calls).held.into_iter().map(|held| held.row()[0]).collect();
-    assert_eq!(granted, [1, 1, 0]);
-    assert_eq!(waits(&mut client), [0, 4, 1]);
-    assert_eq!(counts(&mut client, "FIXED"), [3, 2, 1]);
-    let ended = Held::send(&server, "RL.GCRA other 1 1h BLOCK 2h");
-    let list: String = call(&mut client, "CLIENT LIST");
-    let line =
-        list.lines().find(|line| line.contains("cmd=rl.gcra") && line.contains("flags=b")).expect("a client that waits");
-    let id = line.trim_start_matches("id=").split(' ').next().expect("a number");
-    call::<()>(&mut client, &format!("CLIENT UNBLOCK {id} TIMEOUT"));
-    assert_eq!(ended.row()[0], 0);
-    assert_eq!(waits(&mut client), [0, 5, 2]);
 }
 
 /// The events that these calls cause, in their order: `event key`.
@@ -148,22 +94,6 @@ fn each_change_and_each_denial_is_an_event_of_the_key() {
     assert_eq!(reported, ["0__:rl.fixed a", "0__:rl.gcra b", "0__:rl.denied a", "7__:rl.slide c"]);
     // The events belong to the class of modules' events, and to no other.
     assert_eq!(events(&server, "E$gtxe", &["RL.GCRA d 1 1d", "RL.GCRA d 1 1d"]), [""; 0]);
-}
-
-#[test]
-fn a_waiter_causes_an_event_when_it_is_answered() {
-    let (server, mut client) = Server::start().and_client();
-    call::<()>(&mut client, "CONFIG SET notify-keyspace-events Kd");
-    let mut subscriber = server.client();
-    subscriber.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-    let mut subscriber = subscriber.as_pubsub();
-    subscriber.psubscribe("__keyspace@0__:key").expect("a subscription");
-    let calls = ["RL.FIXED key 1 1s", "RL.FIXED key 1 1s BLOCK 1900ms", "RL.FIXED key 1 1s BLOCK 1900ms"];
-    let granted: i64 = at_once(&server, calls).held.into_iter().map(|held| held.row()[0]).sum();
-    let mut reported: Vec<String> =
-        (0..3).map(|_| subscriber.get_message().expect("a message").get_payload().expect("an event")).collect();
-    reported.sort();
-    assert_eq!((granted, reported), (2, vec!["rl.denied".into(), "rl.fixed".into(), "rl.fixed".into()]));
 }
 
 /// The rows of a reply of `RL.TOP`: key, database, and the two numbers with these names.

@@ -239,7 +239,7 @@ const EXTRACTED: [(&str, &[&str], &str); 10] = [
     ("docs/languages.md", &["bash", "go", "js", "php", "python", "ruby"], "examples/languages/test_languages.py"),
     ("docs/choosing.md", &["python"], "examples/python/test_readme.py"),
     ("docs/migrating.md", &["lua"], "tests/server/readme.rs"),
-    ("docs/monitoring.md", &["bash", "promql", "yaml"], "tests/monitoring/test_document.py"),
+    ("docs/monitoring.md", &["bash", "promql", "yaml"], "tests/monitoring/test_values.py"),
 ];
 
 /// The text of all files whose code the documents may show.

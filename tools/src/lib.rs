@@ -1,7 +1,6 @@
 //! What the tools share. Each tool is a program in `src/bin`; `scripts/tool.sh` builds and runs them.
 
 pub mod chart;
-pub mod clients;
 pub mod ids;
 /// The pure core of the module: the same source file, for simulations. The tools do not depend on the module's package, because
 /// building them would then also build the module.
@@ -10,6 +9,5 @@ pub mod ids;
 #[path = "../../src/limiter/mod.rs"]
 pub mod limiter;
 pub mod load;
-pub mod probe;
 pub mod results;
 pub mod statistics;

@@ -20,10 +20,8 @@ pub use call::{
 };
 pub use clock::Clocked;
 pub use held::{at_once, at_once_by, replies, AllRows, AtOnce, Held, Reply};
-pub use process::{
-    crowd, crowd_while, dies_with_this_thread, is_process, raise_open_files, send, send_to_group, Load, Signal,
-};
-pub use server::{Resp, Server};
+pub use process::{dies_with_this_thread, is_process, raise_open_files, send, send_to_group, Load, Signal};
+pub use server::{crowd, crowd_while, Resp, Server};
 
 /// What takes longer than this is broken, however busy the machine is.
 const DEADLINE: Duration = Duration::from_secs(60);

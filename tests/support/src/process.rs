@@ -1,15 +1,11 @@
-//! Processes, the signals that they are sent, the files that they may open, and loads on a server that end when their test does.
+//! Processes, the signals that they are sent, the files that they may open, and loads that end when their test does.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::Connection;
-
 pub use rustix::process::Signal;
 use rustix::process::{kill_process, kill_process_group, Pid};
-
-use crate::Server;
 
 /// Makes the system send `signal` to a program when the thread that starts it ends, also when the thread's process is killed
 /// and no destructor runs. So start the program in a thread that lives as long as the program must: a test's own thread does.
@@ -101,27 +97,4 @@ impl Load {
         }
         End(self)
     }
-}
-
-/// Has so many clients do `work`, each in a thread of its own with its number. Returns what they have returned.
-pub fn crowd<T: Send>(server: &Server, clients: usize, work: impl Fn(usize, &mut Connection) -> T + Sync) -> Vec<T> {
-    crowd_while(server, clients, || (), work).1
-}
-
-/// The same while this thread does `meanwhile`, which must end what the clients would do without an end.
-pub fn crowd_while<M, T: Send>(
-    server: &Server,
-    clients: usize,
-    meanwhile: impl FnOnce() -> M,
-    work: impl Fn(usize, &mut Connection) -> T + Sync,
-) -> (M, Vec<T>) {
-    let clients: Vec<_> = (0..clients).map(|_| server.client()).collect();
-    let work = &work;
-    std::thread::scope(|scope| {
-        let threads = clients.into_iter().enumerate();
-        let threads = threads.map(|(number, mut client)| scope.spawn(move || work(number, &mut client)));
-        let threads: Vec<_> = threads.collect();
-        let done = meanwhile();
-        (done, threads.into_iter().map(|thread| thread.join().expect("a client")).collect())
-    })
 }

@@ -342,3 +342,26 @@ impl Drop for Server {
         self.kill();
     }
 }
+
+/// Has so many clients do `work`, each in a thread of its own with its number. Returns what they have returned.
+pub fn crowd<T: Send>(server: &Server, clients: usize, work: impl Fn(usize, &mut Connection) -> T + Sync) -> Vec<T> {
+    crowd_while(server, clients, || (), work).1
+}
+
+/// The same while this thread does `meanwhile`, which must end what the clients would do without an end.
+pub fn crowd_while<M, T: Send>(
+    server: &Server,
+    clients: usize,
+    meanwhile: impl FnOnce() -> M,
+    work: impl Fn(usize, &mut Connection) -> T + Sync,
+) -> (M, Vec<T>) {
+    let clients: Vec<_> = (0..clients).map(|_| server.client()).collect();
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads = clients.into_iter().enumerate();
+        let threads = threads.map(|(number, mut client)| scope.spawn(move || work(number, &mut client)));
+        let threads: Vec<_> = threads.collect();
+        let done = meanwhile();
+        (done, threads.into_iter().map(|thread| thread.join().expect("a client")).collect())
+    })
+}

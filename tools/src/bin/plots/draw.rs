@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use crate::gateway::{self, Lane as Gateway, OF_A, OF_ALL};
+use crate::gateway::{self, Fleet, Lane as Gateway, OF_A, OF_ALL, PER_SECOND, STOP_US, WORKERS};
 use crate::held::{Units, AT_A_TIME, GIVEN_BACK_LIMIT, SLOW_US, SLOW_WORK_US, WORK_PER_SECOND, WORK_US};
-use crate::stopped::{Fleet, PER_SECOND, STOP_US, WORKERS};
 use crate::traffic::{self, Accuracy, Played, ACCURACY_LIMIT, LIMIT, OVERLOAD_FROM, OVERLOAD_TO};
 use tools::chart::{self, Axis, Bar, Picture, Point, Side, LINE, MARGIN, ROW, WIDTH};
 

@@ -2,11 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::thread::sleep;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use redis::Connection;
 use support::{command, Server};
+
+use crate::gateway::wait_until;
 
 /// How a number of units changes: a time of the server's clock, in microseconds after the beginning, and the difference.
 pub type Changes = Vec<(i64, i64)>;
@@ -47,10 +48,7 @@ impl Units {
     /// Makes a call at its time, in microseconds after the beginning. Returns when it was made, and the first integer of its
     /// reply.
     fn call(&mut self, client: &mut Connection, begin: SystemTime, due_us: i64, words: &str) -> (i64, i64) {
-        // The subtraction fails when the time has come.
-        while let Ok(rest) = (begin + Duration::from_micros(due_us as u64)).duration_since(SystemTime::now()) {
-            sleep(rest);
-        }
+        wait_until(begin, due_us);
         let mut pipe = redis::pipe();
         pipe.cmd("TIME").add_command(command(words));
         let (time, row): (Vec<i64>, Vec<i64>) = pipe.query(client).unwrap_or_else(|error| panic!("{words}: {error}"));

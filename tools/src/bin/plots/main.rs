@@ -5,7 +5,6 @@
 mod draw;
 mod gateway;
 mod held;
-mod stopped;
 mod traffic;
 
 use std::fs;
@@ -78,7 +77,7 @@ struct Run {
     work: [Units; 2],
     given_back: [Units; 2],
     gateway: [gateway::Lane; 2],
-    stopped: [stopped::Fleet; 2],
+    stopped: [gateway::Fleet; 2],
 }
 
 impl Run {
@@ -103,7 +102,7 @@ impl Run {
             let work = scope.spawn(move || held::work(server, begin));
             let given_back = scope.spawn(move || held::given_back(server, begin));
             let gateway = scope.spawn(move || gateway::lanes(server, begin));
-            let stopped = scope.spawn(move || stopped::fleets(server, begin));
+            let stopped = scope.spawn(move || gateway::fleets(server, begin));
             let end = |thread: std::thread::ScopedJoinHandle<Played>| thread.join().expect("traffic");
             Self {
                 burst: end(burst),

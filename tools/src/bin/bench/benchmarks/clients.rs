@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use support::{root, Server};
 
 use crate::benchmarks::Options;
+use crate::{run, rust_program};
 use tools::chart::grouped;
-use tools::clients::{run, rust_program};
 use tools::results::Machine;
 use tools::statistics::{median, Quartiles};
 

@@ -9,7 +9,7 @@ use crate::benchmarks::peers::Peers;
 use crate::benchmarks::Options;
 use support::{call, inspect, Server};
 use tools::chart::{self, grouped, table, Axis, Bar, Picture};
-use tools::probe::{line, settled_memory, Pipe};
+use tools::load::{line, settled_memory, Pipe};
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{package, root};
-use tools::clients::run;
+
+use crate::run;
 
 /// The newest versions in the registries.
 const REDIS_CELL: &str = "0.2.2";

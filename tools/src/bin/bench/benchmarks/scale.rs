@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::benchmarks::Options;
 use support::{call, inspect, Server};
 use tools::chart::{self, grouped, table, Graph, Line, Picture};
-use tools::load::{each_key, redis_benchmark, Shape};
-use tools::probe::{cpu, line, packed, Pipe};
+use tools::load::{cpu, each_key, line, packed, redis_benchmark, Pipe, Shape};
 use tools::statistics::median;
 
 /// The figures of this part.

@@ -6,8 +6,7 @@ use std::thread::scope;
 use redis::Connection;
 use serde::{Deserialize, Serialize};
 use support::{call, wait_for, Server};
-use tools::load::{each_key, own, Shape};
-use tools::probe::cpu;
+use tools::load::{cpu, each_key, own, Shape};
 use tools::statistics::median;
 
 use crate::scale::Size;

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use support::{call, info, time_us, wait_for, Server};
-use tools::load::each_key;
-use tools::probe::settled_memory;
+use tools::load::{each_key, settled_memory};
 
 use crate::scale::Size;
 use crate::version;

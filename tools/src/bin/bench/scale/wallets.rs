@@ -7,10 +7,10 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 use support::{call, Server};
-use tools::clients::{run, rust_program};
 use tools::limiter::{Kind, Policy};
 
 use crate::scale::key::{self, gap, most_in_any, policy, wait_us, Key, SECOND};
+use crate::{run, rust_program};
 
 /// What is simulated: a limit of `RL.SLIDE` per second, and processes that have an equal part of the calls each.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -11,8 +11,7 @@ use crate::benchmarks::peers::Peers;
 use crate::benchmarks::Options;
 use crate::version;
 use support::{self, call, command, info, Server};
-use tools::load::{self, Load, Shape};
-use tools::probe::cpu;
+use tools::load::{self, cpu, Load, Shape};
 use tools::statistics::Steady;
 use tools::statistics::{median, Quartiles};
 

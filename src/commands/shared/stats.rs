@@ -41,10 +41,12 @@ pub struct Calls {
 }
 
 /// The calls of each algorithm, in the order of [`Kind::ALL`].
-static CALLS: [Calls; Kind::ALL.len()] = [const { Calls::NONE }; Kind::ALL.len()];
+static CALLS: [Calls; Kind::ALL.len()] = [const { Calls::new() }; Kind::ALL.len()];
 
 impl Calls {
-    const NONE: Self = Self { granted: Count::new(), denied: Count::new(), shadowed: Count::new(), retried: Count::new() };
+    const fn new() -> Self {
+        Self { granted: Count::new(), denied: Count::new(), shadowed: Count::new(), retried: Count::new() }
+    }
 
     /// Granted, denied, shadowed and retried.
     pub fn all(&self) -> [&Count; 4] {

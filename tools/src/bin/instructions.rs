@@ -240,6 +240,8 @@ struct Counted {
     server: Server,
     client: Connection,
     process: String,
+    /// The path of the module.
+    library: String,
 }
 
 impl Counted {
@@ -250,7 +252,7 @@ impl Counted {
         let server = Server::of(&server_program(), false, &["--loadmodule", module, "--hz", "1", "--dynamic-hz", "no"]);
         let mut client = server.client();
         let process = info(&mut client, "server", "process_id").to_string();
-        Self { server, client, process }
+        Self { server, client, process, library: module.into() }
     }
 
     /// Makes calls. An error is a reply as well.
@@ -263,7 +265,7 @@ impl Counted {
         self.control("-z");
         let replies = self.make(calls);
         self.control("-d");
-        (replies, newest_dump(&self.server))
+        (replies, newest_dump(&self.server, &self.library))
     }
 
     /// Makes callgrind set its counts to zero (`-z`), or write them to a dump (`-d`).
@@ -275,7 +277,7 @@ impl Counted {
 }
 
 /// The instructions in the latest dump.
-fn newest_dump(server: &Server) -> Count {
+fn newest_dump(server: &Server, library: &str) -> Count {
     let dumps = std::fs::read_dir(server.dir()).expect("the server's folder").filter_map(|entry| {
         let path = entry.ok()?.path();
         let number: u64 = path.file_name()?.to_str()?.strip_prefix("callgrind.out.")?.rsplit('.').next()?.parse().ok()?;
@@ -285,24 +287,24 @@ fn newest_dump(server: &Server) -> Count {
         dumps.max_by_key(|(number, path)| (path.metadata().and_then(|data| data.modified()).ok(), *number)).expect("a dump");
     let text = std::fs::read_to_string(newest).expect("a dump");
     let total = text.lines().find_map(|line| line.strip_prefix("summary: ").or_else(|| line.strip_prefix("totals: ")));
-    Count(total.and_then(|total| total.trim().parse().ok()).expect("a total"), of_library(&text))
+    Count(total.and_then(|total| total.trim().parse().ok()).expect("a total"), of_library(&text, library))
 }
 
 /// The instructions of the functions in the module's library, without those that they call. See the section "Callgrind Format
 /// Specification" of Valgrind's manual.
-fn of_library(dump: &str) -> u64 {
+fn of_library(dump: &str, library: &str) -> u64 {
     // A name is given once, as `ob=(7) /path`, and later by its number alone.
-    let mut library = None;
+    let mut library_number = None;
     let (mut is_library, mut is_call, mut sum) = (false, false, 0);
     for line in dump.lines() {
         let object = line.strip_prefix("ob=").or_else(|| line.strip_prefix("cob="));
         if let Some(object) = object {
             let number = object.split(' ').next();
-            if object.ends_with("libredis_rl.so") {
-                library = number;
+            if object.ends_with(library) {
+                library_number = number;
             }
             if line.starts_with("ob=") {
-                is_library = number == library;
+                is_library = number == library_number;
             }
         } else if line.starts_with("calls=") {
             is_call = true;

@@ -5,6 +5,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import * as all from 'redis-rl-server';
 import { ReplyError, startServer } from 'redis-rl-server';
 import { rlServer } from 'redis-rl-server/test';
 
@@ -25,6 +26,14 @@ function left() {
   });
   return { folders: readdirSync(folder).filter((name) => name !== path.basename(shared.folder)), processes };
 }
+
+test('the types name all exports, and the members of a server', () => {
+  const types = readFileSync('node_modules/redis-rl-server/index.d.ts', 'utf8');
+  const named = [...types.matchAll(/^export (?:class|const|function) (\w+)/gm)].map(([, name]) => name);
+  assert.deepEqual(named.sort(), Object.keys(all).sort());
+  const members = types.match(/class Server \{([^}]*)\}/)[1].matchAll(/^ {2}(?:readonly )?(\w+)/gm);
+  for (const [, member] of members) assert.ok(member in shared, member);
+});
 
 test('100 starts, 20 at a time', async () => {
   const before = left();

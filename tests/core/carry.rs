@@ -162,11 +162,12 @@ proptest! {
         }
         let written = written(&old, &value, last, now);
         let moments = [now, written, paid(&value, written, now)];
-        // Of records of one policy, that with the least usage; then the one whose window or step ends sooner.
+        // Of records of one policy, that with the least usage; then the one of which nothing is used sooner.
+        let reset = |value: &[u8]| new.peek(Some(value), now, Request::now(Amount::UpTo(1))).expect("a decision").reset;
         let least = moments
             .map(|moment| taken(&old, &new, &value, moment))
             .into_iter()
-            .min_by_key(|key| key.value.as_ref().map(|value| (count(value, now, "used"), count(value, now, "reset_ms"))))
+            .min_by_key(|key| key.value.as_ref().map(|value| (count(value, now, "used"), reset(value).as_us())))
             .expect("three");
         let mut stored = value;
         if pause_ms > 0 {

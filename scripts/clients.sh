@@ -106,7 +106,7 @@ test_node() {
   cd clients/node
 
   # The tests mostly wait, so more files run at the same time than there are cores: each has servers of its own. The longest come first.
-  files=(waits failures pause package topology outage behaviour wallet admission store frameworks values)
+  files=(waits failures pause package topology outage behaviour wallet named admission store frameworks values)
   [ ${#files[@]} = "$(find test -name '*.test.mjs' | wc -l)" ] || die "scripts/clients.sh does not name each file of tests."
   logs=$(mktemp -d)
   trap 'rm -rf "$logs"' EXIT

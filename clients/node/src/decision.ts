@@ -1,5 +1,5 @@
 import { problem, RateLimited, UnexpectedReply } from './errors.js';
-import type { Policy } from './policies.js';
+import { Named, type Policy } from './policies.js';
 
 export type Source = 'server' | 'wallet' | 'repeated' | 'down';
 
@@ -64,8 +64,10 @@ export class Decision {
 
   /** @internal */
   policyItem() {
-    const window = this.policy.window(this.#at);
-    return `${quoted(this.name)};q=${this.policy.limit};${window === undefined ? 'qu="concurrent-requests"' : `w=${window}`}`;
+    const { name, policy } = this;
+    const window = policy.window(this.#at);
+    const unit = window !== undefined ? `;w=${window}` : policy.algorithm === 'LEASE' ? ';qu="concurrent-requests"' : '';
+    return `${quoted(name)};q=${policy instanceof Named ? this.limit : policy.limit}${unit}`;
   }
 }
 

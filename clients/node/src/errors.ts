@@ -125,7 +125,7 @@ export function translated(error: Error, keys: string): RateLimitError {
   const options = { cause: error };
   const code = message.split(' ', 1)[0];
   if (code === 'WRONGTYPE') return new WrongType(`${message}: ${keys}`, options);
-  if (code === 'CROSSSLOT') return new InvalidKey(`${message}: in a cluster, give the keys one hash tag`, options);
+  if (code === 'CROSSSLOT') return new InvalidKey(`${message}: in a cluster, give the keys one hash tag, and the policy keys of a Named that of the call's key`, options);
   if (/^(NOAUTH|WRONGPASS|NOPERM)$/.test(code)) {
     return new NotAllowed(`the server refuses the client: check its password and its ACL rights: ${message}`, options);
   }

@@ -7,5 +7,5 @@ export {
 } from './errors.js';
 export { LeaseLimit, RateLimit } from './limit.js';
 export { Limits } from './limits.js';
-export { Bucket, Fixed, Gcra, Lease, Slide } from './policies.js';
+export { Bucket, Fixed, Gcra, Lease, Named, Slide } from './policies.js';
 export { Wallet } from './wallet.js';

@@ -4,7 +4,7 @@ import type { Call } from './clients/client.js';
 import { Decision, integers, milliseconds } from './decision.js';
 import { pauseOf, shown, type Time, waitMs } from './durations.js';
 import { InvalidLimit, InvalidWait, LeaseLost, RateLimited } from './errors.js';
-import { Fixed, type Policy, type Word } from './policies.js';
+import { Fixed, Named, type Policy, stated, type Word } from './policies.js';
 import { Repeats } from './repeats.js';
 import { askedSeconds, type ThirdPartyResponse } from './responses.js';
 import type { DownOptions, Shared } from './shared.js';
@@ -21,14 +21,24 @@ export class Limit {
     this.#repeats = new Repeats(shared.repeatDenialsMs);
   }
 
+  /** What comes before a key of the program on the server. */
+  get #start() {
+    return `${this.shared.prefix}${this.name}:`;
+  }
+
   /** The key on the server for a key of the program. @internal */
   keyOf(key: Key): Word {
-    return checkedKey(`${this.shared.prefix}${this.name}:`, key);
+    return checkedKey(this.#start, key);
   }
 
   /** The limiter's command. @internal */
   call(key: Word, words: Word[]): Call {
-    return { name: `RL.${this.policy.algorithm}`, args: [key, ...this.policy.words(), ...words], keys: [key] };
+    const { policy } = this;
+    const call = { name: `RL.${policy.algorithm}`, args: [key, ...policy.words(), ...words], keys: [key] };
+    if (!(policy instanceof Named)) return call;
+    const { length } = Buffer.from(this.#start);
+    const names = policy.names(typeof key === 'string' ? key.slice(this.#start.length) : key.subarray(length));
+    return { name: 'RL.USE', args: [key, String(names.length), ...names, ...words], keys: [key], otherwise: call };
   }
 
   /** @internal */
@@ -43,6 +53,7 @@ export class Limit {
 
   /** The decision that a call would get. Takes nothing. */
   async peek(key: Key, cost = 1): Promise<Decision> {
+    stated(this.policy);
     const word = this.keyOf(key);
     checkedCost(cost);
     return this.shared.orDown(() => this.peekWord(word, cost), () => this.down(word, cost, { peek: true }), false);
@@ -190,7 +201,8 @@ export class RateLimit extends Limit {
 
   /** Takes units from a window that ends at this time, a date or Unix seconds; only for `Fixed`. */
   async until(key: Key, time: Date | number, cost = 1): Promise<Decision> {
-    if (!(this.policy instanceof Fixed && this.policy.isPlain)) throw new InvalidLimit('until needs a Fixed without align and zone');
+    const policy = stated(this.policy);
+    if (!(policy instanceof Fixed && policy.isPlain)) throw new InvalidLimit('until needs a Fixed without align and zone');
     const seconds = time instanceof Date ? time.getTime() / 1000 : time;
     if (!(typeof seconds === 'number' && seconds >= 0 && seconds < 1e15)) {
       throw new InvalidLimit(`until needs a date or Unix seconds, not ${shown(time)}`);

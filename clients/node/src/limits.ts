@@ -6,7 +6,7 @@ import type { AllDecision } from './decision.js';
 import { DAY_MS, optionMs, shown, type Time, waitMs } from './durations.js';
 import { InvalidCost, InvalidLimit } from './errors.js';
 import { LeaseLimit, RateLimit } from './limit.js';
-import { Lease, Policy } from './policies.js';
+import { type Lease, type Named, Policy, stated } from './policies.js';
 import { type LimitsOptions, Shared } from './shared.js';
 import { type BlockOptions, Together } from './together.js';
 import { Wallet } from './wallet.js';
@@ -28,15 +28,15 @@ export class Limits {
   }
 
   /** A limit with this name and policy. The name is printable ASCII without a colon; it may contain a hash tag. */
-  limit<P extends Policy>(name: string, policy: P): P extends Lease ? LeaseLimit : RateLimit {
+  limit<P extends Policy>(name: string, policy: P): P extends Lease | Named<Lease> ? LeaseLimit : RateLimit {
     if (!(policy instanceof Policy)) {
-      throw new InvalidLimit(`a policy is a Fixed, Slide, Gcra, Bucket or Lease, not ${shown(policy)}`);
+      throw new InvalidLimit(`a policy is a Fixed, Slide, Gcra, Bucket, Lease or Named, not ${shown(policy)}`);
     }
     if (typeof name !== 'string' || !/^[ -9;-~]+$/.test(name)) {
       throw new InvalidLimit(`the name of a limit is printable ASCII, not empty, and has no colon; not ${shown(name)}`);
     }
-    const kind = policy instanceof Lease ? LeaseLimit : RateLimit;
-    return new kind(this.#shared, name, policy) as P extends Lease ? LeaseLimit : RateLimit;
+    const kind = policy.algorithm === 'LEASE' ? LeaseLimit : RateLimit;
+    return new kind(this.#shared, name, policy) as P extends Lease | Named<Lease> ? LeaseLimit : RateLimit;
   }
 
   /**
@@ -77,6 +77,7 @@ export class Limits {
 
   #together(rules: readonly Rule[], estimate: number | undefined) {
     return new Together(this.#shared, rules.map(([limit, key, cost]) => {
+      stated(limit.policy);
       const settles = cost === undefined && limit instanceof RateLimit;
       if (settles && estimate === undefined) throw new InvalidCost('a rule without a cost needs an estimate');
       return { limit, key: limit.keyOf(key), cost: checkedCost(cost ?? (settles ? estimate : 1)), settles };

@@ -9,6 +9,7 @@ const MOST = 1_000_000_000_000;
 const MOST_SLIDE = 4_294_967_295;
 const MOST_SEGMENTS = 65_536;
 const MOST_LEASE = 65_536;
+const MOST_NAMES = 16;
 
 function whole(value: unknown, name: string, least: number, most: number): number {
   if (typeof value === 'number' && Number.isInteger(value) && value >= least && value <= most) return value;
@@ -173,4 +174,63 @@ export class Lease extends Policy {
   override window() {
     return undefined;
   }
+}
+
+/**
+ * A policy by its name: the key on the server that holds the rule, which an operator can change for all callers. The name is that on the
+ * server: nothing is put before it. The calls that wait keep the rule that they came with.
+ */
+export class Named<P extends Policy = Policy> extends Policy {
+  /** What serves when no policy key exists. Whether it is a `Lease` decides which calls the limit has. */
+  readonly default: P;
+  readonly #name: string;
+  readonly #overrides?: (key: Word) => readonly string[];
+
+  /**
+   * `overrides`: a function of a call's key (text, or bytes if it was given so) that returns names of policy keys, which come before the
+   * own one: the first that exists counts. In a cluster all need the hash tag of the call's key. The holder of a lease counts with the
+   * time to live of the default, so that of the policy must not be shorter.
+   */
+  constructor(name: string, defaultPolicy: P, { overrides, ...others }: { overrides?: (key: Word) => readonly string[] } = {}) {
+    none(others);
+    if (typeof name !== 'string' || !name) throw new InvalidLimit(`the name of a policy key is text, and not empty; not ${shown(name)}`);
+    if (!(defaultPolicy instanceof Policy) || defaultPolicy instanceof Named) {
+      throw new InvalidLimit(`the default is a Fixed, Slide, Gcra, Bucket or Lease, not ${shown(defaultPolicy)}`);
+    }
+    if (overrides !== undefined && typeof overrides !== 'function') throw new InvalidLimit('overrides is a function of the key');
+    super(defaultPolicy.algorithm, defaultPolicy.limit, defaultPolicy.period, defaultPolicy.options, defaultPolicy.capacity);
+    [this.default, this.#name, this.#overrides] = [defaultPolicy, name, overrides];
+  }
+
+  /** The policy keys of a call with this key, the first that counts first. */
+  names(key: Word): string[] {
+    const before = this.#overrides?.(key) ?? [];
+    if (Array.isArray(before) && before.length < MOST_NAMES && before.every((name) => typeof name === 'string' && name)) {
+      return [...before, this.#name];
+    }
+    throw new InvalidLimit(`overrides returns up to ${MOST_NAMES - 1} names of policy keys, not ${shown(before)}`);
+  }
+
+  /** The default, as the server takes it. */
+  override words(now?: number) {
+    return this.default.words(now);
+  }
+
+  override window() {
+    return undefined;
+  }
+
+  override equals(other: unknown) {
+    return other instanceof Named && super.equals(other) && other.#overrides === this.#overrides;
+  }
+
+  override toString() {
+    return `${this.#name}, or ${this.default}`;
+  }
+}
+
+/** The policy, if it can be stated in a call that takes no policy keys. */
+export function stated(policy: Policy) {
+  if (!(policy instanceof Named)) return policy;
+  throw new InvalidLimit('a Named limit cannot do this: peek, until and calls of several limits need a limit that states its policy');
 }

@@ -167,7 +167,12 @@ export class Servers {
       try {
         wait?.joined();
         const ms = wait ? replyMs : Math.max(1, Math.min(replyMs, deadline - performance.now()));
-        const reply = await limited(ms, wait?.signal, connection.send([call.name, ...call.args], call.keys[0], asking));
+        const send = ({ name, args, keys }: Call) => connection.send([name, ...args], keys[0], asking);
+        const sent = send(call).catch((error) => {
+          if (call.otherwise && isReply(error) && error.message.startsWith('NOPOLICY')) return send(call.otherwise);
+          throw error;
+        });
+        const reply = await limited(ms, wait?.signal, sent);
         done = true;
         server.breaker.succeeded();
         return reply;
@@ -290,8 +295,8 @@ async function alone(node: Node, connectMs: number, replyMs: number, signal: Abo
   }
 }
 
-export function withWords({ name, args, keys }: Call, words: Word[]): Call {
-  return { name, args: words.length ? [...args, ...words] : args, keys };
+export function withWords({ args, otherwise, ...rest }: Call, words: Word[]): Call {
+  return { ...rest, args: words.length ? [...args, ...words] : args, otherwise: otherwise && withWords(otherwise, words) };
 }
 
 function isTimeout(error: unknown) {

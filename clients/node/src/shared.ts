@@ -8,7 +8,7 @@ import { type AllDecision, Decision } from './decision.js';
 import { DAY_MS, optionMs, shown, type Time } from './durations.js';
 import { Closed, InvalidLimit, messageOf, Unavailable } from './errors.js';
 import { LocalLimiter } from './local.js';
-import { Gcra, Lease, type Policy, type Word } from './policies.js';
+import { Gcra, type Policy, type Word } from './policies.js';
 import { Servers } from './servers.js';
 import type { Wallet } from './wallet.js';
 
@@ -109,7 +109,7 @@ export class Shared {
 
   /** The decision without the server. */
   down(name: string, policy: Policy, key: Word, cost: number, { force, ...options }: DownOptions = {}) {
-    const local = force || policy instanceof Lease ? undefined : this.#local?.take(nameOf(key), cost, options);
+    const local = force || policy.algorithm === 'LEASE' ? undefined : this.#local?.take(nameOf(key), cost, options);
     return new Decision(name, policy, local ?? [cost, policy.capacity, 0, 0, 0], 'down');
   }
 

@@ -5,7 +5,7 @@ import { later, pause } from './clock.js';
 import { Decision, integers, type Source } from './decision.js';
 import { Closed, Unavailable } from './errors.js';
 import type { RateLimit } from './limit.js';
-import type { Word } from './policies.js';
+import { Named, type Word } from './policies.js';
 import type { Shared } from './shared.js';
 
 /** How often a call fetches units that are past when their reply arrives, before it gives up. */
@@ -71,8 +71,9 @@ export class Wallet {
     const word = this.#limit.keyOf(key);
     checkedCost(cost);
     if (this.#closed) throw new Closed('the wallet is closed');
-    // Such a call is never granted, and a batch for it would keep units from others.
-    if (cost > this.#limit.policy.capacity) return this.#limit.peek(key, cost);
+    const { policy } = this.#limit;
+    // Such a call is never granted, or by another policy than the default. A batch for it would keep units from others.
+    if (cost > policy.capacity) return policy instanceof Named ? this.#limit.take(key, cost) : this.#limit.peek(key, cost);
     const name = nameOf(word);
     let purse = this.#purses.get(name);
     if (!purse) this.#purses.set(name, (purse = new Purse(word)));
@@ -131,25 +132,30 @@ export class Wallet {
   async #denied(purse: Purse, cost: number, reply: number[]) {
     const missing = cost - purse.left(performance.now());
     if (!reply[0] && missing === 1) return this.#decision(purse, [0, reply[3]], 'server');
+    if (this.#limit.policy instanceof Named) {
+      // No call says what another would get, so the units are taken if they have come back meanwhile.
+      const again = cost > purse.limit ? -1 : (await this.#fetchNow(purse, 'COST', Math.max(1, missing))).reply[3];
+      return this.#spend(purse, cost) ?? this.#decision(purse, [0, again || 1], 'server');
+    }
     const { waitMs } = await this.#limit.peekWord(purse.key, Math.max(1, missing));
     // If they have come back meanwhile, the next call gets them.
     return this.#decision(purse, [0, waitMs === null ? -1 : Math.max(1, waitMs)], 'server');
   }
 
   #fetch(purse: Purse, cost: number): Promise<Fetched> {
-    purse.fetching = this.#fetchNow(purse, cost).finally(() => (purse.fetching = undefined));
+    const asked = Math.max(this.#batch, cost - purse.left(performance.now()));
+    purse.fetching = this.#fetchNow(purse, 'UPTO', asked).finally(() => (purse.fetching = undefined));
     return purse.fetching;
   }
 
-  async #fetchNow(purse: Purse, cost: number): Promise<Fetched> {
-    const asked = Math.max(this.#batch, cost - purse.left(performance.now()));
+  async #fetchNow(purse: Purse, how: 'COST' | 'UPTO', asked: number): Promise<Fetched> {
     const id = randomUUID();
     // The units pass at a time that is counted from before the call: the server has charged them later.
     const began = performance.now();
     const { pauses } = purse;
     let reply;
     try {
-      const call = this.#limit.call(purse.key, ['UPTO', String(asked), 'ID', id]);
+      const call = this.#limit.call(purse.key, [how, String(asked), 'ID', id]);
       reply = integers((await this.shared.servers.send(call, { repeat: true })).reply);
     } catch (error) {
       if (error instanceof Unavailable && error.sent) this.shared.giveBack([purse.key], id, true);
@@ -160,7 +166,8 @@ export class Wallet {
     if (granted) {
       // A denied call does not begin the time without a grant anew.
       if (!purse.batches.length) this.#giveBackWhenIdle(purse, (purse.grantedAt = performance.now()));
-      const ms = purse.pauses === pauses ? Math.min(resetMs, this.#limit.policy.period.ms) : 0;
+      // Nothing is in use if the policy only shadows.
+      const ms = purse.pauses === pauses ? Math.min(resetMs || Infinity, this.#limit.policy.period.ms) : 0;
       purse.batches.push({ id, granted, left: granted, until: began + ms });
       if (!ms) this.#sweep(purse, began);
     }

@@ -21,6 +21,7 @@ const PRINTED = [
   /^true 2 0\ntrue 1 0\ntrue 0 0\nfalse 0 [56](\.\d+)?\n\{\n {2}'RateLimit-Policy': '"api";q=10;w=60',\n {2}RateLimit: '"api";r=0;t=6',[^]*'Retry-After': '6'\n\}\n$/,
   /^\[ 1, 2, 3, 4 \]\nTimeoutError\ntrue \[ 'report' \]\n$/,
   /^(30|2\d(\.\d+)?)\ntrue\n$/,
+  /^10\n50\n$/,
   /^19550\n3 false\n19538 59\n$/,
   /^1000\nrepeated\n$/,
   new RegExp(
@@ -34,7 +35,7 @@ const PRINTED = [
 
 /** The types of the other parts of the package. */
 const PARTS = `import type { IncomingMessage, ServerResponse } from 'node:http';
-import { addressKey, Fixed, type Limits, type RateLimit } from 'redis-rl';
+import { addressKey, Fixed, Lease, type LeaseLimit, type Limits, Named, type RateLimit } from 'redis-rl';
 import { rateLimit } from 'redis-rl/express';
 import { RedisRlStore } from 'redis-rl/express-rate-limit';
 import { rateLimit as hook } from 'redis-rl/fastify';
@@ -46,6 +47,8 @@ export const middleware: (request: IncomingMessage, response: ServerResponse, ne
 export const others = [hook(day), new RedisRlStore(limits, { name: 'pages' }), rateLimit(day, { key: () => null })];
 export const stop = async (answer: IncomingMessage): Promise<number> =>
   (await day.observe('a', answer, { maxPause: '1m' })) + (await day.observe('a', await fetch('http://partner'))) + (await day.pause('a', 30));
+const policy = new Named('policy:jobs', new Lease(2, 30), { overrides: (key) => ['policy:' + String(key)] });
+export const jobs: [LeaseLimit, RateLimit] = [limits.limit('jobs', policy), limits.limit('day', new Named('policy:day', new Fixed('1/d')))];
 export const goOn: Promise<void> = day.resume('a');
 // @ts-expect-error: a cost is a number
 rateLimit(day, { cost: () => 'much' });
@@ -128,7 +131,7 @@ test('packed and installed in an empty project', async (t) => {
     // The table of clients/README.md has all of these, and nothing else is exported.
     assert.equal(main, [
       'Admission', 'AllDecision', 'Bucket', 'Charge', 'Closed', 'Decision', 'Fixed', 'Gcra', 'Held', 'InvalidArgument', 'InvalidCost',
-      'InvalidId', 'InvalidKey', 'InvalidLimit', 'InvalidWait', 'Lease', 'LeaseLimit', 'LeaseLost', 'Limits', 'NoModule', 'NotAllowed',
+      'InvalidId', 'InvalidKey', 'InvalidLimit', 'InvalidWait', 'Lease', 'LeaseLimit', 'LeaseLost', 'Limits', 'Named', 'NoModule', 'NotAllowed',
       'RateLimit', 'RateLimitError', 'RateLimited', 'Slide', 'Unavailable', 'UnexpectedReply', 'Wallet', 'WrongType', 'addressKey', 'headers',
     ].join(' '));
   });

@@ -9,6 +9,8 @@ export interface Call {
   name: string;
   args: Word[];
   keys: Word[];
+  /** What is sent instead if the server has none of the policy keys. */
+  otherwise?: Call;
 }
 
 /**

@@ -28,7 +28,7 @@ from ._errors import (
     WrongType,
 )
 from ._keys import address_key
-from ._policy import Bucket, Fixed, Gcra, Lease, Policy, RatePolicy, Slide
+from ._policy import Bucket, Fixed, Gcra, Lease, Named, Policy, RatePolicy, Slide
 from ._sync._blocks import Admission, Charge, Held
 from ._sync._limits import LeaseLimit, Limit, Limits
 from ._sync._wallet import Wallet
@@ -63,6 +63,7 @@ __all__ = [
     "LeaseLost",
     "Limit",
     "Limits",
+    "Named",
     "NoModule",
     "NotAllowed",
     "Policy",

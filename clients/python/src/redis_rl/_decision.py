@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ._errors import RateLimited, UnexpectedReply
-from ._policy import Id, Lease, Policy
+from ._policy import Id, Lease, Named, Policy
 
 Source = Literal["server", "wallet", "repeated", "down"]
 # draft-ietf-httpapi-ratelimit-headers-11
@@ -163,10 +163,11 @@ def _quoted(name: str) -> str:
 
 def _policy_field(decision: Decision) -> str:
     policy = decision.policy
-    # A lease has no window: it counts what runs at the same time.
+    named = isinstance(policy, Named)
+    # A lease has no window: it counts what runs at the same time. That of a policy key is not known here.
     seconds = -(-(decision._window_us or policy.period_us) // 1_000_000)
-    window = ';qu="concurrent-requests"' if isinstance(policy, Lease) else f";w={seconds}"
-    return f"{_quoted(decision.name)};q={policy.limit}{window}"
+    window = ';qu="concurrent-requests"' if isinstance(policy.default, Lease) else "" if named else f";w={seconds}"
+    return f"{_quoted(decision.name)};q={decision.limit if named else policy.limit}{window}"
 
 
 def _limit_field(decision: Decision) -> str:

@@ -89,7 +89,7 @@ class LocalLimiter:
     def _decision(
         self, now: int, name: str, policy: Policy, key: bytes, cost: int, up_to: bool, take: bool
     ) -> Decision:
-        if isinstance(policy, Lease):
+        if isinstance(policy.default, Lease):
             return unlimited(cost, policy, name)
         limit, unit, capacity = self._policy.limit, self._policy.period_us, self._policy.capacity
         if limit == 0:

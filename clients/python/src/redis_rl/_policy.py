@@ -8,7 +8,8 @@ import re
 import time
 import uuid
 import zoneinfo
-from typing import ClassVar, Union
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Generic, TypeVar, Union
 
 from ._errors import InvalidArgument, InvalidCost, InvalidId, InvalidKey, InvalidLimit, InvalidWait
 
@@ -23,6 +24,7 @@ MAX_LEASE = 65_536
 MIN_PERIOD_US = 1_000
 MAX_PERIOD_US = 3650 * 86_400 * 1_000_000
 MAX_WAIT_US = 86_400 * 1_000_000
+MAX_POLICIES = 16
 MAX_PAUSE_US = 31 * 86_400 * 1_000_000
 _UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 _NAMES = {
@@ -177,8 +179,13 @@ class Policy:
         """The policy as RL.ALL and RL.PEEK want it, at this Unix time."""
         return (self.algorithm, str(self.limit), us_text(self.period_us), *self._options)
 
-    def command(self, key: Key, *more: Word, now: float | None = None) -> list[Word]:
-        """The command that takes a unit, or with `more` arguments what they say."""
+    @property
+    def default(self) -> Policy:
+        """What serves without a policy key: the policy itself, unless it is a Named."""
+        return self
+
+    def command(self, key: Key, *more: Word, now: float | None = None, call: bytes = b"") -> list[Word]:
+        """The command that takes a unit, or with `more` arguments what they say. `call` is the key of the call."""
         algorithm, *words = self.rule(now)
         return [f"RL.{algorithm}", key, *words, *more]
 
@@ -350,3 +357,50 @@ class Lease(Policy):
         # In seconds.
         self.ttl = us / 1_000_000
         super().__init__(limit, None, us, (), f'{limit}, "{us_text(us)}"')
+
+
+D = TypeVar("D", bound=Union[RatePolicy, Lease], covariant=True)
+
+
+class Use(list[Word]):
+    """The words of a call that names its policy, and of the one to send instead if none of the policy keys exists."""
+
+    def __init__(self, words: Iterable[Word], default: list[Word]) -> None:
+        super().__init__(words)
+        self.default = default
+
+
+class Named(Policy, Generic[D]):
+    """What the policy key of this name on the server says, which an operator sets by RL.POLICY. `default`, a policy of
+    another type, serves while there is none, and says whether the limit is a Lease. `overrides` is a function of the call's
+    key, as text, that returns the names of policy keys that come before this one: the first that exists counts. In a cluster,
+    all of them need the hash tag of the call's key."""
+
+    __slots__ = ("_default", "_name", "_overrides")
+
+    def __init__(
+        self, name: str | bytes, default: D, overrides: Callable[[str], Iterable[str | bytes]] | None = None
+    ) -> None:
+        if not isinstance(default, (RatePolicy, Lease)):
+            raise InvalidLimit(f"the default of a Named is a Fixed, Slide, Gcra, Bucket or Lease, not {default!r}")
+        if overrides is not None and not callable(overrides):
+            raise InvalidLimit(f"overrides is a function of the call's key, not {overrides!r}")
+        self._default, self._name, self._overrides = default, checked_key(name), overrides
+        shown = f"{name!r}, {default!r}" + (f", overrides={overrides!r}" if overrides else "")
+        super().__init__(default.limit, default.capacity, default.period_us, (), shown)
+
+    @property
+    def default(self) -> D:
+        """What serves while no policy key exists."""
+        return self._default
+
+    def rule(self, now: float | None = None) -> tuple[str, ...]:
+        raise InvalidLimit(f"a Named limit can't do this, as the server knows its rule, and the call has to state it: {self!r}")
+
+    def command(self, key: Key, *more: Word, now: float | None = None, call: bytes = b"") -> list[Word]:
+        # A key that is no UTF-8 text comes back as the same bytes.
+        names = self._overrides(call.decode(errors="surrogateescape")) if self._overrides else ()
+        if isinstance(names, (str, bytes)) or len(names := [*names, self._name]) > MAX_POLICIES:
+            raise InvalidLimit(f"overrides returns a list of at most {MAX_POLICIES - 1} names, not {names!r:.200}")
+        keys = [name.encode(errors="surrogateescape") if isinstance(name, str) else checked_key(name) for name in names]
+        return Use(["RL.USE", key, len(keys), *keys, *more], self._default.command(key, *more, now=now))

@@ -20,8 +20,8 @@ class Lost(Exception):
 
 
 _CODES = frozenset(
-    "ASK BUSY CLUSTERDOWN CROSSSLOT EXECABORT LOADING MASTERDOWN MISCONF MOVED NOAUTH NOPERM NOREPLICAS OOM READONLY "
-    "TRYAGAIN UNBLOCKED WRONGPASS WRONGTYPE".split()
+    "ASK BUSY CLUSTERDOWN CROSSSLOT EXECABORT LOADING MASTERDOWN MISCONF MOVED NOAUTH NOPERM NOPOLICY NOREPLICAS OOM "
+    "READONLY TRYAGAIN UNBLOCKED WRONGPASS WRONGTYPE".split()
 )
 # The server has not executed the call, and may do so a moment later, or another server may.
 AGAIN = frozenset("CLUSTERDOWN LOADING MASTERDOWN READONLY TRYAGAIN UNBLOCKED".split())
@@ -66,7 +66,7 @@ def code_of(error: BaseException) -> str:
 
 def keeps_connection(error: BaseException) -> bool:
     """Whether the connection on which this error came may be used again: not if it leads to the wrong server."""
-    return code_of(error) in ("ERR", "WRONGTYPE", "OOM", "NOPERM", "CROSSSLOT", "MOVED", "ASK")
+    return code_of(error) in ("ERR", "WRONGTYPE", "OOM", "NOPERM", "NOPOLICY", "CROSSSLOT", "MOVED", "ASK")
 
 
 def is_reply(error: BaseException) -> bool:
@@ -94,7 +94,8 @@ def translated(error: Exception, words: Sequence[Word], key: bytes) -> RateLimit
         names = " or ".join(repr(shown(each)) for each in keys)
         return WrongType(f"{names}: {message.removeprefix('WRONGTYPE ')}")
     if code == "CROSSSLOT":
-        return InvalidKey(message)
+        advice = "; in a cluster, the policy keys need the hash tag of the call's key" if words[0] == "RL.USE" else ""
+        return InvalidKey(message + advice)
     if code != "ERR":
         return unavailable(error)
     if message.lower().removeprefix("err ").startswith("unknown command"):

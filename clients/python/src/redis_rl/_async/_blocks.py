@@ -29,8 +29,8 @@ class _AsyncLease:
 
     def __init__(self, limit: AsyncLeaseLimit, key: bytes, id: Id) -> None:
         self.limit, self.key, self.id = limit, key, id
-        assert isinstance(limit._policy, Lease)
-        self.ttl = limit._policy.ttl
+        assert isinstance(limit._policy.default, Lease)
+        self.ttl = limit._policy.default.ttl
         # The lease lasts at least until then, by time.monotonic(), unless a renewal was denied.
         self.ends = float("-inf")
         self.lost = False
@@ -41,10 +41,15 @@ class _AsyncLease:
         if self.lost:
             raise LeaseLost(f"{self.limit.name}: the lease {shown(self.id)} is lost")
 
-    async def begin(self, begin: float) -> None:
+    def granted(self, decision: Decision, begin: float) -> None:
+        """A call that began at `begin` was granted. A policy key may have a shorter ttl; SHADOW may grant without a lease."""
+        self.ttl = min(self.ttl, decision.reset or self.ttl)
+        self.ends = begin + self.ttl
+
+    async def begin(self, decision: Decision, begin: float) -> None:
         """The lease was granted to a call that began at `begin`. When the server has granted it is unknown: so one that had
         to wait is renewed, and lasts a ttl from now."""
-        self.ends = begin + self.ttl
+        self.granted(decision, begin)
         if time.monotonic() > begin + self.ttl / 3:
             self.ends = float("inf")
             try:
@@ -61,7 +66,7 @@ class _AsyncLease:
         renewed = await self.limit._renewed(self.key, self.id, deadline)
         self.lost = self.lost or not renewed
         self.check()
-        self.ends = begin + self.ttl
+        self.granted(renewed, begin)
 
 
 async def _renew(job: io.Job, lease_of: Callable[[], _AsyncLease | None]) -> None:
@@ -127,8 +132,9 @@ class _AsyncBlock:
         begin = time.monotonic()
         self._all = (await self._call.charged(self._wait_us, True)).raise_if_denied()
         if self._all.source != "down":
-            for lease in self._leases:
-                await lease.begin(begin)
+            decisions = [each for each in self._all.decisions if isinstance(each.policy.default, Lease)]
+            for lease, decision in zip(self._leases, decisions):
+                await lease.begin(decision, begin)
                 self._keeper.start(self._of._calls.jobs, _renew, weakref.ref(lease))
 
     async def _leave(self, failed: bool, again: bool) -> None:
@@ -141,7 +147,7 @@ class _AsyncBlock:
         deadline = time.monotonic() + (limits._timeout if limits._calls.is_down else limits._calls.total)
         rows = list(zip(call.limits, call.keys, self._all.decisions, call.estimated))
         for limit, key, decision, estimated in reversed(rows):
-            if isinstance(limit.policy, Lease):
+            if isinstance(limit.policy.default, Lease):
                 await limits._released(limit.name, key, self.id, deadline)
                 continue
             used = decision.granted

@@ -13,7 +13,7 @@ import redis
 
 from .._down import Breaker, log
 from .._errors import Closed
-from .._policy import Word, us_text
+from .._policy import Use, Word, us_text
 from .._replies import AGAIN, RIGHTS, Lost, code_of, is_reply, keeps_connection, translated, unavailable
 from .._topology import Address, Topology, key_slot
 from . import _io as io
@@ -202,6 +202,9 @@ class Calls:
                     if code == "MOVED":
                         topology.follow(moved, other)
                     target = other, "ASKING" if code == "ASK" else ""
+                    continue
+                if code == "NOPOLICY" and isinstance(words, Use):
+                    words, before = words.default, ()
                     continue
                 if code not in AGAIN:
                     raise translated(error, words, key) from error

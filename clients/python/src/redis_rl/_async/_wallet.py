@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .._decision import Decision
 from .._down import MOST_KEYS, log
 from .._errors import Closed, RateLimitError, Unavailable
-from .._policy import MAX_UNITS, Id, Key, Word, checked_cost, new_id
+from .._policy import MAX_UNITS, Id, Key, Named, Word, checked_cost, new_id
 from . import _io as io
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ class AsyncWallet:
     async def take(self, key: Key, cost: int = 1) -> Decision:
         """Takes units from those that the process has fetched, and fetches more if they are not enough."""
         full, units = self._limit._full_key(key), checked_cost(cost)
-        if units > self._limit.policy.capacity and not self._closed:
+        policy = self._limit.policy
+        if units > policy.capacity and not self._closed and not isinstance(policy, Named):
             # Never granted, and nothing to fetch for.
             decision = await self._limit.peek(key, cost)
             return decision.changed(source="wallet") if decision.source == "server" else decision
@@ -158,7 +159,7 @@ class AsyncWallet:
             units = min(max(self._batch, cost + sum(list(purse.wanted.values())) - purse.left(now)), MAX_UNITS)
             spent = [each for each in purse.batches if not each.usable(now)]
             pauses = purse.pauses
-        words = limit._policy.command(key, "UPTO", units, "ID", batch.id, now=clock)
+        words = limit._command(key, "UPTO", units, "ID", batch.id, now=clock)
         before = [each.words(key) for each in spent]
         named = [(limit.name, key)]
         try:
@@ -173,7 +174,9 @@ class AsyncWallet:
                 if enough and decision.granted:
                     batch.granted = batch.left = decision.granted
                     # The units count from the call on at the server, and are not spent for longer than a period.
-                    batch.ends = now + min(decision.reset_ms / 1000, limit.policy.period_us / 1_000_000)
+                    # With SHADOW, they may not count at all.
+                    period_us = limit.policy.period_us
+                    batch.ends = now + min(decision.reset_ms * 1000 or period_us, period_us) / 1_000_000
                     purse.used = time.monotonic()
                     purse.batches.append(batch)
             if enough:
@@ -204,13 +207,15 @@ class AsyncWallet:
         )
 
     async def _denial(self, key: bytes, purse: _Purse, cost: int) -> Decision:
-        """The decision of a call for which the units are not enough: its wait is that for the units that are missing."""
+        """The decision of a call for which the units are not enough: its wait is that for the units that are missing. A Named
+        has no peek: there, the call takes all its units from the server if they have come back just now."""
         limit = self._limit
-        left = purse.left(time.monotonic())
-        missing, decision = max(1, cost - left), purse.decision
+        left, named = purse.left(time.monotonic()), isinstance(limit.policy, Named)
+        missing, decision = cost if named else max(1, cost - left), purse.decision
         if decision is None or missing > 1 or decision.granted:
-            decision = await limit._decide(key, missing, words=lambda now: limit._peek(key, missing, now), how="PEEK")
-        if decision.source == "down":
+            peek, how = (None, "") if named else (lambda now: limit._peek(key, missing, now), "PEEK")
+            decision = await limit._decide(key, missing, "COST", missing, words=peek, how=how)
+        if decision.source == "down" or named and decision:
             return decision
         # Units may have come back just now.
         wait_ms = decision.wait_ms if decision.wait_ms is None else max(1, decision.wait_ms)

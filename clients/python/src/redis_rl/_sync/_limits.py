@@ -28,6 +28,7 @@ from .._policy import (
     Id,
     Key,
     Lease,
+    Named,
     Policy,
     RatePolicy,
     Word,
@@ -117,14 +118,14 @@ class Limits:
         return self._down.let_through
 
     @overload
-    def limit(self, name: str, policy: RatePolicy) -> Limit: ...
+    def limit(self, name: str, policy: RatePolicy | Named[RatePolicy]) -> Limit: ...
     @overload
-    def limit(self, name: str, policy: Lease) -> LeaseLimit: ...
+    def limit(self, name: str, policy: Lease | Named[Lease]) -> LeaseLimit: ...
     def limit(self, name: str, policy: Policy) -> Limit | LeaseLimit:
         """A limit of this name. The key on the server is the prefix, the name, a colon, and the key of the call."""
         if not isinstance(policy, Policy):
-            raise InvalidLimit(f"a policy is a Fixed, Slide, Gcra, Bucket or Lease, not {policy!r}")
-        kind = LeaseLimit if isinstance(policy, Lease) else Limit
+            raise InvalidLimit(f"a policy is a Fixed, Slide, Gcra, Bucket, Lease or Named, not {policy!r}")
+        kind = LeaseLimit if isinstance(policy.default, Lease) else Limit
         limit = kind(self, checked_name(name), policy)
         self._limits.add(limit)
         return limit
@@ -227,7 +228,7 @@ class Limits:
             # settled.
             if reply is None and used > charged and not repeated and not again:
                 # Sent once: it has no id, so it would be charged twice.
-                force = limit._policy.command(key, "FORCE", used - charged)
+                force = limit._command(key, "FORCE", used - charged)
                 calls.call(force, key, must=True, deadline=deadline)
         except RateLimitError as error:
             log.warning("%s: a charge of %d was not settled to %d: %s", limit.name, charged, used, error)
@@ -256,6 +257,9 @@ class _Limited:
         """The key on the server."""
         return self._before_key + checked_key(key)
 
+    def _command(self, key: bytes, *more: Word, now: float | None = None) -> list[Word]:
+        return self._policy.command(key, *more, now=now, call=key[len(self._before_key) :])
+
     def _decision(self, reply: object, now: float) -> Decision:
         return decision_of(reply, self._policy, self._name, self._policy.window_us(now))
 
@@ -270,7 +274,7 @@ class _Limited:
     ) -> Decision:
         """Sends a command without an id, once."""
         now = clock.time()
-        command = words(now) if words else self._policy.command(key, *more, now=now)
+        command = words(now) if words else self._command(key, *more, now=now)
         try:
             reply, _ = self._of._calls.call(command, key, wait_us=wait_us)
         except Unavailable as error:
@@ -427,7 +431,7 @@ class LeaseLimit(_Limited):
         return self._renewed(full, checked_id(id))
 
     def _renewed(self, key: bytes, id: Id, deadline: float | None = None) -> Decision:
-        words = self._policy.command(key, "ID", id, "RENEW")
+        words = self._command(key, "ID", id, "RENEW")
         reply, _ = self._of._calls.call(
             words, key, repeat=True, must=not self._of._closed or deadline is not None, deadline=deadline
         )
@@ -470,19 +474,19 @@ class Together:
         if self.own and (with_id or self.leases):
             self.id = new_id()
 
-    def _words(self, now: float) -> list[Word]:
+    def _words(self, now: float, *more: Word) -> list[Word]:
         rules = list(zip(self.limits, self.costs))
         if len(rules) == 1:
-            return self.limits[0]._policy.command(self.keys[0], "COST", self.costs[0], now=now)
+            return self.limits[0]._command(self.keys[0], "COST", self.costs[0], *more, now=now)
         words: list[Word] = ["RL.ALL", len(self.keys), *self.keys]
         for limit, cost in rules:
             words += [*limit._policy.rule(now), "COST", cost]
-        return words
+        return [*words, *more]
 
     def charged(self, wait_us: int, give_back: bool) -> AllDecision:
         """`give_back`: if no reply comes. A program knows its own ids, and may call again."""
         calls, now, id = self.of._calls, clock.time(), self.id
-        words = self._words(now) if id is None else [*self._words(now), "ID", id]
+        words = self._words(now) if id is None else self._words(now, "ID", id)
         try:
             reply, repeated = calls.call(words, self.keys[0], repeat=id is not None, wait_us=wait_us)
         except Unavailable as error:

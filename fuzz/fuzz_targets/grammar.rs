@@ -6,10 +6,11 @@ use std::fmt::Display;
 
 use libfuzzer_sys::fuzz_target;
 use redis_rl::commands::parsers::{
-    parse_cl_throttle, parse_gcra, parse_lease, parse_limit, parse_numkeys, parse_pause, parse_peek, parse_release,
-    parse_rules, parse_settle, parse_top, Rule, SettleArgs, ThrottleArgs, TopArgs, MAX_TOP_KEYS,
+    parse_cl_throttle, parse_gcra, parse_lease, parse_limit, parse_numkeys, parse_numpolicies, parse_pause, parse_peek,
+    parse_policy, parse_policy_text, parse_release, parse_rules, parse_settle, parse_top, parse_use, Rule, SettleArgs,
+    ThrottleArgs, TopArgs, MAX_TOP_KEYS,
 };
-use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, Span};
+use redis_rl::limiter::{Amount, Decision, Instant, Kind, Policy, Request, Span};
 use redis_rl::limiter::{MAX_PAUSE, MAX_PERIOD, MAX_UNITS, MIN_PERIOD};
 use redis_rl_fuzz::key::{Refusal, Steps};
 
@@ -21,8 +22,9 @@ fn policy_in_range(policy: &Policy) {
 }
 
 fn in_range(rule: &Rule) {
-    let Rule { policy, request, block, names_amount, renew } = rule;
+    let Rule { policy, request, block, names_amount, renew, shadow } = rule;
     policy_in_range(policy);
+    assert!(!shadow, "only a policy key says so: {rule:?}");
     let (Amount::Cost(n) | Amount::UpTo(n) | Amount::Force(n) | Amount::Refund(n)) = request.amount;
     assert!((1..=MAX_UNITS).contains(&n), "{rule:?}");
     let (cost, upto) = (matches!(request.amount, Amount::Cost(_)), matches!(request.amount, Amount::UpTo(_)));
@@ -130,6 +132,26 @@ fuzz_target!(|line: &[u8]| {
     }
     if let Some(length) = accepted(parse_pause(&words[..])) {
         assert!(length == Span::ZERO || (MIN_PERIOD..=MAX_PAUSE).contains(&length), "{length:?}");
+    }
+    if let Some(text) = accepted(parse_policy(&words[..])) {
+        // What RL.POLICY stores is a policy, whose text stays as it is when it is stored again.
+        let named = accepted(parse_policy_text(&text)).expect("a policy");
+        assert_eq!(named, Rule { shadow: named.shadow, ..Rule::new(named.policy, Request::now(Amount::Cost(1))) });
+        policy_in_range(&named.policy);
+        let again: Vec<&[u8]> = [&b"RL.POLICY"[..], b"key"].into_iter().chain(text.split(|&byte| byte == b' ')).collect();
+        assert_eq!(accepted(parse_policy(&again[..])).as_deref(), Some(&text[..]));
+    }
+    // Any text is a policy or an error.
+    accepted(parse_policy_text(line));
+    if let Some(policies) = accepted(parse_numpolicies(&words[..])) {
+        assert!((1..=16).contains(&policies) && words.len() >= 3 + policies);
+        for kind in Kind::ALL {
+            let named = parse_policy_text(format!("{} 5 1m SHADOW", kind.name()).as_bytes()).expect("a policy");
+            if let Some(rule) = accepted(parse_use(&words[..], policies, &named)) {
+                assert!(rule.shadow && rule.policy == named.policy && (rule.request.id.is_some() || *kind != Kind::Lease));
+                in_range(&Rule { shadow: false, ..rule });
+            }
+        }
     }
     if let Some(TopArgs::List(most)) = accepted(parse_top(&words[..])) {
         assert!((1..=MAX_TOP_KEYS as usize).contains(&most));

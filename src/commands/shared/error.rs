@@ -76,20 +76,9 @@ pub enum Error {
     FewPolicies,
     /// `RL.USE`: none of the policy keys exists.
     NoPolicy,
-    /// `RL.USE`: the text of a policy key is not a rule.
-    NotPolicy {
-        /// The name of the key, in printable form.
-        key: String,
-        /// What is wrong with the text.
-        error: Box<Self>,
-    },
-    /// `RL.USE`: a policy key holds a value of another type.
-    PolicyType {
-        /// The name of the key, in printable form.
-        key: String,
-        /// The type.
-        holds: &'static str,
-    },
+    /// `RL.USE`: a policy key holds no rule. The whole error, as [`Self::not_policy`] and [`Self::policy_type`] make it: the code that
+    /// frees an error of several parts would not be inlined, which takes time in all calls.
+    Policy(String),
     /// `RL.POLICY`: the key holds something that is never overwritten.
     NotOverwritten(&'static str),
     /// The text of a policy is too long.
@@ -219,6 +208,17 @@ impl From<Box<Error>> for Error {
 }
 
 impl Error {
+    /// The text of a policy key is not a rule, as `error` says. `key` is the name of the key, in printable form.
+    pub fn not_policy(key: &str, error: &Self) -> Self {
+        let error = error.to_string();
+        Self::Policy(format!("ERR policy key '{key}': {}", error.strip_prefix("ERR ").unwrap_or(&error)))
+    }
+
+    /// A policy key holds a value of another type. `key` is as in [`Self::not_policy`].
+    pub fn policy_type(key: &str, holds: &str) -> Self {
+        Self::Policy(format!("WRONGTYPE policy key '{key}' holds a {holds}, not a string"))
+    }
+
     /// The error of the key at `position`, from 1 on, of a command with several keys.
     pub fn at(self, position: usize) -> Self {
         match self {
@@ -246,11 +246,7 @@ impl fmt::Display for Error {
             Self::Arity(name) => write!(f, "ERR wrong number of arguments for {name}"),
             Self::FewPolicies => f.write_str("ERR fewer policy keys than numpolicies"),
             Self::NoPolicy => f.write_str("NOPOLICY none of the policy keys exists"),
-            Self::NotPolicy { key, error } => {
-                let error = error.to_string();
-                write!(f, "ERR policy key '{key}': {}", error.strip_prefix("ERR ").unwrap_or(&error))
-            }
-            Self::PolicyType { key, holds } => write!(f, "WRONGTYPE policy key '{key}' holds a {holds}, not a string"),
+            Self::Policy(text) => f.write_str(text),
             Self::NotOverwritten(holds) => write!(f, "WRONGTYPE key holds a {holds}, which RL.POLICY does not overwrite"),
             Self::LongPolicy => write!(f, "ERR a policy must be at most {MAX_POLICY_LEN} bytes long"),
             Self::OptionOfPolicy(keyword) => write!(f, "ERR {keyword} is part of the policy, not of a call of RL.USE"),

@@ -76,14 +76,14 @@ pub fn with_policy<R>(
             Value::Missing => continue,
             Value::String(text) => place(text),
             Value::TooShort => return Err(Box::new(Error::NoPolicy)),
-            Value::OtherType(holds) => return Err(Box::new(Error::PolicyType { key: name(), holds })),
+            Value::OtherType(holds) => return Err(Box::new(Error::policy_type(&name(), holds))),
         };
         return place.with_if_free(call, |parsed| {
             // A module can cause a call from within another one, which finds the place in use.
             let mut other = Parsed::NONE;
             let parsed = parsed.unwrap_or(&mut other);
             let Value::String(text) = key.value(0) else { return Err(Box::new(Error::NoPolicy)) };
-            let (rule, denial) = parsed.of(text).map_err(|error| Error::NotPolicy { key: name(), error })?;
+            let (rule, denial) = parsed.of(text).map_err(|error| Error::not_policy(&name(), &error))?;
             drop(key);
             work(rule, denial)
         });

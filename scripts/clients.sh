@@ -146,7 +146,7 @@ test_rust() {
   # Most tests wait, for a server or for a lease to end: more of them than there are processors run at a time.
   export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
   # These tests need only a server of any version.
-  any=(--test behaviour --test admit --test attack --test outage --test reliability --test topology --test waits --test wallet)
+  any=(--test behaviour --test admit --test attack --test named --test outage --test reliability --test topology --test waits --test wallet)
 
   cargo test --locked --all-features --no-run
   for name in "${names[@]}"; do

@@ -11,7 +11,7 @@ use crate::ask::{Call, How};
 use crate::awaited::awaited;
 use crate::beat::Beat;
 use crate::limit::Amount;
-use crate::{AllDecision, Decision, Error, IntoSpan, Key, Lease, Limit, Limits, RatePolicy, Rule};
+use crate::{AllDecision, Decision, Error, IntoSpan, Key, LeasePolicy, Limit, Limits, RatePolicy, Rule};
 
 impl Limits {
     /// Charges several limits around a block of work, all of them or none. Denied: [`Error::RateLimited`]. A rule with a cost takes it;
@@ -33,7 +33,7 @@ impl<P: RatePolicy> Limit<P> {
     }
 }
 
-impl Limit<Lease> {
+impl<P: LeasePolicy> Limit<P> {
     /// Takes a lease, and renews it at each third of its time to live until it is released. Denied: [`Error::RateLimited`].
     pub fn hold(&self, key: impl Key) -> Admitting<true> {
         Admitting(self.limits().admit([self.rule(key)]).0)

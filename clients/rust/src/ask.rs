@@ -1,13 +1,12 @@
 //! What all calls that take units have in common: rules, how to take them, and an id; and how they are decided.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, ToRedisArgs, Value};
 
 use crate::connection::slot;
-use crate::limit::{check_id, Amount};
+use crate::limit::{check_id, Amount, Words};
 use crate::local::Local;
 use crate::send::{decision, Request};
 use crate::{AllDecision, Decision, Error, IntoSpan, Limit, Limits, Rule, Span};
@@ -81,6 +80,11 @@ impl Call {
         };
         let parts = rules.into_iter().map(part).collect::<Result<Vec<_>, _>>()?;
         let invalid = |text: &str| Err(Error::InvalidKey(text.to_string()));
+        if (parts.len() > 1 || matches!(how, How::Peek)) && parts.iter().any(|part| part.limit.policy().is_named()) {
+            let text =
+                "a Named limit cannot peek, and cannot be one of several limits in a call: only the server knows its policy";
+            return Err(Error::InvalidArgument(text.to_string()));
+        }
         let Some(first) = parts.first() else { return invalid("a call needs a rule") };
         if parts.len() > 1_024 {
             return invalid("a call has at most 1024 rules");
@@ -126,15 +130,12 @@ impl Asked {
     }
 }
 
-/// The words of the policy of each part, and the length of its window if that is one of a calendar.
-type Words = [(Arc<[String]>, Option<u64>)];
-
 impl Checked {
     /// The decision of the server.
     pub(crate) async fn ask(&self) -> Result<Asked, Error> {
-        let words: Vec<_> = self.parts.iter().map(|part| part.limit.words()).collect();
+        let words = self.parts.iter().map(|part| part.limit.words(&part.key)).collect::<Result<Vec<_>, _>>()?;
         let wait = if let How::Block(wait) = self.how { Some(wait) } else { None };
-        let command = |wait: Option<Span>| self.command(&words, wait);
+        let command = |wait: Option<Span>, has_keys| self.command(&words, wait, has_keys);
         let request = Request { command: &command, key: &self.parts[0].key, repeat: self.id.is_some(), wait, forced: false };
         let keys = self.parts.iter().map(|part| &*part.key);
         let reply = self.limits.send(request).await.map_err(|error| error.with_keys(keys))?;
@@ -158,21 +159,22 @@ impl Checked {
         Ok(Asked { decision, at_once: true, sent: 1, may_be_charged })
     }
 
-    fn command(&self, words: &Words, wait: Option<Span>) -> Cmd {
+    fn command(&self, words: &[Words], wait: Option<Span>, has_keys: bool) -> Cmd {
         let mut command = Cmd::new();
         match (&*self.parts, &self.how) {
-            ([Part { limit, key, .. }], How::Peek) => command.arg("RL.PEEK").arg(limit.policy().algorithm()).arg(key),
-            ([Part { limit, key, .. }], _) => command.arg(limit.policy().command_name()).arg(key),
+            ([Part { limit, key, .. }], How::Peek) => {
+                command.arg("RL.PEEK").arg(limit.policy().algorithm()).arg(key).arg(&*words[0].policy);
+            }
+            ([Part { limit, key, .. }], _) => command = limit.command(key, &words[0], has_keys),
             (parts, _) => {
                 let keys = parts.iter().map(|part| &part.key);
-                command.arg("RL.ALL").arg(parts.len()).arg(keys.collect::<Vec<_>>())
+                command.arg("RL.ALL").arg(parts.len()).arg(keys.collect::<Vec<_>>());
             }
-        };
-        for (part, (words, _)) in self.parts.iter().zip(words) {
+        }
+        for (part, words) in self.parts.iter().zip(words) {
             if self.parts.len() > 1 {
-                command.arg(part.limit.policy().algorithm());
+                command.arg(part.limit.policy().algorithm()).arg(&*words.policy);
             }
-            command.arg(&**words);
             if let How::Until(time) = self.how {
                 // The server takes six decimals.
                 command.arg("UNTIL").arg(format!("{}.{:06}", time.as_secs(), time.subsec_micros()));
@@ -188,12 +190,12 @@ impl Checked {
     }
 
     /// Reads the reply to `RL.ALL`, or to the command of a single part.
-    fn read(&self, reply: &Value, words: &Words) -> Result<AllDecision, Error> {
+    fn read(&self, reply: &Value, words: &[Words]) -> Result<AllDecision, Error> {
         let row = |row: &Value, part: &Part, window: Option<u64>| {
             decision(row, part.limit.policy(), part.limit.name()).map(|decision| Decision { window, ..decision })
         };
-        if let ([part], [(_, window)]) = (&*self.parts, words) {
-            return Ok(AllDecision::of_parts(vec![row(reply, part, *window)?], None));
+        if let ([part], [words]) = (&*self.parts, words) {
+            return Ok(AllDecision::of_parts(vec![row(reply, part, words.window)?], None));
         }
         let unexpected = || Error::UnexpectedReply(format!("{reply:?}"));
         let Value::Array(fields) = reply else { return Err(unexpected()) };
@@ -203,7 +205,7 @@ impl Checked {
         if rows.len() != self.parts.len() {
             return Err(unexpected());
         }
-        let each = rows.iter().zip(&self.parts).zip(words).map(|((value, part), (_, window))| row(value, part, *window));
+        let each = rows.iter().zip(&self.parts).zip(words).map(|((value, part), words)| row(value, part, words.window));
         let wait_ms = u64::try_from(*wait_ms).ok();
         Ok(AllDecision { granted: *granted > 0, id: None, wait_ms, decisions: each.collect::<Result<_, _>>()? })
     }
@@ -212,7 +214,7 @@ impl Checked {
     fn locally(&self, mut local: Option<&mut Local>) -> Vec<Decision> {
         let mut decide = |takes: bool| {
             let decision = |Part { limit, key, amount, .. }: &Part| {
-                let open = Decision::open(amount.units(), limit.policy(), limit.name().clone());
+                let open = Decision::open(amount.units(), limit.policy().clone(), limit.name().clone());
                 match &mut local {
                     Some(local) if !limit.policy().is_lease() => local.decide(key, *amount, takes, open),
                     _ => open,

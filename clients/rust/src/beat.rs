@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use crate::ask::Part;
-use crate::{Error, Limit, Limits, Policy};
+use crate::{Error, Limit, Limits};
 
 /// Renews leases until it is dropped.
 pub(crate) struct Beat {
@@ -42,9 +42,9 @@ impl Beat {
         parts: impl Iterator<Item = &Part>,
         since: Option<Instant>,
     ) -> Result<Self, Error> {
-        let held = |Part { limit, key, .. }: &Part| match limit.policy() {
-            Policy::Lease(policy) => Some(Held { limit: limit.clone(), key: key.clone(), ttl: policy.ttl() }),
-            _ => None,
+        let held = |Part { limit, key, .. }: &Part| {
+            let ttl = limit.policy().rate().period.into();
+            limit.policy().is_lease().then(|| Held { limit: limit.clone(), key: key.clone(), ttl })
         };
         let held: Vec<_> = parts.filter_map(held).collect();
         let mut deadlines = Vec::new();

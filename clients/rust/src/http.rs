@@ -23,12 +23,15 @@ pub fn headers<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> Vec<(&'
         let comma = if index > 0 { ", " } else { "" };
         let name = quoted(&decision.name);
         let rate = decision.policy.rate();
-        let window = match decision.policy {
+        let window = match &decision.policy {
             // A lease has no window: its limit counts what runs at the same time.
-            Policy::Lease(_) => "qu=\"concurrent-requests\"".to_string(),
-            _ => format!("w={}", decision.window.unwrap_or(rate.period.seconds())),
+            policy if policy.is_lease() => ";qu=\"concurrent-requests\"".to_string(),
+            // Only the server knows the policy.
+            Policy::Named(_) => String::new(),
+            _ => format!(";w={}", decision.window.unwrap_or(rate.period.seconds())),
         };
-        let _ = write!(policies, "{comma}{name};q={};{window}", rate.limit);
+        let quota = if decision.policy.is_named() { decision.limit } else { rate.limit };
+        let _ = write!(policies, "{comma}{name};q={quota}{window}");
         let _ = write!(states, "{comma}{name};r={}", decision.remaining);
         let t_ms = if decision.allowed() { Some(decision.reset_ms) } else { decision.wait_ms };
         if let Some(t_ms) = t_ms {

@@ -37,7 +37,7 @@ pub use key::{address_key, Key};
 pub use limit::Limit;
 pub use limits::{Limits, OnDown};
 pub use pause::Observe;
-pub use policy::{AnyPolicy, Bucket, Fixed, Gcra, Lease, Policy, RatePolicy, Slide};
+pub use policy::{AnyPolicy, Bucket, Fixed, Gcra, Lease, LeasePolicy, Named, Policy, RatePolicy, Slide};
 pub use span::{IntoSpan, Span};
 pub use take::Take;
 pub use wallet::{Spend, Wallet};

@@ -7,10 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use redis::{Cmd, Value};
 
 use crate::ask::How;
-use crate::policy::Words;
 use crate::repeat::Repeats;
 use crate::send::decision;
-use crate::{AnyPolicy, Decision, Error, Fixed, IntoSpan, Key, Lease, Limits, Policy, RatePolicy, Rule, Take};
+use crate::{AnyPolicy, Decision, Error, Fixed, IntoSpan, Key, LeasePolicy, Limits, Policy, RatePolicy, Rule, Take};
 
 /// A policy with a name and a connection. Cheap to clone.
 #[derive(Clone)]
@@ -34,6 +33,16 @@ impl<P> fmt::Debug for Limit<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {}", self.inner.name, self.inner.policy)
     }
+}
+
+/// What says the policy in a call.
+pub(crate) struct Words {
+    /// The number and the names of the policy keys of a `Named` limit.
+    keys: Option<Vec<String>>,
+    /// The words of the policy, or of the default.
+    pub(crate) policy: Arc<[String]>,
+    /// The length of the window in seconds, if it is one of a calendar.
+    pub(crate) window: Option<u64>,
 }
 
 /// How many units a call asks for.
@@ -85,7 +94,7 @@ pub(crate) fn check_id(id: &[u8]) -> Result<&[u8], Error> {
 
 impl<P: AnyPolicy> Limit<P> {
     pub(crate) fn new(limits: Limits, policy: P, name: &str, start: Arc<[u8]>) -> Self {
-        let any: Policy = policy.into();
+        let any: Policy = policy.clone().into();
         let words = any.constant_words().map(|words| words.words.into());
         let repeats = Repeats::new(limits.repeat_denials);
         Self { policy, inner: Arc::new(Inner { limits, policy: any, name: name.into(), start, words, repeats }) }
@@ -110,7 +119,7 @@ impl<P: AnyPolicy> Limit<P> {
 
     /// The limit with any policy.
     pub(crate) fn erase(&self) -> Limit {
-        Limit { policy: self.inner.policy, inner: self.inner.clone() }
+        Limit { policy: self.inner.policy.clone(), inner: self.inner.clone() }
     }
 
     pub(crate) fn key<K: Key + ?Sized>(&self, key: &K) -> Result<Vec<u8>, Error> {
@@ -126,8 +135,8 @@ impl<P> Limit<P> {
         &self.inner.limits
     }
 
-    pub(crate) fn policy(&self) -> Policy {
-        self.inner.policy
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.inner.policy
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
@@ -143,15 +152,31 @@ impl<P> Limit<P> {
         key.strip_prefix(&*self.inner.start)
     }
 
-    /// The words of the policy at this moment, and the length of the window in seconds if it is one of a calendar.
-    pub(crate) fn words(&self) -> (Arc<[String]>, Option<u64>) {
-        match &self.inner.words {
+    /// The words that say the policy at this moment, in a call with this key on the server.
+    pub(crate) fn words(&self, key: &[u8]) -> Result<Words, Error> {
+        let keys = match self.policy() {
+            Policy::Named(named) => Some(named.keys(self.own(key).unwrap_or(key))?),
+            _ => None,
+        };
+        let (policy, window) = match &self.inner.words {
             Some(words) => (words.clone(), None),
             None => {
-                let Words { words, window } = self.policy().words(SystemTime::now());
-                (words.into(), window)
+                let words = self.policy().words(SystemTime::now());
+                (words.words.into(), words.window)
             }
-        }
+        };
+        Ok(Words { keys, policy, window })
+    }
+
+    /// The command of this limit up to the amount; by the policy keys, unless the server has none of them.
+    pub(crate) fn command(&self, key: &[u8], words: &Words, has_keys: bool) -> Cmd {
+        let (name, words) = match &words.keys {
+            Some(keys) if has_keys => ("RL.USE", &**keys),
+            _ => (self.policy().command_name(), &*words.policy),
+        };
+        let mut command = redis::cmd(name);
+        command.arg(key).arg(words);
+        command
     }
 }
 
@@ -164,7 +189,7 @@ impl Limit {
         id: &[u8],
         units: Option<u64>,
     ) -> Result<(Option<Decision>, u32), Error> {
-        let command = |_| {
+        let command = |_, _| {
             let mut command = redis::cmd(if units.is_some() { "RL.SETTLE" } else { "RL.RELEASE" });
             command.arg(key).arg(id).arg(units);
             command
@@ -180,21 +205,16 @@ impl Limit {
 
     /// Renews the lease with this id.
     pub(crate) async fn renew_at(&self, limits: &Limits, key: &[u8], id: &[u8]) -> Result<Decision, Error> {
-        let command = |_| self.command(key).arg("ID").arg(id).arg("RENEW").clone();
+        let words = self.words(key)?;
+        let command = |_, has_keys| self.command(key, &words, has_keys).arg("ID").arg(id).arg("RENEW").clone();
         decision(&limits.send_forced(&command, key, true).await?.value, self.policy(), self.name())
     }
 
     /// Charges units, also while the server is down or the limits are closed.
     pub(crate) async fn force_at(&self, limits: &Limits, key: &[u8], units: u64) -> Result<Decision, Error> {
-        let command = |_| self.command(key).arg("FORCE").arg(units).clone();
+        let words = self.words(key)?;
+        let command = |_, has_keys| self.command(key, &words, has_keys).arg("FORCE").arg(units).clone();
         decision(&limits.send_forced(&command, key, false).await?.value, self.policy(), self.name())
-    }
-
-    /// The command of the policy, with its words.
-    fn command(&self, key: &[u8]) -> Cmd {
-        let mut command = redis::cmd(self.policy().command_name());
-        command.arg(key).arg(&*self.words().0);
-        command
     }
 }
 
@@ -259,7 +279,7 @@ impl Limit<Fixed> {
     }
 }
 
-impl Limit<Lease> {
+impl<P: LeasePolicy> Limit<P> {
     /// Renews the lease with this id: it then ends one time to live from now. If the id holds no lease, the call is denied.
     /// The call is repeated until it has a reply.
     pub async fn renew(&self, key: impl Key, id: impl AsRef<[u8]>) -> Result<Decision, Error> {

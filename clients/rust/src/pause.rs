@@ -78,7 +78,7 @@ impl Limit {
     /// Sets a pause, or ends it.
     async fn set_pause(&self, key: &[u8], length: Option<Span>) -> Result<Duration, Error> {
         let length_text = length.map_or("0".to_string(), |length| length.to_string());
-        let command = |_| redis::cmd("RL.PAUSE").arg(key).arg(&*length_text).clone();
+        let command = |_, _| redis::cmd("RL.PAUSE").arg(key).arg(&*length_text).clone();
         let request = Request { command: &command, key, repeat: true, wait: None, forced: false };
         let _stop = length.map(|_| Stop::begin(self.limits(), key));
         // If it is repeated, the pause ends a little later.

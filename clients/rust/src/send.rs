@@ -25,10 +25,12 @@ pub(crate) struct Reply {
     pub(crate) waited: bool,
 }
 
+type Command<'a> = dyn Fn(Option<Span>, bool) -> Cmd + Sync + 'a;
+
 /// What to send.
 pub(crate) struct Request<'a> {
-    /// The command, with this wait if it is to wait.
-    pub(crate) command: &'a (dyn Fn(Option<Span>) -> Cmd + Sync),
+    /// The command, with this wait if it is to wait; by policy keys or, if the server has none of them, without.
+    pub(crate) command: &'a Command<'a>,
     pub(crate) key: &'a [u8],
     /// The command has an id: it may be repeated.
     pub(crate) repeat: bool,
@@ -62,12 +64,7 @@ impl Limits {
     }
 
     /// Sends a command that ends or renews a charge.
-    pub(crate) async fn send_forced(
-        &self,
-        command: &(dyn Fn(Option<Span>) -> Cmd + Sync),
-        key: &[u8],
-        repeat: bool,
-    ) -> Result<Reply, Error> {
+    pub(crate) async fn send_forced(&self, command: &Command<'_>, key: &[u8], repeat: bool) -> Result<Reply, Error> {
         self.send(Request { command, key, repeat, wait: None, forced: true }).await.map_err(|error| error.with_keys([key]))
     }
 
@@ -76,13 +73,13 @@ impl Limits {
         let budget = self.timeout.saturating_add(self.connect_timeout).min(LONGEST);
         let mut end = Instant::now() + budget;
         let mut sent = 0;
-        let mut lost = false;
+        let (mut lost, mut has_keys) = (false, true);
         loop {
             sent += 1;
             let began = Instant::now();
             // A call that is repeated waits for what is left of its wait.
             let wait = until.map(|until| Span::of_micros(micros(until.saturating_duration_since(began)).max(1)));
-            let command = (request.command)(wait);
+            let command = (request.command)(wait, has_keys);
             let call = Call {
                 command: &command,
                 key: request.key,
@@ -94,6 +91,12 @@ impl Limits {
             };
             let failure = match self.connection.call(call).await {
                 Ok(value) => return Ok(Reply { value, sent, waited: false }),
+                // It has charged nothing.
+                Err(Failure::Reply(error)) if has_keys && error.code() == Some("NOPOLICY") => {
+                    has_keys = false;
+                    sent -= 1;
+                    continue;
+                }
                 Err(failure) => failure,
             };
             if until.is_some() && began.elapsed() > budget {
@@ -188,7 +191,9 @@ pub(crate) fn of_redis(error: RedisError, sent: bool) -> Error {
         Some("NOPERM" | "NOAUTH" | "WRONGPASS") => Error::NotAllowed(text),
         Some("ERR") => Error::InvalidArgument(text),
         Some("WRONGTYPE") => Error::WrongType(text),
-        Some("CROSSSLOT") => Error::InvalidKey(text),
+        Some("CROSSSLOT") => {
+            Error::InvalidKey(format!("{text}: all keys of a call need the same hash tag, and so do its policy keys"))
+        }
         _ => match error.kind() {
             ErrorKind::UnexpectedReturnType => Error::UnexpectedReply(text),
             ErrorKind::AuthenticationFailed => Error::NotAllowed(text),
@@ -202,11 +207,11 @@ pub(crate) fn micros(duration: Duration) -> u64 {
 }
 
 /// Reads the five integers of a reply.
-pub(crate) fn decision(value: &Value, policy: Policy, name: &Arc<str>) -> Result<Decision, Error> {
+pub(crate) fn decision(value: &Value, policy: &Policy, name: &Arc<str>) -> Result<Decision, Error> {
     let unexpected = || Error::UnexpectedReply(format!("{value:?}"));
     let integer = |value: &Value| if let Value::Int(value) = value { Some(*value) } else { None };
     let Value::Array(row) = value else { return Err(unexpected()) };
     let row: Option<Vec<i64>> = row.iter().map(integer).collect();
     let row = row.and_then(|row| row.try_into().ok()).ok_or_else(unexpected)?;
-    Decision::of_reply(row, policy, name.clone())
+    Decision::of_reply(row, policy.clone(), name.clone())
 }

@@ -256,6 +256,11 @@ impl Inner {
         match decided {
             Some(decision) => Ok(decision),
             None if granted == 0 && cost == 1 => Ok(server),
+            // Too few, and a policy key can't be asked about the others: the call is decided alone.
+            None if self.limit.policy().is_named() => {
+                self.give_back(own).await;
+                self.limit.take(own).cost(cost).await
+            }
             // Too few: how long until the server has the others?
             None => {
                 let denied = self.call(key, Amount::Cost(cost - granted), How::Peek).ask().await?.first();

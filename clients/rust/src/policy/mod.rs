@@ -1,26 +1,30 @@
 //! Policies: values without a connection, checked when they are made.
 
+mod named;
 mod text;
 #[cfg_attr(not(feature = "zone"), path = "no_zone.rs")]
 mod zone;
 
 use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
 
 use crate::span::Rate;
 use crate::{Error, IntoSpan, Span};
 
-pub(crate) use text::Words;
+pub use named::Named;
 use zone::Zone;
 
 const MOST: u64 = 1_000_000_000_000;
 
-/// What all policies have in common. [`Fixed`], [`Slide`], [`Gcra`], [`Bucket`], [`Lease`] and [`Policy`] implement it.
-pub trait AnyPolicy: Copy + Send + Sync + Into<Policy> + 'static {}
+/// What all policies have in common. [`Fixed`], [`Slide`], [`Gcra`], [`Bucket`], [`Lease`], [`Named`] and [`Policy`] implement it.
+pub trait AnyPolicy: Clone + Send + Sync + Into<Policy> + 'static {}
 
 /// A policy that takes units at a rate: all but [`Lease`]. [`Policy`] is one, too: calls with a `Policy::Lease` return
 /// [`Error::InvalidLimit`].
 pub trait RatePolicy: AnyPolicy {}
+
+/// A policy whose units are held: [`Lease`], and [`Named`] with a default that is one.
+pub trait LeasePolicy: AnyPolicy {}
 
 /// What a policy consists of: all but the algorithm.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,16 +78,20 @@ fn number(what: &str, number: u64, least: u64, most: u64) -> Result<u64, Error> 
 macro_rules! policies {
     ($($(#[doc = $doc:literal])* $name:ident),*) => {
         /// Any policy.
-        #[derive(Clone, Copy, PartialEq, Eq)]
+        #[derive(Clone, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Policy {
             $(#[doc = concat!("A [`", stringify!($name), "`].")] $name($name),)*
+            /// A [`Named`].
+            Named(Arc<Named>),
         }
 
         impl Policy {
+            /// That of the default, if it is a [`Named`].
             fn spec(&self) -> &Spec {
                 match self {
                     $(Self::$name($name(spec)))|* => spec,
+                    Self::Named(named) => named.default.spec(),
                 }
             }
         }
@@ -136,6 +144,7 @@ impl RatePolicy for Fixed {}
 impl RatePolicy for Slide {}
 impl RatePolicy for Gcra {}
 impl RatePolicy for Bucket {}
+impl LeasePolicy for Lease {}
 
 impl Fixed {
     /// A window with this rate: `"1000/d"`.
@@ -210,9 +219,5 @@ impl Lease {
     pub fn new(limit: u64, ttl: impl IntoSpan) -> Result<Self, Error> {
         let rate = Rate { limit: number("limit", limit, 0, 65_536)?, period: ttl.span()?.as_period("ttl")? };
         Ok(Self(Spec::of(rate)))
-    }
-
-    pub(crate) fn ttl(self) -> Duration {
-        self.0.rate.period.into()
     }
 }

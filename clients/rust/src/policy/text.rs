@@ -23,6 +23,7 @@ impl Policy {
             Self::Gcra(_) => ("RL.GCRA", "Gcra", "BURST"),
             Self::Bucket(_) => ("RL.BUCKET", "Bucket", "CAPACITY"),
             Self::Lease(_) => ("RL.LEASE", "Lease", ""),
+            Self::Named(named) => named.default.names(),
         }
     }
 
@@ -44,12 +45,17 @@ impl Policy {
         match (self, self.rate().limit) {
             (_, 0) => 0,
             (Self::Gcra(_) | Self::Bucket(_), limit) => self.spec().number.unwrap_or(limit),
+            (Self::Named(named), _) => named.default.capacity(),
             (_, limit) => limit,
         }
     }
 
     pub(crate) fn is_lease(&self) -> bool {
-        matches!(self, Self::Lease(_))
+        self.algorithm() == "LEASE"
+    }
+
+    pub(crate) fn is_named(&self) -> bool {
+        matches!(self, Self::Named(_))
     }
 
     /// The words that never change, if the windows are not those of a calendar.
@@ -83,6 +89,9 @@ impl Fixed {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Named(named) = self {
+            return fmt::Display::fmt(named, f);
+        }
         let (spec, (_, name, number)) = (self.spec(), self.names());
         let Rate { limit, period } = spec.rate;
         match spec.zone {

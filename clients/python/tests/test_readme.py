@@ -74,7 +74,7 @@ print(*(answer.status_code for answer in answers), answers[0].headers["X-RateLim
 
 
 def test_what_the_programs_do(socket, tmp_path):
-    take, _, around, stop, charge, hold, several, process, fastapi, web, storage, down = [each.values[0] for each in programs()]
+    take, _, around, stop, charge, hold, several, operator, process, fastapi, web, storage, down = [each.values[0] for each in programs()]
     client = redis.Redis(unix_socket_path=socket)
     output = run(take, socket, tmp_path)
     assert output.startswith("go on, 4 are left\n{'RateLimit-Policy': '\"api\";q=10;w=60'") and inspect(client, "api:user:42")
@@ -87,6 +87,9 @@ def test_what_the_programs_do(socket, tmp_path):
     assert run(hold, socket, tmp_path) == "step 0\nstep 1\nstep 2\n"
     assert client.info("rl")["rl_lease_granted"] == before + 1 and inspect(client, "jobs:reports") is None
     assert run(several, socket, tmp_path) == "59 19550\n" and inspect(client, "{llm}running:acme") is None
+    assert run(operator, socket, tmp_path) == "10\n"
+    client.execute_command("RL.POLICY", "policy:acme", "GCRA", 200, "1m")
+    assert run(operator, socket, tmp_path) == "200\n"
     assert run(process, socket, tmp_path) == "['server', 'server', 'repeated']\n250\n"
     assert inspect(client, "events:site")["used"] == 250
     assert run(fastapi + ASK_FASTAPI, socket, tmp_path) == '200 200 429 200 200 429 "pro";q=100 "free";q=10 False\n'

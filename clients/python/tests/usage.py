@@ -4,7 +4,7 @@ import redis
 import redis.asyncio
 import requests
 
-from redis_rl import AllDecision, AsyncLimits, Bucket, Decision, Fixed, Gcra, Lease, Limit, Limits, Wallet
+from redis_rl import AllDecision, AsyncLimits, Bucket, Decision, Fixed, Gcra, Lease, Limit, Limits, Named, Wallet
 
 
 class Service:
@@ -37,6 +37,9 @@ class Service:
         with self.limits.admit([(jobs, "a"), (self.api, "a", 1), (self.api, b"b")], estimate=5, wait="2s") as call:
             call.used = 4
             call.check()
+        named: Limit = self.limits.limit("named", Named("policy:api", Gcra("10/m"), lambda key: [f"policy:{key}"]))
+        with self.limits.limit("held", Named("policy:jobs", Lease(4, ttl=30))).hold("a", wait=named.take("a").wait):
+            pass
         rest: float = self.api.pause("a", "30s") + jobs.observe("a", requests.get("http://partner"), max_pause=60)
         self.api.resume("a")
         spent = rest + self.wallet.take("a").granted + once.granted + self.limits.let_through

@@ -133,7 +133,7 @@ async fn a_batch_ends_with_its_window() {
         ("gcra", Gcra::new("100/3s").expect("a policy").into()),
     ];
     for (algorithm, policy) in policies {
-        let limit = limits.limit(algorithm, policy).expect("a name");
+        let limit = limits.limit(algorithm, policy.clone()).expect("a name");
         let wallet = limits.wallet(&limit, 50).expect("a batch").idle(Duration::from_secs(600));
         assert!(wallet.take("a").await.expect("a decision").allowed());
         // The batch was fetched before.

@@ -18,8 +18,10 @@ pub struct Named<P = Policy> {
     overrides: Option<Overrides>,
 }
 
+type OfKey = dyn Fn(&[u8]) -> Vec<String> + Send + Sync;
+
 #[derive(Clone)]
-struct Overrides(Arc<dyn Fn(&[u8]) -> Vec<String> + Send + Sync>);
+struct Overrides(Arc<OfKey>);
 
 impl PartialEq for Overrides {
     fn eq(&self, other: &Self) -> bool {

@@ -16,7 +16,7 @@ mod table;
 use table::{class, duration, known_policy, object, policy, rows};
 
 /// The command that takes a unit of the key `k` at this time.
-fn command(policy: Policy, now: SystemTime) -> Value {
+fn command(policy: &Policy, now: SystemTime) -> Value {
     json!([vec![policy.command_name().to_string(), "k".to_string()], policy.words(now).words].concat())
 }
 
@@ -134,7 +134,7 @@ fn policies() {
             (Ok(policy), None) => {
                 if let Some(capacity) = row["capacity"].as_u64() {
                     assert_eq!(policy.capacity(), capacity, "{row}");
-                    assert_eq!(command(policy, SystemTime::now()), row["command"]);
+                    assert_eq!(command(&policy, SystemTime::now()), row["command"]);
                 } else if row["equals"].is_object() {
                     assert_eq!(policy, known_policy(&row["equals"]));
                 } else {
@@ -156,7 +156,7 @@ fn windows_of_the_calendar() {
         let fixed = Fixed::zone(&format!("5/{}", row["period"].as_str().expect("a period")), zone).expect("a policy");
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(row["now"].as_u64().expect("a time"));
         assert_eq!(fixed.window(now), Some((time("starts"), time("ends"))), "{row}");
-        assert_eq!(command(fixed.into(), now), row["command"], "{row}");
+        assert_eq!(command(&fixed.into(), now), row["command"], "{row}");
         let decision = Decision::of_reply([1, 5, 4, 0, 1000], fixed.into(), "api".into()).expect("a decision");
         let decision = Decision { window: Policy::from(fixed).words(now).window, ..decision };
         let headers = object(decision.headers());
@@ -225,8 +225,9 @@ fn headers_of_one_decision_and_of_several() {
 #[test]
 fn a_problem_names_the_limits_that_denied() {
     let policy = Policy::from(Gcra::new("10/m").expect("a policy"));
-    let of =
-        |name: &str, granted| Decision::of_reply([granted, 10, 0, 1 - granted, 1], policy, name.into()).expect("a decision");
+    let of = |name: &str, granted| {
+        Decision::of_reply([granted, 10, 0, 1 - granted, 1], policy.clone(), name.into()).expect("a decision")
+    };
     let decisions = vec![of("free", 1), of("say \"hi\" \\", 0), of("day", 0)];
     let denial = Denial { decision: decisions[1].clone(), decisions };
     let problem: Value = serde_json::from_str(&denial.problem()).expect("JSON");

@@ -1,5 +1,6 @@
 //! A command's key, and the limiter that it should hold. Decides requests for this key, with errors that name the key.
 
+use std::iter;
 use std::ops::RangeInclusive;
 
 use super::error::{Error, Holds};
@@ -213,6 +214,12 @@ pub fn commit(key: &mut WriteKey<'_>, change: &Change, bytes: &Bytes) -> Result<
             let value = bytes.as_slice();
             check_len(value.len())?;
             key.replace(value, deadlines(expires, slack));
+        }
+        // Most grants of a log append an entry, and change nothing before it.
+        Change::Write { offset, head: 0, expires, slack } => {
+            let tail = bytes.as_slice();
+            check_len(offset + tail.len())?;
+            key.patch(offset + tail.len(), iter::once((offset, tail)), deadlines(expires, slack));
         }
         Change::Write { offset, head, expires, slack } => {
             let (head, tail) = bytes.as_slice().split_at(head);

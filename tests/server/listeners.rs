@@ -30,7 +30,8 @@ fn calls(client: &mut Connection) {
         pipe.add_command(command(&format!("RL.{name} ids:{key} 5 1d COST 2 ID one")));
         pipe.add_command(command(&format!("RL.{name} ids:{key} 5 1d COST 2 ID two")));
         pipe.add_command(command(&format!("RL.SETTLE ids:{key} one {}", key % 4)));
-        pipe.add_command(command(&format!("RL.{name} many-ids:{name} 1000000 1d ID charge:{key}")));
+        // A unit drains in half a minute, so no key expires between two snapshots, however slow the machine is.
+        pipe.add_command(command(&format!("RL.{name} many-ids:{name} 1000000 365d ID charge:{key}")));
     }
     let key = NEXT.fetch_add(1, Ordering::Relaxed);
     pipe.add_command(command(&format!("RL.LEASE lease:{key} 5 1d ID one")));

@@ -67,8 +67,12 @@ class Process:
             self.process.stdin.flush()
 
     def says(self, what):
+        ended = self.process.poll() is not None
+        if ended:
+            # The reader may not have seen its last line yet.
+            self.reader.join()
         assert not self.said.get("failures"), self.said
-        assert what in self.said or self.process.poll() is None, f"it ended with {self.process.poll()}, and said {self.said}"
+        assert what in self.said or not ended, f"it ended with {self.process.poll()}, and said {self.said}"
         return what in self.said
 
     def kill(self):

@@ -61,21 +61,25 @@ impl<'a> View<'a> {
             Some(Ok(old)) => self.meter.with_end_of(&old.meter, old.level.at.min(self.now), self.now),
             _ => self.recorded_at.min(self.now),
         };
-        let since_us = self.level.at.since(start).as_us();
-        let windows = if self.meter.alignment == Alignment::FirstCall && self.level.used == 0 && since_us > 0 {
-            // The window in the record has ended with nothing owed. The next one begins with a call, and is none of those after it.
-            since_us / self.meter.period_us + 1
-        } else {
-            since_us.div_ceil(self.meter.period_us)
-        };
+        let windows = self.level.at.since(start).as_us().div_ceil(self.meter.period_us);
         ledger.map_or(0, |ledger| ledger.header.window).wrapping_add(windows)
+    }
+
+    /// Whether all charges are past, also those booked for later. GCRA and BUCKET: nothing is used. FIXED: the window in the record
+    /// has ended with nothing owed. The next one begins with a call, and is none of those that were to follow.
+    fn all_past(&self) -> bool {
+        self.level.used == 0
+            && match self.meter.drain {
+                Drain::Windows => self.meter.alignment == Alignment::FirstCall && self.level.at > self.recorded_at,
+                Drain::Smooth | Drain::Steps => true,
+            }
     }
 
     /// Whether a charge is past, by its [`Slot::when`], so that its id is forgotten.
     fn is_past(&self) -> impl Fn(i64) -> bool {
+        let all_past = self.all_past();
         let window = if self.meter.drain == Drain::Windows { Some(self.window() as i64) } else { None };
-        let is_drained = self.level.used == 0;
-        move |when| window.map_or(is_drained, |window| when < window)
+        move |when| all_past || window.is_some_and(|window| when < window)
     }
 
     /// The charge that is remembered under this id.
@@ -155,8 +159,7 @@ impl<'a> View<'a> {
         'a: 'r,
     {
         let meter = self.meter;
-        // Without usage, GCRA and BUCKET have forgotten all ids.
-        let ledger = self.ledger().filter(|_| meter.drain == Drain::Windows || self.level.used > 0);
+        let ledger = self.ledger().filter(|_| !self.all_past());
         let mut edit = Edit::new(meter.kind, ledger);
         let old = ledger.and_then(|ledger| Record::decode(ledger.inner(), meter.kind).ok());
         if edit.header.grains_per_unit == 0 {
@@ -175,13 +178,13 @@ impl<'a> View<'a> {
     fn finish(&self, mut edit: Edit<'_>, next: &Next, bytes: &mut Bytes) -> Change {
         let mut inner = Bytes::default();
         record::encode(self.meter, next.level, &mut inner);
-        let is_past = self.is_past();
+        let (all_past, is_past) = (self.all_past(), self.is_past());
         let finish = Finish {
             inner: Inner::whole(inner.as_slice()),
             rewritten: false,
             room: ROOM,
-            // GCRA and BUCKET have usage when they are written, and so all their ids.
-            is_past: &|when| self.meter.drain == Drain::Windows && is_past(when),
+            // When all charges are past, the ledger is new. GCRA and BUCKET have usage when they are written, and so all their ids.
+            is_past: &|when| self.meter.drain == Drain::Windows && !all_past && is_past(when),
             moved: &|slot| slot,
             one_level: true,
             expires: next.expires.max(self.last_window_end(&mut edit)),

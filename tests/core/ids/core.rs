@@ -131,6 +131,11 @@ impl Pair {
             return Err(Stop::Open);
         }
         let Self { key, model, .. } = self;
+        if key.value.is_none() && windows(&rule) != self.windows {
+            // The key has expired or was never written, so the windows of earlier callers are over. The model still holds them, and
+            // dates the window of this call no earlier than theirs.
+            *model = Model::new(&rule);
+        }
         let differs = |text: String| Err(Stop::Differs(text));
         let Ok((before, _)) = model.extent(now) else { return Err(Stop::Open) };
         // Whether the tick of an id has left a window is open at its edge, while callers with several grids share the log.

@@ -2,7 +2,7 @@
 
 use super::core::{difference, Timed};
 use super::rule::Call;
-use crate::model::{Form, Rule};
+use crate::model::{Form, Rule, Windows};
 use redis_rl::limiter::{Amount, Request, Span};
 
 fn charge(now: i64, amount: Amount, ahead: u64, id: &str) -> Timed {
@@ -93,6 +93,18 @@ fn core_and_model_answer_these_histories_alike() {
             "a caller with other segments does not push the deadline away",
             vec![slide(3, 1_000_000, 4), slide(3, 1_000_000, 65_536)],
             vec![under(0, now, Amount::Cost(1), 0, "a"), under(1, now, Amount::Cost(1), 0, "b")],
+        ),
+        (
+            "a window that ends with nothing owed also ends the bookings of the windows after the next",
+            vec![Rule { limit: 1, period: 1_000_000, form: Form::Fixed { windows: Windows::FirstCall } }],
+            vec![
+                charge(0, Amount::Cost(1), 0, "a"),
+                charge(345_000, Amount::Cost(1), 655_000, "b"),
+                charge(345_000, Amount::Cost(1), 1_655_000, "c"),
+                charge(345_000, Amount::Refund(2), 0, ""),
+                // A new window begins, at the moment at which b's would have begun.
+                charge(1_000_000, Amount::Cost(1), 0, "d"),
+            ],
         ),
     ] {
         let difference = difference(&rules, &calls, false);

@@ -131,7 +131,7 @@ impl Pair {
             return Err(Stop::Open);
         }
         let Self { key, model, .. } = self;
-        if key.value.is_none() && windows(&rule) != self.windows {
+        if matches!(rule.form, Form::Fixed { .. }) && key.value.is_none() && windows(&rule) != self.windows {
             // The key has expired or was never written, so the windows of earlier callers are over. The model still holds them, and
             // dates the window of this call no earlier than theirs.
             *model = Model::new(&rule);

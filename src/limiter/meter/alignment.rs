@@ -123,7 +123,10 @@ impl<'a> View<'a> {
             |at: Instant| at.saturating_add(Span::from_us(self.meter.period_us)).saturating_sub(Span::from_us(period_us));
         let level = |level: Level| Level { at: moved(level.at), used: level.used };
         let view = View { meter: &meter, level: level(self.level), recorded_at: moved(self.recorded_at), ..*self };
-        write(view, &Next { level: level(next.level), expires: next.expires })
+        let next_level = level(next.level);
+        // By the record, a debt is paid by windows of the longer period.
+        let drained = self.now.saturating_add(meter.reset(next_level, self.now));
+        write(view, &Next { level: next_level, expires: next.expires.max(drained) })
     }
 
     /// [`Self::store`] of a level whose date lies in the future.

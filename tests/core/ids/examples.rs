@@ -106,6 +106,13 @@ fn core_and_model_answer_these_histories_alike() {
                 charge(1_000_000, Amount::Cost(1), 0, "d"),
             ],
         ),
+        (
+            "a key lasts as long as its record says, also while that keeps a longer period than the last caller's",
+            [(1, 1_000_000), (2, 215_000)]
+                .map(|(limit, period)| Rule { limit, period, form: Form::Fixed { windows: Windows::Until(781_666) } })
+                .into(),
+            vec![under(0, 0, Amount::Cost(1), 0, ""), under(1, 4_441, Amount::Cost(2), 777_225, "")],
+        ),
     ] {
         let difference = difference(&rules, &calls, false);
         assert!(difference.is_none(), "{what}: {difference:?}");

@@ -10,7 +10,7 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{Signed, ToPrimitive, Zero};
 use redis_rl::limiter::{
-    Amount, Change, Decision, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait, MAX_UNITS,
+    inspect, Amount, Change, Decision, Fact, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait, MAX_UNITS,
 };
 
 pub type Q = BigRational;
@@ -1042,7 +1042,17 @@ impl Key {
             assert!(*offset <= self.value.as_ref().map_or(0, Vec::len), "{outcome:?}");
             assert!(head <= offset && (*head == 0 || matches!(rule.form, Form::Slide { .. })), "{outcome:?}");
             assert!(length <= 64 || matches!(rule.form, Form::Slide { .. }), "a record of {length} bytes");
-            let free = now.checked_add(decision.reset).expect("a state whose end does not fit is refused");
+            let mut free = now.checked_add(decision.reset).expect("a state whose end does not fit is refused");
+            if let Form::Fixed { windows: Windows::Until(_) } = rule.form {
+                // The record may keep the longer period of an earlier caller. By that, a debt lasts longer.
+                let mut written = self.clone();
+                written.apply(&outcome.change, &outcome.bytes);
+                let report = inspect(&written.value.expect("a record"), now).expect("a record");
+                let fact = report.iter().find(|(name, _)| *name == "reset_ms").map(|(_, fact)| fact.clone());
+                let Some(Fact::Number(reset_ms)) = fact else { panic!("{report:?}") };
+                let reset = Span::from_us((reset_ms as u64).saturating_sub(1).saturating_mul(1_000));
+                free = free.max(now.saturating_add(reset));
+            }
             // A log that other callers share lives as long as it counts for any of them, with bookings.
             self.longest_us = self.longest_us.max(rule.period);
             let later = if self.longest_us == rule.period { rule.period } else { 4 * self.longest_us };

@@ -99,7 +99,7 @@ PART ?=
 bench: ## Measure calls, built-ins and other rate limiters in ROUNDS=5 of LOAD=0.8 seconds a case, into docs/benchmarks.*
 	@scripts/tool.sh bench benchmarks --rounds "$(ROUNDS)" --seconds "$(LOAD)" $(addprefix --part ,$(PART))
 
-bench-report: ## Write docs/benchmarks.md and its charts again from docs/benchmarks.json
+bench-report: ## Write docs/benchmarks.md, docs/benchmarks-tables.md and their charts again from docs/benchmarks.json
 	@scripts/tool.sh bench benchmarks --report
 
 scale: ## Measure and simulate one server, a cluster and several regions, by SEED, into docs/scale.* (PART=shards: only this part)

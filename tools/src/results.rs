@@ -58,15 +58,12 @@ impl Machine {
         format!("{}, {} cores, {} GB, {}", self.cpu, self.cores, self.memory_gb, self.system)
     }
 
-    /// The beginning of docs/benchmarks.md.
+    /// The machine and the module, as a table.
     pub fn report(&self) -> String {
         format!(
-            "# Benchmarks\n\nMeasured on {} by `make bench`; run it to repeat the measurement. `make bench-report` writes this page \
-             and the charts again from [benchmarks.json](benchmarks.json), which contains every round. `make waiters` measures \
-             waiting clients; its figures are in [commands](commands.md#block).\n\n\
-             | | |\n|---|---|\n| CPU | {}, {} cores |\n| memory | {} GB |\n| system | {}, Linux {} |\n\
+            "| | |\n|---|---|\n| CPU | {}, {} cores |\n| memory | {} GB |\n| system | {}, Linux {} |\n\
              | redis-rl | {}, built by {} |\n",
-            self.date, self.cpu, self.cores, self.memory_gb, self.system, self.kernel, self.module, self.rustc
+            self.cpu, self.cores, self.memory_gb, self.system, self.kernel, self.module, self.rustc
         )
     }
 }

@@ -1,7 +1,7 @@
 //! Measures what calls cost, and what one server, a cluster and several regions can do. `make bench`, `make scale`
 //!
-//! The figures go into docs/benchmarks.json and docs/scale.json. The pages with the same names and their charts are written from
-//! these files alone (`--report`).
+//! The figures go into docs/benchmarks.json and docs/scale.json. The pages with the same names, docs/benchmarks-tables.md and
+//! the charts are written from these files alone (`--report`).
 
 mod benchmarks;
 mod scale;
@@ -22,7 +22,7 @@ use tools::results;
 
 #[derive(Parser)]
 enum Page {
-    /// Measures what calls cost, and writes docs/benchmarks.json, docs/benchmarks.md and the charts
+    /// Measures what calls cost, and writes docs/benchmarks.json, docs/benchmarks.md, docs/benchmarks-tables.md and the charts
     Benchmarks(benchmarks::Options),
     /// Measures and simulates what one server, a cluster and several regions can do, and writes docs/scale.*
     Scale(scale::Options),
@@ -161,7 +161,7 @@ mod tests {
         }
         let written = fs::read_dir(&docs).expect("the folder").map(|file| file.expect("a file").path());
         let written: Vec<_> = written.chain([folder.path().join("README.md")]).collect();
-        assert_eq!(written.len(), 12, "{written:?}");
+        assert_eq!(written.len(), 13, "{written:?}");
         for path in written {
             let name = path.strip_prefix(folder.path()).expect("within");
             let [written, committed] = [&path, &root().join(name)].map(|path| fs::read_to_string(path).expect("text"));

@@ -35,12 +35,13 @@ struct Row {
 }
 
 const ROUND_TRIP: &str = "round_trip";
+const WALLET: &str = "wallet";
 /// The names in what the programs print, and on the page.
 const WAYS: [(&str, &str); 4] = [
     (ROUND_TRIP, "a call to the server"),
     ("wait", "a wait that finds units free"),
     ("denied", "a denial that is repeated (`repeat_denials`)"),
-    ("wallet", "a wallet"),
+    (WALLET, "a wallet"),
 ];
 
 /// A program that prints the figures of one round, and its arguments.
@@ -119,48 +120,41 @@ pub fn measure(options: &Options) -> Section {
     Section { machine: Machine::this(), rounds: options.rounds, rows }
 }
 
+impl Section {
+    /// A table of the rows for which there is a name of how they decide.
+    fn table(&self, name: impl Fn(&str) -> Option<&'static str>) -> String {
+        let mut text = String::from("| package | decides by | decisions a second | ratio to calls |\n|---|---|---:|---:|\n");
+        for Row { client, way, per_second, of_round_trip: Quartiles { low, median: ratio, high } } in &self.rows {
+            let Some(way) = name(way) else { continue };
+            let rate = grouped(median(per_second.iter().copied()));
+            writeln!(text, "| {client} | {way} | {rate} | {ratio:.1} ({low:.1}–{high:.1}) |").expect("a string");
+        }
+        text
+    }
+}
+
+/// How fast the packages decide, with a wallet and without.
+pub fn brief(section: &Section) -> String {
+    let known = |way: &str| WAYS.into_iter().find(|(name, _)| *name == way && [ROUND_TRIP, WALLET].contains(name));
+    format!(
+        "## Client packages\n\n{}\nOne thread decides, one decision after the other; the server is on the same machine. The price of a wallet is \
+         that it may use less of the limit: [how much](scale.md#3-wallets).\n",
+        section.table(|way| known(way).map(|(_, name)| name)),
+    )
+}
+
 /// The part as Markdown.
 pub fn report(section: &Section) -> String {
-    let Section { machine, rounds, rows } = section;
-    let mut text = format!(
+    let Section { machine, rounds, .. } = section;
+    let name = |way: &str| WAYS.into_iter().find(|(name, _)| *name == way).expect("a known way").1;
+    format!(
         "## Client packages\n\nMeasured on {} with redis-rl {}. How many decisions a second one thread makes, one after the other: by \
          calls to a server on the same machine, over TCP; by waits that find units free; from a [denial that the process \
          repeats](../clients/README.md); and from a wallet with enough units. Medians of {rounds} rounds; \
-         a round runs each package once, in a new process. The ratios, with quartiles, are to the calls of the same process.\n\n\
-         | package | decides by | decisions a second | ratio to calls |\n|---|---|---:|---:|\n",
+         a round runs each package once, in a new process. The ratios, with quartiles, are to the calls of the same process.\n\n{}",
         machine.date(),
         machine.module(),
-    );
-    for Row { client, way, per_second, of_round_trip: Quartiles { low, median: ratio, high } } in rows {
-        let (_, way) = WAYS.iter().find(|(name, _)| name == way).expect("a known way");
-        let rate = grouped(median(per_second.iter().copied()));
-        writeln!(text, "| {client} | {way} | {rate} | {ratio:.1} ({low:.1}–{high:.1}) |").expect("a string");
-    }
-    text.push_str("\nA wallet uses less of a limit, because units that one process holds can't be spent by another. ");
-    text.push_str(&under_use());
-    text.push_str("[Scale](scale.md#3-wallets) has more cases.\n");
-    text
-}
-
-/// How much of a limit wallets use, as `make scale` has simulated it.
-fn under_use() -> String {
-    let text = std::fs::read_to_string(root().join("docs/scale.json")).expect("docs/scale.json");
-    let scale: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let all = scale["wallets"]["rows"].as_array().expect("rows");
-    let used = |processes: u64, batch: u64| {
-        let row = all.iter().find(|row| {
-            let plan = &row["plan"];
-            (plan["processes"].as_u64(), plan["batch"].as_u64(), plan["load"].as_f64())
-                == (Some(processes), Some(batch), Some(1.0))
-        });
-        100.0 * row.expect("a simulated case")["outcome"]["used"].as_f64().expect("a number")
-    };
-    format!(
-        "Simulated with as many calls as the limit of 10 000 a second: 10 processes with batches of 100 use {:.1} % of it, 100 \
-         processes {:.1} %, and 100 with batches of 1000 {:.1} %. ",
-        used(10, 100),
-        used(100, 100),
-        used(100, 1_000)
+        section.table(|way| Some(name(way))),
     )
 }
 
@@ -172,7 +166,7 @@ pub fn bars(section: &Section) -> String {
         writeln!(text, "| client packages | {what} | {bar} | {measured} | {verdict} |").expect("a string");
     };
     for Row { client, of_round_trip: Quartiles { low, median: ratio, high }, .. } in
-        section.rows.iter().filter(|row| row.way == "wallet")
+        section.rows.iter().filter(|row| row.way == WALLET)
     {
         let measured = format!("{ratio:.1} ({low:.1}–{high:.1})");
         add(format!("{client}, decisions from a wallet, relative to calls"), "≥ 20", measured, *ratio >= 20.0);

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::benchmarks::cases::{Case, Needs, Width, EXPIRING, FIRST};
 use crate::benchmarks::peers::Peers;
-use crate::benchmarks::speed::report::{fresh_bars, prepared, table};
-use crate::benchmarks::speed::{fresh_scenes, Repeated, Scene, NEW};
+use crate::benchmarks::speed::report::{fresh_bars, prepared, ratios, table, FRESH};
+use crate::benchmarks::speed::{fresh_scenes, Repeated, Scene, Setting, NEW};
 use crate::benchmarks::Options;
 use crate::version;
 use support::{call, server_program, Server};
@@ -79,13 +79,19 @@ fn create(program: &str, peers: &Peers, case: &Case, calls: u64) -> Round {
     Round { bytes, p50_ms: ms(load.p50_ms), p99_ms: ms(load.p99_ms), longest_ms: ms(load.longest_ms) }
 }
 
+/// How fast a first call is.
+pub fn brief(section: &Section) -> String {
+    let new = |scene: &&Scene| scene.keys == NEW && scene.setting == Setting::Plain;
+    let scenes = section.scenes.iter().filter(new).map(|scene| format!("{} on {}", ratios(scene, &FRESH), scene.server));
+    format!("* **A call that creates its key**, beside a `SET` that does: {}.\n", scenes.collect::<Vec<_>>().join(", "))
+}
+
 /// The part as Markdown.
 pub fn report(section: &Section) -> String {
     let Section { machine, rounds, repeated, scenes, created } = section;
     let mut text = format!(
-        "## Fresh keys\n\nMeasured on {} with redis-rl {}. A limiter of many users who seldom call mostly gets calls whose key does not exist: \
-         it has to be created, or has expired and is deleted and created again. The tables have {rounds} rounds, made as described under \
-         [Speed](#speed), but no keys are prepared; {} of {} measurements were repeated. The ratios are to a `SET` of 28 bytes with the \
+        "## Fresh keys\n\nMeasured on {} with redis-rl {}, in {rounds} rounds; {} of {} measurements were repeated. In each call the key does \
+         not exist: it has to be created, or has expired and is deleted and created again. The ratios are to a `SET` of 28 bytes with the \
          same life time.\n",
         machine.date(),
         machine.module(),
@@ -94,9 +100,8 @@ pub fn report(section: &Section) -> String {
     );
     scenes.iter().for_each(|scene| table(scene, &mut text));
     text.push_str(
-        "\n### A million keys\n\n`redis-benchmark` creates a million keys with names of 16 bytes on an empty server, with 50 connections and without a \
-         pipeline. Bytes are the growth of `used_memory` a key, and include its share of the hash tables; they are those of a key that was \
-         called once. Medians over the rounds.\n\n\
+        "\n### A million keys\n\n`redis-benchmark` creates a million keys with names of 16 bytes on an empty server, by one call each, with 50 \
+         connections and without a pipeline. Bytes are the growth of `used_memory` a key.\n\n\
          | server | call | bytes a key | p50 ms | p99 ms | longest ms |\n|---|---|---:|---:|---:|---:|\n",
     );
     for Created { server, name, rounds } in created {

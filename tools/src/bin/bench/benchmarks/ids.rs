@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::benchmarks::cases::{IDS, SET_OWN};
 use crate::benchmarks::peers::Peers;
-use crate::benchmarks::speed::report::{prepared, table};
+use crate::benchmarks::speed::report::{prepared, range, spread, table};
 use crate::benchmarks::speed::{follow, scenes, Scene, Stream};
 use crate::benchmarks::Options;
 use support::{call, info, server_program, Server};
@@ -93,6 +93,41 @@ fn usage(client: &mut Connection) -> i64 {
     call(client, "MEMORY USAGE key:0")
 }
 
+impl Section {
+    /// The least and the most bytes that calls of these keys add to the replication stream, other than none.
+    fn stream(&self, is: impl Fn(&Held) -> bool) -> String {
+        let rows = self.held.iter().filter(|held| is(held)).flat_map(|held| &held.stream);
+        range(rows.map(|row| row.bytes_per_call).filter(|bytes| *bytes > 0.0), 0)
+    }
+}
+
+/// What calls with ids and leases cost.
+pub fn brief(section: &Section) -> String {
+    let mut text = format!("## Ids and leases\n\n| beside `{SET_OWN}` | random keys | one hot key |\n|---|---:|---:|\n");
+    let [random, hot] = &section.scenes[..] else { panic!("two scenes") };
+    for (case, other) in random.cases.iter().zip(&hot.cases).filter(|(case, _)| case.name != SET_OWN) {
+        writeln!(text, "| {} | {} | {} |", case.name, spread(case.of_base), spread(other.of_base)).expect("a string");
+    }
+    write!(
+        text,
+        "\nTwo calls of a row count as one. When a key remembers 1 000 ids or 10 000 leases, a call that changes it adds {} bytes to what \
+         replicas get: only the changed places are replicated. [The tables](benchmarks-tables.md#ids-and-leases).\n",
+        section.stream(|held| held.name.starts_with("RL."))
+    )
+    .expect("a string");
+    text
+}
+
+/// Where leases take more than what is used instead of them.
+pub fn slower(section: &Section) -> String {
+    format!(
+        "* With 10 000 leases on a key, `RL.LEASE`, its renewal and `RL.RELEASE` add {} bytes to the replication stream, and a semaphore in a \
+         sorted set {}.\n",
+        section.stream(|held| held.name == "RL.LEASE"),
+        section.stream(|held| !held.name.starts_with("RL.")),
+    )
+}
+
 /// The part as Markdown.
 pub fn report(section: &Section) -> String {
     let Section { machine, rounds, held, scenes } = section;
@@ -120,9 +155,7 @@ pub fn report(section: &Section) -> String {
     write!(
         text,
         "\nThe bytes of a key are the result of `MEMORY USAGE`. For a string that grows, the server reserves up to twice its length.\n\n\
-         The tables below have {rounds} rounds, made as described under [Speed](#speed), with a load from a loop of our own: it can \
-         send a new id with each call. Where a row names two calls, it sends them one after the other, and they count as one call. \
-         The keys of the leases and of the sorted sets have five other holders. On the hot key, \
+         The tables below have {rounds} rounds, with a load from a loop of our own: it can send a new id with each call. The keys of the leases and of the sorted sets have five other holders. On the hot key, \
          `RL.GCRA .. ID` without `RL.SETTLE` fills the key with all the ids that it can remember, \
          65 536, and then forgets one with each call. All ratios are to `{SET_OWN}`.\n"
     )

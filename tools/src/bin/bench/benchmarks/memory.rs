@@ -49,6 +49,8 @@ struct Cell {
 const SLIDE: &str = "RL.SLIDE";
 const CELL: &str = "redis-cell";
 const TIMESTAMPS: &str = "sorted set, timestamps";
+const COUNT: &str = "INCR + EXPIRE";
+const COUNTERS: [&str; 3] = ["RL.FIXED", "RL.GCRA", "RL.BUCKET"];
 
 /// How the keys of a row are filled.
 struct Subject {
@@ -83,7 +85,7 @@ const SUBJECTS: [Subject; 9] = [
         },
     },
     Subject {
-        name: "INCR + EXPIRE",
+        name: COUNT,
         kind: Kind::Count,
         calls: |Plan { limit, .. }, key, _| {
             vec![line(&format!("INCRBY {key} {}", limit / 2)), line(&format!("EXPIRE {key} 86400"))]
@@ -210,32 +212,25 @@ pub fn report(section: &Section) -> String {
         [row.name.clone()].into_iter().chain(row.cells.iter().map(|cell| grouped(cell.bytes))).collect()
     };
     let mut out = table(&head, section.rows.iter().map(row));
+    let longest = section.row(SLIDE).cells.iter().filter_map(|cell| cell.entries).max().unwrap_or(0);
     out += &format!(
-        "\nThe figures are the growth of `used_memory` per key, with names of 16 bytes and a deadline, on {}. They include the key itself \
-         and its share of the hash tables. Counters are half used, by two calls (after [one call](#a-million-keys) a key may take less); logs hold as many grants as the limit allows. SLIDE has at most \
-         65 536 ticks in a period, and an entry for each tick with a grant.\n",
-        section.allocator
+        "\nThe growth of `used_memory` a key, with names of 16 bytes and a deadline, on {}. After [one \
+         call](benchmarks-tables.md#a-million-keys) a counter may take less. Logs hold as many grants as the limit allows. `{SLIDE}` has an \
+         entry for each tick with a grant, of at most 65 536 in a period: its longest log here has {} entries.\n",
+        section.allocator,
+        grouped(longest as f64),
     );
-    let (slide, set, cell) = (section.row(SLIDE), section.row(TIMESTAMPS), section.row(CELL));
-    for name in ["RL.FIXED", "RL.GCRA", "RL.BUCKET"] {
-        let more = section.row(name).cells.iter().zip(&cell.cells).map(|(own, cell)| own.bytes - cell.bytes);
-        let worst = more.fold(f64::MIN, f64::max);
-        out += &match worst {
-            w if w > 0.5 => format!("{name} takes up to {worst:.0} bytes more than redis-cell. "),
-            w if w < -0.5 => format!("{name} takes at least {:.0} bytes less than redis-cell. ", -worst),
-            _ => format!("{name} takes as much as redis-cell. "),
-        };
-    }
-    let parts: Vec<String> = section
-        .limits
-        .iter()
-        .zip(slide.cells.iter().zip(&set.cells))
-        .map(|(&limit, (slide, set))| format!("1/{:.1} at a limit of {}", set.bytes / slide.bytes, grouped(limit as f64)))
-        .collect();
-    out += &format!("The memory of SLIDE, relative to the sorted set of timestamps, is {}", parts.join(", "));
-    let longest = slide.cells.iter().filter_map(|cell| cell.entries).max().unwrap_or(0);
-    out += &format!(" (its longest log here has {} entries).\n", grouped(longest as f64));
     out
+}
+
+/// What takes less memory than this module's counters.
+pub fn larger(section: &Section) -> String {
+    let bytes = |name| section.row(name).cells.first().map_or(0.0, |cell| cell.bytes);
+    let own = COUNTERS.map(bytes).into_iter().fold(0.0, f64::max);
+    let smaller = [CELL, COUNT].into_iter().filter(|name| bytes(name).round() < own.round());
+    smaller
+        .map(|name| format!("* A key of {name} takes {:.0} bytes, and one of `RL.GCRA` {own:.0}.\n", bytes(name)))
+        .collect()
 }
 
 /// Draws what a key takes at the limit in the middle, and returns the title. The module's counters are one bar if they take the
@@ -244,18 +239,17 @@ pub fn chart(section: &Section, path: &Path) -> String {
     let at = section.limits.len() / 2;
     let limit = grouped(section.limits[at] as f64);
     let bytes = |name: &str| section.row(name).cells[at].bytes;
-    let meters = ["RL.FIXED", "RL.GCRA", "RL.BUCKET"];
-    let same = meters.iter().all(|name| bytes(name).round() == bytes(meters[0]).round());
+    let same = COUNTERS.iter().all(|name| bytes(name).round() == bytes(COUNTERS[0]).round());
     let rows: Vec<(&str, &'static str, f64)> = if same {
-        vec![("FIXED, GCRA, BUCKET", chart::GCRA, bytes(meters[0]))]
+        vec![("FIXED, GCRA, BUCKET", chart::GCRA, bytes(COUNTERS[0]))]
     } else {
-        meters
+        COUNTERS
             .iter()
             .zip([chart::FIXED, chart::GCRA, chart::BUCKET])
             .map(|(name, class)| (*name, class, bytes(name)))
             .collect()
     };
-    let others = [("redis-cell", CELL), ("INCR and EXPIRE", "INCR + EXPIRE"), ("list (limits)", "limits, moving window")];
+    let others = [("redis-cell", CELL), ("INCR and EXPIRE", COUNT), ("list (limits)", "limits, moving window")];
     let sets = [("sorted set, times", TIMESTAMPS), ("sorted set, UUIDs", "sorted set, UUIDs")];
     let others = others.into_iter().chain(sets).map(|(shown, name)| (shown, chart::OTHER, bytes(name)));
     let mut rows: Vec<_> = rows.into_iter().chain([("SLIDE", chart::SLIDE, bytes(SLIDE))]).chain(others).collect();

@@ -1,4 +1,7 @@
-//! docs/benchmarks.md: what calls cost, compared with the server's own commands and with other rate limiters. `make bench`
+//! What calls cost, compared with the server's own commands and with other rate limiters. `make bench`
+//!
+//! docs/benchmarks.md has the answers, and docs/benchmarks-tables.md the tables behind them. Each part writes its section of both:
+//! `brief` and `report`.
 
 pub mod cases;
 mod clients;
@@ -66,7 +69,7 @@ pub struct Results {
     clients: clients::Section,
 }
 
-/// Measures the figures, unless they are only to be shown again, and writes the page.
+/// Measures the figures, unless they are only to be shown again, and writes the pages.
 pub fn write(options: &Options) {
     let file = options.common.out.join("benchmarks.json");
     if !options.common.report {
@@ -96,7 +99,7 @@ pub fn write(options: &Options) {
     report(&read(&file), &options.common.out);
 }
 
-/// Writes the page and its charts into this folder, and the table of the README beside it.
+/// Writes the pages and their charts into this folder, and the table of the README beside it.
 fn report(results: &Results, out: &Path) {
     let chart = |name: &str| out.join(format!("benchmarks-{name}.svg"));
     // The title of a chart, which says what it shows, is also its text for those who can't see it.
@@ -108,20 +111,49 @@ fn report(results: &Results, out: &Path) {
     let section = |title: &str, name: &str, shows: &str, text: String| {
         format!("## {title}\n\n![{shows}](benchmarks-{name}.svg)\n\n{text}")
     };
-    let sections = [
-        results.machine.report(),
-        section("Speed", "speed", &speed, speed::report::report(&results.speed)),
+    let machine = &results.machine;
+    let bars = speed::report::bars(&results.speed)
+        + &fresh::bars(&results.fresh)
+        + &ids::bars(&results.ids)
+        + &clients::bars(&results.clients);
+    let answers = [
+        format!(
+            "# Benchmarks (for engineers)\n\nAll figures are of one machine: {}. On another machine they differ, so compare ratios. Most \
+             were measured on {} with redis-rl {}. [All tables](benchmarks-tables.md) have a page of their own.\n",
+            machine.brief(),
+            machine.date(),
+            machine.module(),
+        ),
+        section("Speed", "short", &brief, speed::report::brief(&results.speed) + &fresh::brief(&results.fresh)),
+        speed::report::waits(&results.speed),
+        ids::brief(&results.ids),
         section("Memory", "memory", &memory, memory::report(&results.memory)),
+        scale::brief(&results.scale),
+        clients::brief(&results.clients),
+        format!(
+            "## Where this module is slower, or takes more\n\n{}{}{}* {} of {} goals that were set before anything was measured are \
+             missed: [the list](benchmarks-tables.md#bars).\n",
+            speed::report::slower(&results.speed),
+            ids::slower(&results.ids),
+            memory::larger(&results.memory),
+            bars.matches("| **no** |\n").count(),
+            bars.matches("| **no** |\n").count() + bars.matches("| yes |\n").count(),
+        ),
+        format!("## How it was measured\n\n{}\n{}", machine.report(), speed::report::method(&results.speed)),
+    ];
+    tools::chart::write(&out.join("benchmarks.md"), &answers.join("\n"));
+    let tables = [
+        "# Benchmarks: the tables (for engineers)\n\n[Benchmarks](benchmarks.md) has the answers, and says [how the figures were \
+         measured](benchmarks.md#how-it-was-measured).\n"
+            .into(),
+        section("Speed", "speed", &speed, speed::report::report(&results.speed)),
         section("Scale", "scale", &keys, scale::report(&results.scale, &logs)),
         fresh::report(&results.fresh),
         ids::report(&results.ids),
         clients::report(&results.clients),
-        speed::report::bars(&results.speed)
-            + &fresh::bars(&results.fresh)
-            + &ids::bars(&results.ids)
-            + &clients::bars(&results.clients),
+        bars,
     ];
-    tools::chart::write(&out.join("benchmarks.md"), &sections.join("\n"));
+    tools::chart::write(&out.join("benchmarks-tables.md"), &tables.join("\n"));
     let readme = out.join("../README.md");
     if let Ok(page) = fs::read_to_string(&readme) {
         let page = fill(&page, "make bench: speed", &speed::report::summary(&results.speed));

@@ -290,6 +290,42 @@ fn single(pipe: &mut Pipe, client: &mut Connection, words: &str, calls: u64) -> 
     [at(500), at(999), at(1_000), inside]
 }
 
+/// How much longer calls take with many keys and with long logs.
+pub fn brief(section: &Section) -> String {
+    let mut out = String::from("## Scale\n\n");
+    if let [first, .., last] = &section.keys[..] {
+        out += &format!(
+            "* **Many keys.** With {} keys instead of {}, a call of `RL.GCRA` takes {:.2} times the processor time, and a `SET` {:.2} times.\n",
+            grouped(last.keys as f64),
+            grouped(first.keys as f64),
+            last.gcra.cpu_ns / first.gcra.cpu_ns,
+            last.set.cpu_ns / first.set.cpu_ns,
+        );
+    }
+    if let [first, .., last] = &section.logs[..] {
+        out += &format!(
+            "* **Long logs.** With {} entries in its log instead of {}, a grant of `RL.SLIDE` takes {:.2} times the processor time, and a \
+             denial {:.2} times.\n",
+            grouped(last.entries as f64),
+            grouped(first.entries as f64),
+            last.granted_ns / first.granted_ns,
+            last.denied_ns / first.denied_ns,
+        );
+    }
+    if let Some(log @ Stall { entries: Some(entries), .. }) = section.stalls.first() {
+        let gcra = section.stalls.iter().find(|row| row.name == "RL.GCRA").expect("RL.GCRA");
+        out += &format!(
+            "* **The longest of {} calls** of `RL.SLIDE`, which rewrites a log of up to {} entries, took {:.0} µs in the server, and that of \
+             `RL.GCRA` {:.0} µs, in the round with the least disturbance.\n",
+            grouped(log.calls as f64),
+            grouped(*entries as f64),
+            log.inside_of_best,
+            gcra.inside_of_best,
+        );
+    }
+    out + "\n[The tables](benchmarks-tables.md#scale). For whole servers, clusters and regions, see [scale](scale.md).\n"
+}
+
 /// The part as Markdown. `logs` is the title of the chart of logs.
 pub fn report(section: &Section, logs: &str) -> String {
     let mut out = String::from(
@@ -299,31 +335,16 @@ pub fn report(section: &Section, logs: &str) -> String {
         let cells = [*keys as f64, gcra.calls_per_second, set.calls_per_second, gcra.cpu_ns, set.cpu_ns];
         out += &format!("| {} |\n", cells.map(grouped).join(" | "));
     }
-    if let [first, .., last] = &section.keys[..] {
-        out += &format!(
-            "\nThe keys are random, with {PIPELINE} calls in a pipeline. With {} keys instead of {}, a call of RL.GCRA takes {:.2} times the CPU \
-             time, and a SET {:.2} times. The additional time is the server's look-up of keys that are not in the processor's caches.\n",
-            grouped(last.keys as f64),
-            grouped(first.keys as f64),
-            last.gcra.cpu_ns / first.gcra.cpu_ns,
-            last.set.cpu_ns / first.set.cpu_ns,
-        );
-    }
+    out += &format!("\nThe keys are random, with {PIPELINE} calls in a pipeline.\n");
     out += &format!("\n![{logs}](benchmarks-log.svg)\n");
     out += "\n| entries in SLIDE's log | granted, server CPU ns a call | denied |\n|---:|---:|---:|\n";
     for row in &section.logs {
         out += &format!("| {} |\n", [row.entries as f64, row.granted_ns, row.denied_ns].map(grouped).join(" | "));
     }
-    if let [first, .., last] = &section.logs[..] {
-        out += &format!(
-            "\nThe calls use {LOGS} keys in turn. During the grants, entries expire as fast as new ones are added, so the times include the \
-             rewriting of logs. With {} entries instead of {}, a grant takes {:.2} times the CPU time, and a denial {:.2} times.\n",
-            grouped(last.entries as f64),
-            grouped(first.entries as f64),
-            last.granted_ns / first.granted_ns,
-            last.denied_ns / first.denied_ns,
-        );
-    }
+    out += &format!(
+        "\nThe calls use {LOGS} keys in turn. During the grants, entries expire as fast as new ones are added, so the times include the \
+         rewriting of logs.\n"
+    );
     let row = |row: &Stall| -> Vec<_> {
         let cells = [row.median, row.p999, row.longest, row.longest_of_best, row.inside, row.inside_of_best];
         [row.name.clone()].into_iter().chain(cells.map(|cell| format!("{cell:.0}"))).collect()
@@ -333,8 +354,7 @@ pub fn report(section: &Section, logs: &str) -> String {
     if let Some(Stall { calls, entries: Some(entries), .. }) = section.stalls.first() {
         out += &format!(
             "\nEach round makes {} calls in sequence, on a key that starts empty. SLIDE's log grows, here to {} entries, and is then rewritten \
-             as entries expire. The last two columns are the server's own measurement. The longest times of the other commands are \
-             caused by the machine, not by the commands.\n",
+             as entries expire. The last two columns are the server's own measurement.\n",
             grouped(*calls as f64),
             grouped(*entries as f64),
         );

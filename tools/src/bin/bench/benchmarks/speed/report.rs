@@ -1,4 +1,4 @@
-//! The part as Markdown, written from its figures alone.
+//! The part as Markdown, written from its figures alone: `report` is its tables, the others are the answers.
 
 use std::fmt::Write;
 
@@ -6,12 +6,14 @@ use super::{ratio, Measured, Repeated, Round, Scene, Section, Setting, HOT};
 use crate::benchmarks::cases::{Case, CASES, SET, SET_EXPIRED, SET_NEW};
 use tools::chart::grouped;
 use tools::load::{ID, KEY};
-use tools::statistics::Quartiles;
+use tools::statistics::{median, Quartiles};
 
 pub const METERS: [&str; 3] = ["RL.FIXED, granted", "RL.GCRA, granted", "RL.BUCKET, granted"];
 pub const GRANTS: [&str; 4] = [METERS[0], METERS[1], METERS[2], SLIDE];
 const METER_DENIALS: [&str; 3] = ["RL.FIXED, denied", "RL.GCRA, denied", "RL.BUCKET, denied"];
 const DENIALS: [&str; 4] = [METER_DENIALS[0], METER_DENIALS[1], METER_DENIALS[2], "RL.SLIDE, denied"];
+const PAIR: &str = "RL.ALL of GCRA and FIXED, granted";
+const BLOCKING: &str = "RL.GCRA .. BLOCK 5, granted at once";
 pub const SLIDE: &str = "RL.SLIDE, limit 1000, granted";
 pub const SLIDING_SCRIPTS: [&str; 4] = [
     "throttled-py, sliding window (Lua)",
@@ -46,7 +48,7 @@ const BARS: [Bar; 8] = [
     speed("a grant of SLIDE, relative to SET..EX", &[SLIDE], &[SET], 0.8),
     speed("a grant of SLIDE, relative to the fastest sliding window in Lua", &[SLIDE], &SLIDING_SCRIPTS, 4.0),
     speed("the slowest denial of FIXED, GCRA and BUCKET, relative to SET..EX", &METER_DENIALS, &[SET], 1.3),
-    speed("a grant of RL.ALL with two rules, relative to SET..EX", &["RL.ALL of GCRA and FIXED, granted"], &[SET], 0.6),
+    speed("a grant of RL.ALL with two rules, relative to SET..EX", &[PAIR], &[SET], 0.6),
 ];
 const LOGGED: Bar = speed("the slowest grant, relative to SET..EX", &GRANTS, &[SET], 0.9);
 const TIMES: [Bar; 2] = [
@@ -101,10 +103,177 @@ impl Scene {
     }
 }
 
+impl Measured {
+    /// The median over the rounds of a time of the replies; `None` if it was not measured.
+    fn time(&self, figure: fn(&Round) -> Option<f64>) -> Option<f64> {
+        let times: Option<Vec<f64>> = self.rounds.iter().map(figure).collect();
+        times.map(median)
+    }
+}
+
+impl Section {
+    fn server(&self) -> &str {
+        self.scenes.first().map_or("", |scene| &scene.server)
+    }
+
+    /// The first scene of this kind on a server.
+    fn scene(&self, server: &str, setting: Setting, hot: bool, single: bool) -> Option<&Scene> {
+        let is = |scene: &&Scene| {
+            scene.setting == setting
+                && (scene.keys == HOT) == hot
+                && (scene.pipeline == 1) == single
+                && scene.server == server
+        };
+        self.scenes.iter().find(is)
+    }
+
+    /// The servers, the first one first.
+    fn servers(&self) -> Vec<&str> {
+        let mut servers: Vec<&str> = self.scenes.iter().map(|scene| scene.server.as_str()).collect();
+        servers.dedup();
+        servers
+    }
+}
+
+/// The least and the most of these figures: `0.82 to 0.97`.
+pub fn range(figures: impl IntoIterator<Item = f64>, digits: usize) -> String {
+    let all = figures.into_iter().map(|figure| (figure, figure));
+    let (least, most) = all.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))).expect("figures");
+    let [least, most] = [least, most].map(|figure| format!("{figure:.digits$}"));
+    if least == most {
+        least
+    } else {
+        format!("{least} to {most}")
+    }
+}
+
+/// The ratios of these cases of a scene to their base.
+pub fn ratios(scene: &Scene, names: &[&str]) -> String {
+    range(names.iter().filter_map(|name| scene.case(name)).map(|case| case.of_base.median), 2)
+}
+
+/// How fast calls are, beside `SET` and beside other limiters.
+pub fn brief(section: &Section) -> String {
+    let (first, mut text) = (section.server(), summary(section));
+    let plain = |server, hot| section.scene(server, Setting::Plain, hot, false).expect("a scene");
+    let (random, hot) = (plain(first, false), plain(first, true));
+    let own = |scene: &Scene| {
+        format!(
+            "a grant of `RL.FIXED`, `RL.GCRA` or `RL.BUCKET` runs at {} of `SET`'s speed, and one of `RL.SLIDE` at {}",
+            ratios(scene, &METERS),
+            ratios(scene, &[SLIDE])
+        )
+    };
+    write!(text, "\n* **Beside `SET`**, on random keys and in a pipeline, {}.", own(random)).expect("a string");
+    for server in section.servers().into_iter().filter(|server| *server != first) {
+        let scene = plain(server, false);
+        write!(text, " On {server} it is {} and {}.", ratios(scene, &METERS), ratios(scene, &[SLIDE])).expect("a string");
+    }
+    let beside = |scene: &Scene| {
+        BARS.iter()
+            .filter(|bar| bar.base != [SET])
+            .filter_map(|bar| bar.measure(scene))
+            .map(|ratio| ratio.median)
+            .collect::<Vec<_>>()
+    };
+    if let ([cell, gcra, slide], [hot_cell, hot_gcra, hot_slide]) = (&beside(random)[..], &beside(hot)[..]) {
+        write!(
+            text,
+            "\n* **Beside other limiters**, `RL.GCRA` grants {cell:.1} times as many calls a second as redis-cell, and {gcra:.1} times as \
+             many as GCRA in a Lua script. `RL.SLIDE` grants {slide:.1} times as many as the fastest sliding window in Lua. On one hot key, \
+             it is {hot_cell:.1}, {hot_gcra:.1} and {hot_slide:.1} times as many.",
+        )
+        .expect("a string");
+    }
+    if let Some(single) = section.scene(first, Setting::Plain, false, true) {
+        let of = |name| {
+            let case = single.case(name)?;
+            Some((grouped(case.per_second.median), case.time(|round| round.p50_ms)?))
+        };
+        if let (Some((calls, ms)), Some((sets, set_ms))) = (of(METERS[1]), of(SET)) {
+            write!(
+                text,
+                "\n* **Without a pipeline**, {} connections make {calls} calls of `RL.GCRA` a second, and {sets} of `SET`. The median reply \
+                 takes {ms:.2} and {set_ms:.2} ms.",
+                section.connections
+            )
+            .expect("a string");
+        }
+    }
+    let bytes = |names: &[&str]| {
+        range(section.stream.iter().filter(|row| names.contains(&row.name.as_str())).map(|row| row.bytes_per_call), 0)
+    };
+    writeln!(
+        text,
+        "\n* **A denial** runs at {} of `SET`'s speed.\n\
+         * **Replicas and the append-only file** get {} bytes for a grant, {} for a `SET` with a deadline, and {} for a denial.",
+        ratios(random, &DENIALS),
+        bytes(&GRANTS),
+        bytes(&["SET key value PXAT t"]),
+        bytes(&DENIALS),
+    )
+    .expect("a string");
+    text
+}
+
+/// What a call with `BLOCK` costs.
+pub fn waits(section: &Section) -> String {
+    let random = section.scene(section.server(), Setting::Plain, false, false).expect("a scene");
+    let rounds = |name| &random.case(name).expect("a case").rounds;
+    let at_once = ratio(rounds(BLOCKING), rounds(METERS[1]), |round| round.per_second).median;
+    format!(
+        "## What a wait costs\n\nA call of `RL.GCRA` with `BLOCK` that is granted at once runs at {at_once:.2} of the speed of the same \
+         call without `BLOCK`. A waiting client takes memory, and hardly any processor time: `make waiters` measures 10 000 of them, with \
+         [these figures](commands.md#block).\n"
+    )
+}
+
+/// Where calls are slower than `SET`, or than another limiter.
+pub fn slower(section: &Section) -> String {
+    let first = section.server();
+    let scene = |setting, hot, single| section.scene(first, setting, hot, single).expect("a scene");
+    let random = scene(Setting::Plain, false, false);
+    let mut text = format!(
+        "* `INCR`, which only counts, runs at {} times `SET`'s speed, and a grant of `RL.FIXED` at {}.\n\
+         * With an append-only file, a grant runs at {} of `SET`'s speed, and with a replica at {}.\n\
+         * A grant of `RL.ALL` with two rules runs at {} of `SET`'s speed.\n",
+        ratios(random, &["INCR"]),
+        ratios(random, &METERS[..1]),
+        ratios(scene(Setting::Aof, false, false), &GRANTS),
+        ratios(scene(Setting::Replica, false, false), &GRANTS),
+        ratios(random, &[PAIR]),
+    );
+    let hot = scene(Setting::Plain, true, true);
+    let of = |name| hot.case(name).map_or(0.0, |case| case.of_base.median);
+    if of("redis-cell, granted") > of(METERS[1]) {
+        writeln!(
+            text,
+            "* Without a pipeline and on one hot key, redis-cell runs at {:.2} of `SET`'s speed, and `RL.GCRA` at {:.2}.",
+            of("redis-cell, granted"),
+            of(METERS[1])
+        )
+        .expect("a string");
+    }
+    let single = scene(Setting::Plain, false, true);
+    let p99 = |name: &&str| {
+        single.case(name)?.time(|round| round.p99_ms).map(|ms| (ms, name.split(',').next().unwrap_or_default().to_string()))
+    };
+    if let (Some((most, name)), Some((set, _))) =
+        (GRANTS.iter().filter_map(p99).max_by(|one, other| one.0.total_cmp(&other.0)), p99(&SET))
+    {
+        writeln!(
+            text,
+            "* Without a pipeline and on random keys, a hundredth of the replies takes more than {most:.1} ms with `{name}`, the worst, and \
+             more than {set:.1} ms with `SET`."
+        )
+        .expect("a string");
+    }
+    text
+}
+
+/// The tables.
 pub fn report(section: &Section) -> String {
-    let mut text = String::new();
-    introduction(section, &mut text);
-    text.push_str("\n### Bytes in the replication stream\n\n| call | bytes a call |\n|---|---:|\n");
+    let mut text = String::from("### Bytes in the replication stream\n\n| call | bytes a call |\n|---|---:|\n");
     for row in &section.stream {
         writeln!(text, "| {} | {:.0} |", row.name, row.bytes_per_call).expect("a string");
     }
@@ -116,36 +285,27 @@ pub fn report(section: &Section) -> String {
     text
 }
 
-fn introduction(section: &Section, text: &mut String) {
+/// How the speed was measured.
+pub fn method(section: &Section) -> String {
     let Repeated { measured, repeated } = section.repeated;
-    write!(
-        text,
-        "In each of {} rounds every case runs on a server of its own. All servers have the same options, and the keys exist before \
-         the load starts. The load is `redis-benchmark` with {} connections over a Unix socket, for about {} seconds. The order of \
-         the cases rotates from round to round. `{SET}`, with a value of 28 bytes, runs at the beginning, in the middle and at the \
-         end of a round; the ratios use the median of these three. (A server's memory layout makes it faster or slower for as long \
-         as it runs, so each measurement uses a new server.) With \"the hot key\", all calls use the same key.\n\n\
-         A ratio compares calls a second in the same round. Tables show the median over the rounds, with the quartiles in brackets. \
-         The CPU time is that of the server's main thread for one call; it is comparable even where the load generator is the \
-         bottleneck. Its ratio compares calls in the same CPU time, so in all ratios a larger number is faster. The replies, and the \
-         number of changes that the server counts during each load, confirm that the calls are granted or denied as intended. A measurement \
-         begins when a fixed piece of work takes hardly longer than it ever took on this machine. It is repeated if that \
-         is not so any more at its end, because other work slows the processors down: {repeated} of {measured} were.\n\n\
-         `SET` and `INCR` run on a server without the module. Other rate limiters: {}. redis-cell comes from the crate registry, \
-         and is built in release mode. It neither replicates its writes nor logs them to the append-only file, so with a \
-         replica or with that file it does less work than the others. The scripts are called by `EVALSHA` with the arguments that their \
-         packages pass. redis-benchmark can't send `MULTI`, so a loop of our own sends these calls; they are compared with a `SET` \
-         that the same loop sends.\n\n\
-         The [end of the page](#bars) lists the goals, and which of them are missed.\n",
+    format!(
+        "`make bench` measures again. `make bench-report` writes both pages and the charts from [benchmarks.json](benchmarks.json), which \
+         has every round.\n\n\
+         * **Rounds.** In each of {} rounds, every case has a new server, because a server's memory layout makes it faster or slower for as long \
+         as it runs. The order of the cases rotates. `{SET}`, with a value of 28 bytes, runs three times in a round, without the module.\n\
+         * **Load.** `redis-benchmark` with {} connections over a Unix socket, for about {} seconds, on keys that exist. Calls that it \
+         can't send come from a loop of our own, and are compared with a `SET` of the same loop.\n\
+         * **Ratios** are figures of the same round, and the larger is the faster. The CPU time in the tables is that of the server's main \
+         thread.\n\
+         * **Checks.** The replies and the server's count of changes confirm that calls are granted or denied as intended. A measurement is \
+         repeated if other work slowed the processors down: {repeated} of {measured} were.\n",
         section.rounds,
         section.connections,
         section.seconds,
-        section.peers.join(", "),
     )
-    .expect("a string");
 }
 
-/// The table for the README.
+/// The short table.
 pub fn summary(section: &Section) -> String {
     const ROWS: [&str; 8] = [
         METERS[0],
@@ -157,16 +317,8 @@ pub fn summary(section: &Section) -> String {
         "limits, fixed window (Lua)",
         "throttled-py, GCRA (Lua)",
     ];
-    let server = section.scenes.first().map_or("", |scene| &scene.server);
-    let scene = |setting: Setting, hot: bool, single: bool| {
-        let is = |scene: &&Scene| {
-            scene.setting == setting
-                && (scene.keys == HOT) == hot
-                && (scene.pipeline == 1) == single
-                && scene.server == server
-        };
-        section.scenes.iter().find(is)
-    };
+    let server = section.server();
+    let scene = |setting, hot, single| section.scene(server, setting, hot, single);
     let columns = [
         ("random keys", scene(Setting::Plain, false, false)),
         ("one hot key", scene(Setting::Plain, true, false)),
@@ -260,11 +412,9 @@ pub fn table(scene: &Scene, text: &mut String) {
         write!(text, "| {} | {speed:.0} | {} | {cpu:.2} | {} |", case.name, spread(case.of_base), spread(case.cpu_of_base))
             .expect("a string");
         if unpipelined {
-            let median = |figure: fn(&Round) -> Option<f64>| {
-                let values: Option<Vec<f64>> = case.rounds.iter().map(figure).collect();
-                values.map_or("-".into(), |values| format!("{:.3}", Quartiles::of(values).median))
-            };
-            write!(text, " {} | {} |", median(|round| round.p50_ms), median(|round| round.p99_ms)).expect("a string");
+            let [p50, p99] = [case.time(|round| round.p50_ms), case.time(|round| round.p99_ms)]
+                .map(|ms| ms.map_or("-".into(), |ms| format!("{ms:.3}")));
+            write!(text, " {p50} | {p99} |").expect("a string");
         }
         text.push('\n');
     }
@@ -310,6 +460,6 @@ fn keys(scene: &Scene) -> String {
     format!("{} random keys", grouped(scene.keys as f64))
 }
 
-fn spread(ratio: Quartiles) -> String {
+pub fn spread(ratio: Quartiles) -> String {
     format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.low, ratio.high)
 }

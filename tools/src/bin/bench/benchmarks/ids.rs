@@ -104,7 +104,7 @@ impl Section {
 /// What calls with ids and leases cost.
 pub fn brief(section: &Section) -> String {
     let mut text = format!("## Ids and leases\n\n| beside `{SET_OWN}` | random keys | one hot key |\n|---|---:|---:|\n");
-    let [random, hot] = &section.scenes[..] else { panic!("two scenes") };
+    let [random, hot] = &section.scenes[..] else { return String::new() };
     for (case, other) in random.cases.iter().zip(&hot.cases).filter(|(case, _)| case.name != SET_OWN) {
         writeln!(text, "| {} | {} | {} |", case.name, spread(case.of_base), spread(other.of_base)).expect("a string");
     }

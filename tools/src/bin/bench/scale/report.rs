@@ -188,8 +188,7 @@ fn algorithms(section: &shards::Section) -> String {
     let limits = [100, 1_000, 10_000, 100_000];
     let by_limit = limits.map(|limit| format!("{} at {}", percent(section.limit(limit).used), grouped(limit as f64)));
     format!(
-        "{}\nWhat counts is the units of one key in one period: with 8 keys at random and load 1.0, the grants beside one key \
-         are {} units a second.\n",
+        "{}\nWhat counts is the units of one key in one period. With 8 keys at random and load 1.0, the grants are {} units a second.\n",
         table(&head, rows),
         by_limit.join(", ")
     )
@@ -269,17 +268,12 @@ fn wallets(section: &wallets::Section) -> String {
     if let Some(real) = &section.real {
         write!(
             text,
-            "\nMeasured to check the simulation: {} wallets of the client package for Rust with batches of {}, each with a connection of its \
-             own, and as many calls as the limit of {} a second, for {} seconds. They used {} of the limit, with {:.0} fetches for 1000 \
-             decisions; simulated: {}, with {:.0}.\n",
+            "\nMeasured to check this, with {} wallets of {} units at a limit of {}: {} used, and {} simulated.\n",
             real.plan.processes,
             real.plan.batch,
             grouped(real.plan.limit as f64),
-            real.seconds,
             percent(real.used),
-            real.fetches,
             percent(real.simulated_used),
-            real.simulated_fetches
         )
         .expect("a string");
     }
@@ -431,8 +425,6 @@ fn nodes(section: &memory::Section) -> String {
         row.extend(sizes.map(|gb| format!("{:.0}", nodes(gb))));
         row
     });
-    let (bytes, _) = section.most(TYPICAL);
-    let example = (bytes * MANY / (8.0 * 1e9 * FULL)).ceil();
     let head = [
         "100 million limiters",
         "bytes a key, the most above: `used_memory` / resident",
@@ -442,16 +434,7 @@ fn nodes(section: &memory::Section) -> String {
         "16 GB",
         "32 GB",
     ];
-    format!(
-        "{}\nThe arithmetic: 100 000 000 × {bytes:.0} bytes = {:.1} GB; a primary with `maxmemory 8gb` that is to be {:.0}{NARROW}% full holds \
-         {:.1} GB; {:.1} / {:.1}, rounded up, is {example:.0}.\n",
-        table(&head, rows),
-        bytes * MANY / 1e9,
-        FULL * 100.0,
-        8.0 * FULL,
-        bytes * MANY / 1e9,
-        8.0 * FULL
-    )
+    format!("{}\nA primary is planned to be {:.0}{NARROW}% full.\n", table(&head, rows), FULL * 100.0)
 }
 
 fn snapshots(section: &memory::Section) -> String {
@@ -491,9 +474,8 @@ fn cluster(results: &Results) -> String {
         ["CPU µs of the node for a call", "`RL.GCRA`, granted", "`SET .. EX`", "the busiest node beside the least busy one"];
     let [alone, one, three] = &results.cluster.rows[..] else { panic!("three rows") };
     format!(
-        "{}\nA node of three spends {:.2} times the CPU time of a node that is a cluster by itself, so three nodes grant about {:.1} times \
-         as many calls, if each has a processor of its own. A node of a cluster spends {:.2} times the CPU time of a server alone; `SET` \
-         {:.2} times.\n",
+        "{}\nA node of three spends {:.2} times the CPU time of a cluster of one node, so three nodes grant about {:.1} times as many \
+         calls. A node of a cluster spends {:.2} times the CPU time of a server alone; with `SET` {:.2} times.\n",
         table(&head, rows),
         three.gcra_us / one.gcra_us,
         // Less than one node's time is noise: three nodes do not make more than three times as many calls.
@@ -519,9 +501,9 @@ fn regions(results: &Results) -> String {
     let plan = results.regions.rows[0].plan;
     let whole = |share: f64| format!("{:.0}{NARROW}%", share * 100.0);
     format!(
-        "{}\n`RL.SLIDE` with {} units a second in all. Three regions make {} of the calls, and each swings by {} around its mean in the {} \
-         minutes that are simulated. No part is below {} of the limit. Round trips of {} ms to the home region are assumed, and {} ms within \
-         a region. \"Granted\" is beside the limit, or beside all calls if they are fewer.\n",
+        "{}\n`RL.SLIDE` with {} units a second in all. Three regions make {} of the calls, and each swings by {} around its mean in {} \
+         minutes. No part is below {} of the limit. Assumed: round trips of {} ms to the home region, and {} ms within a region. \
+         \"Granted\" is beside the limit, or beside all calls if they are fewer.\n",
         table(&head, rows),
         grouped(plan.limit as f64),
         SHARES.map(whole).join(", "),

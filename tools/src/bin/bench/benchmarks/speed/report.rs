@@ -155,8 +155,8 @@ pub fn ratios(scene: &Scene, names: &[&str]) -> String {
 /// How fast calls are, beside `SET` and beside other limiters.
 pub fn brief(section: &Section) -> String {
     let (first, mut text) = (section.server(), summary(section));
-    let plain = |server, hot| section.scene(server, Setting::Plain, hot, false).expect("a scene");
-    let (random, hot) = (plain(first, false), plain(first, true));
+    let plain = |server, hot| section.scene(server, Setting::Plain, hot, false);
+    let (Some(random), Some(hot)) = (plain(first, false), plain(first, true)) else { return text };
     let own = |scene: &Scene| {
         format!(
             "a grant of `RL.FIXED`, `RL.GCRA` or `RL.BUCKET` runs at {} of `SET`'s speed, and one of `RL.SLIDE` at {}",
@@ -166,7 +166,7 @@ pub fn brief(section: &Section) -> String {
     };
     write!(text, "\n* **Beside `SET`**, on random keys and in a pipeline, {}.", own(random)).expect("a string");
     for server in section.servers().into_iter().filter(|server| *server != first) {
-        let scene = plain(server, false);
+        let Some(scene) = plain(server, false) else { continue };
         write!(text, " On {server} it is {} and {}.", ratios(scene, &METERS), ratios(scene, &[SLIDE])).expect("a string");
     }
     let beside = |scene: &Scene| {
@@ -218,9 +218,10 @@ pub fn brief(section: &Section) -> String {
 
 /// What a call with `BLOCK` costs.
 pub fn waits(section: &Section) -> String {
-    let random = section.scene(section.server(), Setting::Plain, false, false).expect("a scene");
-    let rounds = |name| &random.case(name).expect("a case").rounds;
-    let at_once = ratio(rounds(BLOCKING), rounds(METERS[1]), |round| round.per_second).median;
+    let random = section.scene(section.server(), Setting::Plain, false, false);
+    let rounds = |name| Some(&random?.case(name)?.rounds);
+    let (Some(blocking), Some(plain)) = (rounds(BLOCKING), rounds(METERS[1])) else { return String::new() };
+    let at_once = ratio(blocking, plain, |round| round.per_second).median;
     format!(
         "## What a wait costs\n\nA call of `RL.GCRA` with `BLOCK` that is granted at once runs at {at_once:.2} of the speed of the same \
          call without `BLOCK`. A waiting client takes memory, and hardly any processor time: `make waiters` measures 10 000 of them, with \
@@ -228,22 +229,27 @@ pub fn waits(section: &Section) -> String {
     )
 }
 
-/// Where calls are slower than `SET`, or than another limiter.
+/// Where calls are slower than `SET`, or than another limiter; nothing if not all scenes were measured.
 pub fn slower(section: &Section) -> String {
-    let first = section.server();
-    let scene = |setting, hot, single| section.scene(first, setting, hot, single).expect("a scene");
-    let random = scene(Setting::Plain, false, false);
+    let scene = |setting, hot, single| section.scene(section.server(), setting, hot, single);
+    let scenes = [
+        scene(Setting::Plain, false, false),
+        scene(Setting::Aof, false, false),
+        scene(Setting::Replica, false, false),
+        scene(Setting::Plain, true, true),
+        scene(Setting::Plain, false, true),
+    ];
+    let [Some(random), Some(logged), Some(replicated), Some(hot), Some(single)] = scenes else { return String::new() };
     let mut text = format!(
         "* `INCR`, which only counts, runs at {} times `SET`'s speed, and a grant of `RL.FIXED` at {}.\n\
          * With an append-only file, a grant runs at {} of `SET`'s speed, and with a replica at {}.\n\
          * A grant of `RL.ALL` with two rules runs at {} of `SET`'s speed.\n",
         ratios(random, &["INCR"]),
         ratios(random, &METERS[..1]),
-        ratios(scene(Setting::Aof, false, false), &GRANTS),
-        ratios(scene(Setting::Replica, false, false), &GRANTS),
+        ratios(logged, &GRANTS),
+        ratios(replicated, &GRANTS),
         ratios(random, &[PAIR]),
     );
-    let hot = scene(Setting::Plain, true, true);
     let of = |name| hot.case(name).map_or(0.0, |case| case.of_base.median);
     if of("redis-cell, granted") > of(METERS[1]) {
         writeln!(
@@ -254,7 +260,6 @@ pub fn slower(section: &Section) -> String {
         )
         .expect("a string");
     }
-    let single = scene(Setting::Plain, false, true);
     let p99 = |name: &&str| {
         single.case(name)?.time(|round| round.p99_ms).map(|ms| (ms, name.split(',').next().unwrap_or_default().to_string()))
     };

@@ -13,13 +13,11 @@ mod scale;
 pub mod speed;
 
 use std::cell::OnceCell;
-use std::fs;
 use std::path::Path;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use tools::chart::{describe, fill};
 use tools::results::Machine;
 
 use crate::{figure, keep, measure, read, Common};
@@ -99,7 +97,7 @@ pub fn write(options: &Options) {
     report(&read(&file), &options.common.out);
 }
 
-/// Writes the pages and their charts into this folder, and the table of the README beside it.
+/// Writes the pages and their charts into this folder.
 fn report(results: &Results, out: &Path) {
     let chart = |name: &str| out.join(format!("benchmarks-{name}.svg"));
     // The title of a chart, which says what it shows, is also its text for those who can't see it.
@@ -154,9 +152,4 @@ fn report(results: &Results, out: &Path) {
         bars,
     ];
     tools::chart::write(&out.join("benchmarks-tables.md"), &tables.join("\n"));
-    let readme = out.join("../README.md");
-    if let Ok(page) = fs::read_to_string(&readme) {
-        let page = fill(&page, "make bench: speed", &speed::report::summary(&results.speed));
-        tools::chart::write(&readme, &describe(&page, "docs/benchmarks-short.svg", &brief));
-    }
 }

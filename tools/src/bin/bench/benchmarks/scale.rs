@@ -114,7 +114,7 @@ fn benchmark(server: &Server, client: &mut Connection, options: &Options, keys: 
     Cost { calls_per_second: load.per_second, cpu_ns: (cpu(client) - before).as_nanos() as f64 / calls as f64 }
 }
 
-/// A record of SLIDE, byte by byte as docs/internals.md describes it: one unit was granted every `apart`, the last one right
+/// A record of SLIDE, byte by byte as src/limiter/slide/mod.rs describes it: one unit was granted every `apart`, the last one right
 /// now. By calls to the server, a record as old as this would take hours.
 fn log(entries: u64, limit: u32, period: Duration, apart: Duration) -> Vec<u8> {
     const MOST_TICKS: u64 = 65_536;
@@ -323,7 +323,7 @@ pub fn brief(section: &Section) -> String {
             gcra.inside_of_best,
         );
     }
-    out + "\n[The tables](benchmarks-tables.md#scale). For whole servers, clusters and regions, see [scale](scale.md).\n"
+    out + "\n[The tables](benchmarks-tables.md#scale). [Scale](scale.md) has whole servers, clusters and regions.\n"
 }
 
 /// The part as Markdown. `logs` is the title of the chart of logs.

@@ -114,8 +114,8 @@ fn benchmark(server: &Server, client: &mut Connection, options: &Options, keys: 
     Cost { calls_per_second: load.per_second, cpu_ns: (cpu(client) - before).as_nanos() as f64 / calls as f64 }
 }
 
-/// A record of SLIDE, byte by byte as src/limiter/slide/mod.rs describes it: one unit was granted every `apart`, the last one right
-/// now. By calls to the server, a record as old as this would take hours.
+/// A record of SLIDE, byte by byte as src/limiter/slide/mod.rs describes it: one unit was granted every `apart`, the last one
+/// right now. By calls to the server, a record as old as this would take hours.
 fn log(entries: u64, limit: u32, period: Duration, apart: Duration) -> Vec<u8> {
     const MOST_TICKS: u64 = 65_536;
     let (period, apart) = (period.as_micros() as u64, apart.as_micros() as u64);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::gateway::{self, Fleet, Lane as Gateway, OF_A, OF_ALL, PER_SECOND, STOP_US, WORKERS};
+use crate::gateway::{self, Fleet, Lane as Gateway, Line, GRANTED_A_SECOND, OF_A, OF_ALL, PER_SECOND, STOP_US, WORKERS};
 use crate::held::{Units, AT_A_TIME, GIVEN_BACK_LIMIT, SLOW_US, SLOW_WORK_US, WORK_PER_SECOND, WORK_US};
 use crate::traffic::{self, Accuracy, Played, ACCURACY_LIMIT, LIMIT, OVERLOAD_FROM, OVERLOAD_TO};
 use tools::chart::{self, Axis, Bar, Picture, Point, Side, LINE, MARGIN, ROW, WIDTH};
@@ -390,4 +390,46 @@ pub fn stopped(fleets: &[Fleet; 2], path: &Path) -> String {
     picture.y += SCALE - 10.0;
     picture.save(path);
     title
+}
+
+/// Each call is a row: a line while it waits, and a dot when it is granted, or a cross when it is denied.
+pub fn in_line(lines: &[Line; 2], path: &Path) {
+    const HIGH: f64 = 6.5;
+    let [waits, asks] = lines;
+    let (all, denied) = (waits.calls.len(), asks.calls.len() - asks.granted());
+    assert_eq!(waits.granted(), all, "a call that waits was denied");
+    let title = format!("With BLOCK, none of {all} calls is denied; without it, {denied} are");
+    let subtitle = format!(
+        "The limit is {GRANTED_A_SECOND} in any second. Each row is a call: it waits (line) until it is granted (dot), or is denied \
+         (cross)."
+    );
+    let mut picture = Picture::new(&title, &subtitle);
+    for (at, line) in lines.iter().enumerate() {
+        picture.text(&line.name, (MARGIN, picture.y + LINE / 2.0), Side::Left, "name");
+        let figure = format!("{} of {all} granted", line.granted());
+        picture.text(&figure, (WIDTH - 20.0, picture.y + LINE / 2.0), Side::Right, "");
+        picture.y += LINE + 6.0;
+        let x = Axis { from: 0.0, to: 4.0, start: 20.0, end: WIDTH - 20.0 };
+        let top = picture.y;
+        for call in &line.calls {
+            let middle = picture.y + HIGH / 2.0;
+            let [from, to] = [call.asked_us, call.replied_us].map(|us| x.at(second(us)));
+            if call.is_granted {
+                picture.line(&format!("thin {}", chart::SLIDE), &[(from, middle), (to, middle)]);
+                picture.dot(chart::SLIDE, (to, middle));
+            } else {
+                for slope in [-3.0, 3.0] {
+                    let ends = [(to - 3.0, middle - slope), (to + 3.0, middle + slope)];
+                    picture.line(&format!("thin {}", chart::FIXED), &ends);
+                }
+            }
+            picture.y += HIGH;
+        }
+        let y = Axis { from: 0.0, to: 1.0, start: picture.y + 3.0, end: top };
+        picture.line("axis", &[(x.start, y.start), (x.end, y.start)]);
+        picture.axes(x, y, &if at == 1 { seconds(x.to) } else { Vec::new() }, &[]);
+        picture.y = y.start + 12.0;
+    }
+    picture.y += SCALE - 12.0;
+    picture.save(path);
 }

@@ -156,14 +156,73 @@ fn work(client: &mut Connection, begin: SystemTime, key: &str, pauses: bool) -> 
     }
 }
 
+// ---- More calls than a limit allows ----
+
+/// How many calls come, each from a worker of its own, and how many the limiter grants in any second.
+pub const COME: i64 = 20;
+pub const GRANTED_A_SECOND: i64 = 5;
+/// The time between two calls: so that no call comes at the very moment at which units get free.
+const BETWEEN_US: i64 = 95_000;
+
+/// When a call was made and when its reply came, in microseconds after the beginning, and what the reply was.
+pub struct Asked {
+    pub asked_us: i64,
+    pub replied_us: i64,
+    pub is_granted: bool,
+}
+
+/// The calls of one way to ask.
+pub struct Line {
+    pub name: String,
+    pub calls: Vec<Asked>,
+    /// How late the latest call was.
+    pub late_us: i64,
+}
+
+impl Line {
+    pub fn granted(&self) -> usize {
+        self.calls.iter().filter(|call| call.is_granted).count()
+    }
+}
+
+pub fn in_line(server: &Server, begin: SystemTime) -> [Line; 2] {
+    let ask = |number: i64, words: &str| {
+        let mut client = server.client();
+        wait_until(begin, number * BETWEEN_US);
+        let ([asked_us, replied_us], reply) = reply(&mut client, begin, words);
+        let reply: Vec<i64> = redis::from_redis_value(reply).expect("five integers");
+        Asked { asked_us, replied_us, is_granted: reply[0] > 0 }
+    };
+    std::thread::scope(|scope| {
+        [("waits", " BLOCK 30"), ("asks", "")]
+            .map(|(key, option)| {
+                let words = format!("RL.SLIDE line:{key} {GRANTED_A_SECOND} 1{option}");
+                let workers: Vec<_> = (0..COME).map(|number| (number, words.clone())).collect();
+                let name = format!("RL.SLIDE partner {GRANTED_A_SECOND} 1{option}");
+                let start = |(number, words): (i64, String)| scope.spawn(move || ask(number, &words));
+                (name, workers.into_iter().map(start).collect::<Vec<_>>())
+            })
+            .map(|(name, workers)| {
+                let calls: Vec<Asked> = workers.into_iter().map(|worker| worker.join().expect("a call")).collect();
+                let late = calls.iter().zip(0..).map(|(call, number)| call.asked_us - number * BETWEEN_US).max();
+                Line { name, late_us: late.unwrap_or(0), calls }
+            })
+    })
+}
+
 /// Makes a call. Returns the server's times before the call and after its reply.
 pub fn timed(client: &mut Connection, begin: SystemTime, words: &str) -> [i64; 2] {
+    reply(client, begin, words).0
+}
+
+/// Makes a call. Returns the server's times before the call and after its reply, and the reply.
+fn reply(client: &mut Connection, begin: SystemTime, words: &str) -> ([i64; 2], redis::Value) {
     let mut pipe = redis::pipe();
     pipe.cmd("TIME").add_command(command(words)).cmd("TIME");
-    let (before, _, after): (Vec<i64>, redis::Value, Vec<i64>) =
+    let (before, reply, after): (Vec<i64>, redis::Value, Vec<i64>) =
         pipe.query(client).unwrap_or_else(|error| panic!("{words}: {error}"));
     let begin_us = begin.duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970").as_micros() as i64;
-    [before, after].map(|time| time[0] * 1_000_000 + time[1] - begin_us)
+    ([before, after].map(|time| time[0] * 1_000_000 + time[1] - begin_us), reply)
 }
 
 /// Waits until a time after the beginning.

@@ -148,10 +148,8 @@ pub fn report(section: &Section) -> String {
     let Section { machine, rounds, .. } = section;
     let name = |way: &str| WAYS.into_iter().find(|(name, _)| *name == way).expect("a known way").1;
     format!(
-        "## Client packages\n\nMeasured on {} with redis-rl {}. How many decisions a second one thread makes, one after the other: by \
-         calls to a server on the same machine, over TCP; by waits that find units free; from a [denial that the process \
-         repeats](../clients/README.md); and from a wallet with enough units. Medians of {rounds} rounds; \
-         a round runs each package once, in a new process. The ratios, with quartiles, are to the calls of the same process.\n\n{}",
+        "## Client packages\n\nMeasured on {} with redis-rl {}: decisions a second of one thread, with a server on the same machine over TCP. Medians \
+         of {rounds} rounds; a round runs each package once, in a new process. The ratios, with quartiles, are to the calls of the same process.\n\n{}",
         machine.date(),
         machine.module(),
         section.table(|way| Some(name(way))),

@@ -91,8 +91,7 @@ pub fn report(section: &Section) -> String {
     let Section { machine, rounds, repeated, scenes, created } = section;
     let mut text = format!(
         "## Fresh keys\n\nMeasured on {} with redis-rl {}, in {rounds} rounds; {} of {} measurements were repeated. In each call the key does \
-         not exist: it has to be created, or has expired and is deleted and created again. The ratios are to a `SET` of 28 bytes with the \
-         same life time.\n",
+         not exist, or has expired. The ratios are to a `SET` of 28 bytes with the same life time.\n",
         machine.date(),
         machine.module(),
         repeated.repeated,

@@ -132,10 +132,8 @@ pub fn slower(section: &Section) -> String {
 pub fn report(section: &Section) -> String {
     let Section { machine, rounds, held, scenes } = section;
     let mut text = format!(
-        "## Ids and leases\n\nMeasured on {} with redis-rl {}. One key remembers 1 000 charges, or holds 10 000 leases, with UUIDs (36 bytes) \
-         as ids. As many ids are ended as added: 250 calls add an id each, then 250 end one each, several times. A call \
-         patches a few places of the value, and only they are replicated. When the room for new ids is used up, the whole value is \
-         written and replicated; the averages include this.\n\n\
+        "## Ids and leases\n\nMeasured on {} with redis-rl {}. The ids are UUIDs (36 bytes). 250 calls add an id each, then 250 end one each, \
+         several times. The averages include that the whole value is written when the room for new ids is used up.\n\n\
          | call, at 1 000 ids or 10 000 leases | bytes a call in the replication stream |\n|---|---:|\n",
         machine.date(),
         machine.module(),
@@ -155,9 +153,9 @@ pub fn report(section: &Section) -> String {
     write!(
         text,
         "\nThe bytes of a key are the result of `MEMORY USAGE`. For a string that grows, the server reserves up to twice its length.\n\n\
-         The tables below have {rounds} rounds, with a load from a loop of our own: it can send a new id with each call. The keys of the leases and of the sorted sets have five other holders. On the hot key, \
-         `RL.GCRA .. ID` without `RL.SETTLE` fills the key with all the ids that it can remember, \
-         65 536, and then forgets one with each call. All ratios are to `{SET_OWN}`.\n"
+         The tables below have {rounds} rounds, with a load from a loop of our own. Two calls of a row count as one. The keys of the leases and \
+         of the sorted sets have five other holders. On the hot key, `RL.GCRA .. ID` without `RL.SETTLE` fills the key with all the ids that it \
+         can remember, 65 536.\n"
     )
     .expect("a string");
     scenes.iter().for_each(|scene| table(scene, &mut text));

@@ -212,13 +212,11 @@ pub fn report(section: &Section) -> String {
         [row.name.clone()].into_iter().chain(row.cells.iter().map(|cell| grouped(cell.bytes))).collect()
     };
     let mut out = table(&head, section.rows.iter().map(row));
-    let longest = section.row(SLIDE).cells.iter().filter_map(|cell| cell.entries).max().unwrap_or(0);
     out += &format!(
         "\nThe growth of `used_memory` a key, with names of 16 bytes and a deadline, on {}. After [one \
-         call](benchmarks-tables.md#a-million-keys) a counter may take less. Logs hold as many grants as the limit allows. `{SLIDE}` has an \
-         entry for each tick with a grant, of at most 65 536 in a period: its longest log here has {} entries.\n",
+         call](benchmarks-tables.md#a-million-keys) a counter may take less. Logs hold as many grants as the limit allows; that of `{SLIDE}` has \
+         at most 65 536 entries in a period.\n",
         section.allocator,
-        grouped(longest as f64),
     );
     out
 }

@@ -155,8 +155,8 @@ pub fn ratios(scene: &Scene, names: &[&str]) -> String {
 /// How fast calls are, beside `SET` and beside other limiters.
 pub fn brief(section: &Section) -> String {
     let (first, mut text) = (section.server(), summary(section));
-    let plain = |server, hot| section.scene(server, Setting::Plain, hot, false);
-    let (Some(random), Some(hot)) = (plain(first, false), plain(first, true)) else { return text };
+    let plain = |server| section.scene(server, Setting::Plain, false, false);
+    let Some(random) = plain(first) else { return text };
     let own = |scene: &Scene| {
         format!(
             "a grant of `RL.FIXED`, `RL.GCRA` or `RL.BUCKET` runs at {} of `SET`'s speed, and one of `RL.SLIDE` at {}",
@@ -166,22 +166,15 @@ pub fn brief(section: &Section) -> String {
     };
     write!(text, "\n* **Beside `SET`**, on random keys and in a pipeline, {}.", own(random)).expect("a string");
     for server in section.servers().into_iter().filter(|server| *server != first) {
-        let Some(scene) = plain(server, false) else { continue };
+        let Some(scene) = plain(server) else { continue };
         write!(text, " On {server} it is {} and {}.", ratios(scene, &METERS), ratios(scene, &[SLIDE])).expect("a string");
     }
-    let beside = |scene: &Scene| {
-        BARS.iter()
-            .filter(|bar| bar.base != [SET])
-            .filter_map(|bar| bar.measure(scene))
-            .map(|ratio| ratio.median)
-            .collect::<Vec<_>>()
-    };
-    if let ([cell, gcra, slide], [hot_cell, hot_gcra, hot_slide]) = (&beside(random)[..], &beside(hot)[..]) {
+    let others = BARS.iter().filter(|bar| bar.base != [SET]).filter_map(|bar| bar.measure(random));
+    if let [cell, gcra, slide] = &others.map(|ratio| ratio.median).collect::<Vec<_>>()[..] {
         write!(
             text,
             "\n* **Beside other limiters**, `RL.GCRA` grants {cell:.1} times as many calls a second as redis-cell, and {gcra:.1} times as \
-             many as GCRA in a Lua script. `RL.SLIDE` grants {slide:.1} times as many as the fastest sliding window in Lua. On one hot key, \
-             it is {hot_cell:.1}, {hot_gcra:.1} and {hot_slide:.1} times as many.",
+             many as GCRA in a Lua script. `RL.SLIDE` grants {slide:.1} times as many as the fastest sliding window in Lua."
         )
         .expect("a string");
     }
@@ -194,7 +187,7 @@ pub fn brief(section: &Section) -> String {
             write!(
                 text,
                 "\n* **Without a pipeline**, {} connections make {calls} calls of `RL.GCRA` a second, and {sets} of `SET`. The median reply \
-                 takes {ms:.2} and {set_ms:.2} ms.",
+                 takes {ms:.2} ms with `RL.GCRA`, and {set_ms:.2} ms with `SET`.",
                 section.connections
             )
             .expect("a string");
@@ -224,8 +217,8 @@ pub fn waits(section: &Section) -> String {
     let at_once = ratio(blocking, plain, |round| round.per_second).median;
     format!(
         "## What a wait costs\n\nA call of `RL.GCRA` with `BLOCK` that is granted at once runs at {at_once:.2} of the speed of the same \
-         call without `BLOCK`. A waiting client takes memory, and hardly any processor time: `make waiters` measures 10 000 of them, with \
-         [these figures](commands.md#block).\n"
+         call without `BLOCK`. A waiting client takes memory, and hardly any processor time: [figures for 10 000 of \
+         them](commands.md#block), by `make waiters`.\n"
     )
 }
 
@@ -297,7 +290,7 @@ pub fn method(section: &Section) -> String {
         "`make bench` measures again. `make bench-report` writes both pages and the charts from [benchmarks.json](benchmarks.json), which \
          has every round.\n\n\
          * **Rounds.** In each of {} rounds, every case has a new server, because a server's memory layout makes it faster or slower for as long \
-         as it runs. The order of the cases rotates. `{SET}`, with a value of 28 bytes, runs three times in a round, without the module.\n\
+         as it runs. The order rotates. `{SET}`, with a value of 28 bytes, runs three times in a round, without the module.\n\
          * **Load.** `redis-benchmark` with {} connections over a Unix socket, for about {} seconds, on keys that exist. Calls that it \
          can't send come from a loop of our own, and are compared with a `SET` of the same loop.\n\
          * **Ratios** are figures of the same round, and the larger is the faster. The CPU time in the tables is that of the server's main \
@@ -354,8 +347,7 @@ pub fn summary(section: &Section) -> String {
 
 pub fn bars(section: &Section) -> String {
     let mut text = String::from(
-        "## Bars\n\nA bar is a goal that was set before anything was measured. If a bar applies to several calls, the median of \
-         the worst of them has to meet it.\n\n| load | what | bar | measured | met |\n|---|---|---:|---:|---|\n",
+        "## Bars\n\nA bar is a goal that was set before anything was measured. The median of the worst call has to meet it.\n\n| load | what | bar | measured | met |\n|---|---|---:|---:|---|\n",
     );
     let first = section.scenes.first().map_or("", |scene| &scene.server);
     for scene in section.scenes.iter().filter(|scene| scene.server == first) {
@@ -439,12 +431,9 @@ pub fn prepared<'c>(cases: impl IntoIterator<Item = &'c Case>, text: &mut String
 }
 
 const PLACEHOLDERS: &str =
-    "\n`…` is a number of 12 digits; where it occurs twice, redis-benchmark draws both independently. `%many` is 10000, and 1000000000 \
-     on the hot key. `%tenth` is a tenth of it, and `%burst` is one less than it; `%interval` (seconds per unit) and `%rate` \
-     (units per second) follow from it. \
-     `%slide` is 1000 60, and 2000 1ms on the hot key, where a millisecond has up to about 1000 calls. `%sorted_us` is a minute, and \
-     10 milliseconds on the hot key: so short that 1000 calls are never reached. `%limit` is 1000, and on the hot key a limit that is \
-     never reached, because the scripts support whole seconds only.\n";
+    "\n`…` is a number of 12 digits. `%many` is 10000, and 1000000000 on the hot key. `%tenth` is a tenth of it, and `%burst` is one less \
+     than it; `%interval` (seconds per unit) and `%rate` (units per second) follow from it. `%slide` is 1000 60, and 2000 1ms on the hot key. \
+     `%sorted_us` is a minute, and 10 milliseconds on the hot key. `%limit` is 1000, and on the hot key a limit that is never reached.\n";
 
 fn setting(scene: &Scene) -> String {
     let with = match scene.setting {

@@ -21,13 +21,13 @@ def fail(message):
 
 
 def blocks_of(document):
-    """Yields for each code block: the heading above it, its language, its text, and whether the paragraph before it begins with
-    "Not run in tests:"."""
+    """Yields for each code block: the heading above it, its language, its text, and whether the first line of the paragraph
+    before it, which may be a comment, has "Not run in tests:"."""
     heading, language, lines, paragraph, empty = "", None, [], "", True
     for line in Path(document).read_text().splitlines():
         if language is not None:
             if line == "```":
-                yield heading, language, "\n".join(lines) + "\n", paragraph.startswith("Not run in tests:")
+                yield heading, language, "\n".join(lines) + "\n", "Not run in tests:" in paragraph
                 language = None
             else:
                 lines.append(line)

@@ -126,7 +126,7 @@ fn sessions_run_as_printed() {
     for (name, document) in documents() {
         let calls = calls(&document);
         match &*name {
-            "README.md" => assert!(calls.len() >= 4),
+            "docs/start.md" => assert!(calls.len() >= 4),
             "docs/commands.md" => assert!(calls.len() >= 40),
             _ => {}
         }
@@ -146,6 +146,33 @@ fn sessions_run_as_printed() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The README labels the integers of replies, so that they can be read without knowing their order.
+#[test]
+fn the_lines_of_the_readme_print_what_it_shows() {
+    let document = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("text");
+    let blocks = blocks(&document);
+    let at = blocks.iter().position(|block| block.lines.iter().any(|line| line.contains("printf \"$labels\""))).expect("it");
+    assert_eq!(["sh", "text"], [blocks[at].language, blocks[at + 1].language]);
+    let (server, dir) = (Server::start(), tempfile::tempdir().expect("a folder"));
+    stand_ins(&server, dir.path());
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").expect("a path"));
+    let script = blocks[at].lines.join("\n");
+    let output = Command::new("bash").args(["-eu", "-c", &script]).env("PATH", path).output().expect("bash runs");
+    let lines: Vec<String> = String::from_utf8(output.stdout).expect("text").lines().map(Into::into).collect();
+    let words = |line: &str| -> Vec<String> { line.split_whitespace().map(Into::into).collect() };
+    // Times may differ by a few seconds.
+    let like = |printed: &String, word: &String| {
+        let numbers = printed.parse::<i64>().ok().zip(word.parse::<i64>().ok());
+        printed == word || numbers.is_some_and(|(printed, word)| printed >= 1_000 && (printed - word).abs() <= 3_000)
+    };
+    assert_eq!(lines.len(), blocks[at + 1].lines.len(), "{lines:?}");
+    for (printed, line) in blocks[at + 1].lines.iter().zip(&lines) {
+        let (printed, replied) = (words(printed), words(line));
+        let alike = printed.len() == replied.len() && printed.iter().zip(&replied).all(|(one, other)| like(one, other));
+        assert!(alike, "printed: {printed:?}\nreplied: {line}");
+    }
 }
 
 #[test]

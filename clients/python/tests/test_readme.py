@@ -103,4 +103,4 @@ def test_the_program_of_the_module_s_own_readme(socket, tmp_path):
     text = (pathlib.Path(__file__).resolve().parents[3] / "README.md").read_text()
     [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert re.fullmatch(r"1 4 \{'RateLimit-Policy': '\"api\";q=10;w=60'.*\}\nour turn\n", run(program, socket, tmp_path))
-    assert "`pip install ./clients/python`" in text
+    assert "venv/bin/pip install ./clients/python\n" in text

@@ -38,10 +38,11 @@ fn main() {
     let page = read(&root().join("docs/choosing.md"));
     fs::create_dir_all(&options.out).unwrap_or_else(|error| panic!("{}: {error}", options.out.display()));
     println!("Half a minute of traffic");
-    let Run { burst, overload, boundary, attacked, random, bytes, work, given_back, gateway, stopped, in_line } = (1..=ATTEMPTS)
+    let run = (1..=ATTEMPTS)
         .map(|_| Run::play(options.seed))
         .find(|run| run.is_in_time(options.late * 1_000))
         .unwrap_or_else(|| panic!("calls were late or missed {ATTEMPTS} times: the machine is too busy to draw from"));
+    let Run { burst, overload, boundary, attacked, random, bytes, work, given_back, gateway, stopped, lines } = run;
     let accuracy = Accuracy::of(&attacked, &random);
     let picture = |name: &str| options.out.join(format!("choosing-{name}.svg"));
     let titles = [
@@ -54,7 +55,7 @@ fn main() {
         ("gateway", draw::gateway(&gateway, &picture("gateway"))),
         ("stopped", draw::stopped(&stopped, &picture("stopped"))),
     ];
-    draw::in_line(&in_line, &options.out.join("waiting.svg"));
+    draw::in_line(&lines, &options.out.join("waiting.svg"));
     let page = chart::fill(&page, "make plots: accuracy", &table(&accuracy, &bytes));
     let page = chart::fill(&page, "make plots: boundary", &promises(&boundary));
     let page =
@@ -79,7 +80,7 @@ struct Run {
     given_back: [Units; 2],
     gateway: [gateway::Lane; 2],
     stopped: [gateway::Fleet; 2],
-    in_line: [gateway::Line; 2],
+    lines: [gateway::Line; 2],
 }
 
 impl Run {
@@ -105,7 +106,7 @@ impl Run {
             let given_back = scope.spawn(move || held::given_back(server, begin));
             let gateway = scope.spawn(move || gateway::lanes(server, begin));
             let stopped = scope.spawn(move || gateway::fleets(server, begin));
-            let in_line = scope.spawn(move || gateway::in_line(server, begin));
+            let lines = scope.spawn(move || gateway::in_line(server, begin));
             let end = |thread: std::thread::ScopedJoinHandle<Played>| thread.join().expect("traffic");
             Self {
                 burst: end(burst),
@@ -118,7 +119,7 @@ impl Run {
                 given_back: given_back.join().expect("charges"),
                 gateway: gateway.join().expect("calls"),
                 stopped: stopped.join().expect("calls"),
-                in_line: in_line.join().expect("calls"),
+                lines: lines.join().expect("calls"),
             }
         })
     }
@@ -128,7 +129,7 @@ impl Run {
         let late = [&self.burst, &self.overload, &self.boundary, &self.attacked].map(|played| played.late_us);
         let others = self.work.iter().chain(&self.given_back).map(|units| units.late_us);
         let others = others.chain(self.gateway.iter().map(|lane| lane.late_us));
-        let others = others.chain(self.in_line.iter().map(|line| line.late_us));
+        let others = others.chain(self.lines.iter().map(|line| line.late_us));
         let late = late.into_iter().chain(others).max().expect("some");
         if late > late_us {
             println!("A call was {} ms late", late / 1_000);

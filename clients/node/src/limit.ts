@@ -121,7 +121,8 @@ export class Limit {
   /** @internal */
   async ended(name: string, key: Word, words: string[]): Promise<Decision | null> {
     this.forget(key);
-    return this.shared.orDown(async () => (await this.endWord(name, key, words)).decision, () => null);
+    this.shared.checkOpen();
+    return (await this.endWord(name, key, words)).decision;
   }
 
   /** @internal */
@@ -297,7 +298,8 @@ export class LeaseLimit extends Limit {
   async renew(key: Key, id: string): Promise<Decision> {
     const word = this.keyOf(key);
     checkedId(id);
-    return this.shared.orDown(() => this.renewWord(word, id), () => this.down(word, 1));
+    this.shared.checkOpen();
+    return this.renewWord(word, id);
   }
 
   /** Renews a lease that was waited for. @internal */

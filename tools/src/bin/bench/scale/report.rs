@@ -473,13 +473,15 @@ fn cluster(results: &Results) -> String {
     let head =
         ["CPU µs of the node for a call", "`RL.GCRA`, granted", "`SET .. EX`", "the busiest node beside the least busy one"];
     let [alone, one, three] = &results.cluster.rows[..] else { panic!("three rows") };
+    // Less than one node's time is noise: three nodes do not make more than three times as many calls.
+    let times = (three.gcra_us / one.gcra_us).max(1.0);
+    let of_three = if times > 1.0 { format!("{times:.2} times the CPU time") } else { "no more CPU time".into() };
+    let than = if times > 1.0 { "of" } else { "than" };
     format!(
-        "{}\nA node of three spends {:.2} times the CPU time of a cluster of one node, so three nodes grant about {:.1} times as many \
-         calls. A node of a cluster spends {:.2} times the CPU time of a server alone; with `SET` {:.2} times.\n",
+        "{}\nA node of three spends {of_three} {than} a cluster of one node, so three nodes grant about {:.1} times as many calls. \
+         A node of a cluster spends {:.2} times the CPU time of a server alone; with `SET` {:.2} times.\n",
         table(&head, rows),
-        three.gcra_us / one.gcra_us,
-        // Less than one node's time is noise: three nodes do not make more than three times as many calls.
-        3.0_f64.min(3.0 * one.gcra_us / three.gcra_us),
+        3.0 / times,
         one.gcra_us / alone.gcra_us,
         one.set_us / alone.set_us
     )

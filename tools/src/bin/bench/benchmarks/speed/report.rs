@@ -198,7 +198,7 @@ pub fn brief(section: &Section) -> String {
     };
     writeln!(
         text,
-        "\n* **A denial** runs at {} of `SET`'s speed.\n\
+        "\n* **A denial**, on random keys and in a pipeline, runs at {} of `SET`'s speed.\n\
          * **Replicas and the append-only file** get {} bytes for a grant, {} for a `SET` with a deadline, and {} for a denial.",
         ratios(random, &DENIALS),
         bytes(&GRANTS),

@@ -175,14 +175,19 @@ for (const [name, client] of EACH) {
       withLimits(client, server.path, async (limits) => {
         const wallet = limits.wallet(limits.limit('wallet', new Fixed('10/h')), { batch: 10, idle: 0.5 });
         assert.equal((await wallet.take('key', 3)).granted, 3);
+        const settled = await info(admin, 'rl_settled');
         let back = false;
         const denied = (async () => {
           while (!back) assert.equal((await wallet.take('key', 8)).granted, 0);
         })();
-        // Between two of these calls, the key has what was spent, and nothing else.
+        try {
+          await eventually(async () => (await info(admin, 'rl_settled')) > settled);
+        } finally {
+          back = true;
+          await denied;
+        }
+        // Without further calls, the key has what was spent, and nothing else.
         await eventually(async () => (await used(admin, 'wallet:key')) === 3);
-        back = true;
-        await denied;
       }));
 
     test('a closed wallet, and one of closed limits', () =>

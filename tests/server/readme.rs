@@ -162,10 +162,10 @@ fn the_lines_of_the_readme_print_what_it_shows() {
     let output = Command::new("bash").args(["-eu", "-c", &script]).env("PATH", path).output().expect("bash runs");
     let lines: Vec<String> = String::from_utf8(output.stdout).expect("text").lines().map(Into::into).collect();
     let words = |line: &str| -> Vec<String> { line.split_whitespace().map(Into::into).collect() };
-    // Times may differ by a few seconds.
+    // A machine that stands still between two calls makes times shorter. A unit is free only after 20 seconds.
     let like = |printed: &String, word: &String| {
         let numbers = printed.parse::<i64>().ok().zip(word.parse::<i64>().ok());
-        printed == word || numbers.is_some_and(|(printed, word)| printed >= 1_000 && (printed - word).abs() <= 3_000)
+        printed == word || numbers.is_some_and(|(printed, word)| printed >= 1_000 && (printed - word).abs() < 15_000)
     };
     assert_eq!(lines.len(), blocks[at + 1].lines.len(), "{lines:?}");
     for (printed, line) in blocks[at + 1].lines.iter().zip(&lines) {

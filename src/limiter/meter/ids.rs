@@ -183,8 +183,8 @@ impl<'a> View<'a> {
             inner: Inner::whole(inner.as_slice()),
             rewritten: false,
             room: ROOM,
-            // When all charges are past, the ledger is new. GCRA and BUCKET have usage when they are written, and so all their ids.
-            is_past: &|when| self.meter.drain == Drain::Windows && !all_past && is_past(when),
+            // If all charges were past before this change, the ledger is new.
+            is_past: &|when| !all_past && is_past(when),
             moved: &|slot| slot,
             one_level: true,
             expires: next.expires.max(self.last_window_end(&mut edit)),

@@ -1,4 +1,4 @@
-//! What calls cost, compared with the server's own commands and with other rate limiters. `make bench`
+//! What calls cost, compared with the server's own commands and with other rate limiters: `make bench` measures it.
 //!
 //! docs/benchmarks.md has the answers, and docs/benchmarks-tables.md the tables behind them. Each part writes its section of both:
 //! `brief` and `report`.

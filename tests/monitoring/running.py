@@ -7,8 +7,8 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -16,6 +16,9 @@ import urllib.request
 import redis
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "clients/python/tests"))
+from servers import free_ports  # noqa: E402
+
 FILES = ROOT / "monitoring"
 DOCUMENT = (ROOT / "docs/monitoring.md").read_text()
 MODULE = os.environ["REDIS_RL_MODULE"]
@@ -38,12 +41,6 @@ def eventually(condition, seconds=120, what="a condition"):
             return value
         assert time.monotonic() < deadline, f"waited too long for {what}"
         time.sleep(0.05)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -127,7 +124,7 @@ class Server:
 @contextlib.contextmanager
 def server(folder, *options, program=SERVERS[0], replaced=()):
     """A server with the document's configuration, in which each pair of `replaced` is replaced."""
-    port = free_port()
+    [port] = free_ports(1)
     folder = folder / f"server-{port}"
     folder.mkdir()
     # A path with a space would end the line's argument.
@@ -163,7 +160,7 @@ def environment_of_exporter():
 @contextlib.contextmanager
 def exporter(folder):
     """The exporter with the file of settings. Yields its port."""
-    port = free_port()
+    [port] = free_ports(1)
     settings = environment_of_exporter()
     replaced = {"REDIS_EXPORTER_SCRIPT": FILES / "redis-rl.lua", "REDIS_EXPORTER_WEB_LISTEN_ADDRESS": f"127.0.0.1:{port}"}
     assert settings.keys() >= replaced.keys()

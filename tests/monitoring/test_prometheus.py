@@ -11,7 +11,7 @@ import threading
 import redis
 
 from running import DOCUMENT, FILES, PROMETHEUS, PROMTOOL, ROOT
-from running import answers_http, eventually, exporter, free_port, http, process, server, started
+from running import answers_http, eventually, exporter, free_ports, http, process, server, started
 
 RULES = (FILES / "redis-rl-rules.yml").read_text()
 CASES = (ROOT / "tests/monitoring/rules.yml").read_text()
@@ -148,7 +148,7 @@ class Load:
 @contextlib.contextmanager
 def prometheus(folder, targets, exporter_port):
     """Prometheus with the files, in which only times and addresses are replaced. Alerts do not wait until they fire."""
-    port = free_port()
+    [port] = free_ports(1)
     folder = folder / "prometheus"
     folder.mkdir()
     text = (FILES / "prometheus.yml").read_text()
@@ -185,7 +185,7 @@ def test_alerts_and_dashboard_on_real_servers(tmp_path):
         without_eval = run(replaced=[(" +eval", "")])
         dead.child.kill()
         dead.child.wait()
-        replica.call("REPLICAOF", "127.0.0.1", free_port())
+        replica.call("REPLICAOF", "127.0.0.1", *free_ports(1))
         full.call("CONFIG", "SET", "maxmemory", "1")
         evicts.call("CONFIG", "SET", "maxmemory", evicts.client.info("memory")["used_memory"] + 200_000)
         for _ in range(10):

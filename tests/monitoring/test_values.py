@@ -17,7 +17,7 @@ from running import (
     environment_of_exporter,
     eventually,
     exporter,
-    free_port,
+    free_ports,
     scraped,
     script_values,
     server,
@@ -145,7 +145,7 @@ def test_the_user_of_the_exporter_can_do_no_more_than_it_needs(running, tmp_path
 
 @pytest.mark.parametrize("state", ["replica", "stale", "full", "cluster"])
 def test_the_script_runs_in_each_state_of_the_server(program, tmp_path, state):
-    options = ["--cluster-enabled", "yes", "--cluster-port", free_port()] if state == "cluster" else []
+    options = ["--cluster-enabled", "yes", "--cluster-port", *free_ports(1)] if state == "cluster" else []
     with server(tmp_path, *options, program=program) as running, exporter(tmp_path) as port:
         for _ in range(5):
             running.try_call("RL.GCRA", "key", 0, 1)

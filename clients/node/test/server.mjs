@@ -1,7 +1,9 @@
 // Servers with the module, each in a private folder, and queries for the tests.
 import { execFile, spawn } from 'node:child_process';
+import { randomInt } from 'node:crypto';
+import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { closeSync, existsSync, openSync } from 'node:fs';
+import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -46,10 +48,18 @@ async function start(options, address, { module = true, config } = {}) {
   running.add(child);
   closeSync(log);
   const exited = new Promise((done) => child.once('exit', done).once('error', done)).then(() => running.delete(child));
+  let starting = true;
+  let ending = false;
+  // Such a test says only that it cannot connect: the server's own last words say why.
+  child.once('exit', (status, signal) => {
+    if (starting || ending) return;
+    throw new Error(`a server ended by itself (${signal ?? status}):\n${readFileSync(join(folder, 'log'), 'utf8').slice(-8000)}`);
+  });
 
   const server = {
     child,
     async kill() {
+      ending = true;
       child.kill('SIGCONT');
       child.kill('SIGKILL');
       await exited;
@@ -66,7 +76,10 @@ async function start(options, address, { module = true, config } = {}) {
     client.on('error', () => {});
     const up = await client.connect().then(() => true, () => false);
     client.disconnect();
-    if (up) return Object.assign(server, where);
+    if (up) {
+      starting = false;
+      return Object.assign(server, where);
+    }
     if (child.exitCode !== null || child.pid === undefined || Date.now() > deadline) {
       const text = await readFile(join(folder, 'log'), 'utf8');
       await server.stop();
@@ -265,11 +278,25 @@ export async function startSentinel() {
   }
 }
 
+/**
+ * Ports of TCP that are free. As long as this process lives, it holds the same ports of UDP, so that no other test gets them before the
+ * server has started, or while its restart takes time. They are below those that the system gives to outgoing connections.
+ */
 async function freePorts(count) {
-  const listeners = Array.from({ length: count }, () => createServer().listen(0, HOST));
-  await Promise.all(listeners.map((listener) => once(listener, 'listening')));
-  const ports = listeners.map((listener) => listener.address().port);
-  await Promise.all(listeners.map((listener) => once(listener.close(), 'close')));
+  const ports = [];
+  while (ports.length < count) {
+    const port = randomInt(11_000, 31_000);
+    const held = createSocket('udp4').unref();
+    try {
+      await once(held.bind({ port, address: HOST, exclusive: true }), 'listening');
+      const listener = createServer().listen(port, HOST);
+      await once(listener, 'listening');
+      await once(listener.close(), 'close');
+      ports.push(port);
+    } catch {
+      held.close();
+    }
+  }
   return ports;
 }
 

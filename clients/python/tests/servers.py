@@ -4,6 +4,7 @@ also if it fails."""
 import contextlib
 import os
 import pathlib
+import random
 import select
 import shutil
 import socket as socket_module
@@ -45,11 +46,20 @@ def is_up(**address):
 
 
 def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket_module.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports of TCP that are free. As long as this process lives, it holds the same ports of UDP, so that no other test gets them
+    before the server has started. They are below those that the system gives to outgoing connections."""
+    ports = []
+    while len(ports) < count:
+        port = random.randrange(11_000, 31_000)
+        with socket_module.socket() as listener, socket_module.socket(type=socket_module.SOCK_DGRAM) as held:
+            try:
+                held.bind(("127.0.0.1", port))
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            held.detach()
+        ports.append(port)
+    return ports
 
 
 @contextlib.contextmanager

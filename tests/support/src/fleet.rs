@@ -1,8 +1,7 @@
 //! Starts a cluster of three primaries with a replica each on the loopback interface, breaks it in many ways, and checks it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use redis::cluster::{ClusterClient, ClusterConnection};
 use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::{Cmd, Connection, FromRedisValue, RedisError, RedisResult, Value};
 
-use crate::{call, command, send, snapshots, wait_for, Server, Signal};
+use crate::{call, command, free_port, send, snapshots, wait_for, Server, Signal};
 
 /// How many shards there are. Nodes `shard` and `shard + SHARDS` serve the same slots: one is the primary, the other its
 /// replica.
@@ -476,22 +475,6 @@ fn node(options: &[&str]) -> Server {
     let mut server = Server::with(&all);
     server.port = port;
     server
-}
-
-/// A free port below those that the system gives to outgoing connections. So a port is still free when its node is started
-/// again.
-fn free_port() -> u16 {
-    const FIRST: u16 = 11_000;
-    const COUNT: u16 = 20_000;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = (std::process::id() % u32::from(COUNT)) as u16;
-    loop {
-        let port =
-            FIRST + ((u32::from(start) * 7 + u32::from(NEXT.fetch_add(1, Ordering::Relaxed))) % u32::from(COUNT)) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 fn pid(server: &Server) -> i64 {

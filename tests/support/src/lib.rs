@@ -8,9 +8,11 @@ mod process;
 mod server;
 pub mod witness;
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -67,10 +69,22 @@ pub fn cli_program() -> &'static str {
     ["redis-cli", "valkey-cli"].into_iter().find(runs).expect("redis-cli or valkey-cli")
 }
 
-/// A TCP port of the loopback interface that no process listens on.
+/// A TCP port of the loopback interface that no process listens on. As long as this process lives, it holds the same port of UDP,
+/// so that no other test gets the port before its server has started, or while the server is started again. It is below those that
+/// the system gives to outgoing connections.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    const FIRST: u32 = 11_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    static HELD: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+    loop {
+        let number = std::process::id().wrapping_mul(7) + NEXT.fetch_add(1, Ordering::Relaxed);
+        let address = ("127.0.0.1", (FIRST + number % COUNT) as u16);
+        if let (Ok(held), Ok(_)) = (UdpSocket::bind(address), TcpListener::bind(address)) {
+            HELD.lock().unwrap_or_else(PoisonError::into_inner).push(held);
+            return address.1;
+        }
+    }
 }
 
 /// Waits until `done` returns true. Panics after a minute, naming what it has waited for.

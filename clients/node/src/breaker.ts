@@ -13,6 +13,10 @@ export class Breaker {
   #askAt = 0;
   #asking = false;
 
+  get isDown() {
+    return this.#failures > 0;
+  }
+
   /**
    * Whether a call may ask the server. Returns what `failed` and `left` need, or undefined: the call must not ask it. Calls that give
    * back or renew `always` may; what they find does not make the pause longer.

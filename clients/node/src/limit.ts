@@ -308,9 +308,9 @@ export class LeaseLimit extends Limit {
   }
 
   /** @internal */
-  async renewWord(key: Word, id: string, mostMs = Infinity) {
-    const options = { repeat: true, ends: true, ms: Math.min(mostMs, this.shared.timeoutMs) };
-    return this.decided((await this.shared.servers.send(this.call(key, ['ID', id, 'RENEW']), options)).reply);
+  async renewWord(key: Word, id: string, mostMs?: number) {
+    const call = this.call(key, ['ID', id, 'RENEW']);
+    return this.decided((await this.shared.servers.send(call, { repeat: true, ends: true, mostMs })).reply);
   }
 }
 

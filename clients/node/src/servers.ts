@@ -17,9 +17,6 @@ const LONGEST_PAUSE_MS = 200;
 /** A connection was lost, or the server ended a wait: the call may be repeated if it has an id. */
 class Interrupted extends Unavailable {}
 
-/** The caller has aborted its wait. */
-class Aborted extends Error {}
-
 /** What this package has of one server: its breaker, and the connection for calls that do not wait. */
 class Server {
   readonly breaker = new Breaker();
@@ -28,7 +25,10 @@ class Server {
   /** The calls on each connection. */
   readonly calls = new Map<Connection, number>();
 
-  /** The connection to this server, which is opened if there is none, or if it is known to be closed. */
+  /**
+   * The connection to this server, which is opened if there is none, or if it is known to be closed. It is opened once for all calls
+   * that need it, so the times are not those of one of them.
+   */
   async connected(node: Node, connectMs: number, replyMs: number): Promise<Connection> {
     if (this.connection?.isOpen()) return this.connection;
     this.drop(this.connection);
@@ -98,11 +98,14 @@ export class Servers {
 
   /**
    * Sends a call. With `repeat`, it is sent again when the connection is lost. With `ends`, it is one that gives back, settles or
-   * renews: it is sent also if the server was found down. It takes `ms` in all.
+   * renews: it is sent also if the server was found down, but then it does not wait for a connection as long as others. It takes
+   * `mostMs` in all, or less.
    */
-  async send(call: Call, options: { repeat?: boolean; ends?: boolean; ms?: number } = {}): Promise<Answer> {
-    const { repeat = false, ends = false, ms = ends ? this.timeoutMs : this.timeoutMs + this.connectMs } = options;
-    return this.#repeated(performance.now() + ms, repeat, (before, deadline) => this.#send(call, before || ends, deadline));
+  async send(call: Call, options: { repeat?: boolean; ends?: boolean; mostMs?: number } = {}): Promise<Answer> {
+    const { repeat = false, ends = false, mostMs = Infinity } = options;
+    const isDown = [...this.#servers.values()].some(({ breaker }) => breaker.isDown);
+    const ms = ends && isDown ? this.timeoutMs : this.timeoutMs + this.connectMs;
+    return this.#repeated(performance.now() + Math.min(mostMs, ms), repeat, (before, deadline) => this.#send(call, before || ends, deadline));
   }
 
   /**
@@ -159,26 +162,26 @@ export class Servers {
   async #send(call: Call, always: boolean, deadline: number, wait?: Waiting) {
     return this.#redirected(call, always, deadline, async (node, server, entered, asking) => {
       const replyMs = this.timeoutMs + (wait?.waitMs ?? 0);
-      const connection = await this.#open(server, entered, call, deadline, (ms) => {
-        return wait ? alone(node, ms, replyMs, wait.signal) : server.connected(node, ms, replyMs);
-      });
+      const connection = await this.#open(node, server, entered, call, deadline, replyMs, wait?.signal);
       server.begin(connection);
       let done = false;
+      let ms = replyMs;
       try {
         wait?.joined();
-        const ms = wait ? replyMs : Math.max(1, Math.min(replyMs, deadline - performance.now()));
-        const send = ({ name, args, keys }: Call) => connection.send([name, ...args], keys[0], asking);
-        const sent = send(call).catch((error) => {
+        const send = ({ name, args, keys }: Call) => {
+          if (!wait) ms = left(replyMs, deadline);
+          return limited(ms, wait?.signal, connection.send([name, ...args], keys[0], asking));
+        };
+        const reply = await send(call).catch((error) => {
           if (call.otherwise && isReply(error) && error.message.startsWith('NOPOLICY')) return send(call.otherwise);
           throw error;
         });
-        const reply = await limited(ms, wait?.signal, sent);
         done = true;
         server.breaker.succeeded();
         return reply;
       } catch (error) {
         if (wait?.signal.aborted) throw wait.signal.reason;
-        const failure = this.#failed(error, server, entered, connection);
+        const failure = this.#failed(error, server, entered, connection, ms === replyMs);
         // Nothing was charged.
         const goesOn = wait && isReply(failure) && ENDS_A_WAIT.test(failure.message);
         throw goesOn ? new Interrupted(`the server has ended the wait: ${failure.message}`) : failure;
@@ -216,7 +219,7 @@ export class Servers {
         }
         asking = kind === 'ASK';
         const other = asking ? this.client.at(address) : undefined;
-        if (!other) await this.#searched(key, deadline);
+        if (!other) await limited(left(this.connectMs, deadline), undefined, this.#searched(key)).catch(() => {});
         node = other ?? this.client.locate(key) ?? node;
       } finally {
         server.breaker.left(entered);
@@ -224,22 +227,26 @@ export class Servers {
     }
   }
 
-  async #open(server: Server, entered: number, call: Call, deadline: number, open: (ms: number) => Promise<Connection>) {
-    const ms = Math.max(1, Math.min(this.connectMs, deadline - performance.now()));
+  /** The connection for a call: the one that all calls share, or one of its own for a call that waits, which has a signal. */
+  async #open(node: Node, server: Server, entered: number, call: Call, deadline: number, replyMs: number, signal?: AbortSignal) {
+    const ms = left(this.connectMs, deadline);
+    const made = signal ? node.open(this.connectMs, replyMs) : server.connected(node, this.connectMs, replyMs);
     try {
-      return await open(ms);
+      return await limited(ms, signal, made);
     } catch (error) {
-      if (error instanceof TypeError || error instanceof Aborted) throw error instanceof Aborted ? error.cause : error;
-      server.breaker.failed(entered);
+      if (signal) made.then((late) => late.close(), () => {});
+      if (signal?.aborted) throw signal.reason;
+      if (error instanceof TypeError) throw error;
+      if (countsAgainst(error, ms === this.connectMs)) server.breaker.failed(entered);
       // In a cluster, another server may have taken over.
-      void this.#searched(call.keys[0], performance.now() + ms);
+      void this.#searched(call.keys[0]);
       if (isReply(error) && translated(error, '') instanceof NotAllowed) throw translated(error, '');
       throw new Unavailable(`no connection to the server: ${messageOf(error)}`, { cause: error, silent: true });
     }
   }
 
-  /** The error for a call that was sent. */
-  #failed(error: unknown, server: Server, entered: number, connection: Connection) {
+  /** The error for a call that was sent. `full`: the server had all the time for its reply that it may take. */
+  #failed(error: unknown, server: Server, entered: number, connection: Connection, full: boolean) {
     if (isReply(error)) {
       server.breaker.succeeded();
       // A replica: by the next connection, the client may find the primary.
@@ -249,7 +256,7 @@ export class Servers {
     if (error instanceof TypeError || error instanceof RangeError) return error;
     server.drop(connection);
     if (error instanceof Late || isTimeout(error)) {
-      server.breaker.failed(entered);
+      if (countsAgainst(error, full)) server.breaker.failed(entered);
       const message = `no reply from the server: ${messageOf(error)}`;
       return new Unavailable(message, { cause: error, sent: true, silent: true });
     }
@@ -260,20 +267,22 @@ export class Servers {
   async #find(key: Word, always: boolean, deadline: number): Promise<Node> {
     const entered = this.#searching.enter(always);
     if (entered === undefined) throw new Unavailable('no server of the cluster was found; it is searched again soon', { silent: true });
-    const error = await this.#searched(key, deadline);
+    const ms = left(this.connectMs, deadline);
+    const error = await limited(ms, undefined, this.#searched(key)).catch((late) => late);
     const node = this.client.locate(key);
     if (node) {
       this.#searching.succeeded();
       return node;
     }
-    this.#searching.failed(entered);
+    if (countsAgainst(error, ms === this.connectMs)) this.#searching.failed(entered);
+    this.#searching.left(entered);
     throw new Unavailable(`no server of the cluster was found: ${messageOf(error)}`, { cause: error, silent: true });
   }
 
-  /** Lets the client search, once at a time. Returns the error, if there is one. */
-  #searched(key: Word, deadline: number) {
-    const ms = Math.max(1, Math.min(this.connectMs, deadline - performance.now()));
-    this.#search ??= this.client.search(key, ms).then(() => undefined, (error) => error).finally(() => (this.#search = undefined));
+  /** Lets the client search, once at a time for all calls. Returns the error, if there is one. */
+  #searched(key: Word): Promise<unknown> {
+    this.#search ??= this.client.search(key, this.connectMs).then(() => undefined, (error) => error)
+      .finally(() => (this.#search = undefined));
     return this.#search;
   }
 
@@ -284,16 +293,14 @@ export class Servers {
   }
 }
 
-/** A connection for one call. */
-async function alone(node: Node, connectMs: number, replyMs: number, signal: AbortSignal): Promise<Connection> {
-  const made = node.open(connectMs, replyMs);
-  try {
-    return await limited(connectMs, signal, made);
-  } catch (error) {
-    made.then((late) => late.close(), () => {});
-    throw signal.aborted ? new Aborted('', { cause: signal.reason }) : error;
-  }
-}
+/** How much of this time a call has until its deadline. */
+const left = (ms: number, deadline: number) => Math.max(1, Math.min(ms, deadline - performance.now()));
+
+/**
+ * Whether an error says that a server is down. If the call itself had only little time left, and not the `full` time that a server may
+ * take, its end says nothing: the server may be well, and other calls must not be kept from it.
+ */
+const countsAgainst = (error: unknown, full: boolean) => full || !(error instanceof Late);
 
 export function withWords({ args, otherwise, ...rest }: Call, words: Word[]): Call {
   return { ...rest, args: words.length ? [...args, ...words] : args, otherwise: otherwise && withWords(otherwise, words) };

@@ -10,7 +10,9 @@ import { describe, test } from 'node:test';
 import { setImmediate } from 'node:timers/promises';
 import { Redis } from 'ioredis';
 import { Fixed, Gcra, InvalidArgument, InvalidCost, Lease, LeaseLost, Limits, NoModule, NotAllowed, RateLimited, Unavailable, WrongType } from '../dist/index.js';
+import { limited } from '../dist/clock.js';
 import { LocalLimiter } from '../dist/local.js';
+import { Servers } from '../dist/servers.js';
 import { CLIENTS, EACH } from './clients.mjs';
 import { eventually, inspect, onServer, startProxy, startServer, used, warnings } from './server.mjs';
 
@@ -118,6 +120,17 @@ for (const [name, { single, down, made }] of Object.entries(CLIENTS)) {
         await rm(folder, { recursive: true });
       }
     });
+
+    test('a call that has little time left keeps no other call from the server', () =>
+      throughProxy(PATIENT, async (limits, proxy) => {
+        const limit = limits.limit('api', HOURLY);
+        await limit.take('key');
+        proxy.mute();
+        const call = limit.call(limit.keyOf('key'), []);
+        await assert.rejects(limit.shared.servers.send(call, { mostMs: 1 }), (error) => error instanceof Unavailable && error.sent);
+        proxy.pass();
+        assert.equal((await limit.take('key')).source, 'server');
+      }));
 
     test('what the server refuses to decide', () =>
       throughProxy({ onDown: 'open', ...PATIENT }, async (limits, proxy) => {
@@ -260,6 +273,79 @@ describe('without a server', () => {
       assert.equal((await limit.charge('a', 1, {}, (charge) => (charge.used = 7))), 7);
       assert.equal(limits.letThrough, 2);
     }));
+});
+
+describe('what says that a server is down', () => {
+  const CALL = { name: 'RL.FIXED', args: ['key'], keys: ['key'] };
+  /** What a client finds or opens after so long a time as it is given, or when the test lets it. */
+  const slow = () => {
+    let pass;
+    const passed = new Promise((resolve) => (pass = resolve));
+    return { pass, come: (ms) => limited(ms, undefined, passed) };
+  };
+  /** Calls to one server. `open` and `search` are what the client does, and `reply` is what the server does. */
+  const serversOf = ({ open, search, reply, timeoutMs = 20_000, connectMs = 20_000 }) => {
+    const connection = { send: reply ?? (async () => 'a reply'), isOpen: () => true, close() {} };
+    const node = { name: 'one', open: async (ms) => (await open?.(ms), connection) };
+    let known = search ? undefined : node;
+    const find = async (_, ms) => {
+      await search(ms);
+      known = node;
+    };
+    return new Servers({ locate: () => known, search: find, at() {}, isClosed: () => false, onClose: () => () => {} }, timeoutMs, connectMs);
+  };
+  const gotten = { reply: 'a reply', before: false };
+  const never = () => new Promise(() => {});
+  const again = (servers) => assert.rejects(servers.send(CALL), { message: /asked again soon|searched again soon/ });
+
+  for (const what of ['open', 'search']) {
+    test(`not that a call has no time left, and the others go on with what it has begun: ${what}`, async () => {
+      const { come, pass } = slow();
+      const servers = serversOf({ [what]: come, search: what === 'search' ? come : undefined });
+      await assert.rejects(servers.send(CALL, { mostMs: 1 }), Unavailable);
+      const other = servers.send(CALL);
+      await setImmediate();
+      pass();
+      assert.deepEqual(await other, gotten);
+    });
+
+    test(`that nothing came in the full time: ${what}`, async (t) => {
+      t.mock.method(performance, 'now', () => 1000);
+      const servers = serversOf({ [what]: never, search: what === 'search' ? never : undefined, connectMs: 1 });
+      await assert.rejects(servers.send(CALL), Unavailable);
+      await again(servers);
+    });
+  }
+
+  test('that no reply came in the full time, also to what gives back', async (t) => {
+    t.mock.method(performance, 'now', () => 1000);
+    for (const ends of [false, true]) {
+      const servers = serversOf({ reply: never, timeoutMs: 1 });
+      await assert.rejects(servers.send(CALL, { ends }), Unavailable);
+      await again(servers);
+    }
+  });
+
+  test('a call by policy keys, and then without them, has the full time for each', async (t) => {
+    let now = 1000;
+    t.mock.method(performance, 'now', () => now);
+    const replies = [
+      async () => {
+        now += 15_000;
+        throw new Error('NOPOLICY none of the policy keys exists');
+      },
+      async () => 'a reply',
+    ];
+    const servers = serversOf({ reply: () => replies.shift()() });
+    assert.deepEqual(await servers.send({ ...CALL, otherwise: CALL }), gotten);
+  });
+
+  test('that it refuses a connection, also to a call that has little time left', async (t) => {
+    t.mock.method(performance, 'now', () => 1000);
+    const servers = serversOf({ open: () => Promise.reject(new Error('refused')) });
+    await assert.rejects(servers.send(CALL, { mostMs: 5 }), Unavailable);
+    await again(servers);
+  });
 });
 
 test('the limiter in the process: exact, and with 10 000 keys at most', (t) => {

@@ -208,7 +208,7 @@ describe('on one server', { concurrency: EACH.length }, () => EACH.forEach(([nam
             let total = 0;
             for (const [n, spent] of [120, 450].entries()) {
               for (const loss of losses) proxy.lose(...loss);
-              await lossy.admit(rulesOf(lossy, { ttl: 3 }), { estimate: 300 }, async (call) => {
+              await lossy.admit(rulesOf(lossy, { ttl: 6 }), { estimate: 300 }, async (call) => {
                 assert.deepEqual(await charged(), [1, n + 1, total + 300, total + 300]);
                 await eventually(() => proxy.lost.some(([, command]) => command === 'RENEW'));
                 call.used = spent;
@@ -248,8 +248,8 @@ describe('on one server', { concurrency: EACH.length }, () => EACH.forEach(([nam
       on(async (limits) => {
         const now = async () => Number((await admin.time())[0]);
         const start = await now();
-        const kept = limits.admit(rulesOf(limits, { tenant: 'kept', ttl: 2, all: 3000 }), { estimate: 300 }, async () => {
-          await eventually(async () => (await now()) > start + 6);
+        const kept = limits.admit(rulesOf(limits, { tenant: 'kept', ttl: 4, all: 3000 }), { estimate: 300 }, async () => {
+          await eventually(async () => (await now()) > start + 9);
           assert.equal((await charged('kept'))[0], 1);
         });
         const rules = rulesOf(limits, { ttl: 3, all: 3000 });

@@ -314,13 +314,13 @@ describe('behind a sentinel, with a failover in the middle', { concurrency: 3 },
 });
 
 /** Runs the cases in which the server gives no decision. */
-function refusals(list, connect) {
+function refusals(list, connect, options) {
   test('the cases', async () => {
     const { client, close } = await connect();
     try {
       for (const step of list) {
         const said = warnings();
-        const shared = new rl.Limits(client, { onDown: step.on_down });
+        const shared = new rl.Limits(client, { onDown: step.on_down, ...options });
         const limits = new Map([['api', shared.limit('api', policyOf(table.down_policy))]]);
         const what = `${step.on_down}: ${step.call} ${JSON.stringify(step.expect)}`;
         await run(step, limits, () => {}, { all: (...args) => shared.all(...args) }).catch((error) => {
@@ -359,7 +359,7 @@ for (const [name, client] of Object.entries(CLIENTS)) {
     let server;
     before(async () => (server = await startServer({ module: false })));
     after(() => server?.stop());
-    refusals(table.no_module, () => client.single(server.path));
+    refusals(table.no_module, () => client.single(server.path), PATIENT);
   });
 }
 

@@ -124,6 +124,7 @@ describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEac
         throughProxy(single, { timeout: 0.3, connectTimeout: 20 }, async (limits, proxy) => {
           proxy.lose('silence', 'RL.FIXED');
           await assert.rejects(limits.limit('api', HOURLY).take('key'), (error) => error instanceof Unavailable && error.sent);
+          await eventually(() => proxy.seen('RL.FIXED') > 0);
           assert.equal(proxy.seen('RL.FIXED'), 1);
         }));
     });
@@ -396,11 +397,11 @@ describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEac
 
     describe(`a lease: ${name}`, () => {
       test('it is renewed while the body runs, and released at its end', () =>
-        throughProxy(single, { ...PATIENT }, async (limits) => {
-          const lease = limits.limit('jobs', new Lease(1, 3));
+        throughProxy(single, { ...PATIENT }, async (limits, proxy) => {
+          const lease = limits.limit('jobs', new Lease(1, 4));
           await assert.rejects(lease.hold('key', {}, async (held) => {
-            const end = Date.now() + 4500;
-            while (Date.now() < end) {
+            // It is renewed at each third of its ttl, so this is longer than one.
+            while (proxy.seen('RENEW') < 4) {
               assert.equal((await lease.peek('key')).allowed, false);
               await assert.rejects(lease.hold('key', {}, () => assert.fail('two hold it')), RateLimited);
               await sleep(100);
@@ -426,7 +427,8 @@ describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEac
         const { client, close } = await single(own.path);
         try {
           const said = warnings();
-          const limits = new Limits(client);
+          // After the server's end, valkey-glide finds out only by these times.
+          const limits = new Limits(client, { timeout: 2, connectTimeout: 2 });
           await assert.rejects(limits.limit('jobs', new Lease(1, 1.5)).hold('key', {}, async (held) => {
             await own.kill();
             await aborted(held.signal);

@@ -14,7 +14,7 @@ import { limited } from '../dist/clock.js';
 import { LocalLimiter } from '../dist/local.js';
 import { Servers } from '../dist/servers.js';
 import { CLIENTS, EACH } from './clients.mjs';
-import { eventually, inspect, onServer, startProxy, startServer, used, warnings } from './server.mjs';
+import { eventually, inspect, onServer, startProxy, startServer, stopClock, used, warnings } from './server.mjs';
 
 const HOURLY = new Fixed('1000/h');
 const PATIENT = { timeout: 20, connectTimeout: 20 };
@@ -47,8 +47,9 @@ for (const [name, { single, down, made }] of Object.entries(CLIENTS)) {
     test('a server that does not answer: few calls ask it, and one is enough to go on', () =>
       throughProxy({ onDown: 'open' }, async (limits, proxy) => {
         const limit = limits.limit('api', HOURLY);
-        assert.equal((await limit.take('key')).source, 'server');
+        await eventually(async () => (await limit.take('key')).source === 'server');
         proxy.mute();
+        const through = limits.letThrough;
         const before = proxy.seen('RL.FIXED') + proxy.accepted();
         for (let n = 0; n < MANY; n++) {
           const { allowed, source, granted } = await limit.take('key', 2, n % 2 ? { id: `call ${n}` } : {});
@@ -59,12 +60,15 @@ for (const [name, { single, down, made }] of Object.entries(CLIENTS)) {
         assert.equal(await limit.charge('key', 2, { wait: 60 }, ({ decision }) => decision.source), 'down');
         const all = await limits.all([[limit, 'a'], [limit, 'b', 2]], { wait: 60 });
         assert.deepEqual([all.granted, all.decisions.map(({ granted }) => granted), all.headers()], [true, [1, 2], {}]);
-        assert.equal(limits.letThrough, MANY + 3);
+        assert.equal(limits.letThrough, through + MANY + 3);
         const asked = proxy.seen('RL.FIXED') + proxy.accepted() - before;
         assert.ok(asked < FEW, `${asked} calls and connections reached the server`);
         proxy.pass();
         await eventually(async () => (await limit.take('other')).source === 'server');
-        for (let n = 0; n < 20; n++) assert.equal((await limit.take('other')).source, 'server');
+        // They are all sent, although one of them may be too slow on a busy machine.
+        const sent = proxy.seen('RL.FIXED');
+        await Promise.all(Array.from({ length: 20 }, () => limit.take('other')));
+        await eventually(() => proxy.seen('RL.FIXED') === sent + 20);
       }));
 
     test('many calls at once: one of them asks', () =>
@@ -201,11 +205,12 @@ for (const [name, { single, down, made }] of Object.entries(CLIENTS)) {
       }
     });
 
-    test('what a block has charged is settled, although the server was found down', () =>
-      throughProxy({}, async (limits, proxy) => {
+    test('what a block has charged is settled, although the server was found down', (t) =>
+      throughProxy({ timeout: 1.5, connectTimeout: 20 }, async (limits, proxy) => {
         const limit = limits.limit('api', HOURLY);
         await limit.charge('key', 10, {}, async (charge) => {
           proxy.mute();
+          stopClock(t);
           await assert.rejects(limit.take('other'), Unavailable);
           await assert.rejects(limit.take('other'), { message: /asked again soon/ });
           proxy.pass();
@@ -417,7 +422,7 @@ for (const [name, { single }] of EACH.filter(([, { made }]) => !made)) {
   test(`a reply that is here when the loop of events comes back is not late: ${name}`, async () => {
     const server = await startServer();
     const { client, close } = await single(server.path);
-    const limits = new Limits(client, { timeout: 0.25, connectTimeout: 20 });
+    const limits = new Limits(client, { timeout: 1.5, connectTimeout: 20 });
     try {
       const limit = limits.limit('api', HOURLY);
       await eventually(() => limit.take('key').then(() => true, () => false));

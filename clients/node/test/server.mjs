@@ -8,6 +8,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
+import { performance } from 'node:perf_hooks';
 import { after, before } from 'node:test';
 import { setImmediate, setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
@@ -398,6 +399,15 @@ export const aborted = (signal) => eventually(() => signal.aborted);
 /** A number in INFO. */
 export async function info(client, name) {
   return Number((await client.info('everything')).match(new RegExp(`^${name}:(\\d+)`, 'm'))[1]);
+}
+
+/**
+ * Stops the clock that the package reads, but not its timers, until the test ends or `mock.restore()`: what is remembered for a short
+ * time is remembered also on a machine that stands still for a while.
+ */
+export function stopClock(t) {
+  const now = performance.now();
+  return t.mock.method(performance, 'now', () => now);
 }
 
 /** Collects what the package logs in this process. `stop` ends that, and returns it. */

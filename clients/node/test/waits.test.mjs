@@ -24,8 +24,8 @@ describe('a wait of more than a minute', { concurrency: Object.keys(CLIENTS).len
       try {
         const [first, second] = clients.map(({ client }) => new Limits(client, PATIENT).limit(name, POLICY));
         const key = first.keyOf('key');
-        assert.equal((await admin.call('RL.FIXED', key, ...POLICY.words(), 'COST', 2))[0], 2);
         const began = await now();
+        assert.equal((await admin.call('RL.FIXED', key, ...POLICY.words(), 'COST', 2))[0], 2);
         const inLine = async () => (await inspect(admin, key)).waiting;
         const one = first.wait('key', 120);
         await eventually(async () => (await inLine()) === 1);

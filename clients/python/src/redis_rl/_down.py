@@ -20,6 +20,8 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 MOST_KEYS = 10_000
 OnDown = Literal["open", "closed"] | Gcra
+# What a call does, if it is not to take all units of its cost or none.
+How = Literal["", "UPTO", "FORCE", "REFUND", "PEEK"]
 
 
 class Breaker:
@@ -71,13 +73,12 @@ class LocalLimiter:
         # For each key, when it will be as if it had never been used; the one that was not used for longest is the first.
         self._ends: collections.OrderedDict[bytes, int] = collections.OrderedDict()
 
-    def decide(
-        self, rules: Sequence[tuple[str, Policy, bytes, int]], *, up_to: bool = False, take: bool = True
-    ) -> list[Decision]:
+    def decide(self, rules: Sequence[tuple[str, Policy, bytes, int]], how: How = "") -> list[Decision]:
         """The decisions of these rules: a name, a policy, a key and a cost. All of them take their units, or none."""
+        take = how != "PEEK"
         with self._lock:
             now = time.monotonic_ns() // 1000 * self._policy.limit
-            decisions = [self._decision(now, *rule, up_to, take) for rule in rules]
+            decisions = [self._decision(now, *rule, how == "UPTO", take) for rule in rules]
             if take and all(decisions):
                 for (_, _, key, _), decision in zip(rules, decisions):
                     self._ends[key] = max(now, self._ends.get(key, 0)) + decision.granted * self._policy.period_us
@@ -120,18 +121,12 @@ class Down:
         self._calls = 0
 
     def decide(
-        self,
-        error: Unavailable,
-        rules: Sequence[tuple[str, Policy, bytes, int]],
-        *,
-        up_to: bool = False,
-        take: bool = True,
-        local: bool = True,
+        self, error: Unavailable, rules: Sequence[tuple[str, Policy, bytes, int]], how: How = ""
     ) -> list[Decision]:
-        """Raises the error, or decides. With `local` false, a limiter in the process lets through as "open" does."""
+        """Raises the error, or decides. What a limiter in the process can't do, it lets through as "open" does."""
         self.goes_on(error, ", ".join(name for name, _, _, _ in rules))
-        if self._local and local:
-            decisions = self._local.decide(rules, up_to=up_to, take=take)
+        if self._local and how not in ("FORCE", "REFUND"):
+            decisions = self._local.decide(rules, how)
         else:
             decisions = [unlimited(cost, policy, name) for name, policy, _, cost in rules]
         if all(decisions):
@@ -141,18 +136,16 @@ class Down:
 
     def goes_on(self, error: Unavailable, what: str) -> None:
         """Logs the error, and raises it if calls do not go on without the server."""
-        self._log(error, what)
-        if self.closed:
-            raise error
-
-    def _log(self, error: Unavailable, what: str) -> None:
+        calls = 0
         with self._lock:
             now = time.monotonic()
             self._calls += 1
-            if now < self._logged + 1:
-                return
-            calls, self._calls, self._logged = self._calls, 0, now
-        log.error("%s: %d calls without the server: %s", what, calls, error)
+            if now >= self._logged + 1:
+                calls, self._calls, self._logged = self._calls, 0, now
+        if calls:
+            log.error("%s: %d calls without the server: %s", what, calls, error)
+        if self.closed:
+            raise error
 
 
 class Denials:

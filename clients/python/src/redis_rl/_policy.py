@@ -74,11 +74,18 @@ def _duration_us(value: object, what: str, error: type[InvalidArgument], *, up: 
     return us
 
 
-def _period_us(value: object, what: str) -> int:
-    us = _duration_us(value, what, InvalidLimit)
-    if not MIN_PERIOD_US <= us <= MAX_PERIOD_US:
-        raise InvalidLimit(f"{what} is from 1ms to 3650d, not {value!r}")
+def _between(
+    value: object, what: str, low: float, high: float, names: str, error: type[InvalidArgument], *, up: bool = True
+) -> int:
+    """The microseconds of a duration within these bounds, which have these names."""
+    us = _duration_us(value, what, error, up=up)
+    if not low <= us <= high:
+        raise error(f"{what} is from {names}, not {value!r}")
     return us
+
+
+def _period_us(value: object, what: str) -> int:
+    return _between(value, what, MIN_PERIOD_US, MAX_PERIOD_US, "1ms to 3650d", InvalidLimit, up=False)
 
 
 def _units(value: object, what: str, low: int, high: int, error: type[InvalidArgument]) -> int:
@@ -95,18 +102,12 @@ def checked_wait(wait: object) -> int:
     """The microseconds of a wait; 0 if there is none."""
     if wait is None:
         return 0
-    us = _duration_us(wait, "a wait", InvalidWait, up=True)
-    if not 0 <= us <= MAX_WAIT_US:
-        raise InvalidWait(f"a wait is from 0 to a day, not {wait!r}")
-    return us
+    return _between(wait, "a wait", 0, MAX_WAIT_US, "0 to a day", InvalidWait)
 
 
 def checked_pause(pause: object) -> int:
     """The microseconds of a pause."""
-    us = _duration_us(pause, "a pause", InvalidWait, up=True)
-    if not MIN_PERIOD_US <= us <= MAX_PAUSE_US:
-        raise InvalidWait(f"a pause is from 1ms to 31d, not {pause!r}")
-    return us
+    return _between(pause, "a pause", MIN_PERIOD_US, MAX_PAUSE_US, "1ms to 31d", InvalidWait)
 
 
 def checked_key(key: object) -> bytes:
@@ -142,10 +143,8 @@ def checked_name(name: object) -> str:
 
 def checked_seconds(value: object, what: str, low: float, high: float) -> float:
     """The seconds of a setting."""
-    us = _duration_us(value, what, InvalidLimit, up=True)
-    if not low * 1_000_000 <= us <= high * 1_000_000:
-        raise InvalidLimit(f"{what} is from {low:g} to {high:g} seconds, not {value!r}")
-    return us / 1_000_000
+    names = f"{low:g} to {high:g} seconds"
+    return _between(value, what, low * 1_000_000, high * 1_000_000, names, InvalidLimit) / 1_000_000
 
 
 def checked_until(time: object) -> str:

@@ -80,10 +80,8 @@ def unavailable(error: BaseException, sent: bool = False) -> Unavailable:
     if not is_reply(error):
         return Unavailable(f"no decision: {error}; does the server run, and is its address right?", sent)
     code = code_of(error)
-    if code in RIGHTS:
-        return NotAllowed(f"no decision: {error}; {_ADVICE[code]}", sent)
     advice = f"; {_ADVICE[code]}" if code in _ADVICE else ""
-    return Unavailable(f"no decision: {error}{advice}", sent)
+    return (NotAllowed if code in RIGHTS else Unavailable)(f"no decision: {error}{advice}", sent)
 
 
 def translated(error: Exception, words: Sequence[Word], key: bytes) -> RateLimitError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from redis.crc import key_slot
@@ -12,21 +12,18 @@ Address = tuple[str, int]
 
 
 class Topology:
-    def __init__(self, nodes: Iterable[Address], remap: Callable[[Address], Address] | None = None) -> None:
-        self.nodes: list[Address] = list(nodes)
+    """What the client knows of its cluster at first, and then what the servers say."""
+
+    def __init__(self, client: Any) -> None:
+        manager = client.nodes_manager
+        nodes = {**manager.startup_nodes, **manager.nodes_cache}
+        self.nodes: list[Address] = [(node.host, int(node.port)) for node in nodes.values()]
         self.slots: dict[int, Address] = {}
         # The map may be wrong: it is read again before the next call.
         self.stale = True
         # The node that knows best: the last one that a slot has moved to.
         self._newest: Address | None = None
-        self._remap = remap or (lambda address: address)
-
-    @classmethod
-    def of(cls, client: Any) -> Topology:
-        """The topology as far as the client knows it."""
-        manager = client.nodes_manager
-        nodes = {**manager.startup_nodes, **manager.nodes_cache}
-        return cls([(node.host, int(node.port)) for node in nodes.values()], getattr(manager, "address_remap", None))
+        self._remap: Callable[[Address], Address] = getattr(manager, "address_remap", None) or (lambda address: address)
 
     def address(self, slot: int) -> Address:
         """The node of a slot. Of a slot that no known node has, any node, which answers with the right one or an error."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import os
 import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from .. import _forks
 from .._decision import AllDecision, Decision
 from .._down import log
 from .._errors import LeaseLost, Unavailable
@@ -29,8 +30,8 @@ class _AsyncLease:
 
     def __init__(self, limit: AsyncLeaseLimit, key: bytes, id: Id) -> None:
         self.limit, self.key, self.id = limit, key, id
-        assert isinstance(limit._policy.default, Lease)
-        self.ttl = limit._policy.default.ttl
+        assert isinstance(limit.policy.default, Lease)
+        self.ttl = limit.policy.default.ttl
         # The lease lasts at least until then, by time.monotonic(), unless a renewal was denied.
         self.ends = float("-inf")
         self.lost = False
@@ -69,7 +70,7 @@ class _AsyncLease:
         self.granted(renewed, begin)
 
 
-async def _renew(job: io.Job, lease_of: Callable[[], _AsyncLease | None]) -> None:
+async def _renew(lease_of: Callable[[], _AsyncLease | None], job: io.Job) -> None:
     """Renews a lease at each third of its ttl. Returns when it is lost, or nobody holds it any more: it is dropped without
     its end if a signal's handler raises an exception at the moment when its block ends."""
     lease = lease_of()
@@ -135,7 +136,7 @@ class _AsyncBlock:
             decisions = [each for each in self._all.decisions if isinstance(each.policy.default, Lease)]
             for lease, decision in zip(self._leases, decisions):
                 await lease.begin(decision, begin)
-                self._keeper.start(self._of._calls.jobs, _renew, weakref.ref(lease))
+                self._keeper.start(self._of._calls.jobs, functools.partial(_renew, weakref.ref(lease)))
 
     async def _leave(self, failed: bool, again: bool) -> None:
         """Settles and releases. `again`: an exception of a signal's handler has interrupted this before."""
@@ -145,10 +146,10 @@ class _AsyncBlock:
         call, limits = self._call, self._of
         # One deadline for all keys, so that a server that is down does not take the time of each.
         deadline = time.monotonic() + (limits._timeout if limits._calls.is_down else limits._calls.total)
-        rows = list(zip(call.limits, call.keys, self._all.decisions, call.estimated))
-        for limit, key, decision, estimated in reversed(rows):
+        rows = list(zip(call.limits, self._all.decisions, call.estimated))
+        for (limit, key), decision, estimated in reversed(rows):
             if isinstance(limit.policy.default, Lease):
-                await limits._released(limit.name, key, self.id, deadline)
+                await limits._released(limit, key, self.id, deadline)
                 continue
             used = decision.granted
             if estimated and (failed or self._used is not None):
@@ -156,7 +157,7 @@ class _AsyncBlock:
             await limits._settled(limit, key, self.id, decision.granted, used, again, deadline)
 
     async def __aenter__(self) -> Self:
-        self._process = _forks.generation()
+        self._process = os.getpid()
         try:
             await self._enter()
         except BaseException as error:
@@ -166,7 +167,7 @@ class _AsyncBlock:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._process != _forks.generation():
+        if self._process != os.getpid():
             return
         ours = False
         try:
@@ -236,6 +237,6 @@ class AsyncGuard:
             await self._take(key_of(args, kwargs))
             return await function(*args, **kwargs)  # type: ignore[misc,unused-ignore]
 
-        if io.is_coroutine_function(function) is not io.is_coroutine_function(limited):
+        if inspect.iscoroutinefunction(function) is not inspect.iscoroutinefunction(limited):
             raise TypeError(f"this limit can't guard {function!r}: use {io.OTHER}")
         return limited  # type: ignore[return-value,unused-ignore]

@@ -5,8 +5,9 @@ call that waits does not occupy a connection of the client's pool, and the clien
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import redis
@@ -89,7 +90,7 @@ class _Node:
             self.waiting.discard(connection)
             places.ring()
         breaker.succeeded()
-        if calls.closed or len(self._idle) >= calls.most or any(
+        if calls.is_closed() or len(self._idle) >= calls.most or any(
             isinstance(reply, Exception) and not keeps_connection(reply) for reply in replies
         ):
             await io.disconnect(connection)
@@ -103,12 +104,14 @@ class _Node:
             raise redis.TimeoutError("no time is left")
         return left
 
+    def _unused(self) -> Iterator[tuple[Any, float]]:
+        # Another thread may take the last one.
+        with contextlib.suppress(IndexError):
+            while True:
+                yield self._idle.pop()
+
     async def _take(self) -> Any:
-        while self._idle:
-            try:
-                connection, since = self._idle.pop()
-            except IndexError:
-                break
+        for connection, since in self._unused():
             if not await io.is_stale(connection, time.monotonic() - since):
                 return connection
             await io.disconnect(connection)
@@ -116,11 +119,7 @@ class _Node:
 
     async def drop(self) -> None:
         """Closes the connections that nobody uses."""
-        while self._idle:
-            try:
-                connection, _ = self._idle.pop()
-            except IndexError:
-                return
+        for connection, _ in self._unused():
             await io.disconnect(connection)
 
 
@@ -131,13 +130,9 @@ class Calls:
         self._client = client
         self.timeout, self.connect_timeout, self.most = timeout, connect_timeout, most
         self.is_closed = is_closed
-        self.topology = Topology.of(client) if isinstance(client, io.CLUSTER) else None
+        self.topology = Topology(client) if isinstance(client, io.CLUSTER) else None
         self.jobs = io.Jobs()
         self._nodes: dict[Address | None, _Node] = {}
-
-    @property
-    def closed(self) -> bool:
-        return self.is_closed()
 
     @property
     def total(self) -> float:
@@ -167,14 +162,13 @@ class Calls:
         begin = time.monotonic()
         topology, slot = self.topology, key_slot(key) if self.topology else 0
         end = begin + wait_us / 1_000_000
-        if deadline is None:
+        until = deadline
+        if until is None:
             until = begin + (self.timeout if must and self.is_down else self.total)
-        else:
-            until = deadline
         lost, first, redirects = False, True, 0
         target: tuple[Address, str] | None = None
         while True:
-            if not must and self.closed:
+            if not must and self.is_closed():
                 raise Closed("the limits are closed")
             address, more = None, before
             if topology and target:
@@ -219,7 +213,7 @@ class Calls:
                     until = min(until, begin + self.timeout)
             if topology:
                 topology.stale = True
-            if not must and self.closed:
+            if not must and self.is_closed():
                 raise Closed("the limits were closed while the call waited") from error
             now = time.monotonic()
             if left_us and lost and deadline is None:
@@ -257,10 +251,10 @@ class Calls:
             kwargs["host"], kwargs["port"] = address
         return connection_class(**kwargs)
 
-    def beside(self, work: Callable[..., Any], *arguments: Any) -> bool:
+    def beside(self, work: Callable[[io.Job], Any]) -> bool:
         """Does this beside the program. Returns whether it was begun."""
         try:
-            io.Job(self.jobs, work, *arguments).start()
+            io.Job(self.jobs, work).start()
         except RuntimeError as error:
             log.warning("work beside the program was not begun: %s", error)
             return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import inspect
 import sys
 import time
 import weakref
@@ -24,7 +23,6 @@ CLIENTS = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
 CLUSTER = redis.asyncio.RedisCluster
 OTHERS = (redis.Redis, redis.RedisCluster)
 OTHER = "Limits"
-is_coroutine_function = inspect.iscoroutinefunction
 sleep = asyncio.sleep
 
 
@@ -189,8 +187,8 @@ class Turn:
 class Job:
     """A task that works beside the program until it ends, or is told to."""
 
-    def __init__(self, jobs: Jobs, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        self._jobs, self._work, self._arguments = jobs, work, arguments
+    def __init__(self, jobs: Jobs, work: Callable[[Job], Awaitable[None]]) -> None:
+        self._jobs, self._work = jobs, work
         self._told = asyncio.Event()
 
     def start(self) -> None:
@@ -199,7 +197,7 @@ class Job:
 
     async def _run(self) -> None:
         try:
-            await self._work(self, *self._arguments)
+            await self._work(self)
         finally:
             self._jobs.all.discard(self)
 
@@ -255,10 +253,10 @@ class Keeper:
         # The cancellations of the task when the block began: one that was caught stays counted.
         self._before = 0
 
-    def start(self, jobs: Jobs, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    def start(self, jobs: Jobs, work: Callable[[Job], Awaitable[None]]) -> None:
         self._body = asyncio.current_task()
         self._before = self._body.cancelling() if self._body else 0
-        job = Job(jobs, work, *arguments)
+        job = Job(jobs, work)
         self._jobs.append(job)
         job.start()
         job.task.add_done_callback(self._ended)

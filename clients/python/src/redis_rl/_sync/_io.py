@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import inspect
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +26,6 @@ OTHERS = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
 OTHER = "AsyncLimits"
 # How often a call that waits looks whether the program has closed its limits, and a thread whether it was forgotten.
 LOOK_S = 0.05
-is_coroutine_function = inspect.iscoroutinefunction
 sleep = time.sleep
 
 
@@ -165,8 +163,8 @@ class Turn:
 class Job:
     """A thread that works beside the program until it ends, or is told to."""
 
-    def __init__(self, jobs: Jobs, work: Callable[..., None], *arguments: Any) -> None:
-        self._jobs, self._work, self._arguments = jobs, work, arguments
+    def __init__(self, jobs: Jobs, work: Callable[[Job], None]) -> None:
+        self._jobs, self._work = jobs, work
         self._told = False
         self._bell = Turn()
         self._thread = threading.Thread(target=self._run, daemon=True, name="redis-rl")
@@ -183,7 +181,7 @@ class Job:
     def _run(self) -> None:
         self._jobs.all.add(self)
         try:
-            self._work(self, *self._arguments)
+            self._work(self)
         finally:
             self._jobs.all.discard(self)
 
@@ -230,8 +228,8 @@ class Keeper:
     def __init__(self) -> None:
         self._jobs: list[Job] = []
 
-    def start(self, jobs: Jobs, work: Callable[..., None], *arguments: Any) -> None:
-        job = Job(jobs, work, *arguments)
+    def start(self, jobs: Jobs, work: Callable[[Job], None]) -> None:
+        job = Job(jobs, work)
         self._jobs.append(job)
         job.start()
 

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import time as clock
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, TypeAlias, overload
+from typing import Any, Final, TypeAlias, overload
 
-from .. import _forks
 from .._decision import AllDecision, Decision, all_of, decision_of
-from .._down import Denials, Down, OnDown, log
+from .._down import Denials, Down, How, OnDown, log
 from .._errors import (
     Closed,
     InvalidCost,
@@ -55,6 +55,8 @@ Rule: TypeAlias = "tuple[Limit | LeaseLimit, Key] | tuple[Limit | LeaseLimit, Ke
 # When an id that the server did not know is released again: after so many seconds, and after so many more.
 AGAIN_S = (0.1, 0.9)
 MAX_KEYS = 1024
+# All that a process which is forked must forget.
+_every: weakref.WeakSet[Limits] = weakref.WeakSet()
 
 
 class Limits:
@@ -95,10 +97,10 @@ class Limits:
         self._wallets: weakref.WeakSet[Wallet] = weakref.WeakSet()
         self._limits: weakref.WeakSet[_Limited] = weakref.WeakSet()
         self._forget()
-        _forks.forgets(self)
+        _every.add(self)
 
     def _forget(self) -> None:
-        """Begins anew: in a process that was forked, all this belongs to its parent."""
+        """Begins anew: in a process that was forked, connections, locks, threads and units belong to its parent."""
         self._down = Down(self._on_down)
         self._of_loop = io.PerLoop(
             lambda: Calls(self._client, self._timeout, self._connect_timeout, self._most, lambda: self._closed)
@@ -184,19 +186,17 @@ class Limits:
 
     # Ids whose calls got no reply, or whose blocks have ended. These raise no error of the server.
 
-    def _released(
-        self, name: str, key: bytes, id: Id, deadline: float | None = None, repeat: bool = True
-    ) -> bool:
+    def _released(self, limit: _Limited, key: bytes, id: Id, deadline: float | None = None) -> bool:
         """Returns whether it is worth another try: the server does not know the id, or does not answer."""
         try:
             words = ("RL.RELEASE", key, id)
-            reply, again = self._calls.call(words, key, repeat=repeat, must=True, deadline=deadline)
+            reply, again = self._calls.call(words, key, repeat=True, must=True, deadline=deadline)
             return reply is None and not again
         except RateLimitError as error:
-            log.warning("%s: %s was not released: %s", name, shown(id), error)
+            log.warning("%s: %s was not released: %s", limit.name, shown(id), error)
             return True
 
-    def _given_back(self, keys: Sequence[tuple[str, bytes]], id: Id, own: bool) -> None:
+    def _given_back(self, keys: Sequence[tuple[_Limited, bytes]], id: Id, own: bool) -> None:
         """Releases an id whose call got no reply. The release takes another connection than the call. So the server may see
         it first, and grant the call afterwards, or it may not have seen yet that the connection of a waiting call is closed.
         Therefore an id that the server does not know is released again, if this package has made it: the program may use
@@ -204,17 +204,14 @@ class Limits:
         deadline = clock.monotonic() + self._calls.total
         unknown = [each for each in keys if self._released(*each, id, deadline)]
         if own and unknown:
-            self._calls.beside(self._give_back_again, unknown, id)
+            self._calls.beside(lambda job: self._give_back_again(job, unknown, id))
 
-    def _give_back_again(self, job: io.Job, keys: Sequence[tuple[str, bytes]], id: Id) -> None:
+    def _give_back_again(self, job: io.Job, keys: Sequence[tuple[_Limited, bytes]], id: Id) -> None:
         for seconds in AGAIN_S:
             job.pause(seconds)
             keys = [each for each in keys if self._released(*each, id)]
             if not keys:
                 return
-
-    def _give_back_beside(self, job: io.Job, keys: Sequence[tuple[str, bytes]], id: Id, own: bool) -> None:
-        self._given_back(keys, id, own)
 
     def _settled(
         self, limit: _Limited, key: bytes, id: Id, charged: int, used: int, again: bool, deadline: float | None = None
@@ -238,53 +235,47 @@ class Limits:
 class _Limited:
     def __init__(self, limits: Limits, name: str, policy: Policy) -> None:
         self._of = limits
-        self._name, self._policy = name, policy
+        self.name: Final = name
+        self.policy: Final = policy
         self._before_key = f"{limits._prefix}{name}:".encode()
         self._denials = Denials(limits._repeat_denials)
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def policy(self) -> Policy:
-        return self._policy
-
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name}: {self._policy!r}>"
+        return f"<{type(self).__name__} {self.name}: {self.policy!r}>"
 
     def _full_key(self, key: object) -> bytes:
         """The key on the server."""
         return self._before_key + checked_key(key)
 
     def _command(self, key: bytes, *more: Word, now: float | None = None) -> list[Word]:
-        return self._policy.command(key, *more, now=now, call=key[len(self._before_key) :])
+        return self.policy.command(key, *more, now=now, call=key[len(self._before_key) :])
 
     def _decision(self, reply: object, now: float) -> Decision:
-        return decision_of(reply, self._policy, self._name, self._policy.window_us(now))
+        return decision_of(reply, self.policy, self.name, self.policy.window_us(now))
 
     def _decide(
         self,
         key: bytes,
         cost: int,
         *more: Word,
-        words: Callable[[float], Sequence[Word]] | None = None,
         wait_us: int = 0,
-        how: str = "",
+        how: How = "",
     ) -> Decision:
         """Sends a command without an id, once."""
         now = clock.time()
-        command = words(now) if words else self._command(key, *more, now=now)
+        if how == "PEEK":
+            algorithm, *policy = self.policy.rule(now)
+            command: Sequence[Word] = ("RL.PEEK", algorithm, key, *policy, *more)
+        else:
+            command = self._command(key, *more, now=now)
         try:
             reply, _ = self._of._calls.call(command, key, wait_us=wait_us)
         except Unavailable as error:
             return self._decide_down(error, key, cost, how)
         return self._decision(reply, now)
 
-    def _decide_down(self, error: Unavailable, key: bytes, cost: int, how: str = "") -> Decision:
-        rules = [(self._name, self._policy, key, cost)]
-        up_to, take, local = how == "UPTO", how != "PEEK", how not in ("FORCE", "REFUND")
-        return self._of._down.decide(error, rules, up_to=up_to, take=take, local=local)[0]
+    def _decide_down(self, error: Unavailable, key: bytes, cost: int, how: How = "") -> Decision:
+        return self._of._down.decide(error, [(self.name, self.policy, key, cost)], how)[0]
 
     def _ended(self, key: bytes, words: Sequence[Word]) -> Decision | None:
         reply, _ = self._of._calls.call(words, key, repeat=True, must=not self._of._closed)
@@ -293,11 +284,7 @@ class _Limited:
     def peek(self, key: Key, cost: int = 1) -> Decision:
         """The decision that a call would get. Takes nothing."""
         full, units = self._full_key(key), checked_cost(cost)
-        return self._decide(full, units, words=lambda now: self._peek(full, units, now), how="PEEK")
-
-    def _peek(self, key: bytes, cost: int, now: float) -> Sequence[Word]:
-        algorithm, *policy = self._policy.rule(now)
-        return ("RL.PEEK", algorithm, key, *policy, "COST", cost)
+        return self._decide(full, units, "COST", units, how="PEEK")
 
     def release(self, key: Key, id: Id) -> Decision | None:
         """Gives back the whole charge of an id, or ends its lease. None: the server does not know the id, or no longer."""
@@ -331,7 +318,7 @@ class _Limited:
             # If it is repeated, the pause ends a little later.
             reply, _ = limits._calls.call(("RL.PAUSE", key, us_text(us)), key, repeat=True)
         except Unavailable as error:
-            limits._down.goes_on(error, self._name)
+            limits._down.goes_on(error, self.name)
             reply = 0
         finally:
             self._denials.forget(key)
@@ -339,7 +326,7 @@ class _Limited:
             for wallet in limits._stop_wallets(key) if us else ():
                 limits._calls.beside(wallet._give_back_beside)
         if type(reply) is not int or reply < 0:
-            raise UnexpectedReply(f"{self._name}: the reply is not a length of time: {reply!r:.200}")
+            raise UnexpectedReply(f"{self.name}: the reply is not a length of time: {reply!r:.200}")
         return reply / 1000
 
 
@@ -371,7 +358,7 @@ class Limit(_Limited):
         """Gives back at most this many of the units in use."""
         return self._amount(key, units, "REFUND")
 
-    def _amount(self, key: Key, units: int, amount: str) -> Decision:
+    def _amount(self, key: Key, units: int, amount: How) -> Decision:
         full, checked = self._full_key(key), checked_cost(units)
         try:
             return self._decide(full, checked, amount, checked, how=amount)
@@ -382,8 +369,8 @@ class Limit(_Limited):
     def until(self, key: Key, time: Any, cost: int = 1) -> Decision:
         """Takes units from a window that ends at `time`, a Unix time or a datetime. Only for Fixed."""
         full, units, end = self._full_key(key), checked_cost(cost), checked_until(time)
-        if not isinstance(self._policy, Fixed) or self._policy.aligned:
-            raise InvalidLimit(f"until is for a Fixed without align and zone, not {self._policy!r}")
+        if not isinstance(self.policy, Fixed) or self.policy.aligned:
+            raise InvalidLimit(f"until is for a Fixed without align and zone, not {self.policy!r}")
         return self._decide(full, units, "UNTIL", end, *_cost(units))
 
     def wait(self, key: Key, seconds: Duration, cost: int = 1) -> Decision:
@@ -427,8 +414,7 @@ class LeaseLimit(_Limited):
 
     def renew(self, key: Key, id: Id) -> Decision:
         """Renews the lease of an id. Denied: the lease has ended."""
-        full = self._full_key(key)
-        return self._renewed(full, checked_id(id))
+        return self._renewed(self._full_key(key), checked_id(id))
 
     def _renewed(self, key: bytes, id: Id, deadline: float | None = None) -> Decision:
         words = self._command(key, "ID", id, "RENEW")
@@ -451,13 +437,13 @@ class Together:
         if any(not isinstance(rule, (tuple, list)) or not 2 <= len(rule) <= 3 for rule in listed):
             raise InvalidCost("a rule is a limit, a key, and perhaps a cost")
         self.of = limits
-        self.limits: list[Limit | LeaseLimit] = [rule[0] for rule in listed]
-        self.keys = [limit._full_key(rule[1]) for limit, rule in zip(self.limits, listed)]
-        self.leases = [(limit, key) for limit, key in zip(self.limits, self.keys) if isinstance(limit, LeaseLimit)]
-        # For each rule, whether it is charged the estimate.
-        self.estimated = [
-            with_id and len(rule) == 2 and isinstance(limit, Limit) for limit, rule in zip(self.limits, listed)
+        self.limits: list[tuple[Limit | LeaseLimit, bytes]] = [
+            (rule[0], rule[0]._full_key(rule[1])) for rule in listed
         ]
+        self.keys = [key for _, key in self.limits]
+        self.leases = [(limit, key) for limit, key in self.limits if isinstance(limit, LeaseLimit)]
+        # For each rule, whether it is charged the estimate.
+        self.estimated = [with_id and len(rule) == 2 and isinstance(rule[0], Limit) for rule in listed]
         if any(self.estimated) and estimate is None:
             raise InvalidCost("a rule without a cost needs an estimate")
         self.costs = [
@@ -466,8 +452,7 @@ class Together:
         ]
         if len(set(self.keys)) < len(self.keys):
             raise InvalidKey("a key is in the call twice")
-        cluster = isinstance(limits._client, io.CLUSTER)
-        if cluster and len({key_slot(key) for key in self.keys}) > 1:
+        if isinstance(limits._client, io.CLUSTER) and len({key_slot(key) for key in self.keys}) > 1:
             raise InvalidKey("in a cluster, all keys of the call need one hash tag")
         self.own = id is None
         self.id = None if id is None else checked_id(id)
@@ -475,12 +460,12 @@ class Together:
             self.id = new_id()
 
     def _words(self, now: float, *more: Word) -> list[Word]:
-        rules = list(zip(self.limits, self.costs))
-        if len(rules) == 1:
-            return self.limits[0]._command(self.keys[0], "COST", self.costs[0], *more, now=now)
+        if len(self.limits) == 1:
+            limit, key = self.limits[0]
+            return limit._command(key, "COST", self.costs[0], *more, now=now)
         words: list[Word] = ["RL.ALL", len(self.keys), *self.keys]
-        for limit, cost in rules:
-            words += [*limit._policy.rule(now), "COST", cost]
+        for (limit, _), cost in zip(self.limits, self.costs):
+            words += [*limit.policy.rule(now), "COST", cost]
         return [*words, *more]
 
     def charged(self, wait_us: int, give_back: bool) -> AllDecision:
@@ -491,37 +476,40 @@ class Together:
             reply, repeated = calls.call(words, self.keys[0], repeat=id is not None, wait_us=wait_us)
         except Unavailable as error:
             if error.sent and id is not None and give_back:
-                calls.beside(self.of._give_back_beside, self._named(), id, self.own)
-            return self._decide_down(error)
-        if len(self.keys) == 1:
-            return all_of([self.limits[0]._decision(reply, now)], id)
+                calls.beside(self._give_back)
+            rules = [(limit.name, limit.policy, key, cost) for (limit, key), cost in zip(self.limits, self.costs)]
+            return all_of(self.of._down.decide(error, rules), id)
+        if len(self.limits) == 1:
+            return all_of([self.limits[0][0]._decision(reply, now)], id)
         shape = isinstance(reply, (list, tuple)) and len(reply) == 3 and isinstance(reply[2], (list, tuple))
         if not shape or type(reply[0]) is not int or type(reply[1]) is not int or len(reply[2]) != len(self.limits):
             raise UnexpectedReply(f"RL.ALL: the reply has another shape: {reply!r:.200}")
-        rows = [limit._decision(row, now) for limit, row in zip(self.limits, reply[2])]
+        rows = [limit._decision(row, now) for (limit, _), row in zip(self.limits, reply[2])]
         if not reply[0] and repeated:
             # The first call may have been charged, and a lease may have ended since then.
-            calls.jobs.finish(lambda again: self._give_back())
+            calls.jobs.finish(self._give_back)
         return AllDecision(reply[0] == 1, None if reply[1] < 0 else reply[1], rows, id)
 
-    def _decide_down(self, error: Unavailable) -> AllDecision:
-        rules = [(limit.name, limit.policy, key, cost) for limit, key, cost in zip(self.limits, self.keys, self.costs)]
-        return all_of(self.of._down.decide(error, rules), self.id)
-
-    def _named(self) -> list[tuple[str, bytes]]:
-        return [(limit.name, key) for limit, key in zip(self.limits, self.keys)]
-
-    def _give_back(self) -> None:
+    def _give_back(self, _: io.Job | bool) -> None:
         """Gives back what the server may have granted."""
         if self.id is not None:
-            self.of._given_back(self._named(), self.id, self.own)
+            self.of._given_back(self.limits, self.id, self.own)
 
     def abandoned(self, error: BaseException) -> None:
         """The call, or what followed it, has ended by this: the task was cancelled, a signal has raised it, the limits were
         closed, or a lease has ended already. No reply came, but the server may have granted the call."""
         if isinstance(error, (Closed, LeaseLost)) or not isinstance(error, RateLimitError):
-            self.of._calls.jobs.finish(lambda again: self._give_back())
+            self.of._calls.jobs.finish(self._give_back)
 
 
 def _cost(units: int) -> tuple[Word, ...]:
     return () if units == 1 else ("COST", units)
+
+
+def _after_fork() -> None:
+    for limits in list(_every):
+        limits._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

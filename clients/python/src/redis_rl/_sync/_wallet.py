@@ -10,8 +10,9 @@ import collections
 import dataclasses
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._decision import Decision
 from .._down import MOST_KEYS, log
@@ -162,7 +163,7 @@ class Wallet:
             pauses = purse.pauses
         words = limit._command(key, "UPTO", units, "ID", batch.id, now=clock)
         before = [each.words(key) for each in spent]
-        named = [(limit.name, key)]
+        give_back: Callable[[io.Job | bool], Any] = lambda _: limit._of._given_back([(limit, key)], batch.id, True)
         try:
             reply, _ = calls.call(words, key, repeat=True, before=before)
             decision = limit._decision(reply, clock)
@@ -183,17 +184,17 @@ class Wallet:
             if enough:
                 self._tidy_later()
             elif decision.granted:
-                limit._of._released(limit.name, key, batch.id)
+                limit._of._released(limit, key, batch.id)
             return enough
         except Unavailable as error:
             if error.sent:
-                calls.beside(limit._of._give_back_beside, named, batch.id, True)
+                calls.beside(give_back)
             raise
         except RateLimitError:
             raise
         except BaseException:
             if batch not in purse.batches:
-                calls.jobs.finish(lambda again: limit._of._given_back(named, batch.id, True))
+                calls.jobs.finish(give_back)
             raise
 
     def _granted(self, purse: _Purse, cost: int, now: float) -> Decision:
@@ -214,8 +215,7 @@ class Wallet:
         left, named = purse.left(time.monotonic()), isinstance(limit.policy, Named)
         missing, decision = cost if named else max(1, cost - left), purse.decision
         if decision is None or missing > 1 or decision.granted:
-            peek, how = (None, "") if named else (lambda now: limit._peek(key, missing, now), "PEEK")
-            decision = limit._decide(key, missing, "COST", missing, words=peek, how=how)
+            decision = limit._decide(key, missing, "COST", missing, how="" if named else "PEEK")
         if decision.source == "down" or named and decision:
             return decision
         # Units may have come back just now.
@@ -229,7 +229,7 @@ class Wallet:
         with self._lock:
             begun, running[0] = running[0], True
         try:
-            begun = begun or self._limit._of._calls.beside(self._tidy, running)
+            begun = begun or self._limit._of._calls.beside(lambda job: self._tidy(job, running))
         finally:
             if not begun:
                 running[0] = False

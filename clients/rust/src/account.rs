@@ -2,13 +2,14 @@
 
 use std::future::Future;
 use std::mem;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use crate::ask::{Checked, Kind, Part};
-use crate::beat::Beat;
-use crate::limit::check_units;
+use crate::amount::check_units;
+use crate::ask::{Asked, Checked, Kind, Part};
+use crate::leases::Leases;
 use crate::{Decision, Error, Limits, Source};
 
 /// When the keys of a call that was given up are released again, counted from the release before, unless a release has found the
@@ -79,12 +80,20 @@ impl Account {
         self.entries.clear();
     }
 
-    /// After the call has failed: what it has charged, or may have charged, is released in the background, unless the program may
-    /// repeat the call with its own id.
-    pub(crate) fn failed(mut self, may_be_charged: bool) {
-        if self.own_id || !(may_be_charged || self.counted) {
+    /// The account after its call. If the call has failed, what it may have charged is released.
+    pub(crate) fn after(self, asked: Result<Asked, Error>) -> Result<(Self, Asked), Error> {
+        match asked {
+            Ok(asked) => Ok((self, asked)),
+            Err(error) => Err(self.failed(error.may_be_charged(), error)),
+        }
+    }
+
+    /// After a failure: what is charged is released in the background, unless the program may repeat the call with its own id.
+    pub(crate) fn failed(mut self, may_be_charged: bool, error: Error) -> Error {
+        if self.own_id || !may_be_charged {
             self.forget();
         }
+        error
     }
 
     /// The units that were granted, in the order of the entries. If they were granted without the server, and it can't have charged
@@ -100,10 +109,11 @@ impl Account {
         }
     }
 
-    /// Renews the leases among the entries from now on. They were granted by a call that was made at `since`.
-    pub(crate) async fn beat(&self, since: Option<Instant>) -> Result<Beat, Error> {
-        let leases = self.entries.iter().filter(|_| self.counted).map(|entry| &entry.part);
-        Beat::start(&self.limits, &self.id, leases, since).await
+    /// The leases that the server has granted, by a call that was made at `since`.
+    pub(crate) async fn leases(&self, since: Option<Instant>) -> Result<Arc<Leases>, Error> {
+        let parts = self.entries.iter().filter(|_| self.counted).map(|entry| &entry.part);
+        let held = parts.filter(|part| part.kind == Kind::Lease).cloned().collect();
+        Leases::new(&self.limits, &self.id, held, since).await
     }
 
     /// How it ends if it is dropped.

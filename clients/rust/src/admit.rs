@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 
 use crate::account::{Account, End};
-use crate::ask::{Call, How};
-use crate::awaited::awaited;
-use crate::beat::Beat;
-use crate::limit::Amount;
+use crate::amount::Amount;
+use crate::ask::{awaited, Call, How};
+use crate::leases::Leases;
 use crate::{AllDecision, Decision, Error, IntoSpan, Key, LeasePolicy, Limit, Limits, RatePolicy, Rule};
 
 impl Limits {
@@ -49,46 +50,35 @@ pub struct Admitting<const HOLD: bool>(Call);
 
 impl Admitting<false> {
     /// What the rules without a cost are charged at first.
-    pub fn estimate(mut self, estimate: u64) -> Self {
-        self.0.estimate = Some(estimate);
-        self
+    pub fn estimate(self, estimate: u64) -> Self {
+        Self(Call { estimate: Some(estimate), ..self.0 })
     }
 }
 
 impl Admitting<true> {
     /// How many units to hold; 1 by default.
-    pub fn units(mut self, units: u64) -> Self {
-        self.0.rules[0].amount = Some(Amount::Cost(units));
-        self
+    pub fn units(self, units: u64) -> Self {
+        Self(self.0.amount(Amount::Cost(units)))
     }
 }
 
 impl<const HOLD: bool> Admitting<HOLD> {
     /// Waits until all limits grant at the same moment, at most this long: a `Duration` or a text such as `"30s"`. It holds nothing
     /// meanwhile.
-    pub fn wait(mut self, wait: impl IntoSpan) -> Self {
-        self.0.how = How::within(wait, How::Block);
-        self
+    pub fn wait(self, wait: impl IntoSpan) -> Self {
+        Self(self.0.wait(wait))
     }
 
     /// The id: 1 to 64 bytes; a random one by default. A process that continues its work after a restart names the id of its job. Two
     /// calls at the same time need different ids, also those of different tenants, if they share a key.
-    pub fn id(mut self, id: impl AsRef<[u8]>) -> Self {
-        self.0.id = Some(id.as_ref().to_vec());
-        self
+    pub fn id(self, id: impl AsRef<[u8]>) -> Self {
+        Self(self.0.id(id))
     }
 
     async fn send(self) -> Result<Admission, Error> {
         let mut call = self.0.checked()?;
-        let mut account = Account::new(&mut call);
         let begun = Instant::now();
-        let asked = match call.decide().await {
-            Ok(asked) => asked,
-            Err(error) => {
-                account.failed(error.may_be_charged());
-                return Err(error);
-            }
-        };
+        let (mut account, asked) = Account::new(&mut call).after(call.decide().await)?;
         let decision = match asked.decision.or_denied() {
             Ok(decision) => decision,
             Err(error) => {
@@ -104,12 +94,9 @@ impl<const HOLD: bool> Admitting<HOLD> {
         account.granted(&decision.decisions, asked.may_be_charged);
         // With an id of the program, an earlier call may have taken the leases.
         let since = (asked.at_once && !account.own_id).then_some(begun);
-        match account.beat(since).await {
-            Ok(beat) => Ok(Admission { id: account.id.clone(), account: Mutex::new(account), decision, beat }),
-            Err(error) => {
-                account.failed(true);
-                Err(error)
-            }
+        match account.leases(since).await {
+            Ok(leases) => Ok(Admission { account: Mutex::new(account), decision, renewals: leases.beat(), leases }),
+            Err(error) => Err(account.failed(true, error)),
         }
     }
 }
@@ -124,9 +111,9 @@ awaited!([const HOLD: bool] Admitting<HOLD> => Admission);
 /// when the server says so. A holder that stalls is not stopped in time: a lease is no lock for correctness.
 pub struct Admission {
     account: Mutex<Account>,
-    id: Vec<u8>,
     decision: AllDecision,
-    beat: Beat,
+    leases: Arc<Leases>,
+    renewals: JoinSet<()>,
 }
 
 /// What [`Limit::charge`] makes.
@@ -148,7 +135,7 @@ impl Admission {
 
     /// The id.
     pub fn id(&self) -> &[u8] {
-        &self.id
+        &self.leases.id
     }
 
     /// What the estimates become at the end. A program that streams an answer sets it again and again, also inside of
@@ -159,12 +146,12 @@ impl Admission {
 
     /// Renews the leases now. If the server gives no answer, they are held until their deadlines.
     pub async fn check(&self) -> Result<(), Error> {
-        self.beat.check().await
+        self.leases.check().await
     }
 
     /// Runs a future. If a lease is lost, the future is dropped.
     pub async fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, Error> {
-        self.beat.guard(future).await
+        self.leases.guard(future).await
     }
 
     /// The end after the work: estimates become what was used, or stay.
@@ -186,18 +173,18 @@ impl Admission {
     }
 
     async fn end(mut self) -> Result<(), Error> {
-        self.beat.stop();
-        let lost = self.beat.is_lost();
-        match self.account.get_mut().end().await || lost {
+        self.renewals.abort_all();
+        let held = self.leases.check_held();
+        match self.account.get_mut().end().await {
             true => Err(Error::LeaseLost),
-            false => Ok(()),
+            false => held,
         }
     }
 }
 
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (decision, lost) = (&self.decision, self.beat.is_lost());
+        let (decision, lost) = (&self.decision, self.leases.check_held().is_err());
         f.debug_struct("Admission").field("decision", decision).field("lost", &lost).finish_non_exhaustive()
     }
 }

@@ -3,13 +3,53 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use redis::{Cmd, ToRedisArgs, Value};
+use redis::Value;
 
+use crate::amount::{check_id, Amount};
 use crate::connection::slot;
-use crate::limit::{check_id, Amount, Words};
 use crate::local::Local;
-use crate::send::{decision, Request};
-use crate::{AllDecision, Decision, Error, IntoSpan, Limit, Limits, Rule, Span};
+use crate::policy::Words;
+use crate::send::Request;
+use crate::{AllDecision, AnyPolicy, Decision, Error, IntoSpan, Key, Limit, Limits, Span};
+
+/// Lets a call be awaited: then it is sent, by its method `send`. Before the type are its parameters, in brackets.
+macro_rules! awaited {
+    ([$($parameter:tt)*] $call:ty => $output:ty) => {
+        impl<$($parameter)*> std::future::IntoFuture for $call {
+            type Output = Result<$output, crate::Error>;
+            type IntoFuture = std::pin::Pin<Box<dyn std::future::Future<Output = Self::Output> + Send>>;
+
+            fn into_future(self) -> Self::IntoFuture {
+                Box::pin(self.send())
+            }
+        }
+    };
+}
+
+pub(crate) use awaited;
+
+/// One limit of an [`All`](crate::All) or of an admission, with a key: [`Limit::rule`] makes it.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub(crate) limit: Limit,
+    pub(crate) key: Result<Vec<u8>, Error>,
+    pub(crate) amount: Option<Amount>,
+}
+
+impl<P: AnyPolicy> Limit<P> {
+    /// A rule of [`Limits::all`] or [`Limits::admit`] with this key.
+    pub fn rule(&self, key: impl Key) -> Rule {
+        Rule { limit: self.erase(), key: self.key(&key), amount: None }
+    }
+}
+
+impl Rule {
+    /// How many units to take. Without a cost, [`Limits::all`] takes a unit, and [`Limits::admit`] the estimate, or one lease.
+    #[must_use]
+    pub fn cost(self, cost: u64) -> Self {
+        Self { amount: Some(Amount::Cost(cost)), ..self }
+    }
+}
 
 /// How a call is made.
 #[derive(Clone, Debug)]
@@ -64,6 +104,22 @@ impl Call {
     /// A call that takes a unit of each rule.
     pub(crate) fn new(limits: &Limits, rules: impl IntoIterator<Item = Rule>, how: How) -> Self {
         Self { limits: limits.clone(), rules: rules.into_iter().collect(), estimate: Some(1), how, id: None }
+    }
+
+    /// The call with another amount for its first rule.
+    pub(crate) fn amount(mut self, amount: Amount) -> Self {
+        self.rules[0].amount = Some(amount);
+        self
+    }
+
+    /// The call with a wait in line.
+    pub(crate) fn wait(self, wait: impl IntoSpan) -> Self {
+        Self { how: How::within(wait, How::Block), ..self }
+    }
+
+    /// The call with an id.
+    pub(crate) fn id(self, id: impl AsRef<[u8]>) -> Self {
+        Self { id: Some(id.as_ref().to_vec()), ..self }
     }
 
     /// The call with its keys on the server, if all of it is valid.
@@ -133,12 +189,8 @@ impl Asked {
 impl Checked {
     /// The decision of the server.
     pub(crate) async fn ask(&self) -> Result<Asked, Error> {
-        let words = self.parts.iter().map(|part| part.limit.words(&part.key)).collect::<Result<Vec<_>, _>>()?;
-        let wait = if let How::Block(wait) = self.how { Some(wait) } else { None };
-        let command = |wait: Option<Span>, has_keys| self.command(&words, wait, has_keys);
-        let request = Request { command: &command, key: &self.parts[0].key, repeat: self.id.is_some(), wait, forced: false };
-        let keys = self.parts.iter().map(|part| &*part.key);
-        let reply = self.limits.send(request).await.map_err(|error| error.with_keys(keys))?;
+        let words: Vec<Words> = self.parts.iter().map(|part| part.limit.words()).collect();
+        let reply = self.limits.send(self.request(&words)?).await?;
         let decision = AllDecision { id: self.id.clone(), ..self.read(&reply.value, &words)? };
         Ok(Asked { decision, at_once: reply.sent == 1 && !reply.waited, sent: reply.sent, may_be_charged: true })
     }
@@ -159,55 +211,54 @@ impl Checked {
         Ok(Asked { decision, at_once: true, sent: 1, may_be_charged })
     }
 
-    fn command(&self, words: &[Words], wait: Option<Span>, has_keys: bool) -> Cmd {
-        let mut command = Cmd::new();
-        match (&*self.parts, &self.how) {
+    fn request(&self, words: &[Words]) -> Result<Request<'_>, Error> {
+        let keys: Vec<&[u8]> = self.parts.iter().map(|part| &*part.key).collect();
+        let mut request = match (&*self.parts, &self.how) {
             ([Part { limit, key, .. }], How::Peek) => {
-                command.arg("RL.PEEK").arg(limit.policy().algorithm()).arg(key).arg(&*words[0].policy);
+                let words = (limit.policy().algorithm(), key, &*words[0].words);
+                Request::new(redis::cmd("RL.PEEK").arg(words).take(), keys)
             }
-            ([Part { limit, key, .. }], _) => command = limit.command(key, &words[0], has_keys),
-            (parts, _) => {
-                let keys = parts.iter().map(|part| &part.key);
-                command.arg("RL.ALL").arg(parts.len()).arg(keys.collect::<Vec<_>>());
-            }
-        }
+            ([Part { limit, key, .. }], _) => limit.request(key, &words[0])?,
+            (parts, _) => Request::new(redis::cmd("RL.ALL").arg(parts.len()).arg(&keys).take(), keys),
+        };
         for (part, words) in self.parts.iter().zip(words) {
             if self.parts.len() > 1 {
-                command.arg(part.limit.policy().algorithm()).arg(&*words.policy);
+                request = request.arg((part.limit.policy().algorithm(), &*words.words));
             }
             if let How::Until(time) = self.how {
                 // The server takes six decimals.
-                command.arg("UNTIL").arg(format!("{}.{:06}", time.as_secs(), time.subsec_micros()));
+                request = request.arg(("UNTIL", format!("{}.{:06}", time.as_secs(), time.subsec_micros())));
             }
-            part.amount.push(&mut command);
+            request = request.arg(part.amount.words());
         }
-        push(&mut command, "ID", self.id.as_deref());
-        if let How::Reserve(within) = self.how {
-            command.arg("RESERVE").arg(within.to_string());
+        request = request.arg(self.id.as_ref().map(|id| ("ID", id)));
+        request.repeat = self.id.is_some();
+        match self.how {
+            How::Block(wait) => request.wait = Some(wait.into()),
+            How::Reserve(within) => request = request.arg(("RESERVE", within.to_string())),
+            _ => {}
         }
-        push(&mut command, "BLOCK", wait.map(|wait| wait.to_string()));
-        command
+        Ok(request)
     }
 
     /// Reads the reply to `RL.ALL`, or to the command of a single part.
     fn read(&self, reply: &Value, words: &[Words]) -> Result<AllDecision, Error> {
-        let row = |row: &Value, part: &Part, window: Option<u64>| {
-            decision(row, part.limit.policy(), part.limit.name()).map(|decision| Decision { window, ..decision })
+        let read = |rows: &[Value]| -> Result<Vec<Decision>, Error> {
+            let parts = rows.iter().zip(&self.parts).zip(words);
+            parts.map(|((row, part), words)| Ok(Decision { window: words.window, ..part.limit.decision(row)? })).collect()
         };
-        if let ([part], [words]) = (&*self.parts, words) {
-            return Ok(AllDecision::of_parts(vec![row(reply, part, words.window)?], None));
+        if self.parts.len() == 1 {
+            return Ok(AllDecision::of_parts(read(std::slice::from_ref(reply))?, None));
         }
         let unexpected = || Error::UnexpectedReply(format!("{reply:?}"));
         let Value::Array(fields) = reply else { return Err(unexpected()) };
-        let [Value::Int(granted), Value::Int(wait_ms), Value::Array(rows)] = fields.as_slice() else {
-            return Err(unexpected());
-        };
-        if rows.len() != self.parts.len() {
-            return Err(unexpected());
+        match fields.as_slice() {
+            [Value::Int(granted), Value::Int(wait_ms), Value::Array(rows)] if rows.len() == self.parts.len() => {
+                let wait_ms = u64::try_from(*wait_ms).ok();
+                Ok(AllDecision { granted: *granted > 0, id: None, wait_ms, decisions: read(rows)? })
+            }
+            _ => Err(unexpected()),
         }
-        let each = rows.iter().zip(&self.parts).zip(words).map(|((value, part), words)| row(value, part, words.window));
-        let wait_ms = u64::try_from(*wait_ms).ok();
-        Ok(AllDecision { granted: *granted > 0, id: None, wait_ms, decisions: each.collect::<Result<_, _>>()? })
     }
 
     /// The decisions without the server: each part by itself, and all of them take their units or none.
@@ -227,12 +278,5 @@ impl Checked {
             return decide(false);
         }
         decide(takes)
-    }
-}
-
-/// Adds an option to a command, if there is one.
-fn push(command: &mut Cmd, name: &str, option: Option<impl ToRedisArgs>) {
-    if let Some(option) = option {
-        command.arg(name).arg(option);
     }
 }

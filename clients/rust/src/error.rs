@@ -1,10 +1,12 @@
 //! What can go wrong.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
-use crate::http;
+use redis::{ErrorKind, RedisError};
+
+use crate::decision::problem;
 use crate::{headers, Decision};
 
 /// What can go wrong. [`OnDown`](crate::OnDown) decides about `Unavailable`, `NoModule` and `NotAllowed`; all others are always
@@ -85,7 +87,7 @@ impl Denial {
 
     /// The body of an answer to an HTTP request: `application/problem+json`, with the names of the limits that denied the call.
     pub fn problem(&self) -> String {
-        http::problem(&self.decisions)
+        problem(&self.decisions)
     }
 }
 
@@ -147,10 +149,40 @@ impl Error {
     }
 
     /// The error with the keys of the call, if one of them holds something else.
-    pub(crate) fn with_keys<'a>(self, keys: impl IntoIterator<Item = &'a [u8]>) -> Self {
+    pub(crate) fn with_keys(self, keys: &[&[u8]]) -> Self {
         let Self::WrongType(text) = self else { return self };
-        let keys: Vec<_> = keys.into_iter().map(String::from_utf8_lossy).collect();
+        let keys: Vec<_> = keys.iter().map(|key| String::from_utf8_lossy(key)).collect();
         Self::WrongType(format!("{}: {text}", keys.join(", ")))
+    }
+
+    /// No decision because something took too long.
+    pub(crate) fn in_time(what: &str, time: Duration, sent: bool) -> Self {
+        let text = format!("{what} within {} ms", time.as_millis());
+        Self::Unavailable { cause: Arc::new(io::Error::new(io::ErrorKind::TimedOut, text)), sent }
+    }
+
+    /// What a reply says that is an error, or what has failed before a call was sent.
+    pub(crate) fn of_redis(error: RedisError) -> Self {
+        let text = match (error.code(), error.detail()) {
+            (Some(code), Some(detail)) => format!("{code} {detail}"),
+            _ => error.to_string(),
+        };
+        let has = |start: &str| error.detail().is_some_and(|detail| detail.starts_with(start));
+        match (error.code(), error.kind()) {
+            (Some("ERR"), _) if has("unknown command") => Self::NoModule(text),
+            // The server's own state, which is no fault of the call.
+            (Some("ERR"), _) if has("max number of clients") || has("too many waiting calls") => {
+                Self::Unavailable { cause: Arc::new(error), sent: false }
+            }
+            (Some("ERR"), _) => Self::InvalidArgument(text),
+            (Some("NOPERM" | "NOAUTH" | "WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => Self::NotAllowed(text),
+            (Some("WRONGTYPE"), _) => Self::WrongType(text),
+            (Some("CROSSSLOT"), _) => {
+                Self::InvalidKey(format!("{text}: all keys of a call need the same hash tag, and so do its policy keys"))
+            }
+            (_, ErrorKind::UnexpectedReturnType) => Self::UnexpectedReply(text),
+            _ => Self::Unavailable { cause: Arc::new(error), sent: false },
+        }
     }
 }
 

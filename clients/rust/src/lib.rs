@@ -5,16 +5,14 @@
 
 mod account;
 mod admit;
-mod all;
+mod amount;
 mod ask;
-mod awaited;
-mod beat;
 mod breaker;
 pub mod connection;
 mod decision;
 mod error;
-mod http;
 mod key;
+mod leases;
 mod limit;
 mod limits;
 mod local;
@@ -29,17 +27,16 @@ pub mod tower;
 mod wallet;
 
 pub use admit::{Admission, Admitting, Charge, Held};
-pub use all::{All, Rule};
-pub use decision::{AllDecision, Decision, Source};
+pub use ask::Rule;
+pub use decision::{headers, AllDecision, Decision, Source};
 pub use error::{Cause, Denial, Error};
-pub use http::headers;
 pub use key::{address_key, Key};
 pub use limit::Limit;
 pub use limits::{Limits, OnDown};
 pub use pause::Observe;
 pub use policy::{AnyPolicy, Bucket, Fixed, Gcra, Lease, LeasePolicy, Named, Policy, RatePolicy, Slide};
 pub use span::{IntoSpan, Span};
-pub use take::Take;
+pub use take::{All, Take};
 pub use wallet::{Spend, Wallet};
 
 /// The crate `redis`, whose clients this crate uses.

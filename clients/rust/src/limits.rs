@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::connection::Connection;
 use crate::local::Local;
-use crate::{wallet, AnyPolicy, Error, Gcra, Limit};
+use crate::{wallet, Error, Gcra};
 
 /// What decides a call if the server gives no decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Limits {
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) repeat_denials: Duration,
-    prefix: Arc<[u8]>,
+    pub(crate) prefix: Arc<[u8]>,
     on_down: OnDown,
     /// The keys of [`OnDown::Local`].
     local: Option<Arc<Mutex<Local>>>,
@@ -122,23 +122,12 @@ impl Limits {
         self
     }
 
-    /// How long a denial may be repeated in the process: [`Limit::take`] and [`Limit::admit`] of the same key with the same cost or a
+    /// How long a denial may be repeated in the process: [`Limit::take`](crate::Limit::take) and [`Limit::admit`](crate::Limit::admit) of the same key with the same cost or a
     /// higher one are denied without a call for this time, or until the wait is over if that is sooner. At most 1 s; 0 by default.
     #[must_use]
     pub fn repeat_denials(mut self, time: Duration) -> Self {
         self.repeat_denials = time.min(Duration::from_secs(1));
         self
-    }
-
-    /// A limit with this name. Its keys on the server are the prefix, the name, a colon, and the key of the call. In a cluster,
-    /// a name with a hash tag, such as `{acme}api`, gives all its keys one slot.
-    pub fn limit<P: AnyPolicy>(&self, name: &str, policy: P) -> Result<Limit<P>, Error> {
-        if name.is_empty() || !name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b':') {
-            return Err(Error::InvalidLimit(format!(
-                "a name must be printable ASCII without a colon, and not empty: {name:?}"
-            )));
-        }
-        Ok(Limit::new(self.clone(), policy, name, [&self.prefix, name.as_bytes(), b":"].concat().into()))
     }
 
     /// How many calls [`OnDown`] has let through without the server.

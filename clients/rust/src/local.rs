@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use lru::LruCache;
 
-use crate::limit::Amount;
+use crate::amount::Amount;
 use crate::{Decision, Gcra, Policy, Source};
 
 /// How many keys are remembered.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
-use crate::awaited::awaited;
+use crate::ask::awaited;
 use crate::send::Request;
 use crate::{AnyPolicy, Error, IntoSpan, Key, Limit, Limits, Span};
 
@@ -72,22 +72,21 @@ impl Observe {
     }
 }
 
-awaited!(Observe => Duration);
+awaited!([] Observe => Duration);
 
 impl Limit {
     /// Sets a pause, or ends it.
     async fn set_pause(&self, key: &[u8], length: Option<Span>) -> Result<Duration, Error> {
         let length_text = length.map_or("0".to_string(), |length| length.to_string());
-        let command = |_, _| redis::cmd("RL.PAUSE").arg(key).arg(&*length_text).clone();
-        let request = Request { command: &command, key, repeat: true, wait: None, forced: false };
+        let request = Request::new(redis::cmd("RL.PAUSE").arg(key).arg(length_text).take(), vec![key]);
         let _stop = length.map(|_| Stop::begin(self.limits(), key));
         // If it is repeated, the pause ends a little later.
-        let reply = self.limits().send(request).await;
+        let reply = self.limits().send(Request { repeat: true, ..request }).await;
         self.repeats().forget(key);
         match reply.map(|reply| reply.value) {
             Ok(Value::Int(ms @ 0..)) => Ok(Duration::from_millis(ms.unsigned_abs())),
             Ok(other) => Err(Error::UnexpectedReply(format!("{other:?}"))),
-            Err(error) => self.limits().without_server(error.with_keys([key]), |_| Duration::ZERO, |_| false),
+            Err(error) => self.limits().without_server(error, |_| Duration::ZERO, |_| false),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Denials that are repeated in the process for a moment.
 
+use std::future::Future;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::local::bounded;
-use crate::{Decision, Source};
+use crate::{Decision, Error, Source};
 
 /// The last denial of each key of a limit.
 pub(crate) struct Repeats {
@@ -29,8 +30,24 @@ impl Repeats {
         Self { longest, denials: Mutex::new(bounded()), forgotten: Mutex::default() }
     }
 
+    /// The denial of a call with this cost, if it is still to be repeated; or else what `ask` finds, which is remembered.
+    pub(crate) async fn find_or(
+        &self,
+        key: &[u8],
+        cost: u64,
+        ask: impl Future<Output = Result<Decision, Error>>,
+    ) -> Result<Decision, Error> {
+        if let Some(denied) = self.find(key, cost) {
+            return Ok(denied);
+        }
+        let asked = Instant::now();
+        let decision = ask.await?;
+        self.remember(key, cost, asked, &decision);
+        Ok(decision)
+    }
+
     /// Remembers a denial by the server, which was asked at this moment.
-    pub(crate) fn remember(&self, key: &[u8], cost: u64, asked: Instant, decision: &Decision) {
+    fn remember(&self, key: &[u8], cost: u64, asked: Instant, decision: &Decision) {
         if self.longest.is_zero() || decision.allowed() || decision.source != Source::Server {
             return;
         }

@@ -1,14 +1,12 @@
-//! Sends a call: once without an id, and repeatedly with one; and turns what comes back into decisions and errors.
+//! Sends a request: once, or repeatedly if it has an id.
 
-use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, ServerErrorKind, ToRedisArgs, Value};
 use tokio::runtime::Handle;
 
 use crate::connection::{Call, Failure};
-use crate::{Decision, Error, Limits, Policy, Span};
+use crate::{Error, IntoSpan, Limits};
 
 /// The pauses between the repetitions of a call.
 const PAUSES_MS: [u64; 4] = [10, 20, 40, 80];
@@ -25,18 +23,34 @@ pub(crate) struct Reply {
     pub(crate) waited: bool,
 }
 
-type Command<'a> = dyn Fn(Option<Span>, bool) -> Cmd + Sync + 'a;
-
 /// What to send.
 pub(crate) struct Request<'a> {
-    /// The command, with this wait if it is to wait; by policy keys or, if the server has none of them, without.
-    pub(crate) command: &'a Command<'a>,
-    pub(crate) key: &'a [u8],
+    pub(crate) command: Cmd,
+    /// The same without policy keys, for a server that has none of them.
+    pub(crate) otherwise: Option<Cmd>,
+    /// The keys, which have the same slot.
+    pub(crate) keys: Vec<&'a [u8]>,
     /// The command has an id: it may be repeated.
     pub(crate) repeat: bool,
-    pub(crate) wait: Option<Span>,
+    /// How long it may wait, if it may.
+    pub(crate) wait: Option<Duration>,
     /// It ends or renews a charge: it is sent although the server is down, or the limits are closed.
     pub(crate) forced: bool,
+}
+
+impl<'a> Request<'a> {
+    /// A command that is sent once and does not wait.
+    pub(crate) fn new(command: Cmd, keys: Vec<&'a [u8]>) -> Self {
+        Self { command, otherwise: None, keys, repeat: false, wait: None, forced: false }
+    }
+
+    /// Adds an argument.
+    pub(crate) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
+        for command in [Some(&mut self.command), self.otherwise.as_mut()].into_iter().flatten() {
+            command.arg(&argument);
+        }
+        self
+    }
 }
 
 impl Limits {
@@ -53,19 +67,13 @@ impl Limits {
         // overtakes none of them.
         let asked = self.repeat(&request, None).await?;
         let Some(wait) = request.wait.filter(|_| may_wait(&asked.value)) else { return Ok(asked) };
-        let until = began + Duration::from(wait);
         tokio::select! {
             biased;
             () = self.closed() => Err(Error::Closed),
-            waited = self.repeat(&request, Some(until)) => {
+            waited = self.repeat(&request, Some(began + wait)) => {
                 waited.map(|reply| Reply { sent: reply.sent + asked.sent, waited: true, ..reply })
             }
         }
-    }
-
-    /// Sends a command that ends or renews a charge.
-    pub(crate) async fn send_forced(&self, command: &Command<'_>, key: &[u8], repeat: bool) -> Result<Reply, Error> {
-        self.send(Request { command, key, repeat, wait: None, forced: true }).await.map_err(|error| error.with_keys([key]))
     }
 
     /// Sends a request until there is a reply, if it may be repeated; or else once.
@@ -73,40 +81,40 @@ impl Limits {
         let budget = self.timeout.saturating_add(self.connect_timeout).min(LONGEST);
         let mut end = Instant::now() + budget;
         let mut sent = 0;
-        let (mut lost, mut has_keys) = (false, true);
+        let (mut lost, mut command) = (false, &request.command);
         loop {
             sent += 1;
             let began = Instant::now();
             // A call that is repeated waits for what is left of its wait.
-            let wait = until.map(|until| Span::of_micros(micros(until.saturating_duration_since(began)).max(1)));
-            let command = (request.command)(wait, has_keys);
+            let left = until.map(|until| until.saturating_duration_since(began).max(Duration::from_micros(1)).span());
+            let wait = left.transpose()?;
+            let waiting = wait.map(|wait| command.clone().arg("BLOCK").arg(wait.to_string()).take());
             let call = Call {
-                command: &command,
-                key: request.key,
+                command: waiting.as_ref().unwrap_or(command),
+                key: request.keys[0],
                 block: wait.map(Duration::from),
                 timeout: self.timeout,
                 connect_timeout: self.connect_timeout,
                 forced: request.forced,
                 asking: false,
             };
-            let failure = match self.connection.call(call).await {
-                Ok(value) => return Ok(Reply { value, sent, waited: false }),
+            let failure = match (self.connection.call(call).await, &request.otherwise) {
+                (Ok(value), _) => return Ok(Reply { value, sent, waited: false }),
                 // It has charged nothing.
-                Err(Failure::Reply(error)) if has_keys && error.code() == Some("NOPOLICY") => {
-                    has_keys = false;
+                (Err(Failure::Reply(error)), Some(otherwise))
+                    if error.code() == Some("NOPOLICY") && !std::ptr::eq(command, otherwise) =>
+                {
+                    command = otherwise;
                     sent -= 1;
                     continue;
                 }
-                Err(failure) => failure,
+                (Err(failure), _) => failure,
             };
             if until.is_some() && began.elapsed() > budget {
                 // It has waited until now.
                 end = Instant::now() + budget;
             }
-            lost |= match &failure {
-                Failure::Down(Error::Unavailable { sent, .. }, _) => *sent,
-                failure => matches!(failure, Failure::Lost(_) | Failure::Silent(_)),
-            };
+            lost |= matches!(failure, Failure::Down(Error::Unavailable { sent: true, .. }, _) | Failure::Unanswered(_));
             let pause = match &failure {
                 // A server that is known to be down is not waited for, unless this call itself has lost its connection.
                 Failure::Down(_, pause) if sent > 1 => Some(*pause),
@@ -118,9 +126,11 @@ impl Limits {
             };
             match pause {
                 Some(pause) if request.repeat && Instant::now() + pause < end => tokio::time::sleep(pause).await,
-                // The server may have executed it once.
-                _ if lost => return Err(Error::from(failure).with_sent(true)),
-                _ => return Err(failure.into()),
+                _ => {
+                    let error = Error::from(failure).with_keys(&request.keys);
+                    // The server may have executed it once.
+                    return Err(if lost { error.with_sent(true) } else { error });
+                }
             }
         }
     }
@@ -140,7 +150,7 @@ fn may_wait(reply: &Value) -> bool {
 fn is_passing(failure: &Failure) -> bool {
     let error = match failure {
         Failure::NoConnection(error) => return matches!(error, Error::Unavailable { .. }),
-        Failure::Silent(_) | Failure::Lost(_) => return true,
+        Failure::Unanswered(_) => return true,
         Failure::Down(..) => return false,
         Failure::Reply(error) => error,
     };
@@ -158,60 +168,4 @@ fn is_passing(failure: &Failure) -> bool {
         ErrorKind::Extension => matches!(error.code(), Some("UNBLOCKED" | "NOREPLICAS" | "BUSY")),
         _ => false,
     }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Down(error, _) | Failure::NoConnection(error) | Failure::Silent(error) => error,
-            Failure::Lost(error) => Self::Unavailable { cause: Arc::new(error), sent: true },
-            Failure::Reply(error) => of_redis(error, false),
-        }
-    }
-}
-
-/// An error that says that something took too long.
-pub(crate) fn in_time(what: &str, time: Duration, sent: bool) -> Error {
-    let text = format!("{what} within {} ms", time.as_millis());
-    Error::Unavailable { cause: Arc::new(io::Error::new(io::ErrorKind::TimedOut, text)), sent }
-}
-
-pub(crate) fn of_redis(error: RedisError, sent: bool) -> Error {
-    let text = match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
-    };
-    let has = |start: &str| error.detail().is_some_and(|detail| detail.starts_with(start));
-    match error.code() {
-        Some("ERR") if has("unknown command") => Error::NoModule(text),
-        // The server's own state, which is no fault of the call.
-        Some("ERR") if has("max number of clients") || has("too many waiting calls") => {
-            Error::Unavailable { cause: Arc::new(error), sent }
-        }
-        Some("NOPERM" | "NOAUTH" | "WRONGPASS") => Error::NotAllowed(text),
-        Some("ERR") => Error::InvalidArgument(text),
-        Some("WRONGTYPE") => Error::WrongType(text),
-        Some("CROSSSLOT") => {
-            Error::InvalidKey(format!("{text}: all keys of a call need the same hash tag, and so do its policy keys"))
-        }
-        _ => match error.kind() {
-            ErrorKind::UnexpectedReturnType => Error::UnexpectedReply(text),
-            ErrorKind::AuthenticationFailed => Error::NotAllowed(text),
-            _ => Error::Unavailable { cause: Arc::new(error), sent },
-        },
-    }
-}
-
-pub(crate) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
-}
-
-/// Reads the five integers of a reply.
-pub(crate) fn decision(value: &Value, policy: &Policy, name: &Arc<str>) -> Result<Decision, Error> {
-    let unexpected = || Error::UnexpectedReply(format!("{value:?}"));
-    let integer = |value: &Value| if let Value::Int(value) = value { Some(*value) } else { None };
-    let Value::Array(row) = value else { return Err(unexpected()) };
-    let row: Option<Vec<i64>> = row.iter().map(integer).collect();
-    let row = row.and_then(|row| row.try_into().ok()).ok_or_else(unexpected)?;
-    Decision::of_reply(row, policy.clone(), name.clone())
 }

@@ -13,8 +13,8 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinHandle;
 
 use crate::account::{in_background, Account};
+use crate::amount::{check_units, Amount};
 use crate::ask::{Checked, How, Kind, Part};
-use crate::limit::{check_units, Amount};
 use crate::{Decision, Error, Key, Limit, Limits, RatePolicy, Source};
 
 impl Limits {
@@ -161,8 +161,8 @@ impl Inner {
         if cost > self.batch.min(self.limit.policy().capacity()) {
             return self.limit.take(&*own).cost(cost).await;
         }
-        let repeated = || self.limit.repeats().find(&key, cost);
-        if let Some(denied) = repeated() {
+        let repeats = self.limit.repeats();
+        if let Some(denied) = repeats.find(&key, cost) {
             return Ok(denied);
         }
         let gate = self.purses.entry(own.clone()).or_insert_with(|| Purse::new(key.clone())).gate.clone();
@@ -174,27 +174,26 @@ impl Inner {
                 None => gate.lock_owned().await,
             },
         };
-        if let Some(decision) = self.begin(&own, cost)?.or_else(repeated) {
+        if let Some(decision) = self.begin(&own, cost)? {
             return Ok(decision);
         }
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::InvalidArgument("a wallet needs a tokio runtime, and there is none here".to_string()));
         };
         self.runtime.get_or_init(|| runtime.clone());
-        // A task of its own: the batch that is on its way is not lost if the caller gives up.
         let wallet = self.clone();
-        let asked = Instant::now();
-        let filled = runtime.spawn(async move {
-            let filled = wallet.fill(&own, cost).await;
-            drop(gate);
-            filled
+        let filled = repeats.find_or(&key, cost, async {
+            // A task of its own: the batch that is on its way is not lost if the caller gives up.
+            let filled = runtime.spawn(async move {
+                let filled = wallet.fill(&own, cost).await;
+                drop(gate);
+                filled
+            });
+            filled.await.unwrap_or(Err(Error::Closed))
         });
-        match filled.await.unwrap_or(Err(Error::Closed)) {
-            Ok(decision) => {
-                self.limit.repeats().remember(&key, cost, asked, &decision);
-                Ok(decision)
-            }
+        match filled.await {
             Err(error) => self.without_server(error, key, cost),
+            decided => decided,
         }
     }
 
@@ -221,15 +220,9 @@ impl Inner {
         };
         // If there is no reply, what the server may have charged is released.
         let mut call = self.call(key.clone(), Amount::UpTo(self.batch), How::Now);
-        let mut account = Account::new(&mut call);
         let asked = Instant::now();
-        let server = match call.ask().await.and_then(|asked| self.at_most_a_batch(asked.first())) {
-            Ok(server) => server,
-            Err(error) => {
-                account.failed(error.may_be_charged());
-                return Err(error);
-            }
-        };
+        let (mut account, reply) = Account::new(&mut call).after(call.ask().await)?;
+        let server = self.at_most_a_batch(reply.first())?;
         account.forget();
         let granted = server.granted;
         let (mut decided, mut stopped) = (None, self.closed.load(Ordering::SeqCst));

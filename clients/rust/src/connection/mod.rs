@@ -81,12 +81,19 @@ pub(crate) enum Failure {
     Down(Error, Duration),
     /// No connection could be opened.
     NoConnection(Error),
-    /// No reply came in time.
-    Silent(Error),
-    /// The connection has ended.
-    Lost(RedisError),
+    /// No reply came in time, or the connection has ended.
+    Unanswered(Error),
     /// The reply is an error.
     Reply(RedisError),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Down(error, _) | Failure::NoConnection(error) | Failure::Unanswered(error) => error,
+            Failure::Reply(error) => Self::of_redis(error),
+        }
+    }
 }
 
 impl Connection {

@@ -12,8 +12,8 @@ use tokio::sync::{oneshot, Mutex as AsyncMutex};
 use tokio::time::timeout;
 
 use super::{Call, Failure};
-use crate::breaker::Breaker;
-use crate::send::{in_time, of_redis};
+use crate::breaker::{Attempt, Breaker};
+use crate::Error;
 
 /// A call that stays unanswered for less than this says nothing about its connection: its caller may have given up early.
 const SILENCE: Duration = Duration::from_millis(100);
@@ -100,35 +100,32 @@ impl Node {
         let was_down = attempt.was_down;
         // A call that is made although the server is down does not take longer than one that is answered.
         let connect = if was_down && call.forced { call.connect_timeout.min(call.timeout) } else { call.connect_timeout };
-        let opened = match timeout(connect, self.connection(call.block.is_some(), connect)).await {
-            Ok(opened) => opened.map_err(|error| of_redis(error, false)),
-            Err(_) => Err(in_time("no connection was made", connect, false)),
+        let down = |attempt: Attempt<'_>, error: Error, failure: fn(Error) -> Failure| {
+            attempt.down(&error);
+            Err(if was_down { Failure::Down(error, AGAIN) } else { failure(error) })
         };
-        let live = match opened {
-            Ok(live) => live,
-            Err(error) => {
-                attempt.down(&error);
-                return Err(if was_down { Failure::Down(error, AGAIN) } else { Failure::NoConnection(error) });
-            }
+        let live = match timeout(connect, self.connection(call.block.is_some(), connect)).await {
+            Ok(Ok(live)) => live,
+            Ok(Err(error)) => return down(attempt, Error::of_redis(error), Failure::NoConnection),
+            Err(_) => return down(attempt, Error::in_time("no connection was made", connect, false), Failure::NoConnection),
         };
         let patience = call.block.unwrap_or_default().saturating_add(call.timeout);
         let (began, replies) = (Instant::now(), live.replies.load(Ordering::Acquire));
         let watch = Watch { live: &live, began, replies, silence: SILENCE.min(call.timeout) };
         let Ok(reply) = timeout(patience, send(live.connection.clone(), call)).await else {
             drop(watch);
-            let error = in_time("there was no reply", patience, true);
-            attempt.down(&error);
-            return Err(if was_down { Failure::Down(error, AGAIN) } else { Failure::Silent(error) });
+            return down(attempt, Error::in_time("there was no reply", patience, true), Failure::Unanswered);
         };
-        if let Err(error) = &reply {
-            if is_lost(error) {
+        match &reply {
+            Err(error) if is_lost(error) => {
                 live.alive.store(false, Ordering::Release);
-                return Err(Failure::Lost(error.clone()));
+                return Err(Failure::Unanswered(Error::Unavailable { cause: Arc::new(error.clone()), sent: true }));
             }
-            if matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "UNBLOCKED" | "LOADING")) {
+            Err(error) if matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "UNBLOCKED" | "LOADING")) => {
                 // A server that was the primary: its name may lead to another one by now.
                 live.alive.store(false, Ordering::Release);
             }
+            _ => {}
         }
         live.replies.fetch_add(1, Ordering::AcqRel);
         drop(watch);

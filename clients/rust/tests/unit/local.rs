@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Local, KEYS};
-use crate::limit::Amount;
+use crate::amount::Amount;
 use crate::{Decision, Gcra, Policy};
 
 fn open() -> Decision {

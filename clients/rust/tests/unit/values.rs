@@ -17,7 +17,7 @@ use table::{class, duration, known_policy, object, policy, rows};
 
 /// The command that takes a unit of the key `k` at this time.
 fn command(policy: &Policy, now: SystemTime) -> Value {
-    json!([vec![policy.command_name().to_string(), "k".to_string()], policy.words(now).words].concat())
+    json!([vec![policy.command_name().to_string(), "k".to_string()], policy.words(now).words.to_vec()].concat())
 }
 
 #[test]

@@ -1,11 +1,10 @@
 // What the bodies of `charge`, `admit` and `hold` get.
 import { performance } from 'node:perf_hooks';
-import { checkedUsed } from './checks.js';
-import { later } from './clock.js';
-import type { AllDecision, Decision } from './decision.js';
+import { checkedUsed, type Word } from './checks.js';
+import { follow, later } from './clock.js';
+import { type AllDecision, type Decision, eachOf } from './decision.js';
 import { LeaseLost, Unavailable } from './errors.js';
 import type { LeaseLimit } from './limit.js';
-import type { Word } from './policies.js';
 
 /** A block of work: what it was charged is settled when its body ends, and leases are renewed until then. */
 export class Admission<D extends Decision | AllDecision = Decision> {
@@ -21,15 +20,12 @@ export class Admission<D extends Decision | AllDecision = Decision> {
     readonly decision: D,
     signal?: AbortSignal,
   ) {
-    const abort = () => this.#aborter.abort(signal?.reason);
-    signal?.addEventListener('abort', abort, { signal: this.#ended.signal });
-    if (signal?.aborted) abort();
+    follow(signal, this.#aborter, this.#ended.signal);
   }
 
   /** What was decided, for each limit. */
   get decisions(): readonly Decision[] {
-    const decision: Decision | AllDecision = this.decision;
-    return 'decisions' in decision ? decision.decisions : [decision];
+    return eachOf(this.decision);
   }
 
   /** The units that were really used: a whole number from 0; undefined if they are not known. */

@@ -1,19 +1,31 @@
 import { Buffer } from 'node:buffer';
 import { shown } from './durations.js';
-import { InvalidCost, InvalidId, InvalidKey } from './errors.js';
-import type { Word } from './policies.js';
+import { InvalidCost, InvalidId, InvalidKey, InvalidLimit } from './errors.js';
+
+/** A word of a command. */
+export type Word = string | Buffer;
 
 /** Text, bytes or an integer, not empty. */
 export type Key = string | Uint8Array | number | bigint;
 
-const MOST_UNITS = 1_000_000_000_000;
+export const MOST_UNITS = 1_000_000_000_000;
 
-export function checkedCost(cost: unknown, least = 1, name = 'a cost'): number {
-  if (typeof cost === 'number' && Number.isInteger(cost) && cost >= least && cost <= MOST_UNITS) return cost;
-  throw new InvalidCost(`${name} is a whole number from ${least} to ${MOST_UNITS}, not ${shown(cost)}`);
+export function whole(value: unknown, name: string, least: number, most: number, error: new (message: string) => Error = InvalidLimit) {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= least && value <= most) return value;
+  throw new error(`${name} must be a whole number from ${least} to ${most}, not ${shown(value)}`);
 }
 
-export const checkedUsed = (units: unknown) => checkedCost(units, 0, 'what was used');
+/** Throws if there are options that `what` does not have. */
+export function none(others: object, what = 'the policy') {
+  const names = Object.keys(others);
+  if (names.length) throw new InvalidLimit(`${what} has no option ${names.join(', ')}`);
+}
+
+export const checkedCost = (cost: unknown) => whole(cost, 'a cost', 1, MOST_UNITS, InvalidCost);
+
+export const checkedUsed = (units: unknown) => whole(units, 'what was used', 0, MOST_UNITS, InvalidCost);
+
+export const costWords = (cost: number) => (checkedCost(cost) === 1 ? [] : ['COST', String(cost)]);
 
 export function checkedId(id: unknown): string {
   const length = typeof id === 'string' ? Buffer.byteLength(id) : 0;

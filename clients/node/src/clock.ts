@@ -27,6 +27,13 @@ export function limited<T>(ms: number, signal: AbortSignal | undefined, promise:
   });
 }
 
+/** Aborts what `aborter` controls when a signal is aborted, until `ended` is. */
+export function follow(signal: AbortSignal | undefined, aborter: AbortController, ended: AbortSignal) {
+  const abort = () => aborter.abort(signal?.reason);
+  signal?.addEventListener('abort', abort, { signal: ended });
+  if (signal?.aborted) abort();
+}
+
 /** Resolves after this time, or when the signal is aborted. */
 export function pause(ms: number, signal?: AbortSignal): Promise<void> {
   return limited(ms, signal, new Promise<void>(() => {})).catch(() => {});

@@ -1,22 +1,37 @@
-import { problem, RateLimited, UnexpectedReply } from './errors.js';
+import { RateLimitError, UnexpectedReply } from './errors.js';
 import { Named, type Policy } from './policies.js';
 
 export type Source = 'server' | 'wallet' | 'repeated' | 'down';
 
+/** What decisions about one limit and about several have in common. */
+abstract class Outcome {
+  /** Milliseconds: denied: until this call would be granted, null means never; granted: 0, or until booked units are free. */
+  readonly waitMs: number | null;
+
+  constructor(
+    waitMs: number,
+    /** Whether the call may go on. True also for a refund that found nothing to give back. */
+    readonly allowed: boolean,
+  ) {
+    this.waitMs = waitMs < 0 ? null : waitMs;
+  }
+
+  /** `waitMs` in seconds. */
+  get wait() {
+    return this.waitMs === null ? null : this.waitMs / 1000;
+  }
+}
+
 /** What was decided about one limit. */
-export class Decision {
+export class Decision extends Outcome {
   /** The units that were granted; 0 if the call was denied. */
   readonly granted: number;
   /** The units that may be taken at once: the limit, the burst or the capacity. */
   readonly limit: number;
   /** The units that could be taken right now. */
   readonly remaining: number;
-  /** Milliseconds: denied: until this call would be granted, null means never; granted: 0, or until booked units are free. */
-  readonly waitMs: number | null;
   /** Milliseconds until no unit is in use. */
   readonly resetMs: number;
-  /** Whether the call may go on. True also for a refund that found nothing to give back. */
-  readonly allowed: boolean;
   /** When it was decided, for the windows of a calendar. */
   readonly #at: number;
 
@@ -31,14 +46,8 @@ export class Decision {
     at = Date.now(),
   ) {
     const [granted, limit, remaining, waitMs, resetMs] = reply;
+    super(waitMs, granted > 0 || waitMs === 0);
     [this.granted, this.limit, this.remaining, this.resetMs, this.#at] = [granted, limit, remaining, resetMs, at];
-    this.waitMs = waitMs < 0 ? null : waitMs;
-    this.allowed = granted > 0 || waitMs === 0;
-  }
-
-  /** `waitMs` in seconds. */
-  get wait() {
-    return inSeconds(this.waitMs);
   }
 
   /** `resetMs` in seconds. */
@@ -72,12 +81,7 @@ export class Decision {
 }
 
 /** What was decided about several limits, of which all are charged, or none. */
-export class AllDecision {
-  /** Milliseconds until this call would be granted; null means never. */
-  readonly waitMs: number | null;
-  /** Whether the call may go on. */
-  readonly allowed: boolean;
-
+export class AllDecision extends Outcome {
   constructor(
     /** Whether all limits were granted. */
     readonly granted: boolean,
@@ -87,13 +91,7 @@ export class AllDecision {
     /** The id of the charge, if it has one. */
     readonly id: string | undefined,
   ) {
-    this.waitMs = waitMs < 0 ? null : waitMs;
-    this.allowed = granted;
-  }
-
-  /** Seconds until this call would be granted; null means never. */
-  get wait() {
-    return inSeconds(this.waitMs);
+    super(waitMs, granted);
   }
 
   /** The header fields for HTTP. */
@@ -102,7 +100,49 @@ export class AllDecision {
   }
 }
 
-const inSeconds = (ms: number | null) => (ms === null ? null : ms / 1000);
+/** The decisions about each limit. */
+export const eachOf = (decision: Decision | AllDecision) => ('decisions' in decision ? decision.decisions : [decision]);
+
+/** A block was denied. */
+export class RateLimited extends RateLimitError {
+  /** What was decided, for each limit. */
+  readonly decisions: readonly Decision[];
+  /** The status for HTTP. */
+  readonly status = 429;
+
+  constructor(readonly decision: Decision | AllDecision) {
+    const { wait } = decision;
+    const decisions = eachOf(decision);
+    const { 'violated-policies': refused } = problem(decisions);
+    super(`the limit ${refused.join(', ')} is reached; retry ${wait === null ? 'never' : `in ${wait} s`}`);
+    this.decisions = decisions;
+  }
+
+  /** Seconds until the same call would be granted; null means never. */
+  get retryAfter() {
+    return this.decision.wait;
+  }
+
+  /** The header fields for HTTP. */
+  headers() {
+    return this.decision.headers();
+  }
+
+  /** The body for HTTP, `application/problem+json`. */
+  problem() {
+    return problem(this.decisions);
+  }
+}
+
+/** The problem type of draft-ietf-httpapi-ratelimit-headers-11. */
+function problem(decisions: readonly Decision[]) {
+  return {
+    type: 'https://iana.org/assignments/http-problem-types#quota-exceeded',
+    title: 'Request cannot be satisfied as assigned quota has been exceeded',
+    status: 429,
+    'violated-policies': decisions.filter(({ allowed }) => !allowed).map(({ name }) => name),
+  };
+}
 
 /**
  * The header fields for HTTP of several decisions: `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11

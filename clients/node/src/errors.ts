@@ -1,5 +1,3 @@
-import type { AllDecision, Decision } from './decision.js';
-
 /** Any error of this package. */
 export class RateLimitError extends Error {
   constructor(message: string, options?: ErrorOptions) {
@@ -25,47 +23,6 @@ export class InvalidWait extends InvalidArgument {}
 
 /** An id has 1 to 64 bytes. */
 export class InvalidId extends InvalidArgument {}
-
-/** A block was denied. */
-export class RateLimited extends RateLimitError {
-  /** What was decided, for each limit. */
-  readonly decisions: readonly Decision[];
-  /** The status for HTTP. */
-  readonly status = 429;
-
-  constructor(readonly decision: Decision | AllDecision) {
-    const { wait } = decision;
-    const decisions = 'decisions' in decision ? decision.decisions : [decision];
-    const refused = decisions.filter(({ allowed }) => !allowed).map(({ name }) => name);
-    super(`the limit ${refused.join(', ')} is reached; retry ${wait === null ? 'never' : `in ${wait} s`}`);
-    this.decisions = decisions;
-  }
-
-  /** Seconds until the same call would be granted; null means never. */
-  get retryAfter() {
-    return this.decision.wait;
-  }
-
-  /** The header fields for HTTP. */
-  headers() {
-    return this.decision.headers();
-  }
-
-  /** The body for HTTP, `application/problem+json`. */
-  problem() {
-    return problem(this.decisions);
-  }
-}
-
-/** The problem type of draft-ietf-httpapi-ratelimit-headers-11. */
-export function problem(decisions: readonly Decision[]) {
-  return {
-    type: 'https://iana.org/assignments/http-problem-types#quota-exceeded',
-    title: 'Request cannot be satisfied as assigned quota has been exceeded',
-    status: 429,
-    'violated-policies': decisions.filter(({ allowed }) => !allowed).map(({ name }) => name),
-  };
-}
 
 /** The lease of a block has ended. Another holder may have its places. */
 export class LeaseLost extends RateLimitError {}
@@ -125,7 +82,10 @@ export function translated(error: Error, keys: string): RateLimitError {
   const options = { cause: error };
   const code = message.split(' ', 1)[0];
   if (code === 'WRONGTYPE') return new WrongType(`${message}: ${keys}`, options);
-  if (code === 'CROSSSLOT') return new InvalidKey(`${message}: in a cluster, give the keys one hash tag, and the policy keys of a Named that of the call's key`, options);
+  if (code === 'CROSSSLOT') {
+    const advice = "in a cluster, give the keys one hash tag, and the policy keys of a Named that of the call's key";
+    return new InvalidKey(`${message}: ${advice}`, options);
+  }
   if (/^(NOAUTH|WRONGPASS|NOPERM)$/.test(code)) {
     return new NotAllowed(`the server refuses the client: check its password and its ACL rights: ${message}`, options);
   }

@@ -1,10 +1,11 @@
+import { MOST_UNITS } from './checks.js';
 import type { Decision } from './decision.js';
 import type { RateLimit } from './limit.js';
 import type { Limits } from './limits.js';
 import { Fixed } from './policies.js';
 
 /** The highest limit. The server only counts, because express-rate-limit compares the count with the limit itself. */
-const UNLIMITED = 1_000_000_000_000;
+const UNLIMITED = MOST_UNITS;
 
 /**
  * A store for express-rate-limit: a fixed window, one call for each request. The key on the server is the prefix of the `Limits`, the

@@ -15,7 +15,6 @@ export function rateLimit<R extends Request, W extends ServerResponse>(
   options: WebOptions<R, (request: R, response: W, decision: Decision) => unknown> = {},
 ) {
   const { denied } = options;
-  if (denied !== undefined && typeof denied !== 'function') throw new TypeError('denied is a function');
   const decide = gate(limit, options, (request) => request.ip ?? request.socket.remoteAddress);
   return async function limited(request: R, response: W, next: (error?: unknown) => void): Promise<void> {
     try {

@@ -12,7 +12,6 @@ export function rateLimit(
   options: WebOptions<any, (request: any, reply: any, decision: Decision) => unknown> = {},
 ) {
   const { denied = (_, __, decision) => JSON.stringify(decision.problem()) } = options;
-  if (typeof denied !== 'function') throw new TypeError('denied is a function');
   const decide = gate(limit, options, (request) => request.ip);
   return async function limited(request: any, reply: any) {
     let decided;

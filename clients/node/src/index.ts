@@ -1,9 +1,9 @@
 export { addressKey } from './web.js';
 export { Admission, Charge, Held } from './blocks.js';
-export { AllDecision, Decision, headers } from './decision.js';
+export { AllDecision, Decision, headers, RateLimited } from './decision.js';
 export {
   Closed, InvalidArgument, InvalidCost, InvalidId, InvalidKey, InvalidLimit, InvalidWait, LeaseLost, NoModule, NotAllowed,
-  RateLimited, RateLimitError, Unavailable, UnexpectedReply, WrongType,
+  RateLimitError, Unavailable, UnexpectedReply, WrongType,
 } from './errors.js';
 export { LeaseLimit, RateLimit } from './limit.js';
 export { Limits } from './limits.js';

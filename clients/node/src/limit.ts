@@ -1,24 +1,30 @@
 import { Admission } from './blocks.js';
-import { checkedBody, checkedCost, checkedId, checkedKey, checkedUsed, type Key, nameOf } from './checks.js';
-import type { Call } from './clients/client.js';
-import { Decision, integers, milliseconds } from './decision.js';
+import { checkedBody, checkedCost, checkedId, checkedKey, checkedUsed, costWords, type Key, nameOf, type Word } from './checks.js';
+import { type Call, ofKey } from './clients/client.js';
+import { Decision, integers, milliseconds, RateLimited } from './decision.js';
 import { pauseOf, shown, type Time, waitMs } from './durations.js';
-import { InvalidLimit, InvalidWait, LeaseLost, RateLimited } from './errors.js';
-import { Fixed, Named, type Policy, stated, type Word } from './policies.js';
+import { InvalidLimit, InvalidWait, LeaseLost } from './errors.js';
+import type { DownOptions } from './local.js';
+import { Fixed, Named, type Policy, stated } from './policies.js';
 import { Repeats } from './repeats.js';
 import { askedSeconds, type ThirdPartyResponse } from './responses.js';
-import type { DownOptions, Shared } from './shared.js';
+import type { Servers } from './servers.js';
+import type { Shared } from './shared.js';
 import { type BlockOptions, Together } from './together.js';
 
 /** What all limits have in common. */
 export class Limit {
-  /** @internal */
-  declare readonly shared: Shared;
+  readonly #shared;
   readonly #repeats;
 
   constructor(shared: Shared, readonly name: string, readonly policy: Policy) {
-    Object.defineProperty(this, 'shared', { value: shared, enumerable: false });
+    this.#shared = shared;
     this.#repeats = new Repeats(shared.repeatDenialsMs);
+  }
+
+  /** @internal */
+  get shared() {
+    return this.#shared;
   }
 
   /** What comes before a key of the program on the server. */
@@ -34,11 +40,11 @@ export class Limit {
   /** The limiter's command. @internal */
   call(key: Word, words: Word[]): Call {
     const { policy } = this;
-    const call = { name: `RL.${policy.algorithm}`, args: [key, ...policy.words(), ...words], keys: [key] };
+    const call = ofKey(`RL.${policy.algorithm}`, key, ...policy.words(), ...words);
     if (!(policy instanceof Named)) return call;
     const { length } = Buffer.from(this.#start);
     const names = policy.names(typeof key === 'string' ? key.slice(this.#start.length) : key.subarray(length));
-    return { name: 'RL.USE', args: [key, String(names.length), ...names, ...words], keys: [key], otherwise: call };
+    return { ...ofKey('RL.USE', key, String(names.length), ...names, ...words), otherwise: call };
   }
 
   /** @internal */
@@ -46,9 +52,16 @@ export class Limit {
     return new Decision(this.name, this.policy, integers(reply));
   }
 
+  /** What the server decides. @internal */
+  async ask(call: Call, options: Parameters<Servers['send']>[1]) {
+    return this.decided((await this.shared.servers.send(call, options)).reply);
+  }
+
   /** The decision without the server. @internal */
-  down(key: Word, cost: number, options?: DownOptions) {
-    return this.shared.down(this.name, this.policy, key, cost, options);
+  down(key: Word, cost: number, { force, ...options }: DownOptions = {}) {
+    const { name, policy } = this;
+    const local = force || policy.algorithm === 'LEASE' ? undefined : this.shared.local?.take(nameOf(key), cost, options);
+    return new Decision(name, policy, local ?? [cost, policy.capacity, 0, 0, 0], 'down');
   }
 
   /** The decision that a call would get. Takes nothing. */
@@ -64,7 +77,7 @@ export class Limit {
     const { args, keys } = this.call(key, costWords(cost));
     // It takes nothing, so it may be repeated.
     const call = { name: 'RL.PEEK', args: [this.policy.algorithm, ...args], keys };
-    return this.decided((await this.shared.servers.send(call, { repeat: true })).reply);
+    return this.ask(call, { repeat: true });
   }
 
   /** Gives back what was charged with this id, or ends its lease. Null if the server does not know the id any more. */
@@ -109,7 +122,7 @@ export class Limit {
       stop(false);
       try {
         // If it is repeated, the pause ends a little later.
-        const call = { name: 'RL.PAUSE', args: [key, time ?? '0'], keys: [key] };
+        const call = ofKey('RL.PAUSE', key, time ?? '0');
         return milliseconds((await this.shared.servers.send(call, { repeat: true })).reply) / 1000;
       } finally {
         this.forget(key);
@@ -127,7 +140,7 @@ export class Limit {
 
   /** @internal */
   async endWord(name: string, key: Word, words: string[]) {
-    const { reply, before } = await this.shared.servers.send({ name, args: [key, ...words], keys: [key] }, { repeat: true, ends: true });
+    const { reply, before } = await this.shared.servers.end(name, key, ...words);
     return { before, decision: reply === null ? null : this.decided(reply) };
   }
 
@@ -212,11 +225,8 @@ export class RateLimit extends Limit {
   }
 
   async #amount(key: Word, words: string[], cost: number, { repeat, ...options }: DownOptions & { repeat?: boolean } = {}) {
-    return this.shared.orDown(
-      async () => this.decided((await this.shared.servers.send(this.call(key, words), { repeat })).reply),
-      () => this.down(key, cost, options),
-      !options.force,
-    );
+    const ask = () => this.ask(this.call(key, words), { repeat });
+    return this.shared.orDown(ask, () => this.down(key, cost, options), !options.force);
   }
 
   /**
@@ -225,9 +235,8 @@ export class RateLimit extends Limit {
    */
   async wait(key: Key, time: Time, cost = 1, { signal }: { signal?: AbortSignal } = {}): Promise<Decision> {
     const call = this.together(key, cost);
-    const ms = givenMs(time);
-    signal?.throwIfAborted();
-    return (await call.take({ waitMs: ms, signal })).decision.decisions[0];
+    givenMs(time);
+    return (await call.take({ wait: time, signal })).decision.decisions[0];
   }
 
   /** Takes units, or waits for them, and runs `body`. They stay charged, however it ends. Throws `RateLimited` if it is denied. */
@@ -309,8 +318,7 @@ export class LeaseLimit extends Limit {
 
   /** @internal */
   async renewWord(key: Word, id: string, mostMs?: number) {
-    const call = this.call(key, ['ID', id, 'RENEW']);
-    return this.decided((await this.shared.servers.send(call, { repeat: true, ends: true, mostMs })).reply);
+    return this.ask(this.call(key, ['ID', id, 'RENEW']), { repeat: true, ends: true, mostMs });
   }
 }
 
@@ -319,6 +327,3 @@ function givenMs(time: unknown) {
   return waitMs(time);
 }
 
-export function costWords(cost: number) {
-  return checkedCost(cost) === 1 ? [] : ['COST', String(cost)];
-}

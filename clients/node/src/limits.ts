@@ -1,9 +1,8 @@
-import { randomUUID } from 'node:crypto';
 import type { Admission } from './blocks.js';
-import { checkedBody, checkedCost, checkedId, type Key } from './checks.js';
-import type { AnyClient } from './clients/client.js';
+import { checkedBody, checkedCost, type Key } from './checks.js';
+import type { AnyClient } from './clients/any.js';
 import type { AllDecision } from './decision.js';
-import { DAY_MS, optionMs, shown, type Time, waitMs } from './durations.js';
+import { DAY_MS, optionMs, shown, type Time } from './durations.js';
 import { InvalidCost, InvalidLimit } from './errors.js';
 import { LeaseLimit, RateLimit } from './limit.js';
 import { type Lease, type Named, Policy, stated } from './policies.js';
@@ -43,13 +42,8 @@ export class Limits {
    * Charges several limits, all or none. With an `id`, the call is repeated when the connection is lost, and each key is settled
    * or released by itself; a lease needs an id, which is made if it is omitted. In a cluster the keys need one hash tag.
    */
-  async all(rules: readonly Rule[], { wait, id, signal }: BlockOptions = {}): Promise<AllDecision> {
-    if (id !== undefined) checkedId(id);
-    const call = this.#together(rules, 1);
-    const ownId = id === undefined && call.hasLeases ? randomUUID() : undefined;
-    const ms = waitMs(wait);
-    signal?.throwIfAborted();
-    return (await call.take({ waitMs: ms, id: id ?? ownId, ownId: id === undefined, signal })).decision;
+  async all(rules: readonly Rule[], options: BlockOptions = {}): Promise<AllDecision> {
+    return (await this.#together(rules, 1).take(options)).decision;
   }
 
   /**
@@ -90,7 +84,7 @@ export class Limits {
    */
   wallet(limit: RateLimit, { batch = 100, idle = 1 }: { batch?: number; idle?: Time } = {}): Wallet {
     if (!(limit instanceof RateLimit)) throw new InvalidLimit('only a limit of a rate can have a wallet');
-    const wallet = new Wallet(limit, this.#shared, checkedCost(batch), optionMs(idle, 'idle', 1, DAY_MS));
+    const wallet = new Wallet(limit, checkedCost(batch), optionMs(idle, 'idle', 1, DAY_MS));
     this.#shared.wallets.add(wallet);
     return wallet;
   }

@@ -1,8 +1,21 @@
 import { performance } from 'node:perf_hooks';
 import type { Gcra } from './policies.js';
-import type { DownOptions } from './shared.js';
+
+/** What kind of call is decided without the server. `force`: one that takes or gives back in any case. */
+export interface DownOptions {
+  upTo?: boolean;
+  peek?: boolean;
+  force?: boolean;
+}
 
 const MOST_KEYS = 10_000;
+
+/** Remembers a value as the one that was used last. The one that was not used for longest goes if there are too many. */
+export function remember<V>(values: Map<string, V>, key: string, value: V) {
+  values.delete(key);
+  values.set(key, value);
+  if (values.size > MOST_KEYS) values.delete(values.keys().next().value as string);
+}
 
 /**
  * A limiter in this process, for the time without a server: GCRA, in integers. It remembers 10 000 keys; the one that was not used
@@ -33,11 +46,7 @@ export class LocalLimiter {
     const missing = (upTo ? 1n : asked) - this.#capacity;
     const wait = granted ? 0 : missing > 0n ? -1 : this.#ms(used + missing * this.#periodUs);
     const after = peek ? used : used + granted * this.#periodUs;
-    if (granted && !peek) {
-      this.#full.delete(key);
-      this.#full.set(key, now + after);
-      if (this.#full.size > MOST_KEYS) this.#full.delete(this.#full.keys().next().value as string);
-    }
+    if (granted && !peek) remember(this.#full, key, now + after);
     return [Number(granted), Number(this.#capacity), Number(peek ? free : free - granted), wait, this.#ms(after)];
   }
 

@@ -1,20 +1,12 @@
 import { Calendar } from './calendar.js';
+import { MOST_UNITS, none, whole, type Word } from './checks.js';
 import { type Duration, offset, period, shown } from './durations.js';
 import { InvalidLimit } from './errors.js';
 
-/** A word of a command. */
-export type Word = string | Buffer;
-
-const MOST = 1_000_000_000_000;
 const MOST_SLIDE = 4_294_967_295;
 const MOST_SEGMENTS = 65_536;
 const MOST_LEASE = 65_536;
 const MOST_NAMES = 16;
-
-function whole(value: unknown, name: string, least: number, most: number): number {
-  if (typeof value === 'number' && Number.isInteger(value) && value >= least && value <= most) return value;
-  throw new InvalidLimit(`${name} must be a whole number from ${least} to ${most}, not ${shown(value)}`);
-}
 
 /** A policy: how many units, in which time, by which algorithm. It is a value, without a connection. */
 export class Policy {
@@ -62,19 +54,13 @@ export class Policy {
   }
 }
 
-/** Throws if there is an option that the policy does not have. */
-function none(others: object) {
-  const names = Object.keys(others);
-  if (names.length) throw new InvalidLimit(`the policy has no option ${names.join(', ')}`);
-}
-
 function split(value: unknown, most: number): [limit: number, time: string] {
   const parts = typeof value === 'string' ? /^([0-9]+)\/(.*)$/s.exec(value) : null;
   if (!parts) throw new InvalidLimit(`a rate is text such as 10/m, 100/15m or 2/250ms, not ${shown(value)}`);
   return [whole(Number(parts[1]), 'limit', 0, most), parts[2]];
 }
 
-function rate(value: unknown, most = MOST): [limit: number, period: Duration] {
+function rate(value: unknown, most = MOST_UNITS): [limit: number, period: Duration] {
   const [limit, time] = split(value, most);
   return [limit, period(time, 'the period')];
 }
@@ -93,7 +79,7 @@ export class Fixed extends Policy {
     none(others);
     if (zone !== undefined) {
       if (align !== undefined) throw new InvalidLimit("align and zone can't be combined");
-      const [limit, unit] = split(perPeriod, MOST);
+      const [limit, unit] = split(perPeriod, MOST_UNITS);
       const calendar = new Calendar(unit, zone);
       super('FIXED', limit, period(calendar.period, 'the period'));
       this.#calendar = calendar;
@@ -144,7 +130,7 @@ export class Gcra extends Policy {
   constructor(perPeriod: string, { burst, ...others }: { burst?: number } = {}) {
     none(others);
     const [limit, time] = rate(perPeriod);
-    super('GCRA', limit, time, burst === undefined ? [] : ['BURST', String(whole(burst, 'burst', 1, MOST))], burst);
+    super('GCRA', limit, time, burst === undefined ? [] : ['BURST', String(whole(burst, 'burst', 1, MOST_UNITS))], burst);
   }
 }
 
@@ -154,7 +140,7 @@ export class Bucket extends Policy {
   constructor(perPeriod: string, { capacity, step = false, ...others }: { capacity?: number; step?: boolean } = {}) {
     none(others);
     const [limit, time] = rate(perPeriod);
-    const size = capacity === undefined ? [] : ['CAPACITY', String(whole(capacity, 'capacity', 1, MOST))];
+    const size = capacity === undefined ? [] : ['CAPACITY', String(whole(capacity, 'capacity', 1, MOST_UNITS))];
     super('BUCKET', limit, time, step ? [...size, 'STEP'] : size, capacity);
   }
 }

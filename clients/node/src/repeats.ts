@@ -1,7 +1,6 @@
 import { performance } from 'node:perf_hooks';
 import { Decision } from './decision.js';
-
-const MOST_KEYS = 10_000;
+import { remember } from './local.js';
 
 /** Denials of one limit that are repeated in the process for a short time, instead of asking the server. */
 export class Repeats {
@@ -26,9 +25,7 @@ export class Repeats {
   add(key: string, cost: number, decision: Decision, changes = this.changes) {
     if (changes !== this.changes || !this.mostMs || decision.allowed || !decision.waitMs || decision.source !== 'server') return;
     const at = performance.now();
-    this.#denials.delete(key);
-    this.#denials.set(key, { cost, denied: decision, at, until: at + Math.min(decision.waitMs, this.mostMs) });
-    if (this.#denials.size > MOST_KEYS) this.#denials.delete(this.#denials.keys().next().value as string);
+    remember(this.#denials, key, { cost, denied: decision, at, until: at + Math.min(decision.waitMs, this.mostMs) });
   }
 
   forget(key: string) {

@@ -1,10 +1,9 @@
 import { performance } from 'node:perf_hooks';
 import { Breaker } from './breaker.js';
-import { nameOf } from './checks.js';
-import type { Call, Client, Connection, Node } from './clients/client.js';
+import { nameOf, type Word } from './checks.js';
+import { type Call, type Client, type Connection, type Node, ofKey } from './clients/client.js';
 import { Late, limited, pause } from './clock.js';
 import { isReply, messageOf, NotAllowed, translated, Unavailable } from './errors.js';
-import type { Word } from './policies.js';
 
 /** How often a call follows a redirection. */
 const MOST_REDIRECTIONS = 5;
@@ -104,8 +103,13 @@ export class Servers {
   async send(call: Call, options: { repeat?: boolean; ends?: boolean; mostMs?: number } = {}): Promise<Answer> {
     const { repeat = false, ends = false, mostMs = Infinity } = options;
     const isDown = [...this.#servers.values()].some(({ breaker }) => breaker.isDown);
-    const ms = ends && isDown ? this.timeoutMs : this.timeoutMs + this.connectMs;
-    return this.#repeated(performance.now() + Math.min(mostMs, ms), repeat, (before, deadline) => this.#send(call, before || ends, deadline));
+    const ms = Math.min(mostMs, ends && isDown ? this.timeoutMs : this.timeoutMs + this.connectMs);
+    return this.#repeated(performance.now() + ms, repeat, (before, deadline) => this.#send(call, before || ends, deadline));
+  }
+
+  /** Sends a call that gives back, settles or renews. */
+  async end(name: string, key: Word, ...words: Word[]) {
+    return this.send(ofKey(name, key, ...words), { repeat: true, ends: true });
   }
 
   /**
@@ -302,7 +306,7 @@ const left = (ms: number, deadline: number) => Math.max(1, Math.min(ms, deadline
  */
 const countsAgainst = (error: unknown, full: boolean) => full || !(error instanceof Late);
 
-export function withWords({ args, otherwise, ...rest }: Call, words: Word[]): Call {
+function withWords({ args, otherwise, ...rest }: Call, words: Word[]): Call {
   return { ...rest, args: words.length ? [...args, ...words] : args, otherwise: otherwise && withWords(otherwise, words) };
 }
 

@@ -1,12 +1,11 @@
 import { randomUUID } from 'node:crypto';
 import { performance } from 'node:perf_hooks';
-import { checkedCost, type Key, nameOf } from './checks.js';
+import { checkedCost, type Key, nameOf, type Word } from './checks.js';
 import { later, pause } from './clock.js';
 import { Decision, integers, type Source } from './decision.js';
 import { Closed, Unavailable } from './errors.js';
 import type { RateLimit } from './limit.js';
-import { Named, type Word } from './policies.js';
-import type { Shared } from './shared.js';
+import { Named } from './policies.js';
 
 /** How often a call fetches units that are past when their reply arrives, before it gives up. */
 const MOST_LATE = 3;
@@ -58,12 +57,14 @@ export class Wallet {
   readonly #idleMs: number;
   readonly #purses = new Map<string, Purse>();
   #closed = false;
-  /** @internal */
-  declare readonly shared: Shared;
 
-  constructor(limit: RateLimit, shared: Shared, batch: number, idleMs: number) {
+  constructor(limit: RateLimit, batch: number, idleMs: number) {
     [this.#limit, this.#batch, this.#idleMs] = [limit, batch, idleMs];
-    Object.defineProperty(this, 'shared', { value: shared, enumerable: false });
+  }
+
+  /** @internal */
+  get shared() {
+    return this.#limit.shared;
   }
 
   /** Takes units: all of them, or none. */

@@ -31,8 +31,8 @@ const DECISIONS = Symbol('the decisions of redis-rl');
  * if it is not limited.
  */
 export function gate<R extends object, A>(limit: LimitOf<R>, options: WebOptions<R, A>, addressOf: (request: R) => string | undefined) {
-  const { key = (request) => addressKey(addressOf(request)), cost = () => 1, skip = () => false } = options;
-  if ([key, cost, skip].some((one) => typeof one !== 'function')) throw new TypeError('key, cost and skip are functions of the request');
+  const { key = (request) => addressKey(addressOf(request)), cost = () => 1, skip = () => false, denied = () => {} } = options;
+  if ([key, cost, skip, denied].some((one) => typeof one !== 'function')) throw new TypeError('key, cost, skip and denied are functions');
   if (typeof limit !== 'function' && typeof limit?.take !== 'function') {
     throw new TypeError('a limit of a rate, a wallet, or a function that returns one is needed');
   }

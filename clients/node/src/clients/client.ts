@@ -1,8 +1,5 @@
 import { Buffer } from 'node:buffer';
-import type { Word } from '../policies.js';
-import { ioredisClient } from './ioredis.js';
-import { madeClient } from './made.js';
-import { nodeRedisClient } from './node-redis.js';
+import type { Word } from '../checks.js';
 
 /** A command of the module. `keys`: those among the arguments. */
 export interface Call {
@@ -12,6 +9,9 @@ export interface Call {
   /** What is sent instead if the server has none of the policy keys. */
   otherwise?: Call;
 }
+
+/** A call for one key. */
+export const ofKey = (name: string, key: Word, ...words: Word[]): Call => ({ name, args: [key, ...words], keys: [key] });
 
 /**
  * A connection of this package's own. It sends each call once, and nothing that was given up: it has no queue, and it is never
@@ -50,34 +50,11 @@ export interface Client {
   onClose(action: () => void): () => void;
 }
 
-/**
- * A client of ioredis (`Redis`, `Cluster`), of node-redis (`createClient`, `createCluster`, `createClientPool`); or a function that
- * makes one of valkey-glide, or one of node-redis for Sentinel (`createSentinel`).
- */
-export type AnyClient =
-  | { duplicate(...args: any[]): any }
-  | { execute(...args: any[]): any }
-  | ((options: { requestTimeout: number }) => any);
-
-/** The client, which is known by its methods. */
-export function clientOf(client: any): Client {
-  if (typeof client === 'function') return madeClient(client);
-  if (typeof client?.duplicate === 'function') {
-    return typeof client.call === 'function' ? ioredisClient(client) : nodeRedisClient(client);
-  }
-  if (typeof client?.execute === 'function' && typeof client.sendCommand === 'function') return nodeRedisClient(client);
-  if (typeof client?.customCommand === 'function' || typeof client?.getMasterNode === 'function') {
-    throw new TypeError(
-      'this client can open no second connection, so give a function that makes one: ' +
-        'new Limits((options) => GlideClient.createClient({ addresses, ...options })), or ' +
-        'new Limits(() => createSentinel({ name, sentinelRootNodes, maxCommandRediscovers: 0 }))',
-    );
-  }
-  throw new TypeError(
-    'the client must be a Redis or a Cluster of ioredis, a client, a cluster or a pool of node-redis, or a function that makes a ' +
-      'client of valkey-glide or a Sentinel client of node-redis',
-  );
-}
+/** Runs `action` when a client of ioredis or node-redis ends; returns what ends that. */
+export const onEnd = (client: any) => (action: () => void) => {
+  client.on('end', action);
+  return () => client.off('end', action);
+};
 
 /** What a client of one server knows of it. */
 export const only = (node: Node) => ({ locate: () => node, at: () => undefined, search: async () => {} });

@@ -1,6 +1,6 @@
 import { limited } from '../clock.js';
-import type { Word } from '../policies.js';
-import { type Client, type Connection, type Node, only, slotOf } from './client.js';
+import type { Word } from '../checks.js';
+import { type Client, type Connection, type Node, onEnd, only, slotOf } from './client.js';
 
 /** Options of the connections of this package: nothing is queued, sent again or repeated. */
 const OWN = {
@@ -25,10 +25,7 @@ export function ioredisClient(client: any): Client {
   const rest = {
     prefix: client.options.keyPrefix ?? '',
     isClosed: () => client.status === 'end',
-    onClose(action: () => void) {
-      client.on('end', action);
-      return () => client.off('end', action);
-    },
+    onClose: onEnd(client),
   };
   return client.isCluster ? { ...rest, ...cluster(client) } : { ...rest, ...only(nodeOf('', client)) };
 }

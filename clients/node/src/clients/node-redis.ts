@@ -1,7 +1,7 @@
 import { performance } from 'node:perf_hooks';
 import { limited, pause } from '../clock.js';
-import type { Word } from '../policies.js';
-import { type Client, type Connection, type Node, only, slotOf } from './client.js';
+import type { Word } from '../checks.js';
+import { type Client, type Connection, type Node, onEnd, only, slotOf } from './client.js';
 
 /** How long a cluster client is asked by one call where a key is. The node that it chooses may be down. */
 const SEARCH_MS = 200;
@@ -12,10 +12,7 @@ export function nodeRedisClient(client: any): Client {
     prefix: '',
     // Its own connections do not keep the process, so calls may go on.
     isClosed: () => false,
-    onClose(action: () => void) {
-      client.on('end', action);
-      return () => client.off('end', action);
-    },
+    onClose: onEnd(client),
   };
   if (typeof client.nodeClient === 'function') return { ...rest, ...cluster(client) };
   const node = typeof client.duplicate === 'function' ? nodeOf('', () => client) : nodeOf('', ofPool(client));

@@ -1,13 +1,11 @@
 //! What a call with an id has charged: one key or several, units or leases. It is ended key by key, now or in the background.
 
-use std::future::Future;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use crate::amount::check_units;
 use crate::ask::{Asked, Checked, Kind, Part};
 use crate::leases::Leases;
 use crate::{Decision, Error, Limits, Source};
@@ -16,13 +14,6 @@ use crate::{Decision, Error, Limits, Source};
 /// id. The call may still be on its way: it and the release may have different connections, so the server may read it later, or may
 /// see later that its connection is closed.
 const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(900)];
-
-/// Runs a future in the background: on this runtime, or on that of the caller. Without a runtime nothing happens.
-pub(crate) fn in_background(runtime: Option<&Handle>, future: impl Future<Output = ()> + Send + 'static) {
-    if let Some(runtime) = runtime.cloned().or_else(|| Handle::try_current().ok()) {
-        runtime.spawn(future);
-    }
-}
 
 /// One key of an [`Account`].
 struct Entry {
@@ -116,20 +107,6 @@ impl Account {
         Leases::new(&self.limits, &self.id, held, since).await
     }
 
-    /// How it ends if it is dropped.
-    pub(crate) fn set_used(&mut self, used: u64) -> Result<(), Error> {
-        check_units(used, 0)?;
-        self.end = End::Used(used);
-        Ok(())
-    }
-
-    /// The work is done: estimates stay, unless it was said what was used.
-    pub(crate) fn keep(&mut self) {
-        if self.end == End::Release {
-            self.end = End::Keep;
-        }
-    }
-
     /// The call was denied, but an earlier one with this id may have been charged: all is given back.
     pub(crate) async fn cancel(&mut self) {
         self.counted = true;
@@ -151,15 +128,15 @@ impl Account {
     }
 
     fn in_background(&mut self) {
-        if self.entries.is_empty() {
-            return;
-        }
+        // Without a runtime nothing happens.
+        let runtime = self.runtime.clone().or_else(|| Handle::try_current().ok());
+        let Some(runtime) = runtime.filter(|_| !self.entries.is_empty()) else { return };
         // It owns no account: when a runtime shuts down, it drops the future, and that must not start another one.
         let (limits, id, end, counted) = (self.limits.clone(), mem::take(&mut self.id), self.end, self.counted);
         let mut entries = mem::take(&mut self.entries);
         // No one else uses the id, and the call may still be on its way.
         let pauses: &[Duration] = if self.own_id || counted { &[] } else { &AGAIN };
-        in_background(self.runtime.as_ref(), async move {
+        runtime.spawn(async move {
             entries = end_all(&limits, &mut entries, &id, end, counted, Duration::MAX).await;
             for pause in pauses {
                 if entries.is_empty() {

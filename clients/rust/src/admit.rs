@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::account::{Account, End};
-use crate::amount::Amount;
+use crate::amount::{check_units, Amount};
 use crate::ask::{awaited, Call, How};
 use crate::leases::Leases;
 use crate::{AllDecision, Decision, Error, IntoSpan, Key, LeasePolicy, Limit, Limits, RatePolicy, Rule};
@@ -141,7 +141,9 @@ impl Admission {
     /// What the estimates become at the end. A program that streams an answer sets it again and again, also inside of
     /// [`run`](Self::run).
     pub fn set_used(&self, used: u64) -> Result<(), Error> {
-        self.account.lock().set_used(used)
+        check_units(used, 0)?;
+        self.account.lock().end = End::Used(used);
+        Ok(())
     }
 
     /// Renews the leases now. If the server gives no answer, they are held until their deadlines.
@@ -156,8 +158,7 @@ impl Admission {
 
     /// The end after the work: estimates become what was used, or stay.
     pub async fn finish(self) -> Result<(), Error> {
-        self.account.lock().keep();
-        self.end().await
+        self.end(|end| if end == End::Release { End::Keep } else { end }).await
     }
 
     /// [`set_used`](Self::set_used), and then [`finish`](Self::finish).
@@ -168,14 +169,16 @@ impl Admission {
 
     /// Gives the estimates and the leases back, also if [`set_used`](Self::set_used) was called. Costs stay.
     pub async fn release(self) -> Result<(), Error> {
-        self.account.lock().end = End::Release;
-        self.end().await
+        self.end(|_| End::Release).await
     }
 
-    async fn end(mut self) -> Result<(), Error> {
+    /// Ends it in another way than a drop would.
+    async fn end(mut self, change: impl FnOnce(End) -> End) -> Result<(), Error> {
         self.renewals.abort_all();
         let held = self.leases.check_held();
-        match self.account.get_mut().end().await {
+        let account = self.account.get_mut();
+        account.end = change(account.end);
+        match account.end().await {
             true => Err(Error::LeaseLost),
             false => held,
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinHandle;
 
-use crate::account::{in_background, Account};
+use crate::account::{Account, End};
 use crate::amount::{check_units, Amount};
 use crate::ask::{Checked, How, Kind, Part};
 use crate::{Decision, Error, Key, Limit, Limits, RatePolicy, Source};
@@ -29,7 +29,6 @@ impl Limits {
             batch,
             idle_us: AtomicU64::new(1_000_000),
             purses: DashMap::new(),
-            runtime: OnceLock::new(),
             closed: AtomicBool::new(false),
         });
         self.closes(Arc::downgrade(&inner));
@@ -53,15 +52,11 @@ pub(crate) struct Inner {
     batch: u64,
     idle_us: AtomicU64,
     purses: DashMap<Box<[u8]>, Purse>,
-    /// Where the first batch was fetched.
-    runtime: OnceLock<Handle>,
     closed: AtomicBool,
 }
 
 /// What is known of one key.
 struct Purse {
-    /// The key on the server.
-    key: Vec<u8>,
     batch: Option<Batch>,
     /// When a call last took units.
     used: Instant,
@@ -73,9 +68,10 @@ struct Purse {
     tidy: Option<JoinHandle<()>>,
 }
 
-/// Units that the server has charged.
+/// Units that the server has charged. If it is dropped, what is left is given back.
 struct Batch {
-    id: Vec<u8>,
+    /// It ends with what was spent.
+    account: Account,
     /// The units that are not spent, and until when they may be spent.
     left: u64,
     ends: Instant,
@@ -165,7 +161,7 @@ impl Inner {
         if let Some(denied) = repeats.find(&key, cost) {
             return Ok(denied);
         }
-        let gate = self.purses.entry(own.clone()).or_insert_with(|| Purse::new(key.clone())).gate.clone();
+        let gate = self.purses.entry(own.clone()).or_insert_with(Purse::new).gate.clone();
         let gate = match gate.clone().try_lock_owned() {
             Ok(gate) => gate,
             // Only one call asks a server that is down.
@@ -180,7 +176,6 @@ impl Inner {
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::InvalidArgument("a wallet needs a tokio runtime, and there is none here".to_string()));
         };
-        self.runtime.get_or_init(|| runtime.clone());
         let wallet = self.clone();
         let filled = repeats.find_or(&key, cost, async {
             // A task of its own: the batch that is on its way is not lost if the caller gives up.
@@ -210,29 +205,31 @@ impl Inner {
     async fn fill(self: &Arc<Self>, own: &[u8], cost: u64) -> Result<Decision, Error> {
         // What is left of the batch before is given back first, so that the new batch finds it.
         self.give_back(own).await;
-        let Some((key, pauses)) = self.purses.get_mut(own).map(|mut purse| {
+        let pauses = self.purses.get_mut(own).map(|mut purse| {
             if purse.tidy.as_ref().is_none_or(JoinHandle::is_finished) {
                 purse.tidy = Some(tokio::spawn(tidy(Arc::downgrade(self), own.into())));
             }
-            (purse.key.clone(), purse.pauses)
-        }) else {
-            return Err(Error::Closed);
-        };
+            purse.pauses
+        });
+        let (key, pauses) = (self.limit.key(own)?, pauses.ok_or(Error::Closed)?);
         // If there is no reply, what the server may have charged is released.
         let mut call = self.call(key.clone(), Amount::UpTo(self.batch), How::Now);
         let asked = Instant::now();
         let (mut account, reply) = Account::new(&mut call).after(call.ask().await)?;
         let server = self.at_most_a_batch(reply.first())?;
-        account.forget();
+        account.granted(std::slice::from_ref(&server), true);
+        account.end = End::Used(0);
         let granted = server.granted;
+        if granted == 0 {
+            account.forget();
+        }
         let (mut decided, mut stopped) = (None, self.closed.load(Ordering::SeqCst));
         if let Some(mut purse) = self.purses.get_mut(own).filter(|_| granted > 0) {
             // The server rounds up to a millisecond.
             let whole =
                 server.reset().saturating_sub(Duration::from_millis(1)).min(self.limit.policy().rate().period.into());
             let ends = asked.checked_add(whole).unwrap_or(asked);
-            let batch =
-                purse.batch.insert(Batch { id: account.id.clone(), left: granted, ends, server: server.clone(), asked });
+            let batch = purse.batch.insert(Batch { account, left: granted, ends, server: server.clone(), asked });
             // A call that is denied takes no units, so that what others may need is given back soon.
             if granted >= cost {
                 decided = Some(batch.spend(cost, asked));
@@ -274,13 +271,9 @@ impl Inner {
     /// Takes the batch from a purse, so that no one spends a unit of it any more, and settles it to what was spent: the server has the
     /// rest, and forgets the id. If nothing is left, that runs in the background.
     async fn give_back(&self, own: &[u8]) {
-        let taken = self.purses.get_mut(own).and_then(|mut purse| Some((purse.key.clone(), purse.batch.take()?)));
-        let Some((key, batch)) = taken else { return };
-        let left = batch.left;
-        let settle = settle(self.limit.clone(), key, batch);
-        match left {
-            0 => in_background(None, settle),
-            _ => settle.await,
+        let batch = self.purses.get_mut(own).and_then(|mut purse| purse.batch.take());
+        if let Some(mut batch) = batch.filter(|batch| batch.left > 0) {
+            batch.account.end().await;
         }
     }
 
@@ -289,8 +282,8 @@ impl Inner {
         let Some(mut purse) = self.limit.own(key).and_then(|own| self.purses.get_mut(own)) else { return };
         purse.pauses += 1;
         purse.end();
-        if let Some(batch) = give_back.then(|| purse.batch.take()).flatten() {
-            in_background(self.runtime.get(), settle(self.limit.clone(), key.to_vec(), batch));
+        if give_back {
+            purse.batch = None;
         }
     }
 
@@ -310,8 +303,8 @@ impl Inner {
 }
 
 impl Purse {
-    fn new(key: Vec<u8>) -> Self {
-        Self { key, batch: None, used: Instant::now(), pauses: 0, gate: Arc::default(), tidy: None }
+    fn new() -> Self {
+        Self { batch: None, used: Instant::now(), pauses: 0, gate: Arc::default(), tidy: None }
     }
 
     fn spend(&mut self, cost: u64) -> Option<Decision> {
@@ -332,6 +325,7 @@ impl Purse {
 impl Batch {
     fn spend(&mut self, cost: u64, now: Instant) -> Decision {
         self.left -= cost;
+        self.account.end = End::Used(self.server.granted - self.left);
         let Decision { limit, remaining, reset_ms, .. } = self.server;
         let passed = u64::try_from(now.duration_since(self.asked).as_millis()).unwrap_or(u64::MAX);
         Decision {
@@ -342,13 +336,6 @@ impl Batch {
             source: Source::Wallet,
             ..self.server.clone()
         }
-    }
-}
-
-async fn settle(limit: Limit, key: Vec<u8>, batch: Batch) {
-    let spent = batch.server.granted - batch.left;
-    if let Err(error) = limit.end(limit.limits(), &key, &batch.id, Some(spent)).await {
-        limit.limits().warn(&error, "units of a wallet are not given back");
     }
 }
 
@@ -371,17 +358,5 @@ async fn tidy(wallet: Weak<Inner>, own: Box<[u8]>) {
             left.max(wallet.idle() / 4)
         };
         tokio::time::sleep(pause).await;
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // If the runtime is gone, what is left stays charged until its period is over.
-        let Some(runtime) = self.runtime.get() else { return };
-        for (_, Purse { key, batch, .. }) in std::mem::take(&mut self.purses) {
-            if let Some(batch) = batch {
-                in_background(Some(runtime), settle(self.limit.clone(), key, batch));
-            }
-        }
     }
 }

@@ -93,8 +93,8 @@ waiters: ## Measure what WAITERS=10000 waiting clients cost: memory, wake-ups pe
 
 ROUNDS ?= 5
 LOAD ?= 0.8
-# Measure only this part, and keep the other figures: speed, memory, scale, fresh, ids or clients of `make bench`; hot, shards,
-# wallets, failover, memory, cluster or regions of `make scale`.
+# Measure only this part, and keep the other figures: speed, memory, scale, ids or clients of `make bench`; shards, wallets,
+# failover, memory, cluster or regions of `make scale`.
 PART ?=
 bench: ## Measure calls, built-ins and other rate limiters in ROUNDS=5 of LOAD=0.8 seconds a case, into docs/benchmarks.*
 	@scripts/tool.sh bench benchmarks --rounds "$(ROUNDS)" --seconds "$(LOAD)" $(addprefix --part ,$(PART))

@@ -104,28 +104,8 @@ pub struct Line {
     pub name: &'static str,
     /// The class of its colour.
     pub class: &'static str,
-    /// The class of its stroke.
-    pub stroke: &'static str,
-    /// Numbers, and the values at them.
+    /// Numbers, and the shares at them, from 0 to 1.
     pub points: Vec<Point>,
-}
-
-/// Lines over an axis on which each step multiplies by the same number, and up from 0.
-pub struct Graph<'a> {
-    /// What the numbers are.
-    pub across: &'a str,
-    /// The numbers with a tick.
-    pub numbers: Vec<f64>,
-    /// The values with a tick, and their labels. The last one is at the top.
-    pub values: Vec<(f64, String)>,
-    /// See [`Line`].
-    pub lines: &'a [Line],
-    /// The room at the left for labels, and at the right.
-    pub sides: (f64, f64),
-    /// From the legend to the axis.
-    pub height: f64,
-    /// The length of a line of the legend, the distance of its name, and that of the next line.
-    pub legend: [f64; 3],
 }
 
 /// A picture that is drawn from its top to its bottom.
@@ -242,27 +222,27 @@ impl Picture {
         }
     }
 
-    /// Draws a graph, with a legend above it.
-    pub fn graph(&mut self, graph: &Graph<'_>) {
-        let Graph { across, numbers, values, lines, sides, height, legend: [length, name, next] } = graph;
-        let (top, bottom) = (self.y + LINE + 10.0, self.y + LINE + height);
-        let points = || lines.iter().flat_map(|line| &line.points);
-        let (from, to) = points().fold((f64::MAX, 1.0_f64), |(from, to), &(at, _)| (from.min(at), to.max(at)));
-        let x = Axis { from: from.log10(), to: to.log10(), start: sides.0, end: WIDTH - sides.1 };
-        let most = values.last().map_or(1.0, |(value, _)| *value);
-        let y = Axis { from: 0.0, to: most, start: bottom, end: top };
+    /// Draws shares over an axis on which each step multiplies by the same number, with a legend above. All lines have the same
+    /// numbers.
+    pub fn graph(&mut self, across: &str, lines: &[Line]) {
+        let (top, bottom) = (self.y + LINE + 10.0, self.y + LINE + 170.0);
+        let numbers: Vec<f64> = lines[0].points.iter().map(|(number, _)| *number).collect();
+        let last = numbers.len() - 1;
+        let x = Axis { from: numbers[0].log10(), to: numbers[last].log10(), start: 52.0, end: WIDTH - 20.0 };
+        let y = Axis { from: 0.0, to: 1.0, start: bottom, end: top };
         let ticks: Vec<_> = numbers.iter().map(|&at| (at.log10(), short(at))).collect();
-        self.axes(x, y, &ticks, values);
+        let shares = [0.0, 0.25, 0.5, 0.75, 1.0].map(|share: f64| (share, format!("{:.0}\u{a0}%", share * 100.0)));
+        self.axes(x, y, &ticks, &shares);
         self.text(across, ((x.start + x.end) / 2.0, bottom + 34.0), Side::Middle, "muted");
         let (mut left, middle) = (x.start, self.y + LINE / 2.0);
-        for line in *lines {
-            let class = format!("{} {}", line.stroke, line.class);
-            let points: Vec<_> = line.points.iter().map(|&(at, value)| (x.at(at.log10()), y.at(value))).collect();
+        for line in lines {
+            let class = format!("line {}", line.class);
+            let points: Vec<_> = line.points.iter().map(|&(at, share)| (x.at(at.log10()), y.at(share))).collect();
             self.line(&class, &points);
             points.iter().for_each(|&point| self.dot(line.class, point));
-            self.line(&class, &[(left, middle), (left + length, middle)]);
-            self.text(line.name, (left + name, middle), Side::Left, "");
-            left += next;
+            self.line(&class, &[(left, middle), (left + 24.0, middle)]);
+            self.text(line.name, (left + 30.0, middle), Side::Left, "");
+            left += 142.0;
         }
         self.y = bottom + 44.0;
     }
@@ -316,12 +296,27 @@ pub fn write(path: &Path, text: &str) {
     println!("{}", path.display());
 }
 
+/// Writes a page again with these texts between its marks, and with the titles of its pictures, by their files. `by` is the target of
+/// `make` that the marks name.
+pub fn fill(from: &Path, to: &Path, by: &str, texts: &[(&str, String)], titles: &[(&str, String)]) {
+    let page = fs::read_to_string(from).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+    let page = texts.iter().fold(page, |page, (mark, text)| replace(&page, &format!("{by}: {mark}"), text));
+    write(to, &titles.iter().fold(page, |page, (file, title)| describe(&page, file, title)));
+}
+
 /// Replaces the text between a mark and the next end mark of a page.
-pub fn fill(page: &str, mark: &str, text: &str) -> String {
+fn replace(page: &str, mark: &str, text: &str) -> String {
     let (from, to) = (format!("<!-- {mark} -->\n"), "<!-- end -->");
     let (before, rest) = page.split_once(&from).unwrap_or_else(|| panic!("the page has no {from}"));
     let (_, after) = rest.split_once(to).unwrap_or_else(|| panic!("the page has no {to} after {from}"));
     format!("{before}{from}{text}{to}{after}")
+}
+
+/// Sets the text of a page's picture, for those who can't see it, to its title.
+fn describe(page: &str, file: &str, title: &str) -> String {
+    let (before, after) = page.split_once(&format!("]({file})")).unwrap_or_else(|| panic!("the page has no {file}"));
+    let (before, _) = before.rsplit_once("![").expect("the beginning of a picture");
+    format!("{before}![{title}]({file}){after}")
 }
 
 /// A table of a page. The first column is at the left, and the others at the right.
@@ -331,11 +326,9 @@ pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Stri
     text
 }
 
-/// Sets the text of a page's picture, for those who can't see it, to its title.
-pub fn describe(page: &str, file: &str, title: &str) -> String {
-    let (before, after) = page.split_once(&format!("]({file})")).unwrap_or_else(|| panic!("the page has no {file}"));
-    let (before, _) = before.rsplit_once("![").expect("the beginning of a picture");
-    format!("{before}![{title}]({file}){after}")
+/// A table of words, which are all at the left.
+pub fn words(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    table(head, rows).replacen("---:", "---", head.len())
 }
 
 /// Formats a number with thin spaces between groups of three digits.
@@ -383,7 +376,7 @@ mod tests {
     #[test]
     fn text_between_marks_is_replaced() {
         let page = "a\n<!-- x -->\nold\n<!-- end -->\nb\n<!-- y -->\n<!-- end -->\n";
-        assert_eq!(fill(page, "x", "new\n"), page.replace("old", "new"));
+        assert_eq!(replace(page, "x", "new\n"), page.replace("old", "new"));
         assert_eq!(describe("![a](1.svg) ![b](2.svg)!", "2.svg", "c"), "![a](1.svg) ![c](2.svg)!");
     }
 }

@@ -43,7 +43,7 @@ const TOLERANCE: f64 = 1.12;
 const SAMPLES: usize = 100;
 /// The longest wait for the processors to be free, before each measurement.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often a measurement is made at most by default.
+/// How often a measurement is made at most.
 const TRIES: usize = 4;
 
 /// How fast the processors are when nothing else uses them.
@@ -51,8 +51,6 @@ pub struct Steady {
     /// Does a fixed piece of work, and returns the time that it took.
     work: Box<dyn FnMut() -> Duration>,
     best: Duration,
-    /// How often a measurement is made at most.
-    tries: usize,
     /// How many measurements there were.
     pub measured: usize,
     /// How many of them were repeated.
@@ -68,20 +66,14 @@ impl Steady {
 
     fn by(mut work: impl FnMut() -> Duration + 'static) -> Self {
         let best = (0..SAMPLES).map(|_| work()).min().unwrap_or_default();
-        Self { work: Box::new(work), best, tries: TRIES, measured: 0, repeated: 0 }
-    }
-
-    /// Makes each measurement once, whatever else the machine does: for figures that may be rough.
-    #[must_use]
-    pub fn once() -> Self {
-        Self { work: Box::new(work), best: Duration::ZERO, tries: 1, measured: 0, repeated: 0 }
+        Self { work: Box::new(work), best, measured: 0, repeated: 0 }
     }
 
     /// Waits until the processors are free, and measures. Measures again if they were not free afterwards. The last result counts in any
     /// case.
     pub fn measure<R>(&mut self, mut measure: impl FnMut() -> R) -> R {
         self.measured += 1;
-        for _ in 1..self.tries {
+        for _ in 1..TRIES {
             let start = Instant::now();
             while !self.is_free() && start.elapsed() < PATIENCE {
                 sleep(Duration::from_millis(50));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use clap::{Args, Parser};
+use clap::{Parser, ValueEnum};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 use serde_json::{from_value, to_value, Map, Value};
@@ -20,17 +20,23 @@ use support::{call, root, Server};
 use tools::chart::write;
 use tools::results;
 
+/// Measures what calls cost, and what one server, a cluster and several regions can do, and writes the figures into docs.
 #[derive(Parser)]
-enum Page {
-    /// Measures what calls cost, and writes docs/benchmarks.json, docs/benchmarks.md, docs/benchmarks-tables.md and the charts
-    Benchmarks(benchmarks::Options),
-    /// Measures and simulates what one server, a cluster and several regions can do, and writes docs/scale.*
-    Scale(scale::Options),
-}
-
-/// The options that both pages have.
-#[derive(Args)]
-struct Common {
+struct Options {
+    /// The page, and the file of its figures
+    page: Page,
+    /// Measure only this part, and keep the other figures of the file
+    #[arg(long)]
+    part: Vec<String>,
+    /// How often each case is measured
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// How long the load on a case lasts in each round, in seconds
+    #[arg(long, default_value_t = 0.8)]
+    seconds: f64,
+    /// Determines the traffic that is simulated, and the moments at which servers are killed; the default is the time
+    #[arg(long)]
+    seed: Option<u64>,
     /// Another server program to measure on; may be given several times
     #[arg(long, value_parser = program)]
     server: Vec<String>,
@@ -45,17 +51,44 @@ struct Common {
     out: PathBuf,
 }
 
-fn main() {
-    Page::parse().write();
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Page {
+    Benchmarks,
+    Scale,
 }
 
-impl Page {
-    fn write(&self) {
-        match self {
-            Self::Benchmarks(options) => benchmarks::write(options),
-            Self::Scale(options) => scale::write(options),
+impl Options {
+    /// How often each figure that is not a ratio is measured.
+    fn repeats(&self) -> usize {
+        if self.quick {
+            1
+        } else {
+            3
         }
     }
+
+    fn run(&self) {
+        let [benchmarks, scale] = ["benchmarks.json", "scale.json"].map(|name| self.out.join(name));
+        match self.page {
+            Page::Benchmarks => {
+                if !self.report {
+                    keep(&benchmarks, &benchmarks::results(&benchmarks, self));
+                }
+                benchmarks::report::write(&read(&benchmarks), &self.out);
+            }
+            Page::Scale => {
+                if !self.report {
+                    keep(&scale, &scale::results(&scale, self));
+                }
+                // What one hot key gives is a part of the benchmarks.
+                scale::report::write(&read(&scale), &read::<benchmarks::Results>(&benchmarks).speed, &self.out);
+            }
+        }
+    }
+}
+
+fn main() {
+    Options::parse().run();
 }
 
 /// The absolute path of a program. A server runs in a folder of its own, so that a relative path would not be found.
@@ -89,11 +122,16 @@ fn figure(figure: impl Serialize) -> Value {
     to_value(figure).expect("JSON")
 }
 
-/// Measures these parts of a page, in this order, or only those that are `wanted` if there are any. The other figures stay as they
-/// are in the file. `new` is what each run replaces.
-fn measure<Results: DeserializeOwned>(file: &Path, wanted: &[String], new: &[(&str, Value)], parts: &[Part<'_>]) -> Results {
-    let mut figures: Map<String, Value> = if wanted.is_empty() { Map::new() } else { read(file) };
-    figures.extend(new.iter().map(|(name, figure)| (name.to_string(), figure.clone())));
+/// Measures these parts of a page, in this order, or only those that are `wanted` if there are any: then all else stays as it is in
+/// the file. `run` describes a run of all parts.
+fn measure<Results: DeserializeOwned>(file: &Path, wanted: &[String], run: &[(&str, Value)], parts: &[Part<'_>]) -> Results {
+    let unknown = wanted.iter().find(|part| parts.iter().all(|(name, _)| part != name));
+    assert!(unknown.is_none(), "no part is called {unknown:?}");
+    let mut figures: Map<String, Value> = if wanted.is_empty() {
+        run.iter().map(|(name, figure)| (name.to_string(), figure.clone())).collect()
+    } else {
+        read(file)
+    };
     let begin = Instant::now();
     for (name, measure) in parts {
         if wanted.is_empty() || wanted.iter().any(|part| part == name) {
@@ -150,23 +188,21 @@ mod tests {
 
     #[test]
     fn the_pages_and_the_charts_are_those_of_the_figures() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let docs = folder.path().join("docs");
-        fs::create_dir(&docs).expect("a folder");
-        for name in ["docs/benchmarks.json", "docs/scale.json", "docs/scale.md"] {
-            fs::copy(root().join(name), folder.path().join(name)).expect("a copy");
+        let docs = tempfile::tempdir().expect("a folder");
+        let names = ["benchmarks.json", "scale.json", "benchmarks.md", "benchmarks-tables.md", "scale.md"];
+        for name in names {
+            fs::copy(root().join("docs").join(name), docs.path().join(name)).expect("a copy");
         }
         for page in ["benchmarks", "scale"] {
-            Page::parse_from(["bench", page, "--report", "--out", docs.to_str().expect("a path")]).write();
+            Options::parse_from(["bench", page, "--report", "--out", docs.path().to_str().expect("a path")]).run();
         }
         let written: Vec<_> = fs::read_dir(&docs).expect("the folder").map(|file| file.expect("a file").path()).collect();
-        assert_eq!(written.len(), 12, "{written:?}");
+        assert_eq!(written.len(), names.len() + 4, "{written:?}");
         for path in written {
-            let name = path.strip_prefix(folder.path()).expect("within");
-            let [written, committed] = [&path, &root().join(name)].map(|path| fs::read_to_string(path).expect("text"));
-            let page =
-                if name.to_string_lossy().contains("scale.") || name.starts_with("docs/scale") { "scale" } else { "bench" };
-            assert!(written == committed, "{} would be written differently: run `make {page}-report`", name.display());
+            let name = path.file_name().expect("a name");
+            let [written, committed] =
+                [&path, &root().join("docs").join(name)].map(|path| fs::read_to_string(path).expect("text"));
+            assert!(written == committed, "{name:?} would be written differently: `make bench-report scale-report`");
         }
     }
 }

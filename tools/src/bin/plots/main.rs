@@ -35,7 +35,6 @@ struct Options {
 
 fn main() {
     let options = Options::parse();
-    let page = read(&root().join("docs/choosing.md"));
     fs::create_dir_all(&options.out).unwrap_or_else(|error| panic!("{}: {error}", options.out.display()));
     println!("Half a minute of traffic");
     let run = (1..=ATTEMPTS)
@@ -44,23 +43,20 @@ fn main() {
         .unwrap_or_else(|| panic!("calls were late or missed {ATTEMPTS} times: the machine is too busy to draw from"));
     let Run { burst, overload, boundary, attacked, random, bytes, work, given_back, gateway, stopped, lines } = run;
     let accuracy = Accuracy::of(&attacked, &random);
-    let picture = |name: &str| options.out.join(format!("choosing-{name}.svg"));
+    let picture = |file: &'static str, draw: &dyn Fn(&Path) -> String| (file, draw(&options.out.join(file)));
     let titles = [
-        ("burst", draw::burst(&burst, &picture("burst"))),
-        ("overload", draw::overload(&overload, &picture("overload"))),
-        ("boundary", draw::boundary(&boundary, &picture("boundary"))),
-        ("accuracy", draw::accuracy(&accuracy, &picture("accuracy"))),
-        ("leases", draw::work(&work, &picture("leases"))),
-        ("settle", draw::given_back(&given_back, &picture("settle"))),
-        ("gateway", draw::gateway(&gateway, &picture("gateway"))),
-        ("stopped", draw::stopped(&stopped, &picture("stopped"))),
+        picture("choosing-burst.svg", &|path| draw::burst(&burst, path)),
+        picture("choosing-overload.svg", &|path| draw::overload(&overload, path)),
+        picture("choosing-boundary.svg", &|path| draw::boundary(&boundary, path)),
+        picture("choosing-accuracy.svg", &|path| draw::accuracy(&accuracy, path)),
+        picture("choosing-leases.svg", &|path| draw::work(&work, path)),
+        picture("choosing-settle.svg", &|path| draw::given_back(&given_back, path)),
+        picture("choosing-gateway.svg", &|path| draw::gateway(&gateway, path)),
+        picture("choosing-stopped.svg", &|path| draw::stopped(&stopped, path)),
     ];
     draw::in_line(&lines, &options.out.join("waiting.svg"));
-    let page = chart::fill(&page, "make plots: accuracy", &table(&accuracy, &bytes));
-    let page = chart::fill(&page, "make plots: boundary", &promises(&boundary));
-    let page =
-        titles.iter().fold(page, |page, (name, title)| chart::describe(&page, &format!("choosing-{name}.svg"), title));
-    chart::write(&options.out.join("choosing.md"), &page);
+    let tables = [("accuracy", table(&accuracy, &bytes)), ("boundary", promises(&boundary))];
+    chart::fill(&root().join("docs/choosing.md"), &options.out.join("choosing.md"), "make plots", &tables, &titles);
 }
 
 /// How often the traffic is played on a machine that is busy with other work.
@@ -176,13 +172,13 @@ fn table(accuracy: &Accuracy, bytes: &[i64]) -> String {
     rows
 }
 
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(path: &Path) -> String {
+        fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
 
     /// The numbers in the title of a picture.
     fn numbers(page: &str, file: &str) -> Vec<String> {

@@ -10,9 +10,8 @@ pub const SET: &str = "SET key value EX 60";
 /// The same call, made by the load generator that can send `MULTI`.
 pub const SET_OWN: &str = "SET key value EX 60, by our own loop";
 
-/// What fresh keys are compared with: a key that is new in each call, and one that has expired before the next call.
+/// What calls on new keys are compared with.
 pub const SET_NEW: &str = "SET key value PX 86400000";
-pub const SET_EXPIRED: &str = "SET key value PX 1";
 
 /// How many cases a scene has. Only the widest scenes have all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,33 +23,12 @@ pub enum Width {
     Wide,
 }
 
-/// What replies must be, before the measurement and after it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Replies {
-    /// Any reply: the call is not one of a limiter.
-    Any,
-    Grants,
-    Denials,
-}
-
-/// How the reply of a limiter shows that it granted the call.
-#[derive(Clone, Copy)]
-pub enum Dialect {
-    /// Several values, or the verdict of `RL.ALL`: the first integer is not 0.
-    Ours,
-    /// Several values: the first is 0 for a grant.
-    Limited,
-    /// A single value: 1 for a grant.
-    Verdict,
-}
-
 /// What a case needs besides the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     Nothing,
     Module,
     RedisCell,
-    Noop,
     Script(&'static str),
 }
 
@@ -61,16 +39,14 @@ pub struct Case {
     /// The call that prepares each key; `#` stands for the key.
     pub prepare: &'static str,
     pub call: &'static str,
-    pub replies: Replies,
-    pub dialect: Dialect,
-    /// Whether a call changes nothing.
-    pub reads: bool,
-    /// `MULTI`, and the case that it is compared with.
+    /// Whether the first integer of a reply is as it must be, before the measurement and after it: granted, or denied.
+    pub expects: Option<fn(i64) -> bool>,
+    /// Whether a call changes its key.
+    pub writes: bool,
+    /// `MULTI`, and several calls that count as one: redis-benchmark can't send them.
     pub own_loop: bool,
-    /// The case that it is compared with, if not the usual one.
-    pub compared_with: Option<&'static str>,
-    /// The configuration of its server.
-    pub configured: &'static [&'static str],
+    /// The case that it is compared with.
+    pub base: &'static str,
 }
 
 const BASE: Case = Case {
@@ -79,18 +55,20 @@ const BASE: Case = Case {
     needs: Needs::Nothing,
     prepare: "",
     call: "",
-    replies: Replies::Any,
-    dialect: Dialect::Ours,
-    reads: false,
+    expects: None,
+    writes: true,
     own_loop: false,
-    compared_with: None,
-    configured: &[],
+    base: SET,
 };
 
-const GRANT: Case = Case { replies: Replies::Grants, needs: Needs::Module, width: Width::Narrow, ..BASE };
-const DENIAL: Case = Case { replies: Replies::Denials, needs: Needs::Module, width: Width::Medium, ..BASE };
-const PAIR: Case = Case { own_loop: true, needs: Needs::Module, ..BASE };
-const LUA: Case = Case { replies: Replies::Grants, dialect: Dialect::Limited, ..BASE };
+/// The module replies with the units that it has granted. Others reply 0 for a grant, or 1.
+const GRANT: Case = Case { expects: Some(|units| units > 0), needs: Needs::Module, width: Width::Narrow, ..BASE };
+const DENIAL: Case =
+    Case { expects: Some(|units| units == 0), needs: Needs::Module, width: Width::Medium, writes: false, ..BASE };
+const CELL: Case = Case { expects: Some(|limited| limited == 0), needs: Needs::RedisCell, ..GRANT };
+const LUA: Case = Case { expects: Some(|limited| limited == 0), ..BASE };
+const VERDICT: Case = Case { expects: Some(|granted| granted == 1), ..BASE };
+const PAIR: Case = Case { own_loop: true, needs: Needs::Module, base: SET_OWN, ..BASE };
 
 /// Grants of meters use keys with a limit that is never reached, and with so much used that they live for hours: no call
 /// creates its key. The use is low enough for a record of the usual size. Logs grow as long as the load makes them, up to
@@ -102,18 +80,10 @@ pub const CASES: &[Case] = &[
         width: Width::Medium,
         prepare: "SET key:# 0123456789012345678901234567",
         call: "GET key:#",
-        reads: true,
+        writes: false,
         ..BASE
     },
     Case { name: "INCR", width: Width::Narrow, call: "INCR key:#", ..BASE },
-    Case {
-        name: "a module's command that does nothing",
-        width: Width::Medium,
-        needs: Needs::Noop,
-        call: "NOOP.CALL key:#",
-        reads: true,
-        ..BASE
-    },
     Case {
         name: "RL.FIXED, granted",
         prepare: "RL.FIXED key:# %many 1d COST %tenth",
@@ -135,14 +105,6 @@ pub const CASES: &[Case] = &[
     Case { name: "RL.SLIDE, limit 1000, granted", call: "RL.SLIDE key:# %slide", ..GRANT },
     Case { name: "RL.FIXED, denied", prepare: "RL.FIXED key:# 10 1d COST 10", call: "RL.FIXED key:# 10 1d", ..DENIAL },
     Case { name: "RL.GCRA, denied", prepare: "RL.GCRA key:# 10 1d COST 10", call: "RL.GCRA key:# 10 1d", ..DENIAL },
-    Case {
-        name: "RL.GCRA, denied, not counted for RL.TOP",
-        width: Width::Wide,
-        prepare: "RL.GCRA key:# 10 1d COST 10",
-        call: "RL.GCRA key:# 10 1d",
-        configured: &["--rl.top-keys", "0"],
-        ..DENIAL
-    },
     Case { name: "RL.BUCKET, denied", prepare: "RL.BUCKET key:# 10 1d COST 10", call: "RL.BUCKET key:# 10 1d", ..DENIAL },
     Case { name: "RL.SLIDE, denied", prepare: "RL.SLIDE key:# 10 1d COST 10", call: "RL.SLIDE key:# 10 1d", ..DENIAL },
     Case {
@@ -150,7 +112,7 @@ pub const CASES: &[Case] = &[
         width: Width::Wide,
         prepare: "RL.GCRA key:# %many 1d COST %tenth",
         call: "RL.PEEK GCRA key:# %many 1d",
-        reads: true,
+        writes: false,
         ..GRANT
     },
     Case {
@@ -169,20 +131,17 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "redis-cell, granted",
-        needs: Needs::RedisCell,
         prepare: "CL.THROTTLE key:# %burst %many 86400 %tenth",
         call: "CL.THROTTLE key:# %burst %many 86400",
-        dialect: Dialect::Limited,
-        ..GRANT
+        ..CELL
     },
     Case {
         name: "redis-cell, denied",
         width: Width::Wide,
-        needs: Needs::RedisCell,
         prepare: "CL.THROTTLE key:# 9 10 86400 10",
         call: "CL.THROTTLE key:# 9 10 86400",
-        dialect: Dialect::Limited,
-        ..DENIAL
+        expects: Some(|limited| limited == 1),
+        ..CELL
     },
     Case {
         name: "throttled-py, GCRA (Lua)",
@@ -190,20 +149,6 @@ pub const CASES: &[Case] = &[
         needs: Needs::Script("throttled/gcra"),
         prepare: "EVALSHA %sha 1 throttled:v1:gcra:# %interval %many %tenth",
         call: "EVALSHA %sha 1 throttled:v1:gcra:# %interval %many 1",
-        ..LUA
-    },
-    Case {
-        name: "throttled-py, token bucket (Lua)",
-        needs: Needs::Script("throttled/token_bucket"),
-        prepare: "EVALSHA %sha 1 throttled:v1:token_bucket:# %rate %many %tenth",
-        call: "EVALSHA %sha 1 throttled:v1:token_bucket:# %rate %many 1",
-        ..LUA
-    },
-    Case {
-        name: "throttled-py, leaking bucket (Lua)",
-        needs: Needs::Script("throttled/leaking_bucket"),
-        prepare: "EVALSHA %sha 1 throttled:v1:leaking_bucket:# %rate %many %tenth",
-        call: "EVALSHA %sha 1 throttled:v1:leaking_bucket:# %rate %many 1",
         ..LUA
     },
     Case {
@@ -217,15 +162,13 @@ pub const CASES: &[Case] = &[
         name: "limits, sliding window counter (Lua)",
         needs: Needs::Script("limits/acquire_sliding_window"),
         call: "EVALSHA %sha 2 LIMITS:{LIMITER/#/1000/1/minute}/-1 LIMITS:{LIMITER/#/1000/1/minute} %limit 60 1",
-        dialect: Dialect::Verdict,
-        ..LUA
+        ..VERDICT
     },
     Case {
         name: "limits, moving window (Lua)",
         needs: Needs::Script("limits/acquire_moving_window"),
         call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/minute %now_s %limit 60 1",
-        dialect: Dialect::Verdict,
-        ..LUA
+        ..VERDICT
     },
     Case {
         name: "a sorted set (Lua)",
@@ -240,8 +183,13 @@ pub const CASES: &[Case] = &[
         call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/day 86400 1",
         ..BASE
     },
-    Case { name: SET_OWN, call: "SET key:# 0123456789012345678901234567 EX 60", own_loop: true, ..BASE },
-    Case { name: "MULTI, INCR, EXPIRE, EXEC", call: "MULTI ; INCR key:# ; EXPIRE key:# 60 ; EXEC", own_loop: true, ..BASE },
+    Case { name: SET_OWN, call: "SET key:# 0123456789012345678901234567 EX 60", needs: Needs::Nothing, ..PAIR },
+    Case {
+        name: "MULTI, INCR, EXPIRE, EXEC",
+        needs: Needs::Nothing,
+        call: "MULTI ; INCR key:# ; EXPIRE key:# 60 ; EXEC",
+        ..PAIR
+    },
 ];
 
 /// Calls with ids, and what is used instead of leases. A take and its release count as one call. Five other holders have units of
@@ -252,7 +200,7 @@ pub const IDS: &[Case] = &[
         name: "RL.GCRA, granted",
         prepare: "RL.GCRA key:# %many 1d COST %tenth",
         call: "RL.GCRA key:# %many 1d",
-        replies: Replies::Grants,
+        expects: GRANT.expects,
         ..PAIR
     },
     Case {
@@ -289,80 +237,31 @@ pub const IDS: &[Case] = &[
     },
 ];
 
-const NEW: Case = Case { compared_with: Some(SET_NEW), ..BASE };
-const NEW_GRANT: Case = Case { replies: Replies::Grants, needs: Needs::Module, ..NEW };
-const EXPIRED: Case = Case { compared_with: Some(SET_EXPIRED), ..BASE };
-const EXPIRED_GRANT: Case = Case { replies: Replies::Grants, needs: Needs::Module, ..EXPIRED };
+const NEW: Case = Case { base: SET_NEW, ..GRANT };
 
 /// First calls: each call has a new key.
 pub const FIRST: &[Case] = &[
-    Case { name: SET_NEW, width: Width::Narrow, call: "SET key:# 0123456789012345678901234567 PX 86400000", ..NEW },
-    Case { name: "RL.FIXED", width: Width::Narrow, call: "RL.FIXED key:# 1000 1d", ..NEW_GRANT },
-    Case { name: "RL.GCRA", width: Width::Narrow, call: "RL.GCRA key:# 1000 1d", ..NEW_GRANT },
-    Case { name: "RL.BUCKET", width: Width::Narrow, call: "RL.BUCKET key:# 1000 1d", ..NEW_GRANT },
-    Case { name: "RL.SLIDE", width: Width::Narrow, call: "RL.SLIDE key:# 1000 1d", ..NEW_GRANT },
     Case {
-        name: "redis-cell",
-        width: Width::Narrow,
-        needs: Needs::RedisCell,
-        call: "CL.THROTTLE key:# 999 1000 86400",
-        dialect: Dialect::Limited,
-        ..NEW_GRANT
-    },
-    Case {
-        name: "throttled-py, GCRA (Lua)",
-        needs: Needs::Script("throttled/gcra"),
-        call: "EVALSHA %sha 1 throttled:v1:gcra:# 86.4 1000 1",
-        dialect: Dialect::Limited,
-        ..NEW_GRANT
-    },
-    Case {
-        name: "limits, moving window (Lua)",
-        needs: Needs::Script("limits/acquire_moving_window"),
-        call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/day %now_s 1000 86400 1",
-        dialect: Dialect::Verdict,
-        ..NEW_GRANT
-    },
-    Case {
-        name: "a sorted set (Lua)",
-        needs: Needs::Script("sorted-set"),
-        call: "EVALSHA %sha 1 key:# 86400000000 1000",
-        dialect: Dialect::Limited,
-        ..NEW_GRANT
-    },
-    Case {
-        name: "limits, fixed window (Lua)",
-        needs: Needs::Script("limits/incr_expire"),
-        call: "EVALSHA %sha 1 LIMITS:LIMITER/#/1000/1/day 86400 1",
+        name: SET_NEW,
+        needs: Needs::Nothing,
+        call: "SET key:# 0123456789012345678901234567 PX 86400000",
+        expects: None,
         ..NEW
     },
-];
-
-/// Calls whose keys expire after a millisecond, so that nearly each call finds no key, or one that has expired. Other rate limiters
-/// set deadlines in whole seconds.
-pub const EXPIRING: &[Case] = &[
-    Case { name: SET_EXPIRED, width: Width::Narrow, call: "SET key:# 0123456789012345678901234567 PX 1", ..EXPIRED },
-    Case { name: "RL.FIXED", width: Width::Narrow, call: "RL.FIXED key:# 1000 1ms", ..EXPIRED_GRANT },
-    Case { name: "RL.GCRA", width: Width::Narrow, call: "RL.GCRA key:# 1000 1ms", ..EXPIRED_GRANT },
-    Case { name: "RL.BUCKET", width: Width::Narrow, call: "RL.BUCKET key:# 1000 1ms", ..EXPIRED_GRANT },
-    Case { name: "RL.SLIDE", width: Width::Narrow, call: "RL.SLIDE key:# 1000 1ms", ..EXPIRED_GRANT },
+    Case { name: "RL.FIXED, granted", call: "RL.FIXED key:# 1000 1d", ..NEW },
+    Case { name: "RL.GCRA, granted", call: "RL.GCRA key:# 1000 1d", ..NEW },
+    Case { name: "RL.BUCKET, granted", call: "RL.BUCKET key:# 1000 1d", ..NEW },
+    Case { name: "RL.SLIDE, limit 1000, granted", call: "RL.SLIDE key:# 1000 1d", ..NEW },
+    Case { name: "redis-cell, granted", call: "CL.THROTTLE key:# 999 1000 86400", base: SET_NEW, ..CELL },
 ];
 
 impl Case {
-    /// The name of the case that this one is compared with.
-    pub fn base(&self) -> &'static str {
-        self.compared_with.unwrap_or(if self.own_loop { SET_OWN } else { SET })
-    }
-
-    /// The options of its server, including the modules that it loads besides redis-rl.
-    pub fn options<'a>(&self, peers: Option<&'a Peers>) -> Vec<&'a str> {
-        let path = match (self.needs, peers) {
-            (Needs::RedisCell, Some(peers)) => &peers.redis_cell,
-            (Needs::Noop, Some(peers)) => &peers.noop,
-            (Needs::RedisCell | Needs::Noop, None) => panic!("{} needs another module", self.name),
-            _ => return self.configured.to_vec(),
-        };
-        vec!["--loadmodule", path.to_str().expect("a path")]
+    /// The options of its server, which loads a module besides redis-rl if the case needs it.
+    pub fn options<'a>(&self, peers: &'a Peers) -> Vec<&'a str> {
+        match self.needs {
+            Needs::RedisCell => vec!["--loadmodule", peers.redis_cell.to_str().expect("a path")],
+            _ => Vec::new(),
+        }
     }
 
     /// Replaces all placeholders in a call but that of the key, as a client would now.
@@ -378,7 +277,6 @@ impl Case {
             .replace("%burst", &(many - 1).to_string())
             .replace("%tenth", &(many / 10).to_string())
             .replace("%interval", &(86_400.0 / f64::from(many)).to_string())
-            .replace("%rate", &(f64::from(many) / 86_400.0).to_string())
             .replace("%now_ms", &now.as_millis().to_string())
             .replace("%now_s", &now.as_secs_f64().to_string())
             .replace("%window", &window.to_string())
@@ -391,35 +289,22 @@ impl Case {
     }
 
     /// Whether a reply is as it must be.
-    pub fn expects(&self, reply: &Value) -> bool {
-        let first = |reply: &Value| match reply {
-            Value::Array(row) => row.first().cloned(),
-            other => Some(other.clone()),
-        };
-        let number = match first(reply) {
-            Some(Value::Int(number)) => number,
-            Some(Value::Nil) => 0,
-            _ => return self.replies == Replies::Any,
-        };
-        let granted = match self.dialect {
-            Dialect::Ours => number > 0,
-            Dialect::Limited => number == 0,
-            Dialect::Verdict => number == 1,
-        };
-        match self.replies {
-            Replies::Any => true,
-            Replies::Grants => granted,
-            Replies::Denials => !granted,
+    pub fn allows(&self, reply: &Value) -> bool {
+        let first = if let Value::Array(row) = reply { row.first() } else { Some(reply) };
+        match (self.expects, first) {
+            (None, _) => true,
+            (Some(expects), Some(Value::Int(number))) => expects(*number),
+            (Some(expects), Some(Value::Nil)) => expects(0),
+            _ => false,
         }
     }
 
-    /// The least and the most changes of keys that the server may count per call. A grant changes a key, a denial and a read
-    /// do not. The number is unknown for redis-cell, which writes without the server counting it.
+    /// The least and the most changes of keys that the server may count per call. The number is unknown for redis-cell, which
+    /// writes without the server counting it.
     pub fn changes(&self) -> std::ops::RangeInclusive<f64> {
-        match (self.replies, self.needs) {
-            (_, Needs::RedisCell) => 0.0..=0.0,
-            (Replies::Denials, _) => 0.0..=0.001,
-            _ if self.reads => 0.0..=0.001,
+        match self.needs {
+            Needs::RedisCell => 0.0..=0.0,
+            _ if !self.writes => 0.0..=0.001,
             // A transaction has one change at least. Of several other calls, each has one.
             _ if self.call.starts_with("MULTI") => 0.999..=f64::MAX,
             _ => 0.999 * self.call.split(" ; ").count() as f64..=f64::MAX,

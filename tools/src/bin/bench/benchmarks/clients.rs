@@ -2,42 +2,37 @@
 //! wallet.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 use support::{root, Server};
 
-use crate::benchmarks::Options;
+use crate::Options;
 use crate::{run, rust_program};
-use tools::chart::grouped;
-use tools::results::Machine;
-use tools::statistics::{median, Quartiles};
+use tools::statistics::Quartiles;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
 pub struct Section {
-    machine: Machine,
-    rounds: usize,
-    rows: Vec<Row>,
+    pub rows: Vec<Row>,
 }
 
 /// One way in which a client package decides.
 #[derive(Serialize, Deserialize)]
-struct Row {
-    client: String,
-    way: String,
+pub struct Row {
+    pub client: String,
+    pub way: String,
     /// Decisions a second of one thread, in each round.
-    per_second: Vec<f64>,
+    pub per_second: Vec<f64>,
     /// Relative to the calls to the server of the same process.
-    of_round_trip: Quartiles,
+    pub of_round_trip: Quartiles,
 }
 
 const ROUND_TRIP: &str = "round_trip";
-const WALLET: &str = "wallet";
+pub const WALLET: &str = "wallet";
 /// The names in what the programs print, and on the page.
-const WAYS: [(&str, &str); 4] = [
+pub const WAYS: [(&str, &str); 4] = [
     (ROUND_TRIP, "a call to the server"),
     ("wait", "a wait that finds units free"),
     ("denied", "a denial that is repeated (`repeat_denials`)"),
@@ -117,57 +112,5 @@ pub fn measure(options: &Options) -> Section {
             rows.push(Row { client: program.client.into(), way: way.into(), per_second, of_round_trip });
         }
     }
-    Section { machine: Machine::this(), rounds: options.rounds, rows }
-}
-
-impl Section {
-    /// A table of the rows for which there is a name of how they decide.
-    fn table(&self, name: impl Fn(&str) -> Option<&'static str>) -> String {
-        let mut text = String::from("| package | decides by | decisions a second | ratio to calls |\n|---|---|---:|---:|\n");
-        for Row { client, way, per_second, of_round_trip: Quartiles { low, median: ratio, high } } in &self.rows {
-            let Some(way) = name(way) else { continue };
-            let rate = grouped(median(per_second.iter().copied()));
-            writeln!(text, "| {client} | {way} | {rate} | {ratio:.1} ({low:.1}–{high:.1}) |").expect("a string");
-        }
-        text
-    }
-}
-
-/// How fast the packages decide, with a wallet and without.
-pub fn brief(section: &Section) -> String {
-    let known = |way: &str| WAYS.into_iter().find(|(name, _)| *name == way && [ROUND_TRIP, WALLET].contains(name));
-    format!(
-        "## Client packages\n\n{}\nOne thread decides, one decision after the other; the server is on the same machine. The price of a wallet is \
-         that it may use less of the limit: [how much](scale.md#3-wallets).\n",
-        section.table(|way| known(way).map(|(_, name)| name)),
-    )
-}
-
-/// The part as Markdown.
-pub fn report(section: &Section) -> String {
-    let Section { machine, rounds, .. } = section;
-    let name = |way: &str| WAYS.into_iter().find(|(name, _)| *name == way).expect("a known way").1;
-    format!(
-        "## Client packages\n\nMeasured on {} with redis-rl {}: decisions a second of one thread, with a server on the same machine over TCP. Medians \
-         of {rounds} rounds; a round runs each package once, in a new process. The ratios, with quartiles, are to the calls of the same process.\n\n{}",
-        machine.date(),
-        machine.module(),
-        section.table(|way| Some(name(way))),
-    )
-}
-
-/// The rows of the table of bars.
-pub fn bars(section: &Section) -> String {
-    let mut text = String::new();
-    let mut add = |what: String, bar: &str, measured: String, met: bool| {
-        let verdict = if met { "yes" } else { "**no**" };
-        writeln!(text, "| client packages | {what} | {bar} | {measured} | {verdict} |").expect("a string");
-    };
-    for Row { client, of_round_trip: Quartiles { low, median: ratio, high }, .. } in
-        section.rows.iter().filter(|row| row.way == WALLET)
-    {
-        let measured = format!("{ratio:.1} ({low:.1}–{high:.1})");
-        add(format!("{client}, decisions from a wallet, relative to calls"), "≥ 20", measured, *ratio >= 20.0);
-    }
-    text
+    Section { rows }
 }

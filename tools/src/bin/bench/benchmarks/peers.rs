@@ -45,8 +45,6 @@ return 1
 
 pub struct Peers {
     pub redis_cell: PathBuf,
-    /// A module whose only command does nothing.
-    pub noop: PathBuf,
     scripts: PathBuf,
 }
 
@@ -83,15 +81,7 @@ pub fn install() -> Peers {
     if !redis_cell.exists() {
         build_redis_cell(&folder, &cell);
     }
-    let noop = folder.join("noop.so");
-    let header = package(&root().join("Cargo.toml"), "redis-module").join("src/include");
-    run(Command::new("cc")
-        .args(["-shared", "-fPIC", "-O2", "-I"])
-        .arg(header)
-        .arg("-o")
-        .arg(&noop)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/bench/benchmarks/noop.c")));
-    Peers { redis_cell, noop, scripts }
+    Peers { redis_cell, scripts }
 }
 
 fn wheels(scripts: &Path) {

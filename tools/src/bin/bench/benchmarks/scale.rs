@@ -1,69 +1,63 @@
 //! What a call costs depending on the number of keys and on the length of SLIDE's log, and the longest time that one call
 //! takes.
 
-use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::benchmarks::Options;
+use crate::Options;
 use support::{call, inspect, Server};
-use tools::chart::{self, grouped, table, Graph, Line, Picture};
 use tools::load::{cpu, each_key, line, packed, redis_benchmark, Pipe, Shape};
 use tools::statistics::median;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
 pub struct Section {
-    keys: Vec<OfKeys>,
-    logs: Vec<OfLog>,
-    stalls: Vec<Stall>,
+    pub keys: Vec<OfKeys>,
+    pub logs: Vec<OfLog>,
+    pub stalls: Vec<Stall>,
 }
 
 /// What a call on a random key costs.
 #[derive(Serialize, Deserialize)]
-struct OfKeys {
-    keys: u64,
-    gcra: Cost,
-    set: Cost,
+pub struct OfKeys {
+    pub keys: u64,
+    pub gcra: Cost,
+    pub set: Cost,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
-struct Cost {
-    calls_per_second: f64,
+pub struct Cost {
+    pub calls_per_second: f64,
     /// The processor time of the server's main thread per call, in nanoseconds.
-    cpu_ns: f64,
+    pub cpu_ns: f64,
 }
 
 /// What a call of SLIDE costs on a log of this length.
 #[derive(Serialize, Deserialize)]
-struct OfLog {
+pub struct OfLog {
     /// The entries that count after the run.
-    entries: u64,
+    pub entries: u64,
     /// Nanoseconds of the server's main thread: for a grant, while entries expire as fast as new ones come; and for a
     /// denial.
-    granted_ns: f64,
-    denied_ns: f64,
+    pub granted_ns: f64,
+    pub denied_ns: f64,
 }
 
 /// How long single calls took, made one after the other, in microseconds.
 #[derive(Serialize, Deserialize)]
-struct Stall {
-    name: String,
-    calls: u64,
+pub struct Stall {
+    pub name: String,
+    pub calls: u64,
     /// SLIDE: the number of entries in its log at the end.
-    entries: Option<u64>,
-    /// The median and, below it, the 99.9th percentile, as the client measures them.
-    median: f64,
-    p999: f64,
-    /// The longest call: the median of the rounds, and the round in which it was shortest, which is the one with the least
-    /// disturbance by other work on the machine.
-    longest: f64,
-    longest_of_best: f64,
-    /// The longest call as the server itself measures it: again the median and the shortest of the rounds.
-    inside: f64,
-    inside_of_best: f64,
+    pub entries: Option<u64>,
+    /// The median and, below it, the 99.9th percentile, as the client measures them: medians of the rounds.
+    pub median: f64,
+    pub p999: f64,
+    /// The longest call as the server itself measures it, in the round in which it was shortest: the one with the least disturbance by
+    /// other work on the machine.
+    pub inside_of_best: f64,
 }
 
 const PIPELINE: usize = 16;
@@ -76,7 +70,8 @@ pub fn measure(options: &Options) -> Section {
 }
 
 fn of_keys(options: &Options) -> Vec<OfKeys> {
-    let sizes: Vec<u64> = (3..8).map(|power| 10u64.pow(power)).filter(|&keys| keys <= options.keys).collect();
+    let most = if options.quick { 100_000 } else { 10_000_000 };
+    let sizes: Vec<u64> = (3..8).map(|power| 10u64.pow(power)).filter(|&keys| keys <= most).collect();
     // Only one server runs at a time: ten million keys take more than a gigabyte.
     // The keys begin half used: otherwise a key would expire as soon as its one unit has drained.
     let gcra = grown(&sizes, options, "RL.GCRA key:# 1000000 1d COST 500000", "RL.GCRA key:# 1000000 1d");
@@ -108,7 +103,7 @@ fn grown(sizes: &[u64], options: &Options, prepare: &str, words: &str) -> Vec<Co
 }
 
 fn benchmark(server: &Server, client: &mut Connection, options: &Options, keys: u64, words: &str) -> Cost {
-    let calls = if options.common.quick { 100_000 } else { 500_000 };
+    let calls = if options.quick { 100_000 } else { 500_000 };
     let before = cpu(client);
     let load = redis_benchmark(&server.socket(), words, Shape { keys, pipeline: PIPELINE }, calls);
     Cost { calls_per_second: load.per_second, cpu_ns: (cpu(client) - before).as_nanos() as f64 / calls as f64 }
@@ -146,7 +141,7 @@ const LOGS: usize = PIPELINE;
 fn of_logs(options: &Options) -> Vec<OfLog> {
     let (server, mut client) = Server::start().and_client();
     let mut pipe = Pipe::to(&server);
-    let most = if options.common.quick { 4_096 } else { 65_536 };
+    let most = if options.quick { 4_096 } else { 65_536 };
     let sizes = [10, 64, 512, 4_096, 16_384, 65_536].into_iter().filter(|&entries| entries <= most);
     // One and a half times as long as a round over all keys takes when the machine does nothing else.
     let rounds =
@@ -182,7 +177,7 @@ fn of_log(client: &mut Connection, pipe: &mut Pipe, entries: u64, apart: Duratio
             pipe.send(&packed(&[b"SET", name.as_bytes(), &value, b"EX", b"86400"]), 1);
         }
     };
-    let least = Duration::from_millis(if options.common.quick { 200 } else { 600 });
+    let least = Duration::from_millis(if options.quick { 200 } else { 600 });
     let period = apart * entries as u32;
     let limit = 4_000_000_000;
     let words = format!("RL.SLIDE log:# {limit} {}us", period.as_micros());
@@ -225,13 +220,13 @@ fn per_call(
 /// Makes single calls, each after the reply to the last one.
 fn stalls(options: &Options) -> Vec<Stall> {
     let (server, mut client) = Server::with(&["--latency-tracking-info-percentiles", "100"]).and_client();
-    let calls: u64 = if options.common.quick { 20_000 } else { 120_000 };
+    let calls: u64 = if options.quick { 20_000 } else { 120_000 };
     // A tick is a little shorter than a call takes, so that each call adds an entry. The log grows to its full length, and
     // is then rewritten again and again as entries expire.
     let mut pipe = Pipe::to(&server);
     let warm = Instant::now();
     (0..5_000).for_each(|_| pipe.send(&line("RL.SLIDE warm 4000000000 1"), 1));
-    let period = warm.elapsed() / 5_000 * if options.common.quick { 10_000 } else { 65_536 };
+    let period = warm.elapsed() / 5_000 * if options.quick { 10_000 } else { 65_536 };
     let rows = [
         ("RL.SLIDE", format!("RL.SLIDE log 4000000000 {}us", period.as_micros())),
         ("RL.GCRA", "RL.GCRA meter 1000000000 1d".into()),
@@ -239,7 +234,7 @@ fn stalls(options: &Options) -> Vec<Stall> {
         ("SET .. EX", format!("SET value {VALUE} EX 60")),
     ];
     let mut entries = 0;
-    let mut rounds: Vec<Vec<[f64; 4]>> = vec![Vec::new(); rows.len()];
+    let mut rounds: Vec<Vec<[f64; 3]>> = vec![Vec::new(); rows.len()];
     // The rows take turns in each round, so that other work on the machine affects all of them.
     for _ in 0..options.repeats() + 2 {
         for (row, (_, words)) in rows.iter().enumerate() {
@@ -252,26 +247,21 @@ fn stalls(options: &Options) -> Vec<Stall> {
             }
         }
     }
-    let middle = |rounds: &[[f64; 4]], at: usize| median(rounds.iter().map(|round| round[at]));
-    let least = |rounds: &[[f64; 4]], at: usize| rounds.iter().map(|round| round[at]).fold(f64::MAX, f64::min);
+    let of = |rounds: &[[f64; 3]], at: usize| rounds.iter().map(|round| round[at]).collect::<Vec<_>>();
     let rows = rows.iter().zip(&rounds);
     rows.map(|((name, _), rounds)| Stall {
         name: (*name).into(),
         calls,
         entries: name.ends_with("SLIDE").then_some(entries),
-        median: middle(rounds, 0),
-        p999: middle(rounds, 1),
-        longest: middle(rounds, 2),
-        longest_of_best: least(rounds, 2),
-        inside: middle(rounds, 3),
-        inside_of_best: least(rounds, 3),
+        median: median(of(rounds, 0)),
+        p999: median(of(rounds, 1)),
+        inside_of_best: of(rounds, 2).into_iter().fold(f64::MAX, f64::min),
     })
     .collect()
 }
 
-/// In microseconds: the median, the 99.9th percentile and the longest call as the client measures it, and the longest inside
-/// the server.
-fn single(pipe: &mut Pipe, client: &mut Connection, words: &str, calls: u64) -> [f64; 4] {
+/// In microseconds: the median and the 99.9th percentile as the client measures them, and the longest call inside the server.
+fn single(pipe: &mut Pipe, client: &mut Connection, words: &str, calls: u64) -> [f64; 3] {
     let command = line(words);
     let mut times = Vec::with_capacity(calls as usize);
     for _ in 0..calls {
@@ -287,132 +277,5 @@ fn single(pipe: &mut Pipe, client: &mut Connection, words: &str, calls: u64) -> 
         .lines()
         .find_map(|row| row.strip_prefix(&format!("latency_percentiles_usec_{name}:p100="))?.trim().parse().ok())
         .unwrap_or_else(|| panic!("no {name} in {stats}"));
-    [at(500), at(999), at(1_000), inside]
-}
-
-/// How much longer calls take with many keys and with long logs.
-pub fn brief(section: &Section) -> String {
-    let mut out = String::from("## Scale\n\n");
-    if let [first, .., last] = &section.keys[..] {
-        out += &format!(
-            "* **Many keys.** With {} keys instead of {}, a call of `RL.GCRA` takes {:.2} times the processor time, and a `SET` {:.2} times.\n",
-            grouped(last.keys as f64),
-            grouped(first.keys as f64),
-            last.gcra.cpu_ns / first.gcra.cpu_ns,
-            last.set.cpu_ns / first.set.cpu_ns,
-        );
-    }
-    if let [first, .., last] = &section.logs[..] {
-        out += &format!(
-            "* **Long logs.** With {} entries in its log instead of {}, a grant of `RL.SLIDE` takes {:.2} times the processor time, and a \
-             denial {:.2} times.\n",
-            grouped(last.entries as f64),
-            grouped(first.entries as f64),
-            last.granted_ns / first.granted_ns,
-            last.denied_ns / first.denied_ns,
-        );
-    }
-    if let Some(log @ Stall { entries: Some(entries), .. }) = section.stalls.first() {
-        let gcra = section.stalls.iter().find(|row| row.name == "RL.GCRA").expect("RL.GCRA");
-        out += &format!(
-            "* **The longest of {} calls** of `RL.SLIDE`, which rewrites a log of up to {} entries, took {:.0} µs in the server, and that of \
-             `RL.GCRA` {:.0} µs, in the round with the least disturbance.\n",
-            grouped(log.calls as f64),
-            grouped(*entries as f64),
-            log.inside_of_best,
-            gcra.inside_of_best,
-        );
-    }
-    out + "\n[The tables](benchmarks-tables.md#scale). [Scale](scale.md) has whole servers, clusters and regions.\n"
-}
-
-/// The part as Markdown. `logs` is the title of the chart of logs.
-pub fn report(section: &Section, logs: &str) -> String {
-    let mut out = String::from(
-        "| keys | RL.GCRA, calls a second | SET .. EX | RL.GCRA, server CPU ns a call | SET .. EX |\n|---:|---:|---:|---:|---:|\n",
-    );
-    for OfKeys { keys, gcra, set } in &section.keys {
-        let cells = [*keys as f64, gcra.calls_per_second, set.calls_per_second, gcra.cpu_ns, set.cpu_ns];
-        out += &format!("| {} |\n", cells.map(grouped).join(" | "));
-    }
-    out += &format!("\nThe keys are random, with {PIPELINE} calls in a pipeline.\n");
-    out += &format!("\n![{logs}](benchmarks-log.svg)\n");
-    out += "\n| entries in SLIDE's log | granted, server CPU ns a call | denied |\n|---:|---:|---:|\n";
-    for row in &section.logs {
-        out += &format!("| {} |\n", [row.entries as f64, row.granted_ns, row.denied_ns].map(grouped).join(" | "));
-    }
-    out += &format!(
-        "\nThe calls use {LOGS} keys in turn. During the grants, entries expire as fast as new ones are added, so the times include the \
-         rewriting of logs.\n"
-    );
-    let row = |row: &Stall| -> Vec<_> {
-        let cells = [row.median, row.p999, row.longest, row.longest_of_best, row.inside, row.inside_of_best];
-        [row.name.clone()].into_iter().chain(cells.map(|cell| format!("{cell:.0}"))).collect()
-    };
-    let head = ["microseconds", "median", "p99.9", "longest", "longest, best round", "longest in the server", "best round"];
-    out += &format!("\n{}", table(&head, section.stalls.iter().map(row)));
-    if let Some(Stall { calls, entries: Some(entries), .. }) = section.stalls.first() {
-        out += &format!(
-            "\nEach round makes {} calls in sequence, on a key that starts empty. SLIDE's log grows, here to {} entries, and is then rewritten \
-             as entries expire. The last two columns are the server's own measurement.\n",
-            grouped(*calls as f64),
-            grouped(*entries as f64),
-        );
-    }
-    out
-}
-
-/// Draws what a call costs over the number of keys, and returns the title.
-pub fn keys_chart(section: &Section, path: &Path) -> String {
-    let [first, .., last] = &section.keys[..] else { return String::new() };
-    let title = format!(
-        "With {} times the keys, RL.GCRA takes {:.1} times as long, SET {:.1} times",
-        grouped(last.keys as f64 / first.keys as f64),
-        last.gcra.cpu_ns / first.gcra.cpu_ns,
-        last.set.cpu_ns / first.set.cpu_ns
-    );
-    let points = |cost: fn(&OfKeys) -> f64| section.keys.iter().map(|row| (row.keys as f64, cost(row) / 1e3)).collect();
-    let lines: [Line; 2] = [
-        Line { name: "SET .. EX", class: chart::OTHER, stroke: "line", points: points(|row| row.set.cpu_ns) },
-        Line { name: "RL.GCRA", class: chart::GCRA, stroke: "line", points: points(|row| row.gcra.cpu_ns) },
-    ];
-    draw(&title, "number of keys on the server", &lines, path);
-    title
-}
-
-/// Draws what a call of SLIDE costs over the entries of its log, and returns the title.
-pub fn logs_chart(section: &Section, path: &Path) -> String {
-    let [first, .., last] = &section.logs[..] else { return String::new() };
-    let title = format!(
-        "With a log of {} entries, not {}, RL.SLIDE takes {:.1} times as long",
-        grouped(last.entries as f64),
-        grouped(first.entries as f64),
-        (last.granted_ns / first.granted_ns).max(last.denied_ns / first.denied_ns)
-    );
-    let points = |cost: fn(&OfLog) -> f64| section.logs.iter().map(|row| (row.entries as f64, cost(row) / 1e3)).collect();
-    let lines: [Line; 2] = [
-        Line { name: "granted", class: chart::SLIDE, stroke: "line", points: points(|row| row.granted_ns) },
-        Line { name: "denied", class: chart::SLIDE, stroke: "dashed", points: points(|row| row.denied_ns) },
-    ];
-    draw(&title, "entries in the log", &lines, path);
-    title
-}
-
-/// Draws the CPU time of calls over numbers that are powers of ten, or between them.
-fn draw(title: &str, across: &str, lines: &[Line], path: &Path) {
-    let mut picture = Picture::new(title, "CPU time of the server for one call, in microseconds.");
-    let points = || lines.iter().flat_map(|line| &line.points);
-    let (from, to) = points().fold((f64::MAX, 1.0_f64), |(from, to), &(at, _)| (from.min(at), to.max(at)));
-    let most = points().fold(1.0_f64, |most, &(_, us)| most.max(us)).ceil();
-    let decades = from.log10().round() as i32..=to.log10() as i32;
-    picture.graph(&Graph {
-        across,
-        numbers: decades.map(|power| 10f64.powi(power)).collect(),
-        values: (0..=most as i32).map(|us| (f64::from(us), us.to_string())).collect(),
-        lines,
-        sides: (40.0, 30.0),
-        height: 160.0,
-        legend: [30.0, 38.0, 150.0],
-    });
-    picture.save(path);
+    [at(500), at(999), inside]
 }

@@ -1,7 +1,7 @@
 //! A limiter's key on a server that is simulated: the module's own decisions, on the bytes that the server would store.
 
 use serde::{Deserialize, Serialize};
-use tools::limiter::{settle, Amount, Bytes, Decision, Id, Instant, Kind, Policy, PolicyOption, Quota, Request, Span, Wait};
+use tools::limiter::{settle, Amount, Bytes, Decision, Id, Instant, Kind, Policy, Quota, Request, Span, Wait};
 
 /// A second in microseconds, which all simulated times are counted in.
 pub const SECOND: u64 = 1_000_000;
@@ -12,11 +12,10 @@ fn at(us: u64) -> Instant {
     START.saturating_add(Span::from_us(us))
 }
 
-/// A policy of `limit` units per `period` microseconds, with these options.
-pub fn policy(kind: Kind, limit: u64, period: u64, options: &[PolicyOption]) -> Policy {
+/// A policy of `limit` units per `period` microseconds.
+pub fn policy(kind: Kind, limit: u64, period: u64) -> Policy {
     let quota = Quota::new(limit, Span::from_us(period)).expect("a limit and a period in range");
-    let policy = kind.policy(quota).expect("a limit in range");
-    options.iter().fold(policy, |policy, &option| policy.with(option))
+    kind.policy(quota).expect("a limit in range")
 }
 
 /// A key: its value, if it exists.
@@ -122,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_key_decides_as_the_module_does() {
-        let policy = policy(Kind::Slide, 3, SECOND, &[]);
+        let policy = policy(Kind::Slide, 3, SECOND);
         let mut key = Key::default();
         assert!((0..3).all(|at| key.take(&policy, at)));
         assert!(!key.take(&policy, 4));
@@ -133,7 +132,7 @@ mod tests {
     #[test]
     fn a_charge_that_is_settled_gives_back_the_rest() {
         for kind in [Kind::Slide, Kind::Gcra, Kind::Fixed, Kind::Bucket] {
-            let policy = policy(kind, 100, 60 * SECOND, &[]);
+            let policy = policy(kind, 100, 60 * SECOND);
             let mut key = Key::default();
             assert_eq!(key.take_up_to(&policy, 0, 70, 1).granted, 70);
             assert_eq!(key.take_up_to(&policy, 1, 70, 2).granted, 30);

@@ -48,8 +48,7 @@ pub struct Snapshot {
 #[derive(Serialize, Deserialize)]
 pub struct Expiry {
     pub server: String,
-    /// All keys have the same deadline. The seconds after it at which one half, a hundredth and none of them were left.
-    pub half: f64,
+    /// All keys have the same deadline. The seconds after it at which a hundredth and none of them were left.
     pub hundredth: f64,
     pub none: f64,
     /// The longest time that a PING took meanwhile, in milliseconds.
@@ -142,20 +141,17 @@ fn expire(program: &str, name: &str, size: &Size) -> Expiry {
     });
     sleep(Duration::from_micros(rest.expect("time to make all keys before they expire")));
     let start = Instant::now();
-    let (mut half, mut hundredth, mut ping_ms) = (None, None, 0.0_f64);
+    let (mut hundredth, mut ping_ms) = (None, 0.0_f64);
     wait_for("the keys to expire", || {
         let before = Instant::now();
         call::<String>(&mut client, "PING");
         ping_ms = ping_ms.max(before.elapsed().as_secs_f64() * 1_000.0);
         let (now, count) = (start.elapsed().as_secs_f64(), left(&mut client));
-        if count <= size.keys / 2 {
-            half.get_or_insert(now);
-        }
         if count <= size.keys / 100 {
             hundredth.get_or_insert(now);
         }
         count == 0
     });
     let none = start.elapsed().as_secs_f64();
-    Expiry { server: name.into(), half: half.unwrap_or(none), hundredth: hundredth.unwrap_or(none), none, ping_ms }
+    Expiry { server: name.into(), hundredth: hundredth.unwrap_or(none), none, ping_ms }
 }

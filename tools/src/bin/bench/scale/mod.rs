@@ -2,37 +2,22 @@
 
 mod cluster;
 mod failover;
-mod hot;
 mod key;
 mod memory;
 mod regions;
-mod report;
+pub mod report;
 mod shards;
 mod wallets;
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use support::server_program;
 use tools::results::Machine;
 
-use crate::{figure, keep, read, Common};
-
-/// The options of `make scale`.
-#[derive(Args)]
-pub struct Options {
-    /// Determines the traffic that is simulated, and the moments at which servers are killed; the default is the time
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Measure only this part, and keep the other figures of the file
-    #[arg(long, value_parser = ["hot", "shards", "wallets", "failover", "memory", "cluster", "regions"])]
-    part: Vec<String>,
-    #[command(flatten)]
-    common: Common,
-}
+use crate::{figure, read, Options};
 
 /// How much is measured and simulated.
 pub struct Size {
@@ -57,7 +42,6 @@ impl Size {
 pub struct Results {
     machine: Machine,
     seed: u64,
-    hot: hot::Section,
     shards: shards::Section,
     wallets: wallets::Section,
     failover: failover::Section,
@@ -66,19 +50,15 @@ pub struct Results {
     regions: regions::Section,
 }
 
-/// Measures the figures, unless they are only to be shown again, and writes the page.
-pub fn write(options: &Options) {
-    let file = options.common.out.join("scale.json");
-    if !options.common.report {
-        let known = (!options.part.is_empty()).then(|| read::<Results>(&file).seed);
-        // The page names one seed for all parts.
-        let differs = options.seed.zip(known).is_some_and(|(seed, known)| seed != known);
-        assert!(!differs, "the other parts have the seed {known:?}: give that one, or measure all parts");
-        let seed = options.seed.or(known).unwrap_or_else(now);
-        let size = if options.common.quick { Size::QUICK } else { Size::FULL };
-        keep(&file, &measure(&file, &options.part, &size, seed, &options.common.server));
-    }
-    report::write_all(&read(&file), &options.common.out);
+/// Measures the figures.
+pub fn results(file: &Path, options: &Options) -> Results {
+    let known = (!options.part.is_empty()).then(|| read::<Results>(file).seed);
+    // The page names one seed for all parts.
+    let differs = options.seed.zip(known).is_some_and(|(seed, known)| seed != known);
+    assert!(!differs, "the other parts have the seed {known:?}: give that one, or measure all parts");
+    let seed = options.seed.or(known).unwrap_or_else(now);
+    let size = if options.quick { Size::QUICK } else { Size::FULL };
+    measure(file, &options.part, &size, seed, &options.server)
 }
 
 fn now() -> u64 {
@@ -93,7 +73,6 @@ fn measure(file: &Path, wanted: &[String], size: &Size, seed: u64, others: &[Str
         wanted,
         &[("machine", figure(Machine::this())), ("seed", figure(seed))],
         &[
-            ("hot", &|| figure(hot::measure(size))),
             ("shards", &|| figure(shards::measure(size.seconds, seed))),
             ("wallets", &|| figure(wallets::measure(size.seconds, seed, !size.quick))),
             ("failover", &|| figure(failover::measure(size, seed))),
@@ -112,9 +91,10 @@ mod tests {
     fn a_quick_run_measures_everything() {
         let docs = support::root().join("docs");
         let results = measure(&docs.join("scale.json"), &[], &Size::QUICK, 1, &[]);
-        let page = std::fs::read_to_string(docs.join("scale.md")).expect("the page");
-        let page = report::page(&results, &page);
-        assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
+        let speed = read::<crate::benchmarks::Results>(&docs.join("benchmarks.json")).speed;
+        for (_, text) in report::texts(&results, &speed) {
+            assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        }
         let lost = |waits: bool| results.failover.kills.iter().filter(move |kills| kills.waits == waits);
         // Grants that a replica has confirmed survive.
         assert!(lost(true).all(|kills| kills.lost.iter().all(|&units| units == 0)));

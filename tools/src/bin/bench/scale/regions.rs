@@ -99,7 +99,7 @@ struct Write {
 
 pub fn simulate(plan: Plan, rng: &mut fastrand::Rng) -> Outcome {
     let Plan { sharing, limit, load, seconds } = plan;
-    let one = |part: u64| -> Policy { policy(Kind::Slide, part, SECOND, &[]) };
+    let one = |part: u64| -> Policy { policy(Kind::Slide, part, SECOND) };
     let start = match sharing {
         Sharing::Home | Sharing::Whole => [limit; 3],
         Sharing::Thirds => [limit / 3; 3],

@@ -1,56 +1,41 @@
 //! docs/scale.md: what the program writes between its marks, and the charts.
 
-use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
-use tools::chart::{self, describe, fill, grouped, short, table, Graph, Line, Picture};
+use tools::chart::{self, fill, grouped, short, table, words, Line, Picture};
 use tools::statistics::median;
 
+use crate::benchmarks::goals::{DENIALS, METERS, SLIDE};
+use crate::benchmarks::report::spread;
+use crate::benchmarks::speed::{self, Setting, HOT, RANDOM};
 use crate::scale::memory::TYPICAL;
 use crate::scale::regions::{Sharing, LEAST, ROUND_TRIP_MS, SHARES, SWING};
-use crate::scale::shards::{Algorithm, Choice};
-use crate::scale::{hot, memory, shards, wallets, Results};
+use crate::scale::shards::Choice;
+use crate::scale::{memory, shards, wallets, Results};
 
 /// Writes the page and its pictures.
-pub fn write_all(results: &Results, out: &Path) {
-    for (name, svg) in pictures(results) {
-        chart::write(&out.join(name), &svg);
-    }
-    let path = out.join("scale.md");
-    let before = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    chart::write(&path, &page(results, &before));
+pub fn write(results: &Results, speed: &speed::Section, out: &Path) {
+    let titles = [
+        ("scale-keys.svg", keys_chart(&results.shards, &out.join("scale-keys.svg"))),
+        ("scale-wallets.svg", wallets_chart(&results.wallets, &out.join("scale-wallets.svg"))),
+    ];
+    let page = out.join("scale.md");
+    fill(&page, &page, "make scale", &texts(results, speed), &titles);
 }
 
-/// The page with these figures.
-pub fn page(results: &Results, before: &str) -> String {
-    let blocks = [
+/// The texts between the marks of the page.
+pub fn texts(results: &Results, speed: &speed::Section) -> Vec<(&'static str, String)> {
+    vec![
         ("run", run(results)),
-        ("start", start(results)),
-        ("hot", hot(&results.hot)),
+        ("start", start(results, speed)),
+        ("hot", hot(speed)),
         ("keys", keys(&results.shards)),
-        ("algorithms", algorithms(&results.shards)),
         ("wallets", wallets(&results.wallets)),
         ("kills", kills(results)),
         ("memory", memory(&results.memory)),
-        ("nodes", nodes(&results.memory)),
         ("snapshots", snapshots(&results.memory)),
         ("cluster", cluster(results)),
         ("regions", regions(results)),
-    ];
-    let mut page = before.to_string();
-    for (name, text) in blocks {
-        page = fill(&page, &format!("make scale: {name}"), &text);
-    }
-    let titles = [("scale-keys.svg", keys_title(&results.shards)), ("scale-wallets.svg", wallets_title(&results.wallets))];
-    titles.into_iter().fold(page, |page, (file, title)| describe(&page, file, &title))
-}
-
-/// The charts, with their file names.
-pub fn pictures(results: &Results) -> Vec<(String, String)> {
-    vec![
-        ("scale-keys.svg".into(), keys_chart(&results.shards)),
-        ("scale-wallets.svg".into(), wallets_chart(&results.wallets)),
     ]
 }
 
@@ -76,27 +61,20 @@ fn run(results: &Results) -> String {
 
 // ---- One key ----
 
-impl hot::Section {
-    fn row(&self, name: &str, hot: bool, pipeline: usize) -> &hot::Row {
-        self.rows.iter().find(|row| row.name == name && row.hot == hot && row.pipeline == pipeline).expect("a row")
-    }
-}
-
-fn hot(section: &hot::Section) -> String {
-    let names: Vec<&str> = section.rows.iter().filter(|row| row.hot && row.pipeline == 16).map(|row| &*row.name).collect();
-    let rows = names.into_iter().map(|name| {
-        let [hot, random, single] =
-            [(true, 16), (false, 16), (true, 1)].map(|(hot, pipeline)| section.row(name, hot, pipeline));
-        let ratio = |row: &hot::Row| format!("{:.2} ({:.2}–{:.2})", row.of_set.median, row.of_set.low, row.of_set.high);
+fn hot(section: &speed::Section) -> String {
+    let [hot, random, single] =
+        [(HOT, 16), (RANDOM, 16), (HOT, 1)].map(|(keys, pipeline)| section.scene(Setting::Plain, keys, pipeline));
+    let rows = ["SET key value EX 60", METERS[0], METERS[1], METERS[2], SLIDE, DENIALS[1]].map(|name| {
+        let [on_hot, on_random] = [hot, random].map(|scene| scene.case(name).expect("a case"));
+        let alone = single.case(name);
         vec![
             name.into(),
-            grouped(hot.per_second),
-            ratio(hot),
-            format!("{:.2}", hot.cpu_us),
-            grouped(random.per_second),
-            ratio(random),
-            grouped(single.per_second),
-            format!("{:.2}", single.p99_ms),
+            grouped(on_hot.per_second.median),
+            spread(on_hot.of_base),
+            format!("{:.2}", on_hot.cpu_us.median),
+            grouped(on_random.per_second.median),
+            alone.map_or("-".into(), |case| grouped(case.per_second.median)),
+            alone.and_then(|case| case.ms(99)).map_or("-".into(), |ms| format!("{ms:.2}")),
         ]
     });
     let head = [
@@ -105,16 +83,13 @@ fn hot(section: &hot::Section) -> String {
         "ratio to `SET`",
         "CPU µs a call",
         "random keys: calls a second",
-        "ratio to `SET`",
         "hot key, no pipeline",
         "p99 ms",
     ];
     format!(
-        "{}\n{}, `redis-benchmark` with 50 connections, 16 calls in a pipeline except in the last two columns; medians of {} rounds, \
-         with quartiles.\n",
+        "{}\n{}, 50 connections, 16 calls in a pipeline except in the last two columns: a part of the [benchmarks](benchmarks.md).\n",
         table(&head, rows),
-        section.server,
-        section.rounds
+        hot.server
     )
 }
 
@@ -123,24 +98,13 @@ fn hot(section: &hot::Section) -> String {
 impl shards::Section {
     fn of(&self, choice: Choice, keys: u64, load: f64) -> &shards::Outcome {
         // One key leaves no choice.
-        self.slide(|plan| {
+        self.find(|plan| {
             plan.limit == 10_000 && plan.keys == keys && plan.load == load && (plan.choice == choice || keys == 1)
         })
     }
 
     fn limit(&self, limit: u64) -> &shards::Outcome {
-        self.slide(|plan| plan.choice == Choice::Random && plan.limit == limit && plan.keys == 8 && plan.load == 1.0)
-    }
-
-    fn slide(&self, is: impl Fn(&shards::Plan) -> bool) -> &shards::Outcome {
-        self.find(|plan| plan.algorithm == Algorithm::Slide && is(plan))
-    }
-
-    fn algorithm(&self, algorithm: Algorithm, keys: u64) -> &shards::Outcome {
-        let (choice, limit, load) = (Choice::Random, 10_000, 1.2);
-        self.find(|plan| {
-            (plan.algorithm, plan.choice, plan.limit, plan.keys, plan.load) == (algorithm, choice, limit, keys, load)
-        })
+        self.find(|plan| plan.choice == Choice::Random && plan.limit == limit && plan.keys == 8 && plan.load == 1.0)
     }
 }
 
@@ -149,7 +113,6 @@ const CHOICES: [(Choice, &str); 3] = [
     (Choice::Two, "at random, another one after a denial"),
     (Choice::Client, "by a hash of the client"),
 ];
-const KEYS: [u64; 5] = [2, 4, 8, 16, 32];
 
 fn keys(section: &shards::Section) -> String {
     let mut rows = Vec::new();
@@ -174,51 +137,34 @@ fn keys(section: &shards::Section) -> String {
         "server calls for a call, load 1.2",
         "most in any second",
     ];
-    table(&head, rows)
-}
-
-fn algorithms(section: &shards::Section) -> String {
-    let rows = Algorithm::ALL.into_iter().map(|algorithm| {
-        let [one, eight] = [1, 8].map(|keys| section.algorithm(algorithm, keys));
-        let most = |outcome: &shards::Outcome| percent(outcome.most as f64 / 10_000.0);
-        vec![algorithm.name().into(), percent(eight.used), most(one), most(eight)]
-    });
-    let head =
-        ["algorithm, 8 keys at random, load 1.2", "granted, beside one key", "most in any second, one key", "eight keys"];
     let limits = [100, 1_000, 10_000, 100_000];
     let by_limit = limits.map(|limit| format!("{} at {}", percent(section.limit(limit).used), grouped(limit as f64)));
     format!(
-        "{}\nWhat counts is the units of one key in one period. With 8 keys at random and load 1.0, the grants are {} units a second.\n",
+        "{}\nWith 8 keys at random and load 1.0, the grants are {} units a second.\n",
         table(&head, rows),
         by_limit.join(", ")
     )
 }
 
-fn keys_title(section: &shards::Section) -> String {
+/// Draws the chart, and returns its title.
+fn keys_chart(section: &shards::Section, path: &Path) -> String {
     let used = |choice| percent(section.of(choice, 32, 1.0).used);
-    format!(
+    let title = format!(
         "Split over 32 keys chosen at random, a limit grants {} of what one key would; by a hash of the client, {}",
         used(Choice::Random),
         used(Choice::Client)
-    )
-}
-
-fn keys_chart(section: &shards::Section) -> String {
+    );
     let lines = [
         ("a second try", chart::GCRA, Choice::Two),
         ("at random", chart::SLIDE, Choice::Random),
         ("hash of the client", chart::FIXED, Choice::Client),
     ];
     let lines = lines.map(|(name, class, choice)| {
-        let points = std::iter::once(1).chain(KEYS).map(|keys| (keys as f64, section.of(choice, keys, 1.0).used)).collect();
-        Line { name, class, stroke: "line", points }
+        let points = [1, 2, 4, 8, 16, 32].map(|keys| (keys as f64, section.of(choice, keys, 1.0).used));
+        Line { name, class, points: points.into() }
     });
-    draw(
-        &keys_title(section),
-        "Grants beside those of one key; as many calls as the limit of 10\u{a0}000 a second.",
-        "keys",
-        &lines,
-    )
+    let subtitle = "Grants beside those of one key; as many calls as the limit of 10\u{a0}000 a second.";
+    draw(title, subtitle, "keys", &lines, path)
 }
 
 // ---- Wallets ----
@@ -228,8 +174,6 @@ impl wallets::Section {
         self.simulated.find(|plan| (plan.processes, plan.batch, plan.load) == (processes, batch, load))
     }
 }
-
-const BATCHES: [u64; 5] = [10, 30, 100, 300, 1_000];
 
 fn wallets(section: &wallets::Section) -> String {
     let mut rows = Vec::new();
@@ -266,59 +210,41 @@ fn wallets(section: &wallets::Section) -> String {
     ];
     let mut text = table(&head, rows);
     if let Some(real) = &section.real {
-        write!(
-            text,
+        text += &format!(
             "\nMeasured to check this, with {} wallets of {} units at a limit of {}: {} used, and {} simulated.\n",
             real.plan.processes,
             real.plan.batch,
             grouped(real.plan.limit as f64),
             percent(real.used),
             percent(real.simulated_used),
-        )
-        .expect("a string");
+        );
     }
     text
 }
 
-fn wallets_title(section: &wallets::Section) -> String {
+/// Draws the chart, and returns its title.
+fn wallets_chart(section: &wallets::Section, path: &Path) -> String {
     let used = |batch| percent(section.of(100, batch, 1.0).used);
-    format!(
+    let title = format!(
         "100 processes use {} of a limit of 10{NARROW}000 with batches of 10, {} with 100, and {} with 1000",
         used(10),
         used(100),
         used(1_000)
-    )
-}
-
-fn wallets_chart(section: &wallets::Section) -> String {
+    );
     let lines = [("1 process", chart::GCRA, 1), ("10", chart::SLIDE, 10), ("100", chart::FIXED, 100)];
     let lines = lines.map(|(name, class, processes)| {
-        let points = BATCHES.iter().map(|&batch| (batch as f64, section.of(processes, batch, 1.0).used)).collect();
-        Line { name, class, stroke: "line", points }
+        let points = [10, 30, 100, 300, 1_000].map(|batch| (batch as f64, section.of(processes, batch, 1.0).used));
+        Line { name, class, points: points.into() }
     });
-    draw(
-        &wallets_title(section),
-        "Grants beside those without wallets; as many calls as the limit.",
-        "units in a batch",
-        &lines,
-    )
+    draw(title, "Grants beside those without wallets; as many calls as the limit.", "units in a batch", &lines, path)
 }
 
-// ---- Charts ----
-
-/// Draws shares over numbers.
-fn draw(title: &str, subtitle: &str, across: &str, lines: &[Line]) -> String {
-    let mut picture = Picture::new(title, subtitle);
-    picture.graph(&Graph {
-        across,
-        numbers: lines[0].points.iter().map(|(at, _)| *at).collect(),
-        values: [0.0, 0.25, 0.5, 0.75, 1.0].map(|share: f64| (share, format!("{:.0}{NARROW}%", share * 100.0))).into(),
-        lines,
-        sides: (52.0, 20.0),
-        height: 170.0,
-        legend: [24.0, 30.0, 142.0],
-    });
-    picture.svg()
+/// Draws shares over numbers, and returns the title.
+fn draw(title: String, subtitle: &str, across: &str, lines: &[Line], path: &Path) -> String {
+    let mut picture = Picture::new(&title, subtitle);
+    picture.graph(across, lines);
+    picture.save(path);
+    title
 }
 
 // ---- Failover ----
@@ -402,39 +328,16 @@ fn memory(section: &memory::Section) -> String {
         std::iter::once(name.to_string()).chain(servers.iter().map(cell)).collect()
     });
     let head: Vec<&str> = std::iter::once("bytes a key: `used_memory` / resident").chain(servers.iter().copied()).collect();
-    format!("{}\n{} keys with names of 16 bytes on each server.\n", table(&head, rows), grouped(section.keys as f64))
-}
-
-/// How many limiters are planned for.
-const MANY: f64 = 100_000_000.0;
-/// The part of `maxmemory` that is planned to be full.
-const FULL: f64 = 0.8;
-
-fn nodes(section: &memory::Section) -> String {
-    let sizes = [4.0, 8.0, 16.0, 32.0];
-    let kinds = [TYPICAL, "`RL.LEASE`, one holder"];
-    let rows = kinds.map(|name| {
-        let (bytes, resident) = section.most(name);
-        let all = bytes * MANY;
-        let nodes = |gb: f64| (all / (gb * 1e9 * FULL)).ceil();
-        let mut row = vec![
-            name.to_string(),
-            format!("{bytes:.0} / {resident:.0}"),
-            format!("{:.1} / {:.1} GB", all / 1e9, resident * MANY / 1e9),
-        ];
-        row.extend(sizes.map(|gb| format!("{:.0}", nodes(gb))));
-        row
-    });
-    let head = [
-        "100 million limiters",
-        "bytes a key, the most above: `used_memory` / resident",
-        "all",
-        "primaries with `maxmemory` 4 GB",
-        "8 GB",
-        "16 GB",
-        "32 GB",
-    ];
-    format!("{}\nA primary is planned to be {:.0}{NARROW}% full.\n", table(&head, rows), FULL * 100.0)
+    // A hundred million keys, on primaries whose `maxmemory` is planned to be 80 % full.
+    let all = section.most(TYPICAL).0 * 1e8;
+    format!(
+        "{}\n{} keys with names of 16 bytes on each server. 100 million keys of `RL.GCRA` take up to {:.1} GB: {:.0} primaries with a \
+         `maxmemory` of 8 GB that are 80{NARROW}% full.\n",
+        table(&head, rows),
+        grouped(section.keys as f64),
+        all / 1e9,
+        (all / (8e9 * 0.8)).ceil()
+    )
 }
 
 fn snapshots(section: &memory::Section) -> String {
@@ -467,23 +370,13 @@ fn snapshots(section: &memory::Section) -> String {
 // ---- Several nodes, several regions ----
 
 fn cluster(results: &Results) -> String {
-    let rows = results.cluster.rows.iter().map(|row| {
-        vec![row.name.clone(), format!("{:.2}", row.gcra_us), format!("{:.2}", row.set_us), format!("{:.2}", row.spread)]
-    });
-    let head =
-        ["CPU µs of the node for a call", "`RL.GCRA`, granted", "`SET .. EX`", "the busiest node beside the least busy one"];
-    let [alone, one, three] = &results.cluster.rows[..] else { panic!("three rows") };
-    // Less than one node's time is noise: three nodes do not make more than three times as many calls.
-    let times = (three.gcra_us / one.gcra_us).max(1.0);
-    let of_three = if times > 1.0 { format!("{times:.2} times the CPU time") } else { "no more CPU time".into() };
-    let than = if times > 1.0 { "of" } else { "than" };
+    let rows = &results.cluster.rows;
+    let cells = rows.iter().map(|row| vec![row.name.clone(), format!("{:.2}", row.gcra_us), format!("{:.2}", row.set_us)]);
     format!(
-        "{}\nA node of three spends {of_three} {than} a cluster of one node, so three nodes grant about {:.1} times as many calls. \
-         A node of a cluster spends {:.2} times the CPU time of a server alone; with `SET` {:.2} times.\n",
-        table(&head, rows),
-        3.0 / times,
-        one.gcra_us / alone.gcra_us,
-        one.set_us / alone.set_us
+        "{}\nA node of a cluster spends {:.2} times the CPU time of a server alone; with `SET` {:.2} times.\n",
+        table(&["CPU µs for a call", "`RL.GCRA`, granted", "`SET .. EX`"], cells),
+        rows[1].gcra_us / rows[0].gcra_us,
+        rows[1].set_us / rows[0].set_us
     )
 }
 
@@ -519,32 +412,31 @@ fn regions(results: &Results) -> String {
 
 // ---- The first table ----
 
-fn start(results: &Results) -> String {
-    let gcra = results.hot.row("`RL.GCRA`, granted", true, 16);
-    let single = results.hot.row("`RL.GCRA`, granted", true, 1);
-    let lost = results.failover.kills.iter().filter(|kills| !kills.waits && kills.lag_ms == 10);
-    let lost = median(lost.flat_map(|kills| kills.lost.iter().map(|&lost| lost as f64)));
-    let random = results.shards.of(Choice::Random, 8, 1.0);
-    let two = results.shards.of(Choice::Two, 8, 1.0);
+fn start(results: &Results, speed: &speed::Section) -> String {
+    let gcra = |pipeline| speed.scene(Setting::Plain, HOT, pipeline).case(METERS[1]).expect("a case");
+    let (piped, single) = (gcra(16), gcra(1));
+    let behind = results.failover.kills.iter().find(|kills| !kills.waits && kills.lag_ms == 10).expect("a lag of 10 ms");
+    let split = |choice| percent(results.shards.of(choice, 8, 1.0).used);
     let wallet = results.wallets.of(10, 100, 1.0);
     let region = |sharing| percent(results.regions.find(|plan| plan.sharing == sharing && plan.load == 1.2).used);
+    let about = |rate: f64, step: f64| short((rate / step).floor() * step);
     let rows = [
-        (
-            format!("up to about {} calls a second", short((single.per_second / 1_000.0).floor() * 1_000.0)),
-            "one server, one key for each limiter, no pipeline".to_string(),
-            "nothing".to_string(),
-        ),
-        (
-            format!("up to about {} on one key", short((gcra.per_second / 10_000.0).floor() * 10_000.0)),
-            format!("[pipeline the calls](#1-one-hot-key): {:.2} times as many as `SET`", gcra.of_set.median),
+        [
+            format!("up to about {} calls a second", about(single.per_second.median, 1_000.0)),
+            "one server, one key for each limiter, no pipeline".into(),
+            "nothing".into(),
+        ],
+        [
+            format!("up to about {} on one key", about(piped.per_second.median, 10_000.0)),
+            format!("[pipeline the calls](#1-one-hot-key): {:.2} times as many as `SET`", piped.of_base.median),
             "calls of a pipeline come back together".into(),
-        ),
-        (
+        ],
+        [
             "most calls are denied".into(),
             "[repeat denials](../clients/README.md) in the process for a moment".into(),
             "units that others give back count up to a second later".into(),
-        ),
-        (
+        ],
+        [
             "few keys, many calls on each".into(),
             "[wallets](#3-wallets): batches of units".into(),
             format!(
@@ -552,36 +444,30 @@ fn start(results: &Results) -> String {
                 wallet.fetches + wallet.settles,
                 percent(wallet.used)
             ),
-        ),
-        (
+        ],
+        [
             "more than one server can do on one key".into(),
             "[split it over n keys](#2-one-limit-over-several-keys), and try another after a denial".into(),
-            format!("8 keys: {} used, and {} without the second try", percent(two.used), percent(random.used)),
-        ),
-        (
+            format!("8 keys: {} used, and {} without the second try", split(Choice::Two), split(Choice::Random)),
+        ],
+        [
             "many limiters".into(),
             "[more nodes](#5-memory-and-nodes)".into(),
             format!(
                 "{:.0} bytes of `maxmemory` a key of `RL.GCRA`, and more for a while when the hash tables double",
                 results.memory.most(TYPICAL).0
             ),
-        ),
-        (
+        ],
+        [
             "a limit that a failover must not break".into(),
             "[`WAIT`, `min-replicas-to-write`, a small `BURST`](#4-what-a-failover-grants-again)".into(),
             format!(
-                "without: rate × lag, {lost:.0} grants at {} a second and 10 ms",
-                short(
-                    results
-                        .failover
-                        .kills
-                        .iter()
-                        .find(|kills| !kills.waits && kills.lag_ms == 10)
-                        .map_or(0.0, |kills| kills.per_second)
-                )
+                "without: rate × lag, {:.0} grants at {} a second and 10 ms",
+                median(behind.lost.iter().map(|&lost| lost as f64)),
+                short(behind.per_second)
             ),
-        ),
-        (
+        ],
+        [
             "callers in several regions".into(),
             "[one home region, or parts that follow the calls](#6-nodes-and-regions)".into(),
             format!(
@@ -589,9 +475,7 @@ fn start(results: &Results) -> String {
                 region(Sharing::LowerFirst),
                 region(Sharing::Parts)
             ),
-        ),
+        ],
     ];
-    let mut text = String::from("| you have | do | what it costs |\n|---|---|---|\n");
-    rows.into_iter().for_each(|(have, act, cost)| writeln!(text, "| {have} | {act} | {cost} |").expect("a string"));
-    text
+    words(&["you have", "do", "what it costs"], rows.map(Vec::from))
 }

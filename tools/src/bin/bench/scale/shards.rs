@@ -1,7 +1,7 @@
 //! One limit that is split over several keys: how much of it can be used. Simulated with the module's own decisions.
 
 use serde::{Deserialize, Serialize};
-use tools::limiter::{Kind, Policy, PolicyOption};
+use tools::limiter::{Kind, Policy};
 
 use crate::scale::key::{self, gap, most_in_any, policy, Key, SECOND};
 
@@ -16,49 +16,9 @@ pub enum Choice {
     Two,
 }
 
-/// The algorithm of the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Algorithm {
-    Fixed,
-    Slide,
-    Gcra,
-    /// GCRA with a burst of a hundredth of the limit.
-    GcraSmallBurst,
-    Bucket,
-}
-
-impl Algorithm {
-    pub const ALL: [Self; 5] = [Self::Slide, Self::Fixed, Self::Gcra, Self::Bucket, Self::GcraSmallBurst];
-
-    /// What the page calls it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fixed => "`FIXED`",
-            Self::Slide => "`SLIDE`",
-            Self::Gcra => "`GCRA`",
-            Self::GcraSmallBurst => "`GCRA`, `BURST` a hundredth of the limit",
-            Self::Bucket => "`BUCKET`",
-        }
-    }
-
-    /// The policy of a key that has this share of a limit per second.
-    fn policy(self, limit: u64) -> Policy {
-        let small = [PolicyOption::Burst((limit / 100).max(1))];
-        let (kind, options): (_, &[_]) = match self {
-            Self::Fixed => (Kind::Fixed, &[]),
-            Self::Slide => (Kind::Slide, &[]),
-            Self::Gcra => (Kind::Gcra, &[]),
-            Self::GcraSmallBurst => (Kind::Gcra, &small),
-            Self::Bucket => (Kind::Bucket, &[]),
-        };
-        policy(kind, limit, SECOND, options)
-    }
-}
-
-/// What is simulated: a limit per second, split over `keys`.
+/// What is simulated: a limit of `RL.SLIDE` per second, split over `keys`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    pub algorithm: Algorithm,
     pub choice: Choice,
     pub limit: u64,
     pub keys: u64,
@@ -93,10 +53,10 @@ const CLIENTS: usize = 1_000;
 const WARM: u64 = 8;
 
 pub fn simulate(plan: Plan, seconds: u64, rng: &mut fastrand::Rng) -> Outcome {
-    let Plan { algorithm, choice, limit, keys, load } = plan;
+    let Plan { choice, limit, keys, load } = plan;
     // The parts add up to the limit.
-    let policies: Vec<Policy> =
-        (0..keys).map(|nth| algorithm.policy(limit / keys + u64::from(nth < limit % keys))).collect();
+    let part = |nth| policy(Kind::Slide, limit / keys + u64::from(nth < limit % keys), SECOND);
+    let policies: Vec<Policy> = (0..keys).map(part).collect();
     let mut values: Vec<Key> = (0..keys).map(|_| Key::default()).collect();
     let mut homes_rng = fastrand::Rng::with_seed(keys);
     let homes: Vec<usize> = (0..CLIENTS).map(|_| homes_rng.usize(0..keys as usize)).collect();
@@ -153,7 +113,7 @@ pub fn simulate(plan: Plan, seconds: u64, rng: &mut fastrand::Rng) -> Outcome {
 
 /// Everything that the page shows.
 pub fn plans() -> Vec<Plan> {
-    let base = Plan { algorithm: Algorithm::Slide, choice: Choice::Random, limit: 10_000, keys: 1, load: 1.0 };
+    let base = Plan { choice: Choice::Random, limit: 10_000, keys: 1, load: 1.0 };
     let mut plans = Vec::new();
     for choice in [Choice::Random, Choice::Client, Choice::Two] {
         for keys in [1, 2, 4, 8, 16, 32] {
@@ -162,10 +122,6 @@ pub fn plans() -> Vec<Plan> {
                 plans.extend([0.8, 1.0, 1.2, 2.0].map(|load| Plan { choice, keys, load, ..base }));
             }
         }
-    }
-    let others = Algorithm::ALL.into_iter().filter(|&algorithm| algorithm != base.algorithm);
-    for algorithm in others {
-        plans.extend([1, 8].map(|keys| Plan { algorithm, keys, load: 1.2, ..base }));
     }
     plans.extend([100, 1_000, 100_000].map(|limit| Plan { limit, keys: 8, ..base }));
     plans
@@ -188,7 +144,7 @@ mod tests {
     fn parts_of_a_limit_never_grant_more_than_it() {
         for choice in [Choice::Random, Choice::Client, Choice::Two] {
             for keys in [1, 3, 7] {
-                let plan = Plan { algorithm: Algorithm::Slide, choice, limit: 500, keys, load: 2.0 };
+                let plan = Plan { choice, limit: 500, keys, load: 2.0 };
                 let outcome = simulate(plan, 4, &mut fastrand::Rng::with_seed(7));
                 assert!(outcome.most <= 500, "{plan:?} {outcome:?}");
                 assert!(outcome.of_limit > 0.8 && outcome.of_limit <= 1.001, "{plan:?} {outcome:?}");
@@ -198,19 +154,17 @@ mod tests {
 
     #[test]
     fn each_call_is_granted_or_denied() {
-        for algorithm in Algorithm::ALL {
-            let plan = Plan { algorithm, choice: Choice::Two, limit: 300, keys: 4, load: 1.2 };
-            let Outcome { made, granted, denied, early, tries, .. } = simulate(plan, 4, &mut fastrand::Rng::with_seed(3));
-            assert_eq!(made, granted + denied);
-            assert!(early <= denied && denied > 0, "{algorithm:?}");
-            // Only what is denied at the first key tries another.
-            assert!(tries >= made + denied && tries <= 2 * made, "{algorithm:?}");
-        }
+        let plan = Plan { choice: Choice::Two, limit: 300, keys: 4, load: 1.2 };
+        let Outcome { made, granted, denied, early, tries, .. } = simulate(plan, 4, &mut fastrand::Rng::with_seed(3));
+        assert_eq!(made, granted + denied);
+        assert!(early <= denied && denied > 0);
+        // Only what is denied at the first key tries another.
+        assert!(tries >= made + denied && tries <= 2 * made);
     }
 
     #[test]
     fn one_key_denies_only_when_it_is_used_up() {
-        let plan = Plan { algorithm: Algorithm::Slide, choice: Choice::Random, limit: 500, keys: 1, load: 1.5 };
+        let plan = Plan { choice: Choice::Random, limit: 500, keys: 1, load: 1.5 };
         let outcome = simulate(plan, 4, &mut fastrand::Rng::with_seed(1));
         assert!(outcome.denied > 0);
         assert_eq!(outcome.early, 0);
@@ -219,7 +173,7 @@ mod tests {
     #[test]
     fn a_second_try_uses_more_than_one() {
         let used = |choice| {
-            let plan = Plan { algorithm: Algorithm::Slide, choice, limit: 2_000, keys: 16, load: 1.0 };
+            let plan = Plan { choice, limit: 2_000, keys: 16, load: 1.0 };
             simulate(plan, 10, &mut fastrand::Rng::with_seed(5)).granted
         };
         assert!(used(Choice::Client) < used(Choice::Random));

@@ -275,7 +275,7 @@ impl Process {
 pub fn simulate(plan: Plan, seconds: u64, seed: u64) -> Outcome {
     let mut world = World {
         plan,
-        policy: policy(Kind::Slide, plan.limit, PERIOD, &[]),
+        policy: policy(Kind::Slide, plan.limit, PERIOD),
         key: Key::default(),
         processes: (0..plan.processes).map(|_| Process::default()).collect(),
         events: BinaryHeap::new(),

@@ -1,16 +1,14 @@
 //! Speed: measures each case on a server of its own, in rounds, compared with `SET key value EX 60` in the same round.
 
-pub mod chart;
-pub mod report;
-
 use redis::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::benchmarks::cases::{Case, Needs, Replies, Width, CASES, EXPIRING, FIRST};
+use crate::benchmarks::cases::{Case, Needs, Width, CASES, FIRST};
 use crate::benchmarks::peers::Peers;
-use crate::benchmarks::Options;
 use crate::version;
+use crate::Options;
 use support::{self, call, command, info, Server};
+use tools::chart::grouped;
 use tools::load::{self, cpu, Load, Shape};
 use tools::statistics::Steady;
 use tools::statistics::{median, Quartiles};
@@ -21,23 +19,11 @@ pub struct Section {
     pub seconds: f64,
     pub connections: usize,
     pub peers: Vec<String>,
-    /// How many measurements there were, and how many more were made because other work slowed the machine.
-    pub repeated: Repeated,
-    pub scenes: Vec<Scene>,
-    pub stream: Vec<Stream>,
-}
-
-/// How many measurements were made, and repeated: see [`Steady`].
-#[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct Repeated {
+    /// How many measurements there were, and how many of them were made again because other work slowed the machine.
     pub measured: usize,
     pub repeated: usize,
-}
-
-impl Repeated {
-    pub fn of(steady: &Steady) -> Self {
-        Self { measured: steady.measured, repeated: steady.repeated }
-    }
+    pub scenes: Vec<Scene>,
+    pub stream: Vec<Stream>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,9 +40,6 @@ pub struct Scene {
     pub pipeline: usize,
     /// From how many keys a call picks one at random; 1 is the hot key.
     pub keys: u64,
-    /// What the keys are, if they are no ordinary ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub which: Option<String>,
     pub cases: Vec<Measured>,
 }
 
@@ -91,38 +74,59 @@ pub struct Stream {
     pub bytes_per_call: f64,
 }
 
-/// A scene that is to be measured.
-pub struct Plan {
-    pub server: String,
-    pub setting: Setting,
-    pub pipeline: usize,
-    pub keys: u64,
-    pub which: Option<&'static str>,
-    pub cases: Vec<&'static Case>,
-}
+impl Scene {
+    pub fn case(&self, name: &str) -> Option<&Measured> {
+        self.cases.iter().find(|case| case.name == name)
+    }
 
-/// How scenes are measured.
-pub struct Effort<'a> {
-    pub rounds: usize,
-    /// How long the load on a case lasts in each round.
-    pub seconds: f64,
-    /// Only scenes whose title contains one of these, unless there are none.
-    pub only: &'a [String],
-    /// Whether our own loop makes all calls. It measures no percentiles.
-    pub own_loop: bool,
-    /// Cases of the module and of the server need none.
-    pub peers: Option<&'a Peers>,
-}
-
-impl<'a> Effort<'a> {
-    fn of(options: &'a Options, peers: &'a Peers) -> Self {
-        let Options { rounds, seconds, only, .. } = options;
-        Self { rounds: *rounds, seconds: *seconds, only, own_loop: false, peers: Some(peers) }
+    /// The server, its setting and the keys.
+    pub fn title(&self) -> String {
+        let with = match self.setting {
+            Setting::Plain => "",
+            Setting::Aof => ", append-only file, everysec",
+            Setting::Replica => ", a replica",
+        };
+        let keys = match self.keys {
+            HOT => "one hot key".into(),
+            NEW => "a new key in each call".into(),
+            keys => format!("{} random keys", grouped(keys as f64)),
+        };
+        format!("{}, pipeline {}{with}, {keys}", self.server, self.pipeline)
     }
 }
 
-const RANDOM: u64 = 100_000;
-const MANY: u64 = 1_000_000;
+impl Measured {
+    /// The median over the rounds of a time of the replies, in milliseconds; `None` if it was not measured.
+    pub fn ms(&self, percentile: usize) -> Option<f64> {
+        let time = |round: &Round| if percentile == 50 { round.p50_ms } else { round.p99_ms };
+        let times: Option<Vec<f64>> = self.rounds.iter().map(time).collect();
+        times.map(median)
+    }
+}
+
+impl Section {
+    /// The first scene of this kind on the first server.
+    pub fn scene(&self, setting: Setting, keys: u64, pipeline: usize) -> &Scene {
+        let is = |scene: &&Scene| scene.setting == setting && scene.keys == keys && scene.pipeline == pipeline;
+        self.scenes.iter().find(is).expect("a scene")
+    }
+
+    /// What a call adds to the replication stream.
+    pub fn bytes(&self, name: &str) -> Option<f64> {
+        self.stream.iter().find(|row| row.name == name).map(|row| row.bytes_per_call)
+    }
+}
+
+/// A scene that is to be measured.
+struct Plan {
+    server: String,
+    setting: Setting,
+    pipeline: usize,
+    keys: u64,
+    cases: Vec<&'static Case>,
+}
+
+pub const RANDOM: u64 = 100_000;
 /// So many that a call hardly ever picks the same one twice. redis-benchmark knows no higher number.
 pub const NEW: u64 = 2_000_000_000;
 pub const HOT: u64 = 1;
@@ -130,13 +134,14 @@ pub const HOT: u64 = 1;
 pub fn measure(options: &Options, peers: &Peers) -> Section {
     let first = support::server_program();
     let plan = |server: &String, setting, pipeline, keys, width| {
-        let cases = CASES.iter().filter(|case| case.width <= width).collect();
-        Plan { server: server.clone(), setting, pipeline, keys, which: None, cases }
+        let cases = if keys == NEW { FIRST } else { CASES };
+        let cases = cases.iter().filter(|case| case.width <= width).collect();
+        Plan { server: server.clone(), setting, pipeline, keys, cases }
     };
     let mut plans = vec![
         plan(&first, Setting::Plain, 16, RANDOM, Width::Wide),
-        plan(&first, Setting::Plain, 16, MANY, Width::Medium),
         plan(&first, Setting::Plain, 16, HOT, Width::Wide),
+        plan(&first, Setting::Plain, 16, NEW, Width::Wide),
         plan(&first, Setting::Plain, 1, RANDOM, Width::Narrow),
         plan(&first, Setting::Plain, 1, HOT, Width::Narrow),
         plan(&first, Setting::Aof, 16, RANDOM, Width::Narrow),
@@ -144,18 +149,18 @@ pub fn measure(options: &Options, peers: &Peers) -> Section {
         plan(&first, Setting::Replica, 16, RANDOM, Width::Narrow),
         plan(&first, Setting::Replica, 16, HOT, Width::Narrow),
     ];
-    for server in &options.common.server {
-        plans.extend([RANDOM, HOT].map(|keys| plan(server, Setting::Plain, 16, keys, Width::Medium)));
+    for server in &options.server {
+        plans.extend([RANDOM, HOT, NEW].map(|keys| plan(server, Setting::Plain, 16, keys, Width::Medium)));
     }
-    let (effort, mut steady) = (Effort::of(options, peers), Steady::new());
-    let scenes = plans.iter().filter_map(|plan| plan.measure(&effort, &mut steady)).collect();
+    let mut steady = Steady::new();
     Section {
-        repeated: Repeated::of(&steady),
+        scenes: plans.iter().map(|plan| plan.measure(options, peers, &mut steady)).collect(),
+        measured: steady.measured,
+        repeated: steady.repeated,
         rounds: options.rounds,
         seconds: options.seconds,
         connections: load::CONNECTIONS,
         peers: peers.versions(),
-        scenes,
         stream: stream(&first),
     }
 }
@@ -164,27 +169,10 @@ pub fn measure(options: &Options, peers: &Peers) -> Section {
 pub fn scenes(options: &Options, peers: &Peers, cases: &'static [Case]) -> Vec<Scene> {
     let plan = |keys| {
         let cases = cases.iter().collect();
-        Plan { server: support::server_program(), setting: Setting::Plain, pipeline: 16, keys, which: None, cases }
+        Plan { server: support::server_program(), setting: Setting::Plain, pipeline: 16, keys, cases }
     };
-    let (effort, mut steady) = (Effort::of(options, peers), Steady::new());
-    [RANDOM, HOT].into_iter().filter_map(|keys| plan(keys).measure(&effort, &mut steady)).collect()
-}
-
-/// Measures calls with a new key each, and calls whose keys have expired, on every server.
-pub fn fresh_scenes(options: &Options, peers: &Peers, steady: &mut Steady) -> Vec<Scene> {
-    let first = support::server_program();
-    let plan = |server: &String, setting, width, (which, keys, cases): (&'static str, u64, &'static [Case])| {
-        let cases = cases.iter().filter(|case| case.width <= width).collect();
-        Plan { server: server.clone(), setting, pipeline: 16, keys, which: Some(which), cases }
-    };
-    let kinds: [(_, _, &'static [Case]); 2] =
-        [("a new key in each call", NEW, FIRST), ("100 000 random keys that expire after a millisecond", RANDOM, EXPIRING)];
-    let settings = [(Setting::Plain, Width::Wide), (Setting::Aof, Width::Narrow)].into_iter();
-    let here = settings.flat_map(|(setting, width)| kinds.map(|kind| plan(&first, setting, width, kind)));
-    let others =
-        options.common.server.iter().flat_map(|server| kinds.map(|kind| plan(server, Setting::Plain, Width::Narrow, kind)));
-    let effort = Effort::of(options, peers);
-    here.chain(others).filter_map(|plan| plan.measure(&effort, steady)).collect()
+    let mut steady = Steady::new();
+    [RANDOM, HOT].map(|keys| plan(keys).measure(options, peers, &mut steady)).into()
 }
 
 /// A server that holds the keys of one case.
@@ -196,47 +184,27 @@ struct Runner<'a> {
     sha: String,
     /// Calls per second, roughly.
     rate: f64,
-    own_loop: bool,
     /// The replica of `server`, if there is one.
     _replica: Option<Server>,
     setting: Setting,
 }
 
 impl Plan {
-    fn title(&self, server: &str) -> String {
-        let setting = match self.setting {
-            Setting::Plain => "",
-            Setting::Aof => ", appendfsync everysec",
-            Setting::Replica => ", with a replica",
-        };
-        let keys = match self.which {
-            Some(which) => which.into(),
-            None if self.keys == HOT => "the hot key".into(),
-            None => format!("{} keys", self.keys),
-        };
-        format!("{server}, pipeline {}{setting}, {keys}", self.pipeline)
-    }
-
-    /// `None` if only other scenes are wanted.
-    pub fn measure(&self, effort: &Effort<'_>, steady: &mut Steady) -> Option<Scene> {
-        let name = version(&self.server);
-        let title = self.title(&name);
-        if !effort.only.is_empty() && !effort.only.iter().any(|only| title.contains(only.as_str())) {
-            return None;
-        }
-        println!("{title}");
+    fn measure(&self, options: &Options, peers: &Peers, steady: &mut Steady) -> Scene {
+        let server = version(&self.server);
+        println!("{server}, {:?}, pipeline {}, {} keys", self.setting, self.pipeline, self.keys);
         let cases = &self.cases;
-        let set = cases.iter().position(|case| case.name == case.base()).expect("SET is everywhere");
+        let set = cases.iter().position(|case| case.name == case.base).expect("SET is everywhere");
         let count = cases.len();
         let mut rounds = vec![Vec::new(); count];
-        for round in 0..effort.rounds {
+        for round in 0..options.rounds {
             // The layout of its memory makes a server faster or slower for as long as it runs. So each measurement uses a
             // new server.
-            let mut measure = |at: usize| steady.measure(|| Runner::start(self, cases[at], effort).measure(effort.seconds));
+            let mut measure = |at: usize| steady.measure(|| Runner::start(self, cases[at], peers).measure(options.seconds));
             // SET is measured at the beginning, in the middle and at the end. Each round begins with another of the other
             // cases.
             let mut sets = vec![measure(set)];
-            let others = (0..count).map(|place| (place + round * count / effort.rounds) % count).filter(|&at| at != set);
+            let others = (0..count).map(|place| (place + round * count / options.rounds) % count).filter(|&at| at != set);
             for (place, at) in others.enumerate() {
                 if place == count / 2 {
                     sets.push(measure(set));
@@ -251,17 +219,17 @@ impl Plan {
                 p50_ms: sets.iter().map(|set| set.p50_ms).collect::<Option<Vec<_>>>().map(median),
                 p99_ms: sets.iter().map(|set| set.p99_ms).collect::<Option<Vec<_>>>().map(median),
             });
-            println!("  round {} of {}", round + 1, effort.rounds);
+            println!("  round {} of {}", round + 1, options.rounds);
         }
         let base_of = |case: &Case| {
-            let base = cases.iter().position(|other| other.name == case.base());
+            let base = cases.iter().position(|other| other.name == case.base);
             &rounds[base.expect("the base of a case is measured wherever the case is")]
         };
         let measured = cases.iter().zip(&rounds).map(|(case, rounds)| {
             let base = base_of(case);
             Measured {
                 name: case.name.into(),
-                base: case.base().into(),
+                base: case.base.into(),
                 per_second: Quartiles::of(rounds.iter().map(|round| round.per_second)),
                 cpu_us: Quartiles::of(rounds.iter().map(|round| round.cpu_us)),
                 of_base: ratio(rounds, base, |round| round.per_second),
@@ -270,8 +238,7 @@ impl Plan {
             }
         });
         let cases = measured.collect();
-        let which = self.which.map(String::from);
-        Some(Scene { server: name, setting: self.setting, pipeline: self.pipeline, keys: self.keys, which, cases })
+        Scene { server, setting: self.setting, pipeline: self.pipeline, keys: self.keys, cases }
     }
 }
 
@@ -281,29 +248,28 @@ pub fn ratio(of: &[Round], base: &[Round], figure: impl Fn(&Round) -> f64) -> Qu
 }
 
 impl<'a> Runner<'a> {
-    fn start(plan: &Plan, case: &'a Case, effort: &Effort<'_>) -> Self {
+    fn start(plan: &Plan, case: &'a Case, peers: &Peers) -> Self {
         let mut options = vec!["--auto-aof-rewrite-percentage", "0"];
         if plan.setting == Setting::Aof {
             options.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
         }
-        options.extend(case.options(effort.peers));
+        options.extend(case.options(peers));
         let (server, mut client) = Server::of(&plan.server, case.needs == Needs::Module, &options).and_client();
         let replica = (plan.setting == Setting::Replica).then(|| follow(&plan.server, &server, &mut client));
         let sha = match case.needs {
             Needs::Script(name) => {
-                let script = effort.peers.expect("its package").script(name);
+                let script = peers.script(name);
                 redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut client).expect("a script")
             }
             _ => String::new(),
         };
         let shape = Shape { keys: plan.keys, pipeline: plan.pipeline };
-        let own_loop = case.own_loop || effort.own_loop;
         let setting = plan.setting;
-        let mut runner = Self { case, shape, server, client, sha, rate: 0.0, own_loop, _replica: replica, setting };
+        let mut runner = Self { case, shape, server, client, sha, rate: 0.0, _replica: replica, setting };
         if !case.prepare.is_empty() {
             runner.each_key(case.prepare);
         }
-        if plan.which.is_none() {
+        if plan.keys != NEW {
             runner.each_key(case.call);
         }
         runner.sample();
@@ -321,18 +287,18 @@ impl<'a> Runner<'a> {
 
     fn load(&self, calls: u64) -> Load {
         let words = self.fill(self.case.call);
-        let generator = if self.own_loop { load::own } else { load::redis_benchmark };
+        let generator = if self.case.own_loop { load::own } else { load::redis_benchmark };
         generator(&self.server.socket(), &words, self.shape, calls)
     }
 
     /// Checks that calls are granted or denied as the case says.
     fn sample(&mut self) {
-        if self.case.replies == Replies::Any {
+        if self.case.expects.is_none() {
             return;
         }
         let words = Case::first_key(&self.fill(self.case.call));
         let reply = command(&words).query(&mut self.client).unwrap_or_else(|error| panic!("{words}: {error}"));
-        assert!(self.case.expects(&reply), "{}: {words}: {reply:?}", self.case.name);
+        assert!(self.case.allows(&reply), "{}: {words}: {reply:?}", self.case.name);
     }
 
     fn measure(mut self, seconds: f64) -> Round {

@@ -197,10 +197,7 @@ impl Checked {
 
     /// The decision, also without the server.
     pub(crate) async fn decide(&self) -> Result<Asked, Error> {
-        match self.ask().await {
-            Ok(asked) => Ok(asked),
-            Err(error) => self.without_server(error),
-        }
+        self.ask().await.or_else(|error| self.without_server(error))
     }
 
     /// Decides without the server, if this error says that it gave no decision, and the limits are not closed.

@@ -77,7 +77,6 @@ impl Attempt<'_> {
     pub(crate) fn up(self) {
         let mut state = self.breaker.0.lock();
         *state = State { answered: state.answered + 1, down: None };
-        drop(state);
     }
 
     /// There is no connection, or no reply came in time.
@@ -93,7 +92,6 @@ impl Attempt<'_> {
             }
             down => down,
         };
-        drop(state);
     }
 }
 

@@ -10,18 +10,6 @@ pub trait Key {
     fn bytes(&self) -> Cow<'_, [u8]>;
 }
 
-impl Key for [u8] {
-    fn bytes(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(self)
-    }
-}
-
-impl Key for str {
-    fn bytes(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(self.as_bytes())
-    }
-}
-
 impl<const N: usize> Key for [u8; N] {
     fn bytes(&self) -> Cow<'_, [u8]> {
         Cow::Borrowed(self)
@@ -36,8 +24,8 @@ macro_rules! key {
             }
         }
     )*};
-    (owned $($owned:ty),*) => {$(
-        impl Key for $owned {
+    (bytes $($bytes:ty),*) => {$(
+        impl Key for $bytes {
             fn bytes(&self) -> Cow<'_, [u8]> {
                 Cow::Borrowed(self.as_ref())
             }
@@ -53,7 +41,7 @@ macro_rules! key {
 }
 
 key!(inside & K, Box<K>, Arc<K>);
-key!(owned String, Vec<u8>);
+key!(bytes[u8], str, String, Vec<u8>);
 key!(integers u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
 
 /// The key of a client that has no name: `address:` and the address. Of an IPv6 address it is the network, its first 64 bits,

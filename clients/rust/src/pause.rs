@@ -7,7 +7,7 @@ use redis::Value;
 
 use crate::ask::awaited;
 use crate::send::Request;
-use crate::{AnyPolicy, Error, IntoSpan, Key, Limit, Limits, Span};
+use crate::{AnyPolicy, Error, IntoSpan, Key, Limit, Span};
 
 /// Too many requests, and service unavailable.
 const STOPS: [u16; 2] = [429, 503];
@@ -79,7 +79,13 @@ impl Limit {
     async fn set_pause(&self, key: &[u8], length: Option<Span>) -> Result<Duration, Error> {
         let length_text = length.map_or("0".to_string(), |length| length.to_string());
         let request = Request::new(redis::cmd("RL.PAUSE").arg(key).arg(length_text).take(), vec![key]);
-        let _stop = length.map(|_| Stop::begin(self.limits(), key));
+        // The wallets of this process spend nothing of what they have fetched up to its beginning, or up to its end. They give it back
+        // at the end: when the server knows of the pause, so that it grants it to nobody before.
+        let stop_wallets = |give_back| length.map(|_| self.limits().stop_wallets(key, give_back));
+        stop_wallets(false);
+        scopeguard::defer!({
+            stop_wallets(true);
+        });
         // If it is repeated, the pause ends a little later.
         let reply = self.limits().send(Request { repeat: true, ..request }).await;
         self.repeats().forget(key);
@@ -88,23 +94,6 @@ impl Limit {
             Ok(other) => Err(Error::UnexpectedReply(format!("{other:?}"))),
             Err(error) => self.limits().without_server(error, |_| Duration::ZERO, |_| false),
         }
-    }
-}
-
-/// The wallets of this process spend nothing of what they have fetched up to its beginning, or up to its end. They give it back at the
-/// end: when the server knows of the pause, so that it grants it to nobody before.
-struct Stop<'a>(&'a Limits, &'a [u8]);
-
-impl<'a> Stop<'a> {
-    fn begin(limits: &'a Limits, key: &'a [u8]) -> Self {
-        limits.stop_wallets(key, false);
-        Self(limits, key)
-    }
-}
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.stop_wallets(self.1, true);
     }
 }
 

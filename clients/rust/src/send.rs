@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ErrorKind, ServerErrorKind, ToRedisArgs, Value};
+use redis::{Cmd, ToRedisArgs, Value};
 use tokio::runtime::Handle;
 
 use crate::connection::{Call, Failure};
@@ -13,6 +13,10 @@ const PAUSES_MS: [u64; 4] = [10, 20, 40, 80];
 
 /// No call is repeated for longer. (The sum of a moment and a longer time may overflow.)
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// The errors that may be over soon.
+const PASSING: [&str; 10] =
+    ["LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "UNBLOCKED", "NOREPLICAS", "BUSY"];
 
 /// A reply to a call that may have been repeated.
 pub(crate) struct Reply {
@@ -148,24 +152,10 @@ fn may_wait(reply: &Value) -> bool {
 
 /// Whether a call with an id is worth repeating after this.
 fn is_passing(failure: &Failure) -> bool {
-    let error = match failure {
-        Failure::NoConnection(error) => return matches!(error, Error::Unavailable { .. }),
-        Failure::Unanswered(_) => return true,
-        Failure::Down(..) => return false,
-        Failure::Reply(error) => error,
-    };
-    match error.kind() {
-        ErrorKind::Server(kind) => matches!(
-            kind,
-            ServerErrorKind::BusyLoading
-                | ServerErrorKind::ReadOnly
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::TryAgain
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::Moved
-                | ServerErrorKind::Ask
-        ),
-        ErrorKind::Extension => matches!(error.code(), Some("UNBLOCKED" | "NOREPLICAS" | "BUSY")),
-        _ => false,
+    match failure {
+        Failure::NoConnection(error) => matches!(error, Error::Unavailable { .. }),
+        Failure::Unanswered(_) => true,
+        Failure::Down(..) => false,
+        Failure::Reply(error) => error.code().is_some_and(|code| PASSING.contains(&code)),
     }
 }

@@ -216,7 +216,11 @@ impl Inner {
         let mut call = self.call(key.clone(), Amount::UpTo(self.batch), How::Now);
         let asked = Instant::now();
         let (mut account, reply) = Account::new(&mut call).after(call.ask().await)?;
-        let server = self.at_most_a_batch(reply.first())?;
+        let server = reply.first();
+        if server.granted > self.batch {
+            let text = format!("{} units, when asked for {}", server.granted, self.batch);
+            return Err(Error::UnexpectedReply(text));
+        }
         account.granted(std::slice::from_ref(&server), true);
         account.end = End::Used(0);
         let granted = server.granted;
@@ -257,14 +261,6 @@ impl Inner {
                 let wait_ms = if denied.allowed() { Some(1) } else { denied.wait_ms };
                 Ok(Decision { granted: 0, wait_ms, ..denied })
             }
-        }
-    }
-
-    /// A purse has room for a batch. More was not asked for.
-    fn at_most_a_batch(&self, server: Decision) -> Result<Decision, Error> {
-        match server.granted <= self.batch {
-            true => Ok(server),
-            false => Err(Error::UnexpectedReply(format!("{} units, when asked for {}", server.granted, self.batch))),
         }
     }
 

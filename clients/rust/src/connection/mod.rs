@@ -125,14 +125,11 @@ impl Connection {
 }
 
 /// The crate `redis` panics if rustls has no default cryptography, so there is one: that of the program, or else ring.
-#[cfg(feature = "tls")]
 fn secure() {
     // It fails if there is one already.
+    #[cfg(feature = "tls")]
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
-
-#[cfg(not(feature = "tls"))]
-fn secure() {}
 
 /// The slot of a key in a cluster: the CRC-16 (XMODEM) of its hash tag, or else of the whole key.
 pub(crate) fn slot(key: &[u8]) -> u16 {

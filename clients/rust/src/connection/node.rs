@@ -59,25 +59,6 @@ impl Live {
     }
 }
 
-/// Watches a call. If it ends unanswered, and no other call got a reply meanwhile, the connection leads nowhere: replies come in
-/// order. Then the next call opens another connection.
-struct Watch<'a> {
-    live: &'a Live,
-    began: Instant,
-    replies: u64,
-    /// After how long the silence says that.
-    silence: Duration,
-}
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        let silent = self.live.replies.load(Ordering::Acquire) == self.replies;
-        if silent && self.began.elapsed() >= self.silence {
-            self.live.alive.store(false, Ordering::Release);
-        }
-    }
-}
-
 pub(super) struct Node {
     find: Find,
     breaker: Breaker,
@@ -111,7 +92,13 @@ impl Node {
         };
         let patience = call.block.unwrap_or_default().saturating_add(call.timeout);
         let (began, replies) = (Instant::now(), live.replies.load(Ordering::Acquire));
-        let watch = Watch { live: &live, began, replies, silence: SILENCE.min(call.timeout) };
+        // If the call ends unanswered, or is dropped, and no other call got a reply meanwhile, the connection leads nowhere: replies
+        // come in order. Then the next call opens another connection.
+        let watch = scopeguard::guard(&live, |live| {
+            if live.replies.load(Ordering::Acquire) == replies && began.elapsed() >= SILENCE.min(call.timeout) {
+                live.alive.store(false, Ordering::Release);
+            }
+        });
         let Ok(reply) = timeout(patience, send(live.connection.clone(), call)).await else {
             drop(watch);
             return down(attempt, Error::in_time("there was no reply", patience, true), Failure::Unanswered);

@@ -33,7 +33,8 @@ struct Spec {
     /// The segments of a `Slide`, the burst of a `Gcra`, the capacity of a `Bucket`.
     number: Option<u64>,
     step: bool,
-    align: Option<Offset>,
+    /// The offset of aligned windows in microseconds.
+    align: Option<i64>,
     zone: Option<Zone>,
 }
 
@@ -55,17 +56,9 @@ impl Spec {
     }
 }
 
-/// The offset of aligned windows: a duration with or without a sign.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Offset {
-    negative: bool,
-    span: Span,
-}
-
-impl fmt::Display for Offset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", if self.negative { "-" } else { "" }, self.span)
-    }
+/// An offset as the server takes it: a duration with or without a sign.
+fn offset(us: i64) -> String {
+    format!("{}{}", if us < 0 { "-" } else { "" }, Span::of_micros(us.unsigned_abs()))
 }
 
 fn number(what: &str, number: u64, least: u64, most: u64) -> Result<u64, Error> {
@@ -155,15 +148,16 @@ impl Fixed {
     /// Windows start at each multiple of the period since 1970 (UTC), shifted by this offset: `"0s"`, `"8h"`, `"-8h"`.
     pub fn align(self, offset: &str) -> Result<Self, Error> {
         let text = offset.strip_prefix(['-', '+']).unwrap_or(offset);
-        let (negative, span) = (offset.starts_with('-'), text.span()?);
+        let span = text.span()?;
         if self.0.zone.is_some() {
             return Err(Error::InvalidLimit("windows of a zone can't be aligned".to_string()));
         }
         if span >= self.0.rate.period {
             return Err(Error::InvalidLimit(format!("ALIGN must be less than the period, either way, not {span}")));
         }
-        let align = Some(Offset { negative: negative && span.as_micros() > 0, span });
-        Ok(Self(Spec { align, ..self.0 }))
+        // It is shorter than a period, and so far from the largest number.
+        let us = span.as_micros().cast_signed();
+        Ok(Self(Spec { align: Some(if offset.starts_with('-') { -us } else { us }), ..self.0 }))
     }
 
     /// Whether the policy itself says where its windows begin.
@@ -285,21 +279,13 @@ impl Policy {
         let window = spec.zone.map(|zone| zone.window(now));
         let options = [
             (number, spec.number.map(|number| number.to_string())),
-            ("ALIGN", spec.align.map(|offset| offset.to_string())),
+            ("ALIGN", spec.align.map(offset)),
             ("UNTIL", window.map(|(_, end)| end.to_string())),
         ];
         let mut words = vec![spec.rate.limit.to_string(), spec.rate.period.to_string()];
         words.extend(options.into_iter().filter_map(|(name, value)| Some([name.to_string(), value?])).flatten());
         words.extend(spec.step.then(|| "STEP".to_string()));
         Words { words: words.into(), window: window.and_then(|(begin, end)| u64::try_from(end - begin).ok()) }
-    }
-}
-
-impl Fixed {
-    /// The Unix times in seconds at which the window of this time begins and ends, if it is one of a calendar.
-    #[cfg(all(test, feature = "zone"))]
-    pub(crate) fn window(self, now: SystemTime) -> Option<(i64, i64)> {
-        self.0.zone.map(|zone| zone.window(now))
     }
 }
 
@@ -316,7 +302,7 @@ impl fmt::Display for Policy {
             None => write!(f, "{name}({}", spec.rate)?,
         }
         if let Some(align) = spec.align {
-            write!(f, ", align {align}")?;
+            write!(f, ", align {}", offset(align))?;
         }
         if let Some(value) = spec.number {
             write!(f, ", {} {value}", number.to_ascii_lowercase())?;

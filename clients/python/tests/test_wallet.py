@@ -395,3 +395,27 @@ def test_a_wallet_that_is_closed_while_it_fetches(kind, proxy, client):
         assert ids(client, "api:a") == 0
 
     Both(kind, unix_socket_path=proxy.server_address).run(test)
+
+
+@KINDS
+def test_limits_that_are_closed_while_a_wallet_fetches(kind, proxy, client):
+    """The reply is lost, and the call is not sent again. What the server has granted is given back."""
+
+    async def test(limits):
+        wallet = limits.wallet(limits.limit("api", Fixed("1000/h")), batch=100, idle=600)
+        proxy.delay("UPTO")
+        proxy.lose("reply", "UPTO")
+        if kind is redis.Redis:
+            task = asyncio.ensure_future(asyncio.to_thread(wallet.take, "a"))
+        else:
+            task = asyncio.ensure_future(wallet.take("a"))
+        await until(lambda: any(b"UPTO" in each for each in proxy.seen))
+        await closed(limits)
+        proxy.go_on.set()
+        with pytest.raises(Closed):
+            await task
+        assert proxy.lost
+        await until(lambda: used(client, "api:a") == 0)
+        assert ids(client, "api:a") == 0
+
+    Both(kind, unix_socket_path=proxy.server_address).run(test)

@@ -75,11 +75,10 @@ class LocalLimiter:
 
     def decide(self, rules: Sequence[tuple[str, Policy, bytes, int]], how: How = "") -> list[Decision]:
         """The decisions of these rules: a name, a policy, a key and a cost. All of them take their units, or none."""
-        take = how != "PEEK"
         with self._lock:
             now = time.monotonic_ns() // 1000 * self._policy.limit
-            decisions = [self._decision(now, *rule, how == "UPTO", take) for rule in rules]
-            if take and all(decisions):
+            decisions = [self._decision(now, *rule, how) for rule in rules]
+            if how != "PEEK" and all(decisions):
                 for (_, _, key, _), decision in zip(rules, decisions):
                     self._ends[key] = max(now, self._ends.get(key, 0)) + decision.granted * self._policy.period_us
                     self._ends.move_to_end(key)
@@ -87,9 +86,7 @@ class LocalLimiter:
                     self._ends.popitem(last=False)
             return decisions
 
-    def _decision(
-        self, now: int, name: str, policy: Policy, key: bytes, cost: int, up_to: bool, take: bool
-    ) -> Decision:
+    def _decision(self, now: int, name: str, policy: Policy, key: bytes, cost: int, how: How) -> Decision:
         if isinstance(policy.default, Lease):
             return unlimited(cost, policy, name)
         limit, unit, capacity = self._policy.limit, self._policy.period_us, self._policy.capacity
@@ -97,14 +94,14 @@ class LocalLimiter:
             return Decision(0, 0, 0, None, 0, policy, name, "down")
         used = max(0, self._ends.get(key, 0) - now)
         free = max(0, capacity * unit - used) // unit
-        wanted = min(cost, max(1, free)) if up_to else cost
+        wanted = min(cost, max(1, free)) if how == "UPTO" else cost
         granted = wanted if wanted <= free else 0
         wait_ms: int | None = 0
         if not granted:
             wait_ms = -(-(used + (wanted - capacity) * unit) // (limit * 1000)) if wanted <= capacity else None
-        after = used + (granted * unit if take else 0)
-        left = free - (granted if take else 0)
-        return Decision(granted, capacity, left, wait_ms, -(-after // (limit * 1000)), policy, name, "down")
+        taken = 0 if how == "PEEK" else granted
+        after = used + taken * unit
+        return Decision(granted, capacity, free - taken, wait_ms, -(-after // (limit * 1000)), policy, name, "down")
 
 
 class Down:

@@ -60,13 +60,12 @@ SCHEMES = [
 
 def _client(uri: str, options: dict[str, Any], library: Any, sentinel: Any) -> Any:
     """The client that a URI names, of redis or of redis.asyncio."""
-    options = dict(options)
     scheme, rest = uri.removeprefix("async+").split("://", 1)
     kind = scheme.partition("+")[2]
-    if scheme.startswith("rediss"):
-        options = {"ssl": True, **options} if kind else options
     if kind not in ("cluster", "sentinel"):
         return library.Redis.from_url(scheme.replace("-rl", "", 1).replace("redis+unix", "unix", 1) + "://" + rest, **options)
+    if scheme.startswith("rediss"):
+        options = {"ssl": True, **options}
     user, _, hosts = rest.rpartition("@")
     hosts, _, path = hosts.partition("/")
     name, _, password = user.partition(":")
@@ -96,10 +95,6 @@ def _client(uri: str, options: dict[str, Any], library: Any, sentinel: Any) -> A
 def _used(reply: Any) -> int:
     granted, limit, remaining, _, _ = reply
     return int(limit - remaining) if granted else UNLIMITED + 1
-
-
-def _granted(reply: Any) -> bool:
-    return bool(reply[0] > 0)
 
 
 def _whole(amount: Any) -> Any:
@@ -163,7 +158,7 @@ class _Commands:
         if amount == 0:
             # Always passes, and asks the server whether it is there.
             return self._sent(lambda _: True, ("RL.INSPECT", full))
-        return self._sent(_granted, ("RL.SLIDE", full, limit, expiry, *options, "COST", _whole(amount)))
+        return self._sent(lambda reply: bool(reply[0] > 0), ("RL.SLIDE", full, limit, expiry, *options, "COST", _whole(amount)))
 
     # The server refuses a cost of 0; for `limits` it is a hit that always passes.
     def incr(self, key: str, expiry: float, amount: int = 1) -> Any:

@@ -129,15 +129,6 @@ class _AsyncBlock:
         for lease in self._leases:
             await lease.renew()
 
-    async def _enter(self) -> None:
-        begin = time.monotonic()
-        self._all = (await self._call.charged(self._wait_us, True)).raise_if_denied()
-        if self._all.source != "down":
-            decisions = [each for each in self._all.decisions if isinstance(each.policy.default, Lease)]
-            for lease, decision in zip(self._leases, decisions):
-                await lease.begin(decision, begin)
-                self._keeper.start(self._of._calls.jobs, functools.partial(_renew, weakref.ref(lease)))
-
     async def _leave(self, failed: bool, again: bool) -> None:
         """Settles and releases. `again`: an exception of a signal's handler has interrupted this before."""
         if self._all.source == "down":
@@ -157,9 +148,14 @@ class _AsyncBlock:
             await limits._settled(limit, key, self.id, decision.granted, used, again, deadline)
 
     async def __aenter__(self) -> Self:
-        self._process = os.getpid()
+        self._process, begin = os.getpid(), time.monotonic()
         try:
-            await self._enter()
+            self._all = (await self._call.charged(self._wait_us, True)).raise_if_denied()
+            if self._all.source != "down":
+                decisions = [each for each in self._all.decisions if isinstance(each.policy.default, Lease)]
+                for lease, decision in zip(self._leases, decisions):
+                    await lease.begin(decision, begin)
+                    self._keeper.start(self._of._calls.jobs, functools.partial(_renew, weakref.ref(lease)))
         except BaseException as error:
             await self._keeper.stop(None)
             await self._call.abandoned(error)
@@ -169,7 +165,6 @@ class _AsyncBlock:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._process != os.getpid():
             return
-        ours = False
         try:
             ours = await self._keeper.stop(kind)
         finally:

@@ -221,8 +221,11 @@ class Jobs:
     async def finish(self, work: Callable[[bool], Any]) -> None:
         """Does this to its end, also if its task is cancelled meanwhile. With threads, the argument is whether it begins
         again because of an exception of a signal's handler."""
-        # A coroutine that is dropped must not wait any more, and its loop may have ended.
-        dropped = isinstance(sys.exception(), GeneratorExit)
+        # A coroutine that is dropped must not wait any more, and its loop may have ended. redis-py may have made another
+        # error of that.
+        dropped = sys.exception()
+        while dropped is not None and not isinstance(dropped, GeneratorExit):
+            dropped = dropped.__cause__ or dropped.__context__
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -230,7 +233,7 @@ class Jobs:
         task: asyncio.Task[None] = asyncio.ensure_future(work(False))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
-        if not dropped:
+        if dropped is None:
             await asyncio.shield(task)
 
     async def close(self, seconds: float) -> None:

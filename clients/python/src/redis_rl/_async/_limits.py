@@ -6,7 +6,6 @@ import os
 import time as clock
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Final, TypeAlias, overload
 
 from .._decision import AllDecision, Decision, all_of, decision_of
@@ -178,12 +177,18 @@ class AsyncLimits:
     async def __aenter__(self) -> AsyncLimits:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     # Ids whose calls got no reply, or whose blocks have ended. These raise no error of the server.
+
+    async def _abandoned(
+        self, calls: Calls, error: BaseException, keys: Sequence[tuple[_AsyncLimited, bytes]], id: Id, own: bool
+    ) -> None:
+        """A call, or what followed it, has ended by this: the task was cancelled, a signal has raised it, the limits were
+        closed, or a lease has ended already. No reply came, but the server may have granted the call."""
+        if isinstance(error, (Closed, LeaseLost)) or not isinstance(error, RateLimitError):
+            await calls.jobs.finish(lambda again: self._given_back(keys, id, own))
 
     async def _released(self, limit: _AsyncLimited, key: bytes, id: Id, deadline: float | None = None) -> bool:
         """Returns whether it is worth another try: the server does not know the id, or does not answer."""
@@ -213,13 +218,11 @@ class AsyncLimits:
                 return
 
     async def _settled(
-        self, limit: _AsyncLimited, key: bytes, id: Id, charged: int, used: int, again: bool, deadline: float | None = None
+        self, limit: _AsyncLimited, key: bytes, id: Id, charged: int, used: int, again: bool, deadline: float
     ) -> None:
-        calls = self._calls
+        calls, words = self._calls, ("RL.SETTLE", key, id, used)
         try:
-            reply, repeated = await calls.call(
-                ("RL.SETTLE", key, id, used), key, repeat=True, must=True, deadline=deadline
-            )
+            reply, repeated = await calls.call(words, key, repeat=True, must=True, deadline=deadline)
             # The key has forgotten the id, because the charge is past. After a repetition, nil means that the first one
             # settled.
             if reply is None and used > charged and not repeated and not again:
@@ -252,14 +255,7 @@ class _AsyncLimited:
     def _decision(self, reply: object, now: float) -> Decision:
         return decision_of(reply, self.policy, self.name, self.policy.window_us(now))
 
-    async def _decide(
-        self,
-        key: bytes,
-        cost: int,
-        *more: Word,
-        wait_us: int = 0,
-        how: How = "",
-    ) -> Decision:
+    async def _decide(self, key: bytes, cost: int, *more: Word, wait_us: int = 0, how: How = "") -> Decision:
         """Sends a command without an id, once."""
         now = clock.time()
         if how == "PEEK":
@@ -277,7 +273,10 @@ class _AsyncLimited:
         return self._of._down.decide(error, [(self.name, self.policy, key, cost)], how)[0]
 
     async def _ended(self, key: bytes, words: Sequence[Word]) -> Decision | None:
-        reply, _ = await self._of._calls.call(words, key, repeat=True, must=not self._of._closed)
+        try:
+            reply, _ = await self._of._calls.call(words, key, repeat=True, must=not self._of._closed)
+        finally:
+            self._denials.forget(key)
         return None if reply is None else self._decision(reply, clock.time())
 
     async def peek(self, key: Key, cost: int = 1) -> Decision:
@@ -389,12 +388,6 @@ class AsyncLimit(_AsyncLimited):
         full, checked = self._full_key(key), checked_cost(units, 0)
         return await self._ended(full, ("RL.SETTLE", full, checked_id(id), checked))
 
-    async def _ended(self, key: bytes, words: Sequence[Word]) -> Decision | None:
-        try:
-            return await super()._ended(key, words)
-        finally:
-            self._denials.forget(key)
-
     def charge(self, key: Key, estimate: int, wait: Duration | None = None, id: Id | None = None) -> AsyncCharge:
         """A context manager that charges an estimate, and settles it at the end of its block."""
         return AsyncCharge(Together(self._of, [(self, key)], id, estimate, with_id=True), checked_wait(wait))
@@ -454,6 +447,8 @@ class Together:
             raise InvalidKey("a key is in the call twice")
         if isinstance(limits._client, io.CLUSTER) and len({key_slot(key) for key in self.keys}) > 1:
             raise InvalidKey("in a cluster, all keys of the call need one hash tag")
+        # Those of the event loop in which it was charged: when the call is dropped, perhaps no loop runs.
+        self._calls: Calls | None = None
         self.own = id is None
         self.id = None if id is None else checked_id(id)
         if self.own and (with_id or self.leases):
@@ -471,12 +466,13 @@ class Together:
     async def charged(self, wait_us: int, give_back: bool) -> AllDecision:
         """`give_back`: if no reply comes. A program knows its own ids, and may call again."""
         calls, now, id = self.of._calls, clock.time(), self.id
+        self._calls = calls
         words = self._words(now) if id is None else self._words(now, "ID", id)
         try:
             reply, repeated = await calls.call(words, self.keys[0], repeat=id is not None, wait_us=wait_us)
         except Unavailable as error:
             if error.sent and id is not None and give_back:
-                calls.beside(self._give_back)
+                calls.beside(lambda job: self.of._given_back(self.limits, id, self.own))
             rules = [(limit.name, limit.policy, key, cost) for (limit, key), cost in zip(self.limits, self.costs)]
             return all_of(self.of._down.decide(error, rules), id)
         if len(self.limits) == 1:
@@ -485,21 +481,14 @@ class Together:
         if not shape or type(reply[0]) is not int or type(reply[1]) is not int or len(reply[2]) != len(self.limits):
             raise UnexpectedReply(f"RL.ALL: the reply has another shape: {reply!r:.200}")
         rows = [limit._decision(row, now) for (limit, _), row in zip(self.limits, reply[2])]
-        if not reply[0] and repeated:
+        if not reply[0] and repeated and id is not None:
             # The first call may have been charged, and a lease may have ended since then.
-            await calls.jobs.finish(self._give_back)
+            await calls.jobs.finish(lambda again: self.of._given_back(self.limits, id, self.own))
         return AllDecision(reply[0] == 1, None if reply[1] < 0 else reply[1], rows, id)
 
-    async def _give_back(self, _: io.Job | bool) -> None:
-        """Gives back what the server may have granted."""
-        if self.id is not None:
-            await self.of._given_back(self.limits, self.id, self.own)
-
     async def abandoned(self, error: BaseException) -> None:
-        """The call, or what followed it, has ended by this: the task was cancelled, a signal has raised it, the limits were
-        closed, or a lease has ended already. No reply came, but the server may have granted the call."""
-        if isinstance(error, (Closed, LeaseLost)) or not isinstance(error, RateLimitError):
-            await self.of._calls.jobs.finish(self._give_back)
+        if self.id is not None and self._calls is not None:
+            await self.of._abandoned(self._calls, error, self.limits, self.id, self.own)
 
 
 def _cost(units: int) -> tuple[Word, ...]:

@@ -130,15 +130,6 @@ class _Block:
         for lease in self._leases:
             lease.renew()
 
-    def _enter(self) -> None:
-        begin = time.monotonic()
-        self._all = (self._call.charged(self._wait_us, True)).raise_if_denied()
-        if self._all.source != "down":
-            decisions = [each for each in self._all.decisions if isinstance(each.policy.default, Lease)]
-            for lease, decision in zip(self._leases, decisions):
-                lease.begin(decision, begin)
-                self._keeper.start(self._of._calls.jobs, functools.partial(_renew, weakref.ref(lease)))
-
     def _leave(self, failed: bool, again: bool) -> None:
         """Settles and releases. `again`: an exception of a signal's handler has interrupted this before."""
         if self._all.source == "down":
@@ -158,9 +149,14 @@ class _Block:
             limits._settled(limit, key, self.id, decision.granted, used, again, deadline)
 
     def __enter__(self) -> Self:
-        self._process = os.getpid()
+        self._process, begin = os.getpid(), time.monotonic()
         try:
-            self._enter()
+            self._all = (self._call.charged(self._wait_us, True)).raise_if_denied()
+            if self._all.source != "down":
+                decisions = [each for each in self._all.decisions if isinstance(each.policy.default, Lease)]
+                for lease, decision in zip(self._leases, decisions):
+                    lease.begin(decision, begin)
+                    self._keeper.start(self._of._calls.jobs, functools.partial(_renew, weakref.ref(lease)))
         except BaseException as error:
             self._keeper.stop(None)
             self._call.abandoned(error)
@@ -170,7 +166,6 @@ class _Block:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._process != os.getpid():
             return
-        ours = False
         try:
             ours = self._keeper.stop(kind)
         finally:

@@ -167,15 +167,14 @@ class Calls:
         if until is None:
             until = begin + (self.timeout if must and self.is_down else self.total)
         lost, first, redirects = False, True, 0
-        target: tuple[Address, str] | None = None
+        # Where the last reply has sent the command, and what goes before it there.
+        target: Address | None = None
+        asking: list[Sequence[Word]] = []
         while True:
             if not must and self.is_closed():
                 raise Closed("the limits are closed")
-            address, more = None, before
-            if topology and target:
-                address, more = target[0], [*before, (target[1],)] if target[1] else before
-                target = None
-            elif topology:
+            address, target = target, None
+            if topology and address is None:
                 if topology.stale:
                     self._refresh(topology, until)
                 address = topology.address(slot)
@@ -183,20 +182,22 @@ class Calls:
             first = False
             command = (*words, "BLOCK", us_text(left_us)) if left_us else words
             error: Exception
+            again = False
             try:
                 wait = left_us / 1_000_000 if left_us else None
                 # A call that is not repeated ends by its own time-outs.
-                replies = self._node(address).ask([*more, command], wait, until + (wait or 0), must or lost)
+                replies = self._node(address).ask([*before, *asking, command], wait, until + (wait or 0), must or lost)
                 if not isinstance(replies[-1], Exception):
                     return replies[-1], lost
-                error, again = replies[-1], False
+                error, asking = replies[-1], []
                 code = code_of(error)
                 if topology and code in ("MOVED", "ASK") and address is not None and redirects < 16:
                     redirects += 1
-                    moved, other = topology.target(error, address)
+                    moved, target = topology.target(error, address)
                     if code == "MOVED":
-                        topology.follow(moved, other)
-                    target = other, "ASKING" if code == "ASK" else ""
+                        topology.follow(moved, target)
+                    else:
+                        asking = [("ASKING",)]
                     continue
                 if code == "NOPOLICY" and isinstance(words, Use):
                     words, before = words.default, ()
@@ -206,8 +207,7 @@ class Calls:
                 lost = lost or code == "UNBLOCKED"
                 again = code == "TRYAGAIN"
             except Lost as broken:
-                error = broken
-                again = False
+                error, asking = broken, []
                 # Not after a time-out: the server may hang.
                 lost = lost or (broken.sent and not isinstance(broken.cause, redis.TimeoutError))
                 if must and not lost:

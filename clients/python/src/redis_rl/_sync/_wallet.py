@@ -10,9 +10,8 @@ import collections
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._decision import Decision
 from .._down import MOST_KEYS, log
@@ -108,7 +107,10 @@ class Wallet:
                     if self._closed:
                         raise Closed("the wallet is closed")
                     now = time.monotonic()
-                    purse = self._purse(full, now)
+                    purse = self._purses.get(full)
+                    if purse is None:
+                        purse = self._purses[full] = _Purse(now)
+                    self._purses.move_to_end(full)
                     if purse.spend(units, now):
                         return self._granted(purse, units, now)
                     other = None if purse.turn is None or purse.turn.is_dead else purse.turn
@@ -131,13 +133,6 @@ class Wallet:
                 if purse is not None and purse.turn is mine:
                     purse.turn = None
                 mine.end()
-
-    def _purse(self, key: bytes, now: float) -> _Purse:
-        purse = self._purses.get(key)
-        if purse is None:
-            purse = self._purses[key] = _Purse(now)
-        self._purses.move_to_end(key)
-        return purse
 
     def _wait(self, purse: _Purse, turn: io.Turn, units: int) -> None:
         """Waits until the call has ended that fetches units now, for as long as that may take."""
@@ -163,7 +158,7 @@ class Wallet:
             pauses = purse.pauses
         words = limit._command(key, "UPTO", units, "ID", batch.id, now=clock)
         before = [each.words(key) for each in spent]
-        give_back: Callable[[io.Job | bool], Any] = lambda _: limit._of._given_back([(limit, key)], batch.id, True)
+        given_back = [(limit, key)], batch.id, True
         try:
             reply, _ = calls.call(words, key, repeat=True, before=before)
             decision = limit._decision(reply, clock)
@@ -188,13 +183,11 @@ class Wallet:
             return enough
         except Unavailable as error:
             if error.sent:
-                calls.beside(give_back)
+                calls.beside(lambda job: limit._of._given_back(*given_back))
             raise
-        except RateLimitError:
-            raise
-        except BaseException:
+        except BaseException as error:
             if batch not in purse.batches:
-                calls.jobs.finish(give_back)
+                limit._of._abandoned(calls, error, *given_back)
             raise
 
     def _granted(self, purse: _Purse, cost: int, now: float) -> Decision:

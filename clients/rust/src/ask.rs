@@ -12,12 +12,13 @@ use crate::policy::Words;
 use crate::send::Request;
 use crate::{AllDecision, AnyPolicy, Decision, Error, IntoSpan, Key, Limit, Limits, Span};
 
-/// Lets a call be awaited: then it is sent, by its method `send`. Before the type are its parameters, in brackets.
+/// Lets a call be awaited: then it is sent, by its method `send`. Before the type are its parameters, in brackets; at the end is the
+/// lifetime of what it borrows.
 macro_rules! awaited {
-    ([$($parameter:tt)*] $call:ty => $output:ty) => {
+    ([$($parameter:tt)*] $call:ty => $output:ty $(, $lifetime:lifetime)?) => {
         impl<$($parameter)*> std::future::IntoFuture for $call {
             type Output = Result<$output, crate::Error>;
-            type IntoFuture = std::pin::Pin<Box<dyn std::future::Future<Output = Self::Output> + Send>>;
+            type IntoFuture = std::pin::Pin<Box<dyn std::future::Future<Output = Self::Output> + Send $(+ $lifetime)?>>;
 
             fn into_future(self) -> Self::IntoFuture {
                 Box::pin(self.send())

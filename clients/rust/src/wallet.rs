@@ -1,8 +1,6 @@
 //! Decisions in the process: units that were charged in batches, spent one by one.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::account::{Account, End};
 use crate::amount::{check_units, Amount};
-use crate::ask::{Checked, How, Kind, Part};
+use crate::ask::{awaited, Checked, How, Kind, Part};
 use crate::{Decision, Error, Key, Limit, Limits, RatePolicy, Source};
 
 impl Limits {
@@ -100,22 +98,17 @@ impl<K: Key + ?Sized> Spend<'_, K> {
     pub fn cost(self, cost: u64) -> Self {
         Self { cost, ..self }
     }
-}
 
-impl<'a, K: Key + Sync + ?Sized> IntoFuture for Spend<'a, K> {
-    type Output = Result<Decision, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let (wallet, own) = (&self.wallet.inner, self.key.bytes());
-            match wallet.begin(&own, self.cost)? {
-                Some(decision) => Ok(decision),
-                None => wallet.clone().take(wallet.limit.key(self.key)?, own.into(), self.cost).await,
-            }
-        })
+    async fn send(self) -> Result<Decision, Error> {
+        let (wallet, own) = (&self.wallet.inner, self.key.bytes());
+        match wallet.begin(&own, self.cost)? {
+            Some(decision) => Ok(decision),
+            None => wallet.clone().take(wallet.limit.key(self.key)?, own.into(), self.cost).await,
+        }
     }
 }
+
+awaited!(['a, K: Key + Sync + ?Sized] Spend<'a, K> => Decision, 'a);
 
 impl Wallet {
     /// After how long without a call that takes units what is left of a batch is given back; a second by default.

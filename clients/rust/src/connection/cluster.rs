@@ -207,19 +207,17 @@ fn redirection(error: &RedisError, by: &Address) -> Option<Address> {
 
 /// The reply to `CLUSTER SLOTS` of a node.
 fn ranges(reply: Value, by: &Address) -> Option<Vec<Range>> {
-    let slot = |value: &Value| match value {
-        Value::Int(slot) => u16::try_from(*slot).ok(),
-        _ => None,
-    };
     let range = |range: Value| {
         let Value::Array(range) = range else { return None };
-        let Value::Array(primary) = range.get(2)? else { return None };
-        let host = match primary.first()? {
+        let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &*range else { return None };
+        let [host, Value::Int(port), ..] = &**primary else { return None };
+        let host = match host {
             Value::BulkString(host) => std::str::from_utf8(host).ok()?,
             Value::SimpleString(host) => host,
             _ => "",
         };
-        Some((slot(range.first()?)?, slot(range.get(1)?)?, (host_of(host, by), slot(primary.get(1)?)?)))
+        let number = |number: &i64| u16::try_from(*number).ok();
+        Some((number(first)?, number(last)?, (host_of(host, by), number(port)?)))
     };
     match reply {
         Value::Array(ranges) => ranges.into_iter().map(range).collect(),

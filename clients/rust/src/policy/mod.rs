@@ -296,8 +296,8 @@ impl fmt::Display for Policy {
         }
         let (spec, (_, name, number)) = (self.spec(), self.names());
         let Rate { limit, period } = spec.rate;
-        match spec.zone {
-            Some(zone) => write!(f, "{name}({limit}/{}, zone {}", zone.unit_name(), zone.name())?,
+        match spec.zone.map(Zone::names) {
+            Some((unit, zone)) => write!(f, "{name}({limit}/{unit}, zone {zone}")?,
             None if self.is_lease() => write!(f, "{name}({limit}, ttl {period}")?,
             None => write!(f, "{name}({}", spec.rate)?,
         }

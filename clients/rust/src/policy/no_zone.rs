@@ -6,11 +6,7 @@ use std::time::SystemTime;
 pub(super) enum Zone {}
 
 impl Zone {
-    pub(super) fn name(self) -> &'static str {
-        match self {}
-    }
-
-    pub(super) fn unit_name(self) -> &'static str {
+    pub(super) fn names(self) -> (&'static str, &'static str) {
         match self {}
     }
 

@@ -59,12 +59,9 @@ fn known(name: &str) -> Option<&'static TimeZone> {
 }
 
 impl Zone {
-    pub(super) fn name(self) -> &'static str {
-        self.zone.iana_name().unwrap_or_default()
-    }
-
-    pub(super) fn unit_name(self) -> &'static str {
-        self.unit.0
+    /// The names of the unit and of the zone.
+    pub(super) fn names(self) -> (&'static str, &'static str) {
+        (self.unit.0, self.zone.iana_name().unwrap_or_default())
     }
 
     /// The Unix times in seconds at which the window of this time begins and ends.

@@ -1,5 +1,5 @@
 // Servers with the module, each in a private folder, and queries for the tests.
-import { execFile, spawn } from 'node:child_process';
+import { execFile, spawn, spawnSync } from 'node:child_process';
 import { randomInt } from 'node:crypto';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
@@ -18,6 +18,7 @@ import { Redis } from 'ioredis';
 const BUILT = fileURLToPath(new URL('../../../target/release/libredis_rl.so', import.meta.url));
 const DEADLINE_MS = 30_000;
 const HOST = '127.0.0.1';
+const SERVER = process.env.REDIS_RL_SERVER ?? 'redis-server';
 
 /** The servers that run. They end with the process, also when it is interrupted. */
 const running = new Set();
@@ -45,7 +46,7 @@ async function start(options, address, { module = true, config } = {}) {
   const all = config
     ? [await config(folder), '--sentinel']
     : ['--dir', folder, '--save', '', ...(module ? ['--loadmodule', built()] : []), ...options(folder)];
-  const child = spawn(process.env.REDIS_RL_SERVER ?? 'redis-server', all, { stdio: ['ignore', log, log] });
+  const child = spawn(SERVER, all, { stdio: ['ignore', log, log] });
   running.add(child);
   closeSync(log);
   const exited = new Promise((done) => child.once('exit', done).once('error', done)).then(() => running.delete(child));
@@ -148,6 +149,12 @@ export async function certificate() {
     ],
     stop: () => rm(folder, { recursive: true }),
   };
+}
+
+/** Whether the server was built with TLS: without a certificate it ends at once, and says why. */
+export function hasTls() {
+  const { stdout, stderr } = spawnSync(SERVER, ['--port', '0', '--tls-port', '1', '--save', ''], { timeout: 20_000, encoding: 'utf8' });
+  return !/Failed finding TLS support|Bad directive/.test(stdout + stderr);
 }
 
 /** Starts a server that speaks only TLS. */

@@ -72,10 +72,10 @@ impl Account {
     }
 
     /// The account after its call. If the call has failed, what it may have charged is released.
-    pub(crate) fn after(self, asked: Result<Asked, Error>) -> Result<(Self, Asked), Error> {
+    pub(crate) fn after(self, call: &Checked, asked: Result<Asked, Error>) -> Result<(Self, Asked), Error> {
         match asked {
             Ok(asked) => Ok((self, asked)),
-            Err(error) => Err(self.failed(error.may_be_charged(), error)),
+            Err(error) => Err(self.failed(call.may_be_charged(&error), error)),
         }
     }
 

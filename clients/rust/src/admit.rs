@@ -78,7 +78,7 @@ impl<const HOLD: bool> Admitting<HOLD> {
     async fn send(self) -> Result<Admission, Error> {
         let mut call = self.0.checked()?;
         let begun = Instant::now();
-        let (mut account, asked) = Account::new(&mut call).after(call.decide().await)?;
+        let (mut account, asked) = Account::new(&mut call).after(&call, call.decide().await)?;
         let decision = match asked.decision.or_denied() {
             Ok(decision) => decision,
             Err(error) => {

@@ -201,6 +201,12 @@ impl Checked {
         self.ask().await.or_else(|error| self.without_server(error))
     }
 
+    /// Whether the server may have executed the call, which has failed.
+    pub(crate) fn may_be_charged(&self, error: &Error) -> bool {
+        // A call that waits was sent before the limits were closed.
+        error.may_be_charged() || matches!((&self.how, error), (How::Block(_), Error::Closed))
+    }
+
     /// Decides without the server, if this error says that it gave no decision, and the limits are not closed.
     pub(crate) fn without_server(&self, error: Error) -> Result<Asked, Error> {
         let may_be_charged = error.may_be_charged();

@@ -190,7 +190,7 @@ impl All {
             return Ok(call.decide().await?.decision);
         }
         // The caller learns the id from the decision. Without one, what the call may have taken is released.
-        let (mut account, asked) = Account::new(&mut call).after(call.decide().await)?;
+        let (mut account, asked) = Account::new(&mut call).after(&call, call.decide().await)?;
         account.forget();
         Ok(asked.decision)
     }

@@ -208,7 +208,7 @@ impl Inner {
         // If there is no reply, what the server may have charged is released.
         let mut call = self.call(key.clone(), Amount::UpTo(self.batch), How::Now);
         let asked = Instant::now();
-        let (mut account, reply) = Account::new(&mut call).after(call.ask().await)?;
+        let (mut account, reply) = Account::new(&mut call).after(&call, call.ask().await)?;
         let server = reply.first();
         if server.granted > self.batch {
             let text = format!("{} units, when asked for {}", server.granted, self.batch);

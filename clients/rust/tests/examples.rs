@@ -41,10 +41,13 @@ impl Project {
         std::fs::create_dir(project.path()).expect("a folder");
         project.cargo(&["init", "--quiet", "--vcs", "none", "--name", "program"]);
         std::fs::copy(Path::new(package).join("Cargo.lock"), project.path().join("Cargo.lock")).expect("the same versions");
-        for line in blocks("sh")[0].lines() {
-            let words: Vec<&str> = line.strip_prefix("cargo ").expect("a line for cargo").split(' ').collect();
-            let words: Vec<&str> =
-                words.into_iter().map(|word| if word == "clients/rust" { package } else { word }).collect();
+        let block = blocks("sh").remove(0);
+        let (first, lines) = block.split_once('\n').expect("lines");
+        // It makes the project, which is here already.
+        assert!(first.starts_with("cd .. && cargo new app && cd app "), "{first}");
+        for line in lines.lines() {
+            let words = line.strip_prefix("cargo ").expect("a line for cargo").split(' ');
+            let words: Vec<_> = words.map(|word| if word == "../redis-rl/clients/rust" { package } else { word }).collect();
             project.cargo(&words);
         }
         let manifest = project.path().join("Cargo.toml");

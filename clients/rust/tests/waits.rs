@@ -7,7 +7,7 @@ use std::future::IntoFuture;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{eventually, info_of, patient, LONG};
+use common::{eventually, fact, info_of, patient, LONG};
 use redis_rl_client::{Error, Fixed, Gcra, Lease, Limit, Limits, Slide, Source};
 use support::{call, Server};
 
@@ -181,4 +181,26 @@ async fn a_denial_is_repeated_for_a_moment() {
     assert!(!few.take("a").await.expect("a decision").allowed());
     plain.refund("a", 1).await.expect("a decision");
     eventually("a grant", async || few.take("a").await.expect("a decision").allowed()).await;
+}
+
+/// On a runtime of one thread, which reads no reply before the limits are closed.
+#[tokio::test]
+async fn what_is_granted_while_the_limits_are_closed_is_given_back() {
+    let server = Server::start();
+    let limits = patient(&server);
+    let jobs = limits.limit("jobs", Lease::new(1, "1h").expect("a policy")).expect("a name");
+    let units = line(&limits, "1/h");
+    call::<()>(&mut server.client(), "RL.LEASE jobs:a 1 1h ID first");
+    call::<()>(&mut server.client(), "RL.SLIDE line:a 1 1h");
+    let held = tokio::spawn(jobs.hold("a").wait("2h").into_future());
+    let charged = tokio::spawn(units.charge("a", 1).wait("2h").into_future());
+    waiting(&server, 2).await;
+    call::<()>(&mut server.client(), "RL.RELEASE jobs:a first");
+    call::<()>(&mut server.client(), "RL.SLIDE line:a 1 1h REFUND 1");
+    assert_eq!(info_of(&server, "rl_waiting_clients"), 0);
+    limits.close().await;
+    assert!(matches!(held.await.expect("no panic"), Err(Error::Closed)));
+    assert!(matches!(charged.await.expect("no panic"), Err(Error::Closed)));
+    let used = || [("jobs:a", "held"), ("line:a", "used")].map(|(key, name)| fact(&server, key, &[name]));
+    eventually("the release", async || used() == [0, 0]).await;
 }

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from conftest import PATIENCE, running_sentinel, running_server
+from helpers import skip_if_redis_py_can_t
 
 import redis_rl.limits_storage  # noqa: F401: registers its schemes
 from redis_rl import NoModule, Unavailable
@@ -64,6 +65,8 @@ NAMES = pytest.mark.parametrize("name", STRATEGIES)
 @NAMES
 @pytest.mark.parametrize("options", [{}, {"protocol": 3, "decode_responses": True}], ids=str)
 def test_one_server(prefix, name, options, socket):
+    if not prefix:
+        skip_if_redis_py_can_t(socket, options.get("protocol", 2))
     asyncio.run(strategy_works(f"{prefix}redis-rl+unix://{socket}", name, **options))
 
 

@@ -23,6 +23,7 @@ from limits.storage import storage_from_string
 
 import redis_rl.limits_storage  # noqa: F401, registers its schemes
 from conftest import PATIENCE, eventually, running_server
+from helpers import skip_if_redis_py_can_t
 from redis_rl import InvalidArgument, Unavailable
 
 STRATEGIES = limits.strategies.STRATEGIES
@@ -193,6 +194,7 @@ def test_asyncio(uri, strategy):
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_strategies_side_by_side_and_reset(socket, uri, protocol):
+    skip_if_redis_py_can_t(socket, protocol)
     other = redis.Redis(unix_socket_path=socket)
     other.set("unrelated", 1)
     item = limits.parse("1 per minute")

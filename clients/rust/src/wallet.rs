@@ -179,10 +179,7 @@ impl Inner {
             });
             filled.await.unwrap_or(Err(Error::Closed))
         });
-        match filled.await {
-            Err(error) => self.without_server(error, key, cost),
-            decided => decided,
-        }
+        filled.await.or_else(|error| self.without_server(error, key, cost))
     }
 
     fn call(&self, key: Vec<u8>, amount: Amount, how: How) -> Checked {

@@ -23,10 +23,8 @@ pub struct Step {
 pub enum Place {
     /// One by one.
     Direct,
-    /// In a transaction. Its last reply contains the replies to the calls.
-    Multi(Vec<Words>),
-    /// In a script. Its reply contains the replies to the calls.
-    Script(Vec<Words>),
+    /// In a transaction or a script, by its name. Its last reply contains the replies to the calls.
+    Inside(&'static str, Vec<Words>),
 }
 
 /// An algorithm, by its place in [`KINDS`].
@@ -233,7 +231,7 @@ impl Calls {
                 let mut commands = vec![words("MULTI")];
                 commands.extend(calls.clone());
                 commands.push(words("EXEC"));
-                Step { commands, place: Place::Multi(calls), keys }
+                Step { commands, place: Place::Inside("MULTI ", calls), keys }
             }
             2 => {
                 let calls: Vec<_> = (0..self.rng.usize(1..4))
@@ -251,7 +249,7 @@ impl Calls {
                     command.push(word(&call.len().to_string()));
                     command.extend(call.clone());
                 }
-                Step { commands: vec![command], place: Place::Script(calls), keys }
+                Step { commands: vec![command], place: Place::Inside("EVAL ", calls), keys }
             }
             3 => self.other(now_us),
             4 => {

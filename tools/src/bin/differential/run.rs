@@ -3,7 +3,9 @@
 mod compare;
 mod waiters;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use crate::calls::{Calls, Place, Step, Words};
@@ -12,22 +14,14 @@ use crate::resp::{encode, readable, Reply};
 use crate::servers::{Arrival, Link, Outcome, Pair, Setup};
 use crate::tally::Tally;
 
-/// How many commands the session records, to print them if there is a difference.
-const REMEMBERED: usize = 100_000;
 /// The latest wall clock, in microseconds since the Unix epoch: well before 2262, the last year that a record of redis-cell
 /// can hold.
 const LATEST_US: i64 = 5_000_000_000_000_000;
+/// Where a session logs its commands. A difference is the last of them.
+const LOG: &str = "target/differential.log";
 /// The channel of the marks. A mark is published after each batch: the keyspace events and the replication stream are
 /// compared up to it.
 const MARKS: &str = "differential:marks";
-
-/// The record of a command that was sent.
-struct Sent {
-    number: u64,
-    wall_us: i64,
-    words: Words,
-    reply: Vec<u8>,
-}
 
 /// A session with a pair of servers.
 pub struct Session<'r> {
@@ -47,8 +41,8 @@ pub struct Session<'r> {
     setup: Setup,
     appended: u64,
     marks: u64,
-    sent: VecDeque<Sent>,
-    number: u64,
+    /// All commands of the session with their replies, to read if there is a difference.
+    log: BufWriter<File>,
 }
 
 impl<'r> Session<'r> {
@@ -61,7 +55,9 @@ impl<'r> Session<'r> {
         calls: &'r mut Calls,
         tally: &'r mut Tally,
     ) -> Outcome<Self> {
-        let mut pair = Pair::start(program, modules, first_us, setup)?;
+        let log = File::create(LOG).map_err(|error| format!("{LOG}: {error}"))?;
+        let log = BufWriter::new(log);
+        let pair = Pair::start(program, modules, first_us, setup)?;
         let links = [pair.link(2)?, pair.link(3)?];
         let mut subscriber = pair.link(3)?;
         let mut request = Vec::new();
@@ -80,8 +76,7 @@ impl<'r> Session<'r> {
             setup,
             appended: 0,
             marks: 0,
-            sent: VecDeque::new(),
-            number: 0,
+            log,
         };
         let server = session.info("server")?;
         if server.lines().any(|line| line.starts_with("monotonic_clock:") && !line.contains("POSIX")) {
@@ -213,17 +208,17 @@ impl<'r> Session<'r> {
         let (calls, tally) = (&mut *self.calls, &mut *self.tally);
         'steps: for (step, looks) in steps.into_iter().zip(plan) {
             let first = at;
-            let Step { commands, place, keys } = step;
-            let all = commands.iter().chain(&looks);
-            for words in all {
+            let Step { commands, place, .. } = step;
+            for words in commands.iter().chain(&looks) {
                 let (one, other) = (base.get(at), new.get(at));
                 at += 1;
-                self.number += 1;
                 if words[0] == b"DUMP" {
                     tally.longest = tally.longest.max(one.len());
                 }
                 if !same(one, other) {
-                    difference = Some((self.number, words.clone(), one.to_vec(), other.to_vec(), keys, commands));
+                    let step: Vec<_> = commands.iter().map(show).collect();
+                    difference =
+                        Some(format!("{}\nof the step:\n  {}\n{}", show(words), step.join("\n  "), differ(one, other)));
                     break 'steps;
                 }
             }
@@ -234,32 +229,19 @@ impl<'r> Session<'r> {
                     calls.learn_foreign(command);
                 }
             }
-            let number = self.number - looks.len() as u64 - commands.len() as u64;
-            for (index, words) in commands.into_iter().enumerate() {
-                let reply = base.get(first + index);
-                let reply = reply[..reply.len().min(300)].to_vec();
-                self.sent.push_back(Sent { number: number + index as u64 + 1, wall_us, words, reply });
+            for (words, reply) in commands.iter().zip(&replies) {
+                write_line(&mut self.log, wall_us, words, reply);
             }
         }
-        while self.sent.len() > REMEMBERED {
-            self.sent.pop_front();
-        }
-        match difference {
-            None => Ok(()),
-            Some((number, words, one, other, mut keys, commands)) => {
-                keys.extend(self.calls.keys_of(&words));
-                let step: Vec<_> = commands.iter().map(show).collect();
-                let ended = self.pair.alive().err().unwrap_or_default();
-                Err(format!(
-                    "{}\ncommand {number} at {wall_us} us, version {} of the protocol:\n  {}\nof the step:\n  {}\n{}{ended}",
-                    self.history(&keys),
-                    link + 2,
-                    show(&words),
-                    step.join("\n  "),
-                    differ(&one, &other),
-                ))
-            }
-        }
+        let Some(difference) = difference else { return Ok(()) };
+        let ended = self.pair.alive().err().unwrap_or_default();
+        Err(self.different(&format!("at {wall_us} us, version {} of the protocol: {difference}\n{ended}", link + 2)))
+    }
+
+    /// An error: what differs, and where the commands before it are.
+    pub fn different(&mut self, what: &str) -> String {
+        let _ = self.log.flush();
+        format!("{what}\nall commands before: {LOG}")
     }
 
     /// The commands that show what a key holds.
@@ -277,25 +259,9 @@ impl<'r> Session<'r> {
         vec![command(&[b"DUMP", key]), deadline]
     }
 
-    /// The last commands that named one of these keys.
-    fn history(&self, keys: &[Vec<u8>]) -> String {
-        let about = |sent: &&Sent| sent.words.iter().any(|word| keys.contains(word)) || sent.words[0].starts_with(b"FLUSH");
-        let mut lines: Vec<_> = self.sent.iter().rev().filter(about).take(40).map(line).collect();
-        lines.reverse();
-        format!("the last commands that named these keys (number, wall clock, command, reply):\n{}", lines.join("\n"))
-    }
-
-    /// Records a command that was not sent by [`Self::exchange`].
-    pub fn remember(&mut self, words: Words, reply: &[u8]) {
-        self.number += 1;
-        let reply = reply[..reply.len().min(300)].to_vec();
-        self.sent.push_back(Sent { number: self.number, wall_us: self.pair.clock.wall_us(), words, reply });
-    }
-
-    /// The last commands that were sent.
-    pub fn lately(&self) -> String {
-        let from = self.sent.len().saturating_sub(60);
-        self.sent.iter().skip(from).map(line).collect::<Vec<_>>().join("\n")
+    /// Logs a command that was not sent by [`Self::exchange`].
+    pub fn remember(&mut self, words: &Words, reply: &[u8]) {
+        write_line(&mut self.log, self.pair.clock.wall_us(), words, reply);
     }
 
     /// Sends one command, and returns the reply. It is an error if the replies differ.
@@ -309,8 +275,8 @@ impl<'r> Session<'r> {
             Ok(one.to_vec())
         } else {
             let words: Words = words.iter().map(|word| word.as_ref().to_vec()).collect();
-            let error = format!("{}\n{}", show(&words), differ(one, other));
-            Err(format!("{}\n{error}", self.lately()))
+            let difference = format!("{}\n{}", show(&words), differ(one, other));
+            Err(self.different(&difference))
         }
     }
 
@@ -362,6 +328,7 @@ impl<'r> Session<'r> {
     }
 }
 
-fn line(sent: &Sent) -> String {
-    format!("{:>9} {} {} -> {}", sent.number, sent.wall_us, show(&sent.words), readable(&sent.reply, 160))
+/// Logs a command: the wall clock in microseconds, the words, the reply.
+fn write_line(log: &mut impl Write, wall_us: i64, words: &Words, reply: &[u8]) {
+    writeln!(log, "{wall_us} {} -> {}", show(words), readable(reply, 160)).expect("a file");
 }

@@ -1,21 +1,18 @@
 //! Two servers that see the same clock, and connections to both.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
-use support::{dies_with_this_thread, Signal};
+use support::Server;
 use tempfile::TempDir;
 
 use crate::resp::{self, NAMES};
 
-/// A server that takes longer than this for a reply or for its start is broken.
+/// A server that takes longer than this for a reply is broken.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A result whose error is a text: the difference, or the server that does not answer.
@@ -91,39 +88,36 @@ pub struct Pair {
     _folder: TempDir,
 }
 
-struct Server {
-    child: Child,
-    folder: PathBuf,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 impl Pair {
     /// Starts both.
     pub fn start(program: &str, modules: [&Path; 2], wall_us: i64, setup: Setup) -> Outcome<Self> {
         let failed = |error: io::Error| format!("the servers can't be started: {error}");
         let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().map_err(failed)?;
         let library = support::witness::build("clock", folder.path());
-        let clock_file = folder.path().join("clock");
-        let clock = Clock::new(&clock_file, wall_us).map_err(failed)?;
-        let start = |name: &str, module: &Path| {
-            let own = folder.path().join(name);
-            fs::create_dir(&own)?;
-            Server::start(program, &own, module, [clock_file.as_os_str(), library.as_os_str()], setup)
-        };
-        let servers = [start("base", modules[0]).map_err(failed)?, start("new", modules[1]).map_err(failed)?];
-        let mut pair = Self { servers, clock, _folder: folder };
-        pair.link(2)?;
-        Ok(pair)
+        let [file, launcher] = ["clock", "server"].map(|name| folder.path().join(name));
+        let clock = Clock::new(&file, wall_us).map_err(failed)?;
+        let (file, library) = (file.display(), library.display());
+        let text = format!("#!/bin/sh\nCLOCK_FILE='{file}' LD_PRELOAD='{library}' exec '{program}' \"$@\"\n");
+        fs::write(&launcher, text).map_err(failed)?;
+        fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755)).map_err(failed)?;
+        let servers = modules.map(|module| {
+            // The servers do no work that depends on the time: they write no snapshot, ping no replica and disconnect none.
+            let appends = if setup.appends { "yes" } else { "no" };
+            let options = format!(
+                "--rdbcompression no --appendonly {appends} --appendfsync no --auto-aof-rewrite-percentage 0 \
+                 --repl-timeout 2000000000 --repl-ping-replica-period 2000000000 --repl-backlog-ttl 0 --repl-diskless-sync no \
+                 --client-output-buffer-limit replica 0 0 0 --client-output-buffer-limit pubsub 0 0 0 \
+                 --latency-tracking no --slowlog-log-slower-than -1 --loadmodule {} compat",
+                module.display()
+            );
+            let options: Vec<&str> = options.split(' ').chain(["cl.throttle gcra"]).collect();
+            Server::of(&launcher.display().to_string(), false, &options)
+        });
+        Ok(Self { servers, clock, _folder: folder })
     }
 
     /// A connection to each, which speaks this version of the protocol.
-    pub fn link(&mut self, version: u8) -> Outcome<Link> {
+    pub fn link(&self, version: u8) -> Outcome<Link> {
         let mut link = self.bare_link()?;
         let mut hello = Vec::new();
         resp::encode(&mut hello, &["HELLO", if version == 3 { "3" } else { "2" }]);
@@ -135,34 +129,23 @@ impl Pair {
     }
 
     /// A connection to each, on which nothing has been sent.
-    pub fn bare_link(&mut self) -> Outcome<Link> {
-        let start = Instant::now();
-        let mut connect = |server: usize| loop {
-            let ended = self.servers[server].child.try_wait().ok().flatten();
-            if ended.is_some() || start.elapsed() > DEADLINE {
-                return Err(format!("the {} server did not start: {ended:?}\n{}", NAMES[server], self.log(server)));
-            }
-            if let Ok(socket) = UnixStream::connect(self.servers[server].folder.join("server.sock")) {
-                let _ = socket.set_read_timeout(Some(DEADLINE));
-                return Ok(Connection { socket, buffer: Vec::new(), at: 0 });
-            }
-            sleep(Duration::from_millis(2));
+    pub fn bare_link(&self) -> Outcome<Link> {
+        let connect = |server: &Server| -> io::Result<Connection> {
+            let socket = UnixStream::connect(server.socket())?;
+            socket.set_read_timeout(Some(DEADLINE))?;
+            Ok(Connection { socket, buffer: Vec::new(), at: 0 })
         };
+        let connect = |server: usize| connect(&self.servers[server]).map_err(|error| lost(server, &error));
         Ok(Link { ends: [connect(0)?, connect(1)?] })
-    }
-
-    /// The log of a server.
-    pub fn log(&self, server: usize) -> String {
-        let log = fs::read_to_string(self.servers[server].folder.join("server.out")).unwrap_or_default();
-        let lines: Vec<_> = log.lines().collect();
-        lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
     /// Returns an error unless both servers still run.
     pub fn alive(&mut self) -> Outcome<()> {
-        for (server, name) in NAMES.iter().enumerate() {
-            if let Ok(Some(status)) = self.servers[server].child.try_wait() {
-                return Err(format!("the {name} server has ended: {status}\n{}", self.log(server)));
+        for (server, name) in self.servers.iter_mut().zip(NAMES) {
+            if !server.is_alive() {
+                let log = server.log();
+                let lines: Vec<_> = log.lines().collect();
+                return Err(format!("the {name} server has ended\n{}", lines[lines.len().saturating_sub(40)..].join("\n")));
             }
         }
         Ok(())
@@ -171,7 +154,7 @@ impl Pair {
     /// The bytes of the append-only files from `from` on. They are in the incremental file, which grows.
     pub fn appended(&self, from: u64) -> Outcome<[Vec<u8>; 2]> {
         let read = |server: &Server| -> io::Result<Vec<u8>> {
-            let folder = server.folder.join("appendonlydir");
+            let folder = server.dir().join("appendonlydir");
             let mut files: Vec<_> = fs::read_dir(folder)?
                 .filter_map(|entry| Some(entry.ok()?.path()))
                 .filter(|path| path.to_string_lossy().ends_with(".incr.aof"))
@@ -186,38 +169,6 @@ impl Pair {
         };
         let read = |server: usize| read(&self.servers[server]).map_err(|error| format!("no append-only file: {error}"));
         Ok([read(0)?, read(1)?])
-    }
-}
-
-impl Server {
-    fn start(program: &str, folder: &Path, module: &Path, [clock, library]: [&OsStr; 2], setup: Setup) -> io::Result<Self> {
-        let appends = if setup.appends { "yes" } else { "no" };
-        // The servers do no work that depends on the time: they write no snapshot, ping no replica and disconnect none.
-        fs::write(
-            folder.join("server.conf"),
-            format!(
-                "port 0\nunixsocket server.sock\nsave \"\"\nrdbcompression no\nloglevel notice\nenable-debug-command yes\n\
-                 appendonly {appends}\nappendfsync no\nauto-aof-rewrite-percentage 0\n\
-                 repl-timeout 2000000000\nrepl-ping-replica-period 2000000000\nrepl-backlog-ttl 0\nrepl-diskless-sync no\n\
-                 proto-max-bulk-len 512mb\nclient-output-buffer-limit replica 0 0 0\nclient-output-buffer-limit pubsub 0 0 0\n\
-                 latency-tracking no\nslowlog-log-slower-than -1\n\
-                 loadmodule \"{}\" compat \"cl.throttle gcra\"\n",
-                module.display()
-            ),
-        )?;
-        let log = File::create(folder.join("server.out"))?;
-        let mut command = Command::new(program);
-        dies_with_this_thread(&mut command, Signal::KILL);
-        let child = command
-            .arg("server.conf")
-            .env("CLOCK_FILE", clock)
-            .env("LD_PRELOAD", library)
-            .current_dir(folder)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        Ok(Self { child, folder: folder.into() })
     }
 }
 

@@ -231,54 +231,13 @@ impl Calls {
 impl Calls {
     /// Changes a call so that it is most likely an error.
     pub(super) fn spoil(&mut self, call: &mut Words, blocking: Blocking) {
-        const JUNK: [&[u8]; 46] = [
-            b"",
-            b"0",
-            b"-1",
-            b"+1",
-            b"1.5",
-            b"1e3",
-            b"01",
-            b" 1",
-            b"1 ",
-            b"x",
-            b"COST",
-            b"UPTO",
-            b"FORCE",
-            b"REFUND",
-            b"RESERVE",
-            b"ALIGN",
-            b"SEGMENTS",
-            b"BURST",
-            b"CAPACITY",
-            b"STEP",
-            b"TOKENS",
-            b"FIXED",
-            b"SLIDE",
-            b"GCRA",
-            b"BUCKET",
-            b"BRUST",
-            b"1000000000001",
-            b"1000000000000",
-            b"18446744073709551615",
-            b"18446744073709551616",
-            b"99999999999999999999999",
-            b"65537",
-            b"999us",
-            b"1ms",
-            b"3650d",
-            b"3651d",
-            b"86401",
-            b"25h",
-            b"0.0000001",
-            b"0.5us",
-            b"1.0000001s",
-            b"1w",
-            b"\0\r\n\xff",
-            b"nan",
-            b"a word of more than thirty-two bytes, all told",
-            b"'quoted\"\\",
-        ];
+        // The words between the bars, also the empty one.
+        const JUNK: &str = "|0|-1|+1|1.5|1e3|01| 1|1 |x|COST|UPTO|FORCE|REFUND|RESERVE|ALIGN|SEGMENTS|BURST|CAPACITY|STEP|TOKENS|FIXED|\
+             SLIDE|GCRA|BUCKET|BRUST|1000000000001|1000000000000|18446744073709551615|18446744073709551616|99999999999999999999999|\
+             65537|999us|1ms|3650d|3651d|86401|25h|0.0000001|0.5us|1.0000001s|1w|nan|a word of more than thirty-two bytes, all told|\
+             'quoted\"\\";
+        let mut junk: Words = JUNK.split('|').map(word).collect();
+        junk.push(b"\0\r\n\xff".to_vec());
         for _ in 0..self.rng.usize(1..3) {
             // As a rule the name of the command stays, because the server itself replies to unknown commands.
             let at = if call.len() > 1 && !self.once_in(40) { self.rng.usize(1..call.len()) } else { 0 };
@@ -286,8 +245,8 @@ impl Calls {
                 0 if call.len() > 1 => {
                     call.remove(at.max(1));
                 }
-                1 => call[at] = self.pick(&JUNK).to_vec(),
-                2 => call.insert(at + 1, self.pick(&JUNK).to_vec()),
+                1 => call[at] = self.pick(&junk),
+                2 => call.insert(at + 1, self.pick(&junk)),
                 3 => {
                     let other = call[at].clone();
                     call.insert(at + 1, other);

@@ -71,7 +71,7 @@ impl Session<'_> {
         if calls.is_empty() {
             return Ok(());
         }
-        Err(format!("{}\nboth servers still hold calls whose time is over:\n{}", self.lately(), calls.join("\n")))
+        Err(self.different(&format!("both servers still hold calls whose time is over:\n{}", calls.join("\n"))))
     }
 
     fn waiting(&self) -> usize {
@@ -96,7 +96,7 @@ impl Session<'_> {
         let mut request = Vec::new();
         encode(&mut request, &call);
         self.tally.commands += 1;
-        self.remember(call.clone(), b"(sent by a client that may wait)");
+        self.remember(&call, b"(sent by a client that may wait)");
         self.waiters[waiter].link.send(&request)?;
         (self.waiters[waiter].call, self.waiters[waiter].held) = (Some(call), false);
         Ok(())
@@ -171,7 +171,7 @@ impl Session<'_> {
         let [base, new] = self.links[0].exchange(&[], 1)?;
         if !same(base.get(0), new.get(0)) {
             let error = differ(base.get(0), new.get(0));
-            return Err(format!("{}\nCLIENT UNBLOCK: {error}", self.lately()));
+            return Err(self.different(&format!("CLIENT UNBLOCK: {error}")));
         }
         self.tally.wait(&format!("CLIENT UNBLOCK {how}"));
         Ok(())
@@ -182,10 +182,7 @@ impl Session<'_> {
         let Some(waiter) = self.waiters.iter().position(|waiter| waiter.call.is_some()) else { return Ok(()) };
         let gone = self.waiters.remove(waiter);
         self.tally.wait("the client disconnected");
-        self.remember(
-            vec![b"(the client of this call disconnected)".to_vec()],
-            &gone.call.map(|call| show(&call)).unwrap_or_default().into_bytes(),
-        );
+        self.remember(&gone.call.unwrap_or_default(), b"(the client disconnected)");
         drop(gone.link);
         self.links[0].settle()
     }
@@ -220,12 +217,9 @@ impl Session<'_> {
                 Some((index, server)) => {
                     let call = self.waiters[index].call.as_ref().map(show).unwrap_or_default();
                     let reply = self.waiters[index].link.ends[server].unread().to_vec();
-                    return Err(format!(
-                        "{}\nonly the {} server has answered a call that waits: {call}\n  {}",
-                        self.lately(),
-                        NAMES[server],
-                        readable(&reply, 300)
-                    ));
+                    let (server, reply) = (NAMES[server], readable(&reply, 300));
+                    return Err(self
+                        .different(&format!("only the {server} server has answered a call that waits: {call}\n  {reply}")));
                 }
                 None if answered.is_empty() => {
                     self.waiters.iter_mut().for_each(|waiter| waiter.held = waiter.call.is_some());
@@ -240,12 +234,8 @@ impl Session<'_> {
                 let waiter_held = waiter.held;
                 let Some(call) = waiter.call.take() else { continue };
                 if !same(&base, &new) {
-                    return Err(format!(
-                        "{}\na call that may wait: {}\n{}",
-                        self.lately(),
-                        show(&call),
-                        differ(&base, &new)
-                    ));
+                    let difference = format!("a call that may wait: {}\n{}", show(&call), differ(&base, &new));
+                    return Err(self.different(&difference));
                 }
                 self.count("BLOCK ", &call, &base);
                 let granted = match Reply::read(&base).five() {
@@ -255,10 +245,7 @@ impl Session<'_> {
                 };
                 let when = if waiter_held { "after a wait" } else { "at once" };
                 self.tally.wait(&format!("{granted} {when}"));
-                self.remember(
-                    vec![b"(answered to the call of a client that may wait)".to_vec(), show(&call).into_bytes()],
-                    &base,
-                );
+                self.remember(&call, &base);
             }
         }
     }

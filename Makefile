@@ -94,7 +94,7 @@ waiters: ## Measure what WAITERS=10000 waiting clients cost: memory, wake-ups pe
 ROUNDS ?= 5
 LOAD ?= 0.8
 # Measure only this part, and keep the other figures: speed, memory, scale, ids or clients of `make bench`; shards, wallets,
-# failover, memory, cluster or regions of `make scale`.
+# failover or memory of `make scale`.
 PART ?=
 bench: ## Measure calls, built-ins and other rate limiters in ROUNDS=5 of LOAD=0.8 seconds a case, into docs/benchmarks.*
 	@scripts/tool.sh bench benchmarks --rounds "$(ROUNDS)" --seconds "$(LOAD)" $(addprefix --part ,$(PART))
@@ -102,7 +102,7 @@ bench: ## Measure calls, built-ins and other rate limiters in ROUNDS=5 of LOAD=0
 bench-report: ## Write docs/benchmarks.md, docs/benchmarks-tables.md and their charts again from docs/benchmarks.json
 	@scripts/tool.sh bench benchmarks --report
 
-scale: ## Measure and simulate one server, a cluster and several regions, by SEED, into docs/scale.* (PART=shards: only this part)
+scale: ## Measure and simulate split limits, wallets, failovers and memory, by SEED, into docs/scale.* (PART=shards: only this part)
 	@scripts/tool.sh bench scale $(if $(filter file,$(origin SEED)),,--seed "$(SEED)") $(addprefix --part ,$(PART))
 
 scale-report: ## Write the tables of docs/scale.md and its charts again from docs/scale.json

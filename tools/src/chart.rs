@@ -319,16 +319,16 @@ fn describe(page: &str, file: &str, title: &str) -> String {
     format!("{before}![{title}]({file}){after}")
 }
 
-/// A table of a page. The first column is at the left, and the others at the right.
-pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut text = format!("| {} |\n|---|{}\n", head.join(" | "), "---:|".repeat(head.len() - 1));
+/// A table of a page. The cells of its head are divided by ` | `. The first column is at the left, and the others at the right.
+pub fn table(head: &str, rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut text = format!("| {head} |\n|---|{}\n", "---:|".repeat(head.matches(" | ").count()));
     rows.into_iter().for_each(|row| writeln!(text, "| {} |", row.join(" | ")).expect("a string"));
     text
 }
 
 /// A table of words, which are all at the left.
-pub fn words(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    table(head, rows).replacen("---:", "---", head.len())
+pub fn words(head: &str, rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    table(head, rows).replacen("---:", "---", head.matches(" | ").count())
 }
 
 /// Formats a number with thin spaces between groups of three digits.

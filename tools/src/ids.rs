@@ -57,20 +57,19 @@ pub struct Group {
 
 impl Group {
     /// Measures each kind of call by `half`, which makes calls of a kind and returns what they took: as many calls that add an id as
-    /// calls that end one, `times` times for each kind of end. Returns the name of each kind, the sum, and how many halves it is of.
-    pub fn measure(&self, times: u64, mut half: impl FnMut(&Call) -> u64) -> Vec<(&'static str, u64, u64)> {
-        let (mut added, mut ends) = (0, Vec::new());
+    /// calls that end one, `times` times for each kind of end. Returns the name of each kind, and what its halves took.
+    pub fn measure<T>(&self, times: u64, mut half: impl FnMut(&Call) -> T) -> Vec<(&'static str, Vec<T>)> {
+        let mut rows = vec![(self.add.name, Vec::new())];
         for end in self.ends {
-            let mut ended = 0;
+            let mut ended = Vec::new();
             for _ in 0..times {
-                added += half(&self.add);
-                ended += half(end);
+                rows[0].1.push(half(&self.add));
+                ended.push(half(end));
             }
-            ends.push((end.name, ended, times));
+            rows.push((end.name, ended));
         }
-        let others = self.others.iter().map(|other| (other.name, half(other), 1));
-        let added = (self.add.name, added, times * ends.len() as u64);
-        [added].into_iter().chain(ends).chain(others).collect()
+        rows.extend(self.others.iter().map(|other| (other.name, vec![half(other)])));
+        rows
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use redis::Connection;
-use support::{call, info, Server};
+use support::{call, info};
 
 /// The number of connections: redis-benchmark's default.
 pub const CONNECTIONS: usize = 50;
@@ -32,8 +32,6 @@ pub struct Load {
     pub p50_ms: Option<f64>,
     /// See `p50_ms`.
     pub p99_ms: Option<f64>,
-    /// The longest call, which only redis-benchmark measures.
-    pub longest_ms: Option<f64>,
 }
 
 /// The shape of a load: each call is on a random one of this many keys, with this many calls in a pipeline.
@@ -62,8 +60,8 @@ pub fn redis_benchmark(socket: &Path, words: &str, shape: Shape, calls: u64) -> 
     // maximum.
     let line = text.lines().last().unwrap_or_default();
     let fields: Vec<f64> = line.rsplit(',').take(7).filter_map(|field| field.trim_matches('"').parse().ok()).collect();
-    let &[longest, p99, _, p50, _, _, per_second] = &fields[..] else { complain() };
-    Load { per_second, p50_ms: Some(p50), p99_ms: Some(p99), longest_ms: Some(longest) }
+    let &[_, p99, _, p50, _, _, per_second] = &fields[..] else { complain() };
+    Load { per_second, p50_ms: Some(p50), p99_ms: Some(p99) }
 }
 
 /// The bytes of a call, or of several that count as one, and the positions of the digits of the key and of the id in them.
@@ -73,6 +71,8 @@ struct Template {
     ids: Vec<usize>,
     /// The latest id.
     id: u64,
+    /// How many calls count as one.
+    calls: usize,
 }
 
 /// No two templates have ids in common.
@@ -80,8 +80,8 @@ static FIRST_ID: AtomicU64 = AtomicU64::new(0);
 
 impl Template {
     fn new(words: &str) -> Self {
-        let mut template =
-            Self { bytes: Vec::new(), keys: Vec::new(), ids: Vec::new(), id: FIRST_ID.fetch_add(1_000_000_000, Relaxed) };
+        let (id, calls) = (FIRST_ID.fetch_add(1_000_000_000, Relaxed), words.split(" ; ").count());
+        let mut template = Self { bytes: Vec::new(), keys: Vec::new(), ids: Vec::new(), id, calls };
         for call in words.split(" ; ") {
             let words: Vec<&str> = call.split(' ').collect();
             template.bytes.extend(format!("*{}\r\n", words.len()).bytes());
@@ -113,76 +113,30 @@ impl Template {
     }
 }
 
-struct Caller {
-    stream: UnixStream,
-    /// How many lines of replies are still to come.
-    awaited: usize,
-}
-
-impl Caller {
-    fn connect(socket: &Path) -> Self {
-        Self { stream: UnixStream::connect(socket).expect("a connection"), awaited: 0 }
-    }
-
-    /// The number of lines in the reply to a call.
-    fn lines(&mut self, template: &mut Template, key: u64) -> usize {
-        let mut call = Vec::new();
-        template.append(key, &mut call);
-        call.extend(b"PING\r\n");
-        self.stream.write_all(&call).expect("a connection");
-        let (mut reply, mut part) = (Vec::new(), [0; 4096]);
-        while !reply.ends_with(b"+PONG\r\n") {
-            let len = self.stream.read(&mut part).expect("replies");
-            assert!(len > 0, "the server is gone");
-            reply.extend_from_slice(&part[..len]);
-        }
-        let text = String::from_utf8_lossy(&reply);
-        let is_error = |line: &str| line.strip_prefix('-').is_some_and(|rest| rest.starts_with(char::is_alphabetic));
-        assert!(!text.lines().any(is_error), "{words}: {text}", words = String::from_utf8_lossy(&call));
-        text.lines().count() - 1
-    }
-
-    fn send(&mut self, batch: &[u8], lines: usize) {
-        self.stream.write_all(batch).expect("a connection");
-        self.awaited = lines;
-    }
-
-    fn receive(&mut self, buffer: &mut [u8]) {
-        while self.awaited > 0 {
-            let len = self.stream.read(buffer).expect("replies");
-            assert!(len > 0, "the server is gone");
-            self.awaited -= buffer[..len].iter().filter(|&&byte| byte == b'\n').count();
-        }
-    }
-}
-
 /// Makes the call once for each of these keys.
 pub fn each_key(socket: &Path, words: &str, keys: Range<u64>) {
     const BATCH: u64 = 500;
     let mut template = Template::new(words);
-    let mut caller = Caller::connect(socket);
-    let lines = caller.lines(&mut template, keys.start);
-    let (mut batch, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-    for first in (keys.start + 1..keys.end).step_by(BATCH as usize) {
+    let mut pipe = Pipe::to(socket);
+    let mut batch = Vec::new();
+    for first in keys.clone().step_by(BATCH as usize) {
         let after = keys.end.min(first + BATCH);
         batch.clear();
         (first..after).for_each(|key| template.append(key, &mut batch));
-        caller.send(&batch, (after - first) as usize * lines);
-        caller.receive(&mut buffer);
+        pipe.send(&batch, (after - first) as usize * template.calls);
     }
 }
 
 /// Makes calls as redis-benchmark does: with as many connections, and a pipeline on each.
 pub fn own(socket: &Path, words: &str, shape: Shape, calls: u64) -> Load {
     let mut template = Template::new(words);
-    let mut callers: Vec<_> = (0..CONNECTIONS).map(|_| Caller::connect(socket)).collect();
-    let lines = callers[0].lines(&mut template, 0);
-    let (mut batch, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    let mut pipes: Vec<_> = (0..CONNECTIONS).map(|_| Pipe::to(socket)).collect();
+    let mut batch = Vec::new();
     let start = Instant::now();
     let mut called = 0;
     while called < calls {
-        for caller in &mut callers {
-            caller.receive(&mut buffer);
+        for pipe in &mut pipes {
+            pipe.receive();
             batch.clear();
             for _ in 0..shape.pipeline {
                 // Spreads the calls over the keys.
@@ -190,52 +144,51 @@ pub fn own(socket: &Path, words: &str, shape: Shape, calls: u64) -> Load {
                 template.append(scattered % shape.keys, &mut batch);
                 called += 1;
             }
-            caller.send(&batch, lines * shape.pipeline);
+            pipe.write(&batch, shape.pipeline * template.calls);
         }
     }
-    callers.iter_mut().for_each(|caller| caller.receive(&mut buffer));
-    Load { per_second: called as f64 / start.elapsed().as_secs_f64(), p50_ms: None, p99_ms: None, longest_ms: None }
-}
-
-// ---- One connection ----
-
-/// The bytes of a command on the wire.
-pub fn packed(words: &[&[u8]]) -> Vec<u8> {
-    let mut command = redis::Cmd::new();
-    words.iter().for_each(|word| {
-        command.arg(word);
-    });
-    command.get_packed_command()
+    pipes.iter_mut().for_each(Pipe::receive);
+    Load { per_second: called as f64 / start.elapsed().as_secs_f64(), p50_ms: None, p99_ms: None }
 }
 
 /// The bytes of a command on the wire; its words are divided by spaces.
 pub fn line(words: &str) -> Vec<u8> {
-    packed(&words.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+    support::command(words).get_packed_command()
 }
 
 /// A connection with the least possible client.
 pub struct Pipe {
     stream: UnixStream,
     buffer: Box<[u8]>,
+    /// How many replies are still to come.
+    awaited: usize,
 }
 
 impl Pipe {
     /// Connects.
-    pub fn to(server: &Server) -> Self {
-        let stream = UnixStream::connect(server.dir().join("server.sock")).expect("a connection");
+    pub fn to(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        Self { stream, buffer: vec![0; 1 << 16].into() }
+        Self { stream, buffer: vec![0; 1 << 16].into(), awaited: 0 }
     }
 
     /// Sends commands, of which there are `calls`, and reads as many replies. Panics if one is an error.
     pub fn send(&mut self, commands: &[u8], calls: usize) {
+        self.write(commands, calls);
+        self.receive();
+    }
+
+    fn write(&mut self, commands: &[u8], calls: usize) {
         self.stream.write_all(commands).expect("a connection");
-        let mut missing = calls as isize;
+        self.awaited = calls;
+    }
+
+    fn receive(&mut self) {
         // How many elements of arrays are still to come.
         let mut nested = 0;
         let mut start = true;
         let (mut bulk, mut len) = (0, None);
-        while missing > 0 || nested > 0 || bulk > 0 || len.is_some() {
+        while self.awaited > 0 || nested > 0 || bulk > 0 || !start {
             let read = self.stream.read(&mut self.buffer).expect("a reply");
             assert!(read > 0, "the server hung up");
             for &byte in &self.buffer[..read] {
@@ -250,7 +203,7 @@ impl Pipe {
                         if nested > 0 {
                             nested -= 1;
                         } else {
-                            missing -= 1;
+                            self.awaited -= 1;
                         }
                         start = false;
                         len = matches!(byte, b'*' | b'$').then_some((byte, 0));

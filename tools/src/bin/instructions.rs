@@ -7,9 +7,10 @@
 //! next, as its hash tables have random seeds; those of the library do not. So the last column, the change of the library's instructions
 //! as a share of the whole call, shows what a change of the module costs, unless it calls other functions of the server.
 //!
-//! Calls with an id have a table of their own, with the counts on keys that remember few ids and on keys that remember many. If a
-//! call takes too many more instructions with many ids, the program says so, and fails.
+//! Calls with an id are counted on keys that remember few ids and on keys that remember many. If a call takes too many more
+//! instructions with many ids, the program says so, and fails.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -83,65 +84,33 @@ fn main() -> ExitCode {
     let rounds = if base.is_some() { 3 } else { 1 };
     let least = |module: &Path| {
         let rounds = (0..rounds).map(|_| count(module));
-        let least = |(one, other): (&Count, Count)| Count(one.0.min(other.0), one.1.min(other.1));
-        rounds.reduce(|one, other| one.iter().zip(other).map(least).collect()).expect("a round")
+        let less = |one: Count, other: &Count| Count(one.0.min(other.0), one.1.min(other.1));
+        rounds.reduce(|one, other| one.into_iter().map(|(name, count)| (name.clone(), less(count, &other[&name]))).collect())
     };
-    let counts = least(&support::module());
-    let row = |name: &str| ROWS.iter().position(|row| row.0 == name).map_or(1, |index| counts[index].0);
-    let (set, incr) = (row("SET .. EX"), row("INCR"));
-    let base_module = base;
-    let base = base_module.as_ref().map(|base| least(base));
-    let more = if base.is_some() {
-        format!("{:>10} {:>10} {:>10} {:>10}", "base", "change", "own, base", "own")
-    } else {
-        String::new()
-    };
-    println!("{:<38} {:>14} {:>10} {:>10} {:>10} {more}", "", "instructions", "of SET..EX", "of INCR", "own");
-    for (index, ((name, ..), &Count(count, own))) in ROWS.iter().zip(&counts).enumerate() {
-        let ratio = |to: u64| count as f64 / to as f64;
-        let more = base.as_ref().map_or_else(String::new, |base| {
-            let Count(all, base_own) = base[index];
-            let own_change = 100.0 * (own as f64 - base_own as f64) / all as f64;
-            format!("{all:>10} {:>+9.1}% {base_own:>10} {own_change:>+9.1}%", 100.0 * (ratio(all) - 1.0))
+    let counts = least(&support::module()).expect("a round");
+    let base = base.map(|base| least(&base).expect("a round"));
+    let (set, incr) = (counts["SET .. EX"].0 as f64, counts["INCR"].0 as f64);
+    let columns = if base.is_some() { ["base", "change", "own, base", "own"] } else { [""; 4] };
+    let more = columns.map(|name| format!("{name:>10}")).join(" ");
+    println!("{:<48} {:>14} {:>10} {:>10} {:>10} {more}", "", "instructions", "of SET..EX", "of INCR", "own");
+    let pairs = pairs();
+    let with_ids = pairs.iter().flat_map(|(many, few, _)| [few.clone(), many.clone()]).skip(2 * NAMED.len());
+    for name in ROWS.iter().map(|row| row.0.to_string()).chain(with_ids) {
+        let Count(count, own) = counts[&name];
+        let more = base.as_ref().and_then(|base| base.get(&name)).map_or_else(String::new, |Count(all, base_own)| {
+            let change = 100.0 * (count as f64 / *all as f64 - 1.0);
+            let own_change = 100.0 * (own as f64 - *base_own as f64) / *all as f64;
+            format!("{all:>10} {change:>+9.1}% {base_own:>10} {own_change:>+9.1}%")
         });
-        println!("{name:<38} {count:>14} {:>10.2} {:>10.2} {own:>10} {more}", ratio(set), ratio(incr));
+        let (of_set, of_incr) = (count as f64 / set, count as f64 / incr);
+        println!("{name:<48} {count:>14} {of_set:>10.2} {of_incr:>10.2} {own:>10} {more}");
     }
-    println!("\n{:<38} {:>14} {:>10}", "", "of the literal", "at most");
+    println!("\n{:<48} {:>48} {:>8} {:>8}", "", "beside", "ratio", "at most");
     let mut missed = Vec::new();
-    for (named, literal) in NAMED {
-        let ratio = row(named) as f64 / row(literal) as f64;
-        println!("{named:<38} {ratio:>14.2} {MOST_OF_LITERAL:>10}");
-        missed.extend((ratio > MOST_OF_LITERAL).then_some(named));
-    }
-    let rows = count_with_ids(&support::module()).expect("a module that knows ids");
-    with_ids(&rows, base_module.and_then(|base| count_with_ids(&base)).as_deref(), missed)
-}
-
-/// Prints the rows of calls with ids, beside those of another build. Fails if a call misses its requirement; `missed` are others that
-/// have missed theirs.
-fn with_ids(rows: &[Row], base: Option<&[Row]>, mut missed: Vec<&str>) -> ExitCode {
-    let mut ids = [0; 2];
-    for (index, row) in rows.iter().enumerate() {
-        let Row { name, counts, most, .. } = row;
-        if row.ids != ids {
-            ids = row.ids;
-            let [few, many] = ids.map(|ids| if ids == 1 { "1 id".into() } else { format!("{ids} ids") });
-            let more = if base.is_some() {
-                format!("{:>10} {:>10} {:>10} {:>10}", "base", "change", "base", "change")
-            } else {
-                String::new()
-            };
-            println!("\n{:<38} {few:>14} {many:>14} {:>10} {:>10} {more}", "", "ratio", "at most");
-        }
-        let change = |size: usize| {
-            let base = base?[index].counts[size];
-            Some(format!("{base:>10} {:>+9.1}%", 100.0 * (counts[size] as f64 / base as f64 - 1.0)))
-        };
-        let more = [0, 1].into_iter().filter_map(change).collect::<Vec<_>>().join(" ");
-        println!("{name:<38} {:>14} {:>14} {:>10.2} {most:>10} {more}", counts[0], counts[1], row.ratio());
-        if row.ratio() > *most {
-            missed.push(name);
-        }
+    for (name, other, most) in &pairs {
+        let ratio = counts[name].0 as f64 / counts[other].0 as f64;
+        println!("{name:<48} {other:>48} {ratio:>8.2} {most:>8}");
+        missed.extend((ratio > *most).then_some(name.as_str()));
     }
     if missed.is_empty() {
         return ExitCode::SUCCESS;
@@ -150,14 +119,31 @@ fn with_ids(rows: &[Row], base: Option<&[Row]>, mut missed: Vec<&str>) -> ExitCo
     ExitCode::FAILURE
 }
 
+/// The rows of which one may take at most so many times the instructions of another one: calls that name their policy, and calls on
+/// keys that remember many ids.
+fn pairs() -> Vec<(String, String, f64)> {
+    let named = NAMED.iter().map(|(named, literal)| (named.to_string(), literal.to_string(), MOST_OF_LITERAL));
+    let with_ids = GROUPS.iter().flat_map(|group| {
+        let kinds = [&group.add].into_iter().chain(group.ends).chain(group.others);
+        kinds.map(|call| (with_ids(call.name, group.ids[1]), with_ids(call.name, group.ids[0]), group.most))
+    });
+    named.chain(with_ids).collect()
+}
+
+/// The name of a row for a kind of call on keys with so many ids.
+fn with_ids(call: &str, ids: usize) -> String {
+    format!("{call}; {ids} in the key")
+}
+
 /// The instructions of a call: all of them, and those in the library of the module.
 #[derive(Clone, Copy)]
 struct Count(u64, u64);
 
-/// The instructions of a call of each row.
-fn count(module: &Path) -> Vec<Count> {
+/// The instructions of a call of each row. Those with ids are missing if the module does not know ids.
+fn count(module: &Path) -> BTreeMap<String, Count> {
     let mut server = Counted::start(module);
-    let counted = ROWS.iter().map(|(_, before, words)| {
+    let mut counts = BTreeMap::new();
+    for (name, before, words) in ROWS {
         server.make(&["FLUSHALL".into()]);
         if !before.is_empty() {
             before.split('|').for_each(|words| drop(server.make(&calls(words, 1_000))));
@@ -165,9 +151,14 @@ fn count(module: &Path) -> Vec<Count> {
         // These calls create keys and grow logs, which is not to be counted.
         server.make(&calls(words, 1_000));
         let Count(all, own) = server.count(&calls(words, CALLS)).1;
-        Count(all / CALLS, own / CALLS)
-    });
-    counted.collect()
+        counts.insert(name.into(), Count(all / CALLS, own / CALLS));
+    }
+    for group in &GROUPS {
+        for (ids, keys) in group.ids.into_iter().zip([SEGMENT, 1]) {
+            counts.extend(count_group(&mut server, group, keys, ids).into_iter().flatten());
+        }
+    }
+    counts
 }
 
 /// So many calls, on each of a thousand keys in turn. Calls of another number have other new keys.
@@ -188,49 +179,22 @@ const SEGMENT: usize = 500;
 /// How many segments each kind of end has.
 const SEGMENTS: u64 = 8;
 
-/// What a kind of call takes.
-struct Row {
-    name: &'static str,
-    /// How many ids the keys remember.
-    ids: [usize; 2],
-    /// The instructions of a call with as many.
-    counts: [u64; 2],
-    /// The highest ratio of the two that is allowed.
-    most: f64,
-}
-
-impl Row {
-    fn ratio(&self) -> f64 {
-        self.counts[1] as f64 / self.counts[0] as f64
-    }
-}
-
-/// Counts all calls. `None` if the module does not know ids.
-fn count_with_ids(module: &Path) -> Option<Vec<Row>> {
-    let mut server = Counted::start(module);
-    let mut rows = Vec::new();
-    for group in &GROUPS {
-        let Group { ids, most, .. } = *group;
-        let few = count_group(&mut server, group, SEGMENT, ids[0])?;
-        let many = count_group(&mut server, group, 1, ids[1])?;
-        let both = few.into_iter().zip(many);
-        rows.extend(both.map(|((name, few), (_, many))| Row { name, ids, counts: [few, many], most }));
-    }
-    Some(rows)
-}
-
-/// The instructions of each kind of call, on so many keys with so many ids each.
-fn count_group(server: &mut Counted, group: &Group, keys: usize, ids: usize) -> Option<Vec<(&'static str, u64)>> {
+/// The instructions of each kind of call, on so many keys with so many ids each; `None` if the module does not know ids.
+fn count_group(server: &mut Counted, group: &Group, keys: usize, ids: usize) -> Option<Vec<(String, Count)>> {
     server.make(&["FLUSHALL".into()]);
     let mut keys = Keys::fill(group, keys, ids, |calls| server.make(calls))?;
     let half = |call: &Call| {
         let calls = keys.calls(call, SEGMENT);
-        let (replies, Count(count, _)) = server.count(&calls);
+        let (replies, count) = server.count(&calls);
         keys.check(call, &calls, &replies);
-        count / SEGMENT as u64
+        count
     };
-    let rows = group.measure(SEGMENTS, half).into_iter();
-    Some(rows.map(|(name, instructions, halves)| (name, instructions / halves)).collect())
+    let rows = group.measure(SEGMENTS, half).into_iter().map(|(name, halves)| {
+        let calls = (SEGMENT * halves.len()) as u64;
+        let sum = |of: fn(&Count) -> u64| halves.iter().map(of).sum::<u64>() / calls;
+        (with_ids(name, ids), Count(sum(|count| count.0), sum(|count| count.1)))
+    });
+    Some(rows.collect())
 }
 
 // ---- Callgrind ----

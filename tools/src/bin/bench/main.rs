@@ -1,4 +1,4 @@
-//! Measures what calls cost, and what one server, a cluster and several regions can do. `make bench`, `make scale`
+//! Measures what calls cost, and what it takes to grow beyond one call to one server. `make bench`, `make scale`
 //!
 //! The figures go into docs/benchmarks.json and docs/scale.json. The pages with the same names, docs/benchmarks-tables.md and
 //! the charts are written from these files alone (`--report`).
@@ -20,7 +20,7 @@ use support::{call, root, Server};
 use tools::chart::write;
 use tools::results;
 
-/// Measures what calls cost, and what one server, a cluster and several regions can do, and writes the figures into docs.
+/// Measures what calls cost, and what it takes to grow beyond one call to one server, and writes the figures into docs.
 #[derive(Parser)]
 struct Options {
     /// The page, and the file of its figures

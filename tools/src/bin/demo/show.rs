@@ -1,6 +1,5 @@
 //! The traffic of the demo, its outcome, and how that is drawn, in 80 columns and 23 lines.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -20,9 +19,8 @@ const LIMITERS: [&str; 4] = ["RL.FIXED # 10 @", "RL.SLIDE # 10 @", "RL.GCRA # 10
 
 pub struct Phase {
     pub from: f64,
-    /// A word, and a few words.
+    /// A word, and a sentence.
     pub name: &'static str,
-    pub brief: &'static str,
     pub what: &'static str,
     /// What the viewer can observe.
     pub see: &'static str,
@@ -32,36 +30,31 @@ pub const PHASES: [Phase; 6] = [
     Phase {
         from: 0.0,
         name: "calm",
-        brief: "Calm: half of what the limit allows",
         what: "Calm: half of what the limit allows.",
         see: "Everything is granted by all of them.",
     },
     Phase {
         from: 4.4,
         name: "burst",
-        brief: "A burst: 15 calls at once, then an even flow",
         what: "A burst: 15 calls at once, then as many as the limit allows.",
         see: "FIXED waits for a new window, SLIDE until grants are 2 s old; GCRA goes on.",
     },
     Phase {
         from: 8.0,
         name: "pause",
-        brief: "A pause: the units come back",
         what: "A pause: nobody calls.",
         see: "All are full again after a period. BUCKET saves up more than the limit.",
     },
     Phase {
         from: 12.0,
         name: "overload",
-        brief: "Overload: lumps, or an even flow",
         what: "Overload: twice what the limit allows.",
         see: "FIXED and SLIDE spend it and then deny; GCRA and BUCKET end in an even flow.",
     },
-    Phase { from: 18.0, name: "", brief: "A pause", what: "A pause.", see: "FIXED's window ends." },
+    Phase { from: 18.0, name: "", what: "A pause.", see: "FIXED's window ends." },
     Phase {
         from: 20.0,
         name: "attack",
-        brief: "An attack across the end of FIXED's window",
         what: "An attack: one call opens FIXED's window, 12 come before its end, 12 after.",
         see: "FIXED grants 19 within 0.3 s. SLIDE never grants more than 10 in 2 s.",
     },
@@ -121,8 +114,8 @@ pub struct Show {
 }
 
 impl Show {
-    /// Plays the traffic, scaled to this many seconds, and calls `draw` after each change. Returns `None` if it is stopped.
-    pub fn run(server: &Server, seconds: f64, stopped: &AtomicBool, mut draw: impl FnMut(&Self)) -> Option<Self> {
+    /// Plays the traffic, scaled to this many seconds, and calls `draw` after each change.
+    pub fn run(server: &Server, seconds: f64, mut draw: impl FnMut(&Self)) -> Self {
         let speed = SECONDS / seconds;
         let period_us = (PERIOD_SECONDS / speed * 1e6).round() as u64;
         let period =
@@ -147,23 +140,14 @@ impl Show {
             show.limiters.iter().for_each(|limiter| {
                 pipe.add_command(limiter.look.clone());
             });
-            match pipe.query::<Vec<Vec<i64>>>(&mut client) {
-                Ok(replies) => show.count(&replies, due),
-                Err(error) => {
-                    // Ctrl-C also stops the server, maybe before this program notices.
-                    sleep(Duration::from_millis(100));
-                    assert!(stopped.load(Ordering::Relaxed), "{error}\n{}", server.log());
-                }
-            }
-            if stopped.load(Ordering::Relaxed) {
-                return None;
-            }
+            let replies: Vec<Vec<i64>> = pipe.query(&mut client).unwrap_or_else(|error| panic!("{error}"));
+            show.count(&replies, due);
             draw(&show);
             let next = traffic.peek().map_or(SECONDS, |&at| at);
             let next = Duration::from_secs_f64(next / speed).min(now + FRAME);
             sleep(next.saturating_sub(start.elapsed()));
         }
-        Some(show)
+        show
     }
 
     /// Counts the replies to the calls that were due. The last replies are those of RL.PEEK, which report the levels.

@@ -63,6 +63,20 @@ fn drawn(played: &Played) -> Vec<(usize, String)> {
     (0..played.lanes.len()).filter(|&lane| !same || lane != bucket).map(|lane| (lane, name(lane))).collect()
 }
 
+/// The head of a panel: its name at the left, and a figure at the right.
+fn head(picture: &mut Picture, name: &str, figure: &str, room: f64) {
+    picture.text(name, (MARGIN, picture.y + LINE / 2.0), Side::Left, "name");
+    picture.text(figure, (WIDTH - 20.0, picture.y + LINE / 2.0), Side::Right, "");
+    picture.y += LINE + room;
+}
+
+/// The axis below a panel that began at `top`, at the present height; with whole seconds below the `last` panel.
+fn foot(picture: &mut Picture, x: Axis, top: f64, last: bool) {
+    let y = Axis { from: 0.0, to: 1.0, start: picture.y, end: top };
+    picture.line("axis", &[(x.start, y.start), (x.end, y.start)]);
+    picture.axes(x, y, &if last { seconds(x.to) } else { Vec::new() }, &[]);
+}
+
 /// Panels in two columns: the number of grants since the start.
 pub fn burst(played: &Played, path: &Path) -> String {
     const HEIGHT: f64 = 84.0;
@@ -136,10 +150,9 @@ pub fn overload(played: &Played, path: &Path) -> String {
         picture.text(&grants.len().to_string(), (x.end + 7.0, base - HEIGHT / 2.0), Side::Left, "");
         picture.y += HEIGHT + 9.0;
     }
-    let y = Axis { from: 0.0, to: 1.0, start: picture.y + 2.0, end: top };
-    picture.line("axis", &[(x.start, y.start), (x.end, y.start)]);
-    picture.axes(x, y, &seconds(x.to), &[]);
-    picture.y += SCALE;
+    picture.y += 2.0;
+    foot(&mut picture, x, top, true);
+    picture.y += SCALE - 2.0;
     picture.save(path);
     title.into()
 }
@@ -265,9 +278,7 @@ pub fn given_back(units: &[Units; 2], path: &Path) -> String {
     let mut picture = Picture::new(&title, subtitle);
     let class = chart::SLIDE;
     for (at, units) in units.iter().enumerate() {
-        picture.text(units.name, (MARGIN, picture.y + LINE / 2.0), Side::Left, "name");
-        picture.text(&format!("at most {}", units.most()), (WIDTH - 20.0, picture.y + LINE / 2.0), Side::Right, "");
-        picture.y += LINE + 4.0;
+        head(&mut picture, units.name, &format!("at most {}", units.most()), 4.0);
         let x = Axis { from: 0.0, to: 7.0, start: 44.0, end: WIDTH - 20.0 };
         let y = Axis { from: 0.0, to: 1.6 * limit, start: picture.y + 88.0, end: picture.y };
         let ticks = [(0.0, "0".into()), (limit / 2.0, format!("{}", limit / 2.0)), (limit, format!("{limit}"))];
@@ -340,9 +351,7 @@ pub fn gateway(lanes: &[Gateway; 2], path: &Path) -> String {
             }
             picture.y += 5.0;
         }
-        let y = Axis { from: 0.0, to: 1.0, start: picture.y, end: top };
-        picture.line("axis", &[(x.start, y.start), (x.end, y.start)]);
-        picture.axes(x, y, &if at == 1 { seconds(x.to) } else { Vec::new() }, &[]);
+        foot(&mut picture, x, top, at == 1);
         picture.y += ROW / 2.0;
     }
     picture.y += SCALE - ROW / 2.0;
@@ -362,9 +371,7 @@ pub fn stopped(fleets: &[Fleet; 2], path: &Path) -> String {
     );
     let mut picture = Picture::new(&title, &subtitle);
     for (at, (fleet, refused)) in fleets.iter().zip(refused).enumerate() {
-        picture.text(fleet.name, (MARGIN, picture.y + LINE / 2.0), Side::Left, "name");
-        picture.text(&format!("{refused} refused"), (WIDTH - 20.0, picture.y + LINE / 2.0), Side::Right, "");
-        picture.y += LINE + 4.0;
+        head(&mut picture, fleet.name, &format!("{refused} refused"), 4.0);
         let x = Axis { from: 0.0, to: 7.0, start: 34.0, end: WIDTH - 20.0 };
         let y = Axis { from: 0.0, to: 3.0, start: picture.y + HEIGHT, end: picture.y };
         let shade = [second(STOP_US.start), second(STOP_US.end)].map(|at| x.at(at));
@@ -383,9 +390,9 @@ pub fn stopped(fleets: &[Fleet; 2], path: &Path) -> String {
                 }
             }
         }
-        picture.line("axis", &[(x.start, y.start), (x.end, y.start)]);
-        picture.axes(x, y, &if at == 1 { seconds(x.to) } else { Vec::new() }, &[]);
-        picture.y = y.start + 10.0;
+        picture.y = y.start;
+        foot(&mut picture, x, y.end, at == 1);
+        picture.y += 10.0;
     }
     picture.y += SCALE - 10.0;
     picture.save(path);
@@ -405,10 +412,7 @@ pub fn in_line(lines: &[Line; 2], path: &Path) {
     );
     let mut picture = Picture::new(&title, &subtitle);
     for (at, line) in lines.iter().enumerate() {
-        picture.text(&line.name, (MARGIN, picture.y + LINE / 2.0), Side::Left, "name");
-        let figure = format!("{} of {all} granted", line.granted());
-        picture.text(&figure, (WIDTH - 20.0, picture.y + LINE / 2.0), Side::Right, "");
-        picture.y += LINE + 6.0;
+        head(&mut picture, &line.name, &format!("{} of {all} granted", line.granted()), 6.0);
         let x = Axis { from: 0.0, to: 4.0, start: 20.0, end: WIDTH - 20.0 };
         let top = picture.y;
         for call in &line.calls {
@@ -425,10 +429,9 @@ pub fn in_line(lines: &[Line; 2], path: &Path) {
             }
             picture.y += HIGH;
         }
-        let y = Axis { from: 0.0, to: 1.0, start: picture.y + 3.0, end: top };
-        picture.line("axis", &[(x.start, y.start), (x.end, y.start)]);
-        picture.axes(x, y, &if at == 1 { seconds(x.to) } else { Vec::new() }, &[]);
-        picture.y = y.start + 12.0;
+        picture.y += 3.0;
+        foot(&mut picture, x, top, at == 1);
+        picture.y += 12.0;
     }
     picture.y += SCALE - 12.0;
     picture.save(path);

@@ -216,7 +216,7 @@ pub fn timed(client: &mut Connection, begin: SystemTime, words: &str) -> [i64; 2
 }
 
 /// Makes a call. Returns the server's times before the call and after its reply, and the reply.
-fn reply(client: &mut Connection, begin: SystemTime, words: &str) -> ([i64; 2], redis::Value) {
+pub fn reply(client: &mut Connection, begin: SystemTime, words: &str) -> ([i64; 2], redis::Value) {
     let mut pipe = redis::pipe();
     pipe.cmd("TIME").add_command(command(words)).cmd("TIME");
     let (before, reply, after): (Vec<i64>, redis::Value, Vec<i64>) =

@@ -5,9 +5,9 @@ use std::collections::BinaryHeap;
 use std::time::SystemTime;
 
 use redis::Connection;
-use support::{command, Server};
+use support::Server;
 
-use crate::gateway::wait_until;
+use crate::gateway::{reply, wait_until};
 
 /// How a number of units changes: a time of the server's clock, in microseconds after the beginning, and the difference.
 pub type Changes = Vec<(i64, i64)>;
@@ -49,13 +49,9 @@ impl Units {
     /// reply.
     fn call(&mut self, client: &mut Connection, begin: SystemTime, due_us: i64, words: &str) -> (i64, i64) {
         wait_until(begin, due_us);
-        let mut pipe = redis::pipe();
-        pipe.cmd("TIME").add_command(command(words));
-        let (time, row): (Vec<i64>, Vec<i64>) = pipe.query(client).unwrap_or_else(|error| panic!("{words}: {error}"));
-        let begin_us = begin.duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970").as_micros() as i64;
-        let at_us = time[0] * 1_000_000 + time[1] - begin_us;
+        let ([at_us, _], reply) = reply(client, begin, words);
         self.late_us = self.late_us.max(at_us - due_us);
-        (at_us, row[0])
+        (at_us, redis::from_redis_value::<Vec<i64>>(reply).expect("integers")[0])
     }
 }
 

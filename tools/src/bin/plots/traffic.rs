@@ -2,11 +2,12 @@
 //! are in seconds after the beginning, which is a whole second of the clock.
 
 use std::ops::Range;
-use std::thread::sleep;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fastrand::Rng;
 use support::{call, command, Server};
+
+use crate::gateway::wait_until;
 use tools::chart::{BUCKET, FIXED, GCRA, OTHER, SLIDE};
 
 /// The period of all limits is a second.
@@ -72,11 +73,7 @@ impl Played {
         let begin_us = begin.duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970").as_micros() as i64;
         let mut played = Self { lanes, calls: Vec::new(), granted: Vec::new(), late_us: 0 };
         for due in arrivals.chunk_by(|one, other| one == other) {
-            let at = begin + Duration::from_secs_f64(due[0]);
-            // The subtraction fails when the time has come.
-            while let Ok(rest) = at.duration_since(SystemTime::now()) {
-                sleep(rest);
-            }
+            wait_until(begin, (due[0] * 1e6) as i64);
             let mut pipe = redis::pipe();
             for _ in due {
                 pipe.cmd("TIME");

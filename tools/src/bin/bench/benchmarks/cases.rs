@@ -61,8 +61,17 @@ const BASE: Case = Case {
     base: SET,
 };
 
+impl Case {
+    /// A case of this kind: its name, the call that prepares each key, and the call.
+    const fn of(self, name: &'static str, prepare: &'static str, call: &'static str) -> Self {
+        Self { name, prepare, call, ..self }
+    }
+}
+
 /// The module replies with the units that it has granted. Others reply 0 for a grant, or 1.
 const GRANT: Case = Case { expects: Some(|units| units > 0), needs: Needs::Module, width: Width::Narrow, ..BASE };
+const OPTION: Case = Case { width: Width::Wide, ..GRANT };
+const READ: Case = Case { writes: false, ..OPTION };
 const DENIAL: Case =
     Case { expects: Some(|units| units == 0), needs: Needs::Module, width: Width::Medium, writes: false, ..BASE };
 const CELL: Case = Case { expects: Some(|limited| limited == 0), needs: Needs::RedisCell, ..GRANT };
@@ -84,57 +93,22 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case { name: "INCR", width: Width::Narrow, call: "INCR key:#", ..BASE },
-    Case {
-        name: "RL.FIXED, granted",
-        prepare: "RL.FIXED key:# %many 1d COST %tenth",
-        call: "RL.FIXED key:# %many 1d",
-        ..GRANT
-    },
-    Case {
-        name: "RL.GCRA, granted",
-        prepare: "RL.GCRA key:# %many 1d COST %tenth",
-        call: "RL.GCRA key:# %many 1d",
-        ..GRANT
-    },
-    Case {
-        name: "RL.BUCKET, granted",
-        prepare: "RL.BUCKET key:# %many 1d COST %tenth",
-        call: "RL.BUCKET key:# %many 1d",
-        ..GRANT
-    },
-    Case { name: "RL.SLIDE, limit 1000, granted", call: "RL.SLIDE key:# %slide", ..GRANT },
-    Case { name: "RL.FIXED, denied", prepare: "RL.FIXED key:# 10 1d COST 10", call: "RL.FIXED key:# 10 1d", ..DENIAL },
-    Case { name: "RL.GCRA, denied", prepare: "RL.GCRA key:# 10 1d COST 10", call: "RL.GCRA key:# 10 1d", ..DENIAL },
-    Case { name: "RL.BUCKET, denied", prepare: "RL.BUCKET key:# 10 1d COST 10", call: "RL.BUCKET key:# 10 1d", ..DENIAL },
-    Case { name: "RL.SLIDE, denied", prepare: "RL.SLIDE key:# 10 1d COST 10", call: "RL.SLIDE key:# 10 1d", ..DENIAL },
-    Case {
-        name: "RL.PEEK GCRA",
-        width: Width::Wide,
-        prepare: "RL.GCRA key:# %many 1d COST %tenth",
-        call: "RL.PEEK GCRA key:# %many 1d",
-        writes: false,
-        ..GRANT
-    },
-    Case {
-        name: "RL.GCRA .. BLOCK 5, granted at once",
-        width: Width::Wide,
-        prepare: "RL.GCRA key:# %many 1d COST %tenth",
-        call: "RL.GCRA key:# %many 1d BLOCK 5",
-        ..GRANT
-    },
-    Case {
-        name: "RL.ALL of GCRA and FIXED, granted",
-        width: Width::Wide,
-        prepare: "RL.ALL 2 one:# two:# GCRA %many 1d COST %tenth FIXED %many 1d COST %tenth",
-        call: "RL.ALL 2 one:# two:# GCRA %many 1d FIXED %many 1d",
-        ..GRANT
-    },
-    Case {
-        name: "redis-cell, granted",
-        prepare: "CL.THROTTLE key:# %burst %many 86400 %tenth",
-        call: "CL.THROTTLE key:# %burst %many 86400",
-        ..CELL
-    },
+    GRANT.of("RL.FIXED, granted", "RL.FIXED key:# %many 1d COST %tenth", "RL.FIXED key:# %many 1d"),
+    GRANT.of("RL.GCRA, granted", "RL.GCRA key:# %many 1d COST %tenth", "RL.GCRA key:# %many 1d"),
+    GRANT.of("RL.BUCKET, granted", "RL.BUCKET key:# %many 1d COST %tenth", "RL.BUCKET key:# %many 1d"),
+    GRANT.of("RL.SLIDE, limit 1000, granted", "", "RL.SLIDE key:# %slide"),
+    DENIAL.of("RL.FIXED, denied", "RL.FIXED key:# 10 1d COST 10", "RL.FIXED key:# 10 1d"),
+    DENIAL.of("RL.GCRA, denied", "RL.GCRA key:# 10 1d COST 10", "RL.GCRA key:# 10 1d"),
+    DENIAL.of("RL.BUCKET, denied", "RL.BUCKET key:# 10 1d COST 10", "RL.BUCKET key:# 10 1d"),
+    DENIAL.of("RL.SLIDE, denied", "RL.SLIDE key:# 10 1d COST 10", "RL.SLIDE key:# 10 1d"),
+    READ.of("RL.PEEK GCRA", "RL.GCRA key:# %many 1d COST %tenth", "RL.PEEK GCRA key:# %many 1d"),
+    OPTION.of("RL.GCRA .. BLOCK 5, granted at once", "RL.GCRA key:# %many 1d COST %tenth", "RL.GCRA key:# %many 1d BLOCK 5"),
+    OPTION.of(
+        "RL.ALL of GCRA and FIXED, granted",
+        "RL.ALL 2 one:# two:# GCRA %many 1d COST %tenth FIXED %many 1d COST %tenth",
+        "RL.ALL 2 one:# two:# GCRA %many 1d FIXED %many 1d",
+    ),
+    CELL.of("redis-cell, granted", "CL.THROTTLE key:# %burst %many 86400 %tenth", "CL.THROTTLE key:# %burst %many 86400"),
     Case {
         name: "redis-cell, denied",
         width: Width::Wide,
@@ -203,25 +177,18 @@ pub const IDS: &[Case] = &[
         expects: GRANT.expects,
         ..PAIR
     },
-    Case {
-        name: "RL.GCRA .. ID, granted",
-        prepare: "RL.GCRA key:# %many 1d COST %tenth",
-        call: "RL.GCRA key:# %many 1d ID @",
-        ..PAIR
-    },
-    Case {
-        name: "RL.GCRA .. ID, then RL.SETTLE",
-        prepare: "RL.GCRA key:# %many 1d COST %tenth",
-        call: "RL.GCRA key:# %many 1d COST 2 ID @ ; RL.SETTLE key:# @ 1",
-        ..PAIR
-    },
-    Case {
-        name: "RL.LEASE, then RL.RELEASE",
-        prepare: "RL.LEASE key:# 1000 1d ID a ; RL.LEASE key:# 1000 1d ID b ; RL.LEASE key:# 1000 1d ID c ; \
+    PAIR.of("RL.GCRA .. ID, granted", "RL.GCRA key:# %many 1d COST %tenth", "RL.GCRA key:# %many 1d ID @"),
+    PAIR.of(
+        "RL.GCRA .. ID, then RL.SETTLE",
+        "RL.GCRA key:# %many 1d COST %tenth",
+        "RL.GCRA key:# %many 1d COST 2 ID @ ; RL.SETTLE key:# @ 1",
+    ),
+    PAIR.of(
+        "RL.LEASE, then RL.RELEASE",
+        "RL.LEASE key:# 1000 1d ID a ; RL.LEASE key:# 1000 1d ID b ; RL.LEASE key:# 1000 1d ID c ; \
                   RL.LEASE key:# 1000 1d ID d ; RL.LEASE key:# 1000 1d ID e",
-        call: "RL.LEASE key:# 1000 1d ID @ ; RL.RELEASE key:# @",
-        ..PAIR
-    },
+        "RL.LEASE key:# 1000 1d ID @ ; RL.RELEASE key:# @",
+    ),
     Case {
         name: "a semaphore in a sorted set: a script (Lua), then ZREM",
         needs: Needs::Script("semaphore"),
@@ -248,10 +215,10 @@ pub const FIRST: &[Case] = &[
         expects: None,
         ..NEW
     },
-    Case { name: "RL.FIXED, granted", call: "RL.FIXED key:# 1000 1d", ..NEW },
-    Case { name: "RL.GCRA, granted", call: "RL.GCRA key:# 1000 1d", ..NEW },
-    Case { name: "RL.BUCKET, granted", call: "RL.BUCKET key:# 1000 1d", ..NEW },
-    Case { name: "RL.SLIDE, limit 1000, granted", call: "RL.SLIDE key:# 1000 1d", ..NEW },
+    NEW.of("RL.FIXED, granted", "", "RL.FIXED key:# 1000 1d"),
+    NEW.of("RL.GCRA, granted", "", "RL.GCRA key:# 1000 1d"),
+    NEW.of("RL.BUCKET, granted", "", "RL.BUCKET key:# 1000 1d"),
+    NEW.of("RL.SLIDE, limit 1000, granted", "", "RL.SLIDE key:# 1000 1d"),
     Case { name: "redis-cell, granted", call: "CL.THROTTLE key:# 999 1000 86400", base: SET_NEW, ..CELL },
 ];
 

@@ -30,7 +30,7 @@ pub struct Row {
 }
 
 const ROUND_TRIP: &str = "round_trip";
-pub const WALLET: &str = "wallet";
+const WALLET: &str = "wallet";
 /// The names in what the programs print, and on the page.
 pub const WAYS: [(&str, &str); 4] = [
     (ROUND_TRIP, "a call to the server"),

@@ -61,9 +61,9 @@ fn hold(client: &mut Connection, group: &Group, sha: &str) -> Held {
         most_bytes = most_bytes.max(usage(client));
         bytes as u64
     };
-    let rows = group.measure(SEGMENTS, half).into_iter().map(|(name, bytes, halves)| {
-        let calls = SEGMENT as f64 * halves as f64;
-        Stream { name: name.into(), bytes_per_call: bytes as f64 / calls }
+    let rows = group.measure(SEGMENTS, half).into_iter().map(|(name, halves)| {
+        let calls = (SEGMENT * halves.len()) as f64;
+        Stream { name: name.into(), bytes_per_call: halves.iter().sum::<u64>() as f64 / calls }
     });
     let stream = rows.collect();
     let name = group.add.name.split(" ..").next().and_then(|name| name.split(',').next()).expect("a command");

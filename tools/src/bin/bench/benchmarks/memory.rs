@@ -40,78 +40,43 @@ const SLIDE: &str = "RL.SLIDE";
 struct Subject {
     name: &'static str,
     kind: Kind,
-    /// The commands that use a key; for a log, those of one grant. `grant` counts from 0.
-    calls: fn(&Plan, key: &str, grant: u64) -> Vec<Vec<u8>>,
+    /// The calls that use a key; for a log, those of one grant. `#` stands for the key, and words with `%` for the limit and the like. A
+    /// counter that has been called only once may take less.
+    calls: &'static str,
 }
 
-/// The limit and period of a row's keys.
-struct Plan {
-    limit: u64,
-    /// The period in seconds: long enough that each grant has a tick of its own, and at least a minute.
-    period: f64,
-    /// The id of the script of limits at the server.
-    script: String,
-}
-
-fn microseconds() -> u128 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time after 1970").as_micros()
+const fn subject(name: &'static str, kind: Kind, calls: &'static str) -> Subject {
+    Subject { name, kind, calls }
 }
 
 const SUBJECTS: [Subject; 9] = [
-    Subject { name: "RL.FIXED", kind: Kind::Count, calls: |plan, key, _| used(plan, "RL.FIXED", key) },
-    Subject { name: "RL.GCRA", kind: Kind::Count, calls: |plan, key, _| used(plan, "RL.GCRA", key) },
-    Subject { name: "RL.BUCKET", kind: Kind::Count, calls: |plan, key, _| used(plan, "RL.BUCKET", key) },
-    Subject {
-        name: "redis-cell",
-        kind: Kind::Count,
-        calls: |Plan { limit, .. }, key, _| {
-            vec![line(&format!("CL.THROTTLE {key} {} {limit} 86400 {}", limit - 1, limit / 2))]
-        },
-    },
-    Subject {
-        name: "INCR + EXPIRE",
-        kind: Kind::Count,
-        calls: |Plan { limit, .. }, key, _| {
-            vec![line(&format!("INCRBY {key} {}", limit / 2)), line(&format!("EXPIRE {key} 86400"))]
-        },
-    },
-    Subject {
-        name: SLIDE,
-        kind: Kind::Log,
-        calls: |Plan { limit, period, .. }, key, _| vec![line(&format!("RL.SLIDE {key} {limit} {period:.6}"))],
-    },
-    Subject {
-        name: "sorted set, times",
-        kind: Kind::Log,
-        calls: |_, key, grant| {
-            // Two events with the same time in microseconds would be stored as one.
-            let now = microseconds() + u128::from(grant);
-            vec![line(&format!("ZADD {key} {now} {now}")), line(&format!("EXPIRE {key} 86400"))]
-        },
-    },
-    Subject {
-        name: "sorted set, UUIDs",
-        kind: Kind::Log,
-        calls: |_, key, grant| {
-            let digits = format!("{:032x}", u128::from(grant + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-            let uuid = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-");
-            vec![line(&format!("ZADD {key} {} {uuid}", microseconds())), line(&format!("EXPIRE {key} 86400"))]
-        },
-    },
-    Subject {
-        name: "list (limits)",
-        kind: Kind::Log,
-        calls: |Plan { limit, script, .. }, key, _| {
-            let now = format!("{:.7}", microseconds() as f64 / 1e6);
-            vec![line(&format!("EVALSHA {script} 1 {key} {now} {limit} 86400 1"))]
-        },
-    },
+    subject("RL.FIXED", Kind::Count, "RL.FIXED # %limit 1d COST %half ; RL.FIXED # %limit 1d"),
+    subject("RL.GCRA", Kind::Count, "RL.GCRA # %limit 1d COST %half ; RL.GCRA # %limit 1d"),
+    subject("RL.BUCKET", Kind::Count, "RL.BUCKET # %limit 1d COST %half ; RL.BUCKET # %limit 1d"),
+    subject("redis-cell", Kind::Count, "CL.THROTTLE # %burst %limit 86400 %half"),
+    subject("INCR + EXPIRE", Kind::Count, "INCRBY # %half ; EXPIRE # 86400"),
+    subject(SLIDE, Kind::Log, "RL.SLIDE # %limit %period"),
+    subject("sorted set, times", Kind::Log, "ZADD # %now_us %now_us ; EXPIRE # 86400"),
+    subject("sorted set, UUIDs", Kind::Log, "ZADD # %now_us %uuid ; EXPIRE # 86400"),
+    subject("list (limits)", Kind::Log, "EVALSHA %sha 1 # %now_s %limit 86400 1"),
 ];
 
-/// A key that has been called only once may take less.
-fn used(plan: &Plan, command: &str, key: &str) -> Vec<Vec<u8>> {
-    let policy = format!("{command} {key} {} 1d", plan.limit);
-    vec![line(&format!("{policy} COST {}", plan.limit / 2)), line(&policy)]
+/// The calls of a subject for one grant, without the key.
+fn fill_in(words: &str, limit: u64, period: f64, sha: &str, grant: u64) -> String {
+    let digits = format!("{:032x}", u128::from(grant + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+    let uuid = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-");
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time after 1970");
+    // Two events with the same time in microseconds would be stored as one.
+    let now_us = clock.as_micros() + u128::from(grant);
+    words
+        .replace("%limit", &limit.to_string())
+        .replace("%half", &(limit / 2).to_string())
+        .replace("%burst", &(limit - 1).to_string())
+        .replace("%period", &format!("{period:.6}"))
+        .replace("%now_us", &now_us.to_string())
+        .replace("%now_s", &format!("{:.7}", clock.as_secs_f64()))
+        .replace("%uuid", &uuid)
+        .replace("%sha", sha)
 }
 
 /// Three quarters of a power of two: the server's hash table is equally full for each number of keys.
@@ -141,7 +106,7 @@ fn fill(subject: &Subject, limit: u64, options: &Options, peers: &Peers, allocat
         .expect("an allocator")
         .into();
     let script = peers.script("limits/acquire_moving_window");
-    let script = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut client).expect("a script");
+    let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut client).expect("a script");
     let keys = keys(subject.kind, limit, options);
     let (rounds, apart) = match subject.kind {
         Kind::Count => (1, Duration::ZERO),
@@ -150,21 +115,23 @@ fn fill(subject: &Subject, limit: u64, options: &Options, peers: &Peers, allocat
         Kind::Log if subject.name == SLIDE => (limit, Duration::from_micros(if limit > 65_536 { 150 } else { 1_000 })),
         Kind::Log => (limit, Duration::ZERO),
     };
-    let plan = Plan { limit, period: apart.as_secs_f64() * limit.max(65_536) as f64 * 1.02, script };
+    // Long enough that each grant has a tick of its own.
+    let period = apart.as_secs_f64() * limit.max(65_536) as f64 * 1.02;
 
     let before = settled_memory(&mut client);
-    let mut pipe = Pipe::to(&server);
+    let mut pipe = Pipe::to(&server.socket());
     let start = Instant::now();
     for grant in 0..rounds {
         let due = start + apart * grant as u32;
         while Instant::now() < due {
             std::hint::spin_loop();
         }
+        let words = fill_in(subject.calls, limit, period, &sha, grant);
         let mut batch = Vec::new();
         let mut calls = 0;
         for key in 0..keys {
-            for command in (subject.calls)(&plan, &format!("limit:{key:010}"), grant) {
-                batch.extend(command);
+            for call in words.split(" ; ") {
+                batch.extend(line(&call.replace('#', &format!("limit:{key:010}"))));
                 calls += 1;
             }
             if calls >= 256 || key == keys - 1 {

@@ -2,7 +2,6 @@
 
 pub mod cases;
 mod clients;
-pub mod goals;
 mod ids;
 mod memory;
 mod peers;

@@ -1,21 +1,19 @@
-//! What a call costs depending on the number of keys and on the length of SLIDE's log, and the longest time that one call
-//! takes.
+//! What a call costs depending on the number of keys, and the longest time that one call takes.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use redis::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::Options;
 use support::{call, inspect, Server};
-use tools::load::{cpu, each_key, line, packed, redis_benchmark, Pipe, Shape};
+use tools::load::{cpu, each_key, line, redis_benchmark, Pipe, Shape};
 use tools::statistics::median;
 
 /// The figures of this part.
 #[derive(Serialize, Deserialize)]
 pub struct Section {
     pub keys: Vec<OfKeys>,
-    pub logs: Vec<OfLog>,
     pub stalls: Vec<Stall>,
 }
 
@@ -32,17 +30,6 @@ pub struct Cost {
     pub calls_per_second: f64,
     /// The processor time of the server's main thread per call, in nanoseconds.
     pub cpu_ns: f64,
-}
-
-/// What a call of SLIDE costs on a log of this length.
-#[derive(Serialize, Deserialize)]
-pub struct OfLog {
-    /// The entries that count after the run.
-    pub entries: u64,
-    /// Nanoseconds of the server's main thread: for a grant, while entries expire as fast as new ones come; and for a
-    /// denial.
-    pub granted_ns: f64,
-    pub denied_ns: f64,
 }
 
 /// How long single calls took, made one after the other, in microseconds.
@@ -66,7 +53,7 @@ const VALUE: &str = "0123456789012345678901234567";
 
 /// Measures this part.
 pub fn measure(options: &Options) -> Section {
-    Section { keys: of_keys(options), logs: of_logs(options), stalls: stalls(options) }
+    Section { keys: of_keys(options), stalls: stalls(options) }
 }
 
 fn of_keys(options: &Options) -> Vec<OfKeys> {
@@ -109,121 +96,13 @@ fn benchmark(server: &Server, client: &mut Connection, options: &Options, keys: 
     Cost { calls_per_second: load.per_second, cpu_ns: (cpu(client) - before).as_nanos() as f64 / calls as f64 }
 }
 
-/// A record of SLIDE, byte by byte as src/limiter/slide/mod.rs describes it: one unit was granted every `apart`, the last one
-/// right now. By calls to the server, a record as old as this would take hours.
-fn log(entries: u64, limit: u32, period: Duration, apart: Duration) -> Vec<u8> {
-    const MOST_TICKS: u64 = 65_536;
-    let (period, apart) = (period.as_micros() as u64, apart.as_micros() as u64);
-    let tick = period.div_ceil(MOST_TICKS);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_micros() as u64;
-    let ticks: Vec<u64> = (0..entries).rev().map(|index| (now - apart * index) / tick).collect();
-    let base = ticks[0];
-    let mut record = vec![0xfa, 1, 2, 0];
-    record.extend(limit.to_le_bytes());
-    record.extend(period.to_le_bytes());
-    record.extend(tick.to_le_bytes());
-    record.extend(base.to_le_bytes());
-    // Nothing was granted before the first entry, and no entry lies in the future.
-    record.extend([0; 8]);
-    for (index, &at) in ticks.iter().enumerate() {
-        // Grants in the same tick share an entry, which holds the count after the last of them.
-        if ticks.get(index + 1) != Some(&at) {
-            record.extend(((at - base) as u32).to_le_bytes());
-            record.extend((index as u32 + 1).to_le_bytes());
-        }
-    }
-    record
-}
-
-/// How many keys are called in turn: one pipeline of them.
-const LOGS: usize = PIPELINE;
-
-fn of_logs(options: &Options) -> Vec<OfLog> {
-    let (server, mut client) = Server::start().and_client();
-    let mut pipe = Pipe::to(&server);
-    let most = if options.quick { 4_096 } else { 65_536 };
-    let sizes = [10, 64, 512, 4_096, 16_384, 65_536].into_iter().filter(|&entries| entries <= most);
-    // One and a half times as long as a round over all keys takes when the machine does nothing else.
-    let rounds =
-        (0..5).map(|_| paced(&mut pipe, "RL.SLIDE log:# 4000000000 1", Duration::from_millis(100), Duration::ZERO).0);
-    let apart = rounds.min().unwrap_or_default() * 3 / 2;
-    sizes.map(|entries| of_log(&mut client, &mut pipe, entries, apart.max(LEAST), options)).collect()
-}
-
-/// The least time between two rounds. The shortest period is a millisecond, and the smallest log must fit into it.
-const LEAST: Duration = Duration::from_micros(100);
-
-/// Calls each key in turn, in rounds that begin `apart` after each other, for the time `long`. Returns how long a round
-/// took, and how many there were.
-fn paced(pipe: &mut Pipe, words: &str, long: Duration, apart: Duration) -> (Duration, u32) {
-    let batch: Vec<u8> = (0..LOGS).flat_map(|key| line(&words.replace('#', &key.to_string()))).collect();
-    let start = Instant::now();
-    let mut rounds = 0;
-    while rounds == 0 || start.elapsed() < long {
-        while start.elapsed() < apart * rounds {
-            std::hint::spin_loop();
-        }
-        pipe.send(&batch, LOGS);
-        rounds += 1;
-    }
-    (start.elapsed() / rounds, rounds)
-}
-
-fn of_log(client: &mut Connection, pipe: &mut Pipe, entries: u64, apart: Duration, options: &Options) -> OfLog {
-    let fill = |pipe: &mut Pipe, limit: u32, period: Duration, apart: Duration| {
-        let value = log(entries, limit, period, apart);
-        for key in 0..LOGS {
-            let name = format!("log:{key}");
-            pipe.send(&packed(&[b"SET", name.as_bytes(), &value, b"EX", b"86400"]), 1);
-        }
-    };
-    let least = Duration::from_millis(if options.quick { 200 } else { 600 });
-    let period = apart * entries as u32;
-    let limit = 4_000_000_000;
-    let words = format!("RL.SLIDE log:# {limit} {}us", period.as_micros());
-    fill(pipe, limit, period, apart);
-    // Expired entries are dropped when they are a quarter of the log. A measurement of at least a whole period includes that
-    // work.
-    paced(pipe, &words, period / 2, apart);
-    let granted_ns = per_call(client, pipe, &words, least.max(period), apart, options);
-    // The smallest log expires after a millisecond. On a busy machine it may be gone before it can be inspected.
-    let counted = (0..15).filter_map(|_| {
-        paced(pipe, &words, apart * 2 * entries.min(100) as u32, apart);
-        Some(inspect(client, &format!("log:{}", LOGS - 1), "entries")? as f64)
-    });
-    let counted = median(counted) as u64;
-
-    // None of these entries expires during the measurement.
-    let period = Duration::from_secs(86_400);
-    fill(pipe, entries as u32, period, period / 70_000);
-    let denied_ns = per_call(client, pipe, &format!("RL.SLIDE log:# {entries} 1d"), least, apart, options);
-    OfLog { entries: counted, granted_ns, denied_ns }
-}
-
-/// The server's processor time per call, in nanoseconds, of the best round.
-fn per_call(
-    client: &mut Connection,
-    pipe: &mut Pipe,
-    words: &str,
-    long: Duration,
-    apart: Duration,
-    options: &Options,
-) -> f64 {
-    let rounds = (0..options.repeats()).map(|_| {
-        let before = cpu(client);
-        let rounds = paced(pipe, words, long, apart).1;
-        (cpu(client) - before).as_nanos() as f64 / f64::from(rounds) / LOGS as f64
-    });
-    rounds.fold(f64::MAX, f64::min)
-}
-
 /// Makes single calls, each after the reply to the last one.
 fn stalls(options: &Options) -> Vec<Stall> {
     let (server, mut client) = Server::with(&["--latency-tracking-info-percentiles", "100"]).and_client();
     let calls: u64 = if options.quick { 20_000 } else { 120_000 };
     // A tick is a little shorter than a call takes, so that each call adds an entry. The log grows to its full length, and
     // is then rewritten again and again as entries expire.
-    let mut pipe = Pipe::to(&server);
+    let mut pipe = Pipe::to(&server.socket());
     let warm = Instant::now();
     (0..5_000).for_each(|_| pipe.send(&line("RL.SLIDE warm 4000000000 1"), 1));
     let period = warm.elapsed() / 5_000 * if options.quick { 10_000 } else { 65_536 };

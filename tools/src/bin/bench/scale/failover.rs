@@ -20,7 +20,6 @@ use crate::scale::Size;
 #[derive(Serialize, Deserialize)]
 pub struct Section {
     pub kills: Vec<Kills>,
-    pub bursts: Vec<Bursts>,
     pub cut_off: Vec<CutOff>,
 }
 
@@ -34,17 +33,6 @@ pub struct Kills {
     pub per_second: f64,
     /// The grants that each kill has lost, in the order of the seeds.
     pub lost: Vec<u64>,
-}
-
-/// Kills of a primary with a limiter that is used up all the time.
-#[derive(Serialize, Deserialize)]
-pub struct Bursts {
-    pub limit: u64,
-    pub burst: u64,
-    pub lag_ms: u64,
-    /// The most units above the limit and its burst over any span of time: with the failover, and before it.
-    pub excess: Vec<f64>,
-    pub before: Vec<f64>,
 }
 
 /// A primary that is cut off from its replica, with `min-replicas-to-write 1`.
@@ -218,54 +206,6 @@ fn kill(lag: Duration, waits: bool, rng: &mut fastrand::Rng) -> (f64, u64) {
     (seen as f64 / seconds, seen.saturating_sub(known as u64))
 }
 
-/// The most units above `burst` and `rate` a second in any span of time. The times are seconds.
-fn excess(grants: &[f64], rate: f64, burst: f64) -> f64 {
-    let (mut level, mut last, mut most) = (0.0_f64, 0.0, 0.0_f64);
-    for &time in grants {
-        level = (level - (time - last) * rate).max(0.0) + 1.0;
-        last = time;
-        most = most.max(level - burst);
-    }
-    most
-}
-
-/// Calls without a pause, until the server is gone or the time is over; returns when units were granted.
-fn paced(client: &mut Connection, words: &str, begin: Instant, until: Duration) -> Vec<f64> {
-    let mut times = Vec::new();
-    while begin.elapsed() < until {
-        let Ok(row) = support::command(words).query::<[i64; 5]>(client) else { break };
-        if row[0] == 1 {
-            times.push(begin.elapsed().as_secs_f64());
-        }
-        // So the load is about 5000 calls a second, on a busy machine, too.
-        sleep(Duration::from_micros(150));
-    }
-    times
-}
-
-/// The most units above the limit: with the failover, and before it.
-fn burst(limit: u64, burst: u64, lag: Duration, rng: &mut fastrand::Rng) -> (f64, f64) {
-    let mut pair = Pair::start(lag, &[]);
-    let words = format!("RL.GCRA key {limit} 1 BURST {burst}");
-    let time = Duration::from_millis(500 + rng.u64(0..300));
-    let begin = Instant::now();
-    // The burst is used up at once, so that the limiter grants at its rate from now on.
-    call::<Value>(&mut pair.primary.client(), &format!("{words} COST {burst}"));
-    let mut client = pair.primary.client();
-    let mut before = scope(|scope| {
-        let words = &words;
-        let caller = scope.spawn(move || paced(&mut client, words, begin, Duration::from_secs(60)));
-        sleep(time);
-        pair.fail_over();
-        caller.join().expect("a caller")
-    });
-    let after = paced(&mut pair.replica.client(), &words, begin, begin.elapsed() + Duration::from_millis(500));
-    before.splice(..0, vec![0.0; burst as usize]);
-    let alone = excess(&before, limit as f64, burst as f64);
-    before.extend(after);
-    (excess(&before, limit as f64, burst as f64), alone)
-}
-
 fn cut_off(max_lag: u64) -> (f64, u64) {
     let lag = max_lag.to_string();
     let pair = Pair::start(Duration::ZERO, &["--min-replicas-to-write", "1", "--min-replicas-max-lag", &lag]);
@@ -301,16 +241,6 @@ pub fn measure(size: &Size, seed: u64) -> Section {
         Kills { lag_ms, waits, per_second, lost: all.into_iter().map(|(_, lost)| lost).collect() }
     });
     let kills = kills.collect();
-    let bursts = [1_000, 10].map(|units| {
-        let all: Vec<_> = (0..repeats).map(|nth| burst(1_000, units, Duration::from_millis(100), &mut seeds(nth))).collect();
-        Bursts {
-            limit: 1_000,
-            burst: units,
-            lag_ms: 100,
-            excess: all.iter().map(|(excess, _)| *excess).collect(),
-            before: all.iter().map(|(_, before)| *before).collect(),
-        }
-    });
     let max_lags: &[u64] = if size.quick { &[1] } else { &[1, 5] };
     let cut_off = max_lags.iter().map(|&max_lag| {
         let all: Vec<_> = (0..repeats.min(3)).map(|_| cut_off(max_lag)).collect();
@@ -320,19 +250,5 @@ pub fn measure(size: &Size, seed: u64) -> Section {
             granted: all.iter().map(|(_, granted)| *granted).collect(),
         }
     });
-    Section { kills, bursts: bursts.into(), cut_off: cut_off.collect() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_excess_is_what_no_limiter_would_grant() {
-        let even: Vec<f64> = (0..100).map(|nth| f64::from(nth) / 10.0).collect();
-        assert!(excess(&even, 10.0, 1.0) < 1e-6);
-        let doubled: Vec<f64> = even.iter().flat_map(|&time| [time, time]).collect();
-        assert!((excess(&doubled, 10.0, 1.0) - 100.0).abs() < 1e-6);
-        assert!((excess(&[0.0; 15], 10.0, 10.0) - 5.0).abs() < 1e-6);
-    }
+    Section { kills, cut_off: cut_off.collect() }
 }

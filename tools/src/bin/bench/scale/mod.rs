@@ -1,10 +1,8 @@
-//! docs/scale.md: what one server, a cluster and several regions can do, measured and simulated. `make scale`
+//! docs/scale.md: how limiters grow beyond a call to one server, measured and simulated. `make scale`
 
-mod cluster;
 mod failover;
 mod key;
 mod memory;
-mod regions;
 pub mod report;
 mod shards;
 mod wallets;
@@ -22,19 +20,15 @@ use crate::{figure, read, Options};
 /// How much is measured and simulated.
 pub struct Size {
     quick: bool,
-    rounds: usize,
     /// Keys on a server whose memory is measured; other parts use fewer.
     keys: u64,
-    /// The seconds of a load.
-    load: f64,
-    /// The seconds that are simulated, and those of a day of the regions.
+    /// The seconds that are simulated.
     seconds: u64,
-    day: u64,
 }
 
 impl Size {
-    const FULL: Self = Self { quick: false, rounds: 5, keys: 1_000_000, load: 0.5, seconds: 20, day: 3_600 };
-    const QUICK: Self = Self { quick: true, rounds: 1, keys: 2_000, load: 0.02, seconds: 1, day: 240 };
+    const FULL: Self = Self { quick: false, keys: 1_000_000, seconds: 20 };
+    const QUICK: Self = Self { quick: true, keys: 2_000, seconds: 1 };
 }
 
 /// The content of docs/scale.json.
@@ -46,8 +40,6 @@ pub struct Results {
     wallets: wallets::Section,
     failover: failover::Section,
     memory: memory::Section,
-    cluster: cluster::Section,
-    regions: regions::Section,
 }
 
 /// Measures the figures.
@@ -77,8 +69,6 @@ fn measure(file: &Path, wanted: &[String], size: &Size, seed: u64, others: &[Str
             ("wallets", &|| figure(wallets::measure(size.seconds, seed, !size.quick))),
             ("failover", &|| figure(failover::measure(size, seed))),
             ("memory", &|| figure(memory::measure(size, &servers))),
-            ("cluster", &|| figure(cluster::measure(size))),
-            ("regions", &|| figure(regions::measure(size.day, seed))),
         ],
     )
 }

@@ -2,14 +2,12 @@
 
 use std::path::Path;
 
-use tools::chart::{self, fill, grouped, short, table, words, Line, Picture};
+use tools::chart::{self, fill, grouped, short, table, Line, Picture};
 use tools::statistics::median;
 
-use crate::benchmarks::goals::{DENIALS, METERS, SLIDE};
-use crate::benchmarks::report::spread;
+use crate::benchmarks::report::{spread, DENIALS, METERS, SLIDE};
 use crate::benchmarks::speed::{self, Setting, HOT, RANDOM};
 use crate::scale::memory::TYPICAL;
-use crate::scale::regions::{Sharing, LEAST, ROUND_TRIP_MS, SHARES, SWING};
 use crate::scale::shards::Choice;
 use crate::scale::{memory, shards, wallets, Results};
 
@@ -34,8 +32,6 @@ pub fn texts(results: &Results, speed: &speed::Section) -> Vec<(&'static str, St
         ("kills", kills(results)),
         ("memory", memory(&results.memory)),
         ("snapshots", snapshots(&results.memory)),
-        ("cluster", cluster(results)),
-        ("regions", regions(results)),
     ]
 }
 
@@ -77,18 +73,11 @@ fn hot(section: &speed::Section) -> String {
             alone.and_then(|case| case.ms(99)).map_or("-".into(), |ms| format!("{ms:.2}")),
         ]
     });
-    let head = [
-        "call",
-        "hot key: calls a second",
-        "ratio to `SET`",
-        "CPU µs a call",
-        "random keys: calls a second",
-        "hot key, no pipeline",
-        "p99 ms",
-    ];
+    let head = "call | hot key: calls a second | ratio to `SET` | CPU µs a call | random keys: calls a second | hot \
+                key, no pipeline | p99 ms";
     format!(
         "{}\n{}, 50 connections, 16 calls in a pipeline except in the last two columns: a part of the [benchmarks](benchmarks.md).\n",
-        table(&head, rows),
+        table(head, rows),
         hot.server
     )
 }
@@ -127,21 +116,13 @@ fn keys(section: &shards::Section) -> String {
             rows.push(row);
         }
     }
-    let head = [
-        "the caller chooses a key",
-        "load 0.8",
-        "load 1.0",
-        "load 1.2",
-        "load 2.0",
-        "denied too early, load 1.0",
-        "server calls for a call, load 1.2",
-        "most in any second",
-    ];
+    let head = "the caller chooses a key | load 0.8 | load 1.0 | load 1.2 | load 2.0 | denied too early, load 1.0 | \
+                server calls for a call, load 1.2 | most in any second";
     let limits = [100, 1_000, 10_000, 100_000];
     let by_limit = limits.map(|limit| format!("{} at {}", percent(section.limit(limit).used), grouped(limit as f64)));
     format!(
         "{}\nWith 8 keys at random and load 1.0, the grants are {} units a second.\n",
-        table(&head, rows),
+        table(head, rows),
         by_limit.join(", ")
     )
 }
@@ -196,19 +177,9 @@ fn wallets(section: &wallets::Section) -> String {
             rows.push(row);
         }
     }
-    let head = [
-        "processes × batch",
-        "of the limit",
-        "used, load 0.8",
-        "load 1.0",
-        "load 1.5",
-        "calls for 1000 decisions: fetch + settle",
-        "p50 ms",
-        "p99",
-        "p99.9",
-        "most spent in any second",
-    ];
-    let mut text = table(&head, rows);
+    let head = "processes × batch | of the limit | used, load 0.8 | load 1.0 | load 1.5 | calls for 1000 decisions: \
+                fetch + settle | p50 ms | p99 | p99.9 | most spent in any second";
+    let mut text = table(head, rows);
     if let Some(real) = &section.real {
         text += &format!(
             "\nMeasured to check this, with {} wallets of {} units at a limit of {}: {} used, and {} simulated.\n",
@@ -269,36 +240,21 @@ fn kills(results: &Results) -> String {
             list(kills.lost.iter().map(|&lost| lost as f64)),
         ]
     });
-    let mut text = table(
-        &["the replica is behind by", "grants a second", "rate × lag", "acknowledged grants that were lost, by kill"],
-        rows,
-    );
-    text.push('\n');
-    let rows = section.bursts.iter().map(|bursts| {
-        vec![
-            format!("{} a second, `BURST {}`", grouped(bursts.limit as f64), bursts.burst),
-            format!("{} ms", bursts.lag_ms),
-            grouped((bursts.limit * bursts.lag_ms) as f64 / 1_000.0),
-            list(bursts.excess.iter().copied()),
-            list(bursts.before.iter().copied()),
-        ]
-    });
-    let head =
-        ["`RL.GCRA`, always at its limit", "behind by", "rate × lag", "granted above the limit, by kill", "before the kill"];
-    text += &table(&head, rows);
+    let mut text =
+        table("the replica is behind by | grants a second | rate × lag | acknowledged grants that were lost, by kill", rows);
     text.push('\n');
     let rows = section.cut_off.iter().map(|cut| {
         let seconds = cut.seconds.iter().map(|seconds| format!("{seconds:.1}")).collect::<Vec<_>>().join(", ");
         vec![cut.max_lag.to_string(), seconds, list(cut.granted.iter().map(|&granted| granted as f64))]
     });
-    text + &table(&["`min-replicas-max-lag`", "seconds until the first `NOREPLICAS`, by run", "grants in this time"], rows)
+    text + &table("`min-replicas-max-lag` | seconds until the first `NOREPLICAS`, by run | grants in this time", rows)
 }
 
 // ---- Memory ----
 
 impl memory::Section {
     fn servers(&self) -> Vec<&str> {
-        self.expiry.iter().map(|expiry| &*expiry.server).collect()
+        self.snapshots.iter().map(|of| &*of.server).collect()
     }
 
     fn of(&self, name: &str, server: &str) -> &memory::Of {
@@ -327,7 +283,7 @@ fn memory(section: &memory::Section) -> String {
         };
         std::iter::once(name.to_string()).chain(servers.iter().map(cell)).collect()
     });
-    let head: Vec<&str> = std::iter::once("bytes a key: `used_memory` / resident").chain(servers.iter().copied()).collect();
+    let head = format!("bytes a key: `used_memory` / resident | {}", servers.join(" | "));
     // A hundred million keys, on primaries whose `maxmemory` is planned to be 80 % full.
     let all = section.most(TYPICAL).0 * 1e8;
     format!(
@@ -342,72 +298,17 @@ fn memory(section: &memory::Section) -> String {
 
 fn snapshots(section: &memory::Section) -> String {
     let millions = section.keys as f64 / 1e6;
-    let rows = section.snapshots.iter().zip(&section.expiry).map(|(of, expiry)| {
+    let rows = section.snapshots.iter().map(|of| {
         vec![
             of.server.clone(),
             format!("{:.1}", of.fork_ms / millions),
             format!("{:.2}", of.seconds / millions),
             format!("{:.0}", of.bytes),
-            format!("{:.0} ({:.0}{NARROW}%)", of.copied, of.calls * 100.0),
             format!("{:.2}", of.load_seconds / millions),
-            format!("{:.2} / {:.2}", expiry.hundredth / millions, expiry.none / millions),
-            format!("{:.1}", expiry.ping_ms),
         ]
     });
-    let head = [
-        "for a million keys of `RL.GCRA`",
-        "fork, ms",
-        "snapshot, s",
-        "bytes a key in the file",
-        "bytes a key copied meanwhile (keys changed)",
-        "start with the file, s",
-        "all expire at once: 99 % / all gone after, s",
-        "longest `PING` meanwhile, ms",
-    ];
-    table(&head, rows)
-}
-
-// ---- Several nodes, several regions ----
-
-fn cluster(results: &Results) -> String {
-    let rows = &results.cluster.rows;
-    let cells = rows.iter().map(|row| vec![row.name.clone(), format!("{:.2}", row.gcra_us), format!("{:.2}", row.set_us)]);
-    format!(
-        "{}\nA node of a cluster spends {:.2} times the CPU time of a server alone; with `SET` {:.2} times.\n",
-        table(&["CPU µs for a call", "`RL.GCRA`, granted", "`SET .. EX`"], cells),
-        rows[1].gcra_us / rows[0].gcra_us,
-        rows[1].set_us / rows[0].set_us
-    )
-}
-
-fn regions(results: &Results) -> String {
-    let rows = Sharing::ALL.into_iter().map(|sharing| {
-        let [calm, over] = [0.9, 1.2].map(|load| results.regions.find(|plan| plan.sharing == sharing && plan.load == load));
-        vec![
-            sharing.name().into(),
-            percent(calm.used),
-            percent(over.used),
-            percent(calm.most.max(over.most)),
-            format!("{:.0}", over.mean_ms),
-            format!("{:.0}", over.p99_ms),
-        ]
-    });
-    let head = ["", "granted, load 0.9", "load 1.2", "most in any second", "round trip, mean ms", "p99"];
-    let plan = results.regions.rows[0].plan;
-    let whole = |share: f64| format!("{:.0}{NARROW}%", share * 100.0);
-    format!(
-        "{}\n`RL.SLIDE` with {} units a second in all. Three regions make {} of the calls, and each swings by {} around its mean in {} \
-         minutes. No part is below {} of the limit. Assumed: round trips of {} ms to the home region, and {} ms within a region. \
-         \"Granted\" is beside the limit, or beside all calls if they are fewer.\n",
-        table(&head, rows),
-        grouped(plan.limit as f64),
-        SHARES.map(whole).join(", "),
-        whole(SWING),
-        plan.seconds / 60,
-        whole(LEAST),
-        ROUND_TRIP_MS.map(|ms| format!("{ms:.0}")).join(", "),
-        ROUND_TRIP_MS[0]
-    )
+    let head = "for a million keys of `RL.GCRA` | fork, ms | snapshot, s | bytes a key in the file | start with the file, s";
+    table(head, rows)
 }
 
 // ---- The first table ----
@@ -418,64 +319,33 @@ fn start(results: &Results, speed: &speed::Section) -> String {
     let behind = results.failover.kills.iter().find(|kills| !kills.waits && kills.lag_ms == 10).expect("a lag of 10 ms");
     let split = |choice| percent(results.shards.of(choice, 8, 1.0).used);
     let wallet = results.wallets.of(10, 100, 1.0);
-    let region = |sharing| percent(results.regions.find(|plan| plan.sharing == sharing && plan.load == 1.2).used);
     let about = |rate: f64, step: f64| short((rate / step).floor() * step);
-    let rows = [
-        [
-            format!("up to about {} calls a second", about(single.per_second.median, 1_000.0)),
-            "one server, one key for each limiter, no pipeline".into(),
-            "nothing".into(),
-        ],
-        [
-            format!("up to about {} on one key", about(piped.per_second.median, 10_000.0)),
-            format!("[pipeline the calls](#1-one-hot-key): {:.2} times as many as `SET`", piped.of_base.median),
-            "calls of a pipeline come back together".into(),
-        ],
-        [
-            "most calls are denied".into(),
-            "[repeat denials](../clients/README.md) in the process for a moment".into(),
-            "units that others give back count up to a second later".into(),
-        ],
-        [
-            "few keys, many calls on each".into(),
-            "[wallets](#3-wallets): batches of units".into(),
-            format!(
-                "10 processes × 100 of 10 000: {:.0} calls to the server for 1000 decisions, {} used",
-                wallet.fetches + wallet.settles,
-                percent(wallet.used)
-            ),
-        ],
-        [
-            "more than one server can do on one key".into(),
-            "[split it over n keys](#2-one-limit-over-several-keys), and try another after a denial".into(),
-            format!("8 keys: {} used, and {} without the second try", split(Choice::Two), split(Choice::Random)),
-        ],
-        [
-            "many limiters".into(),
-            "[more nodes](#5-memory-and-nodes)".into(),
-            format!(
-                "{:.0} bytes of `maxmemory` a key of `RL.GCRA`, and more for a while when the hash tables double",
-                results.memory.most(TYPICAL).0
-            ),
-        ],
-        [
-            "a limit that a failover must not break".into(),
-            "[`WAIT`, `min-replicas-to-write`, a small `BURST`](#4-what-a-failover-grants-again)".into(),
-            format!(
-                "without: rate × lag, {:.0} grants at {} a second and 10 ms",
-                median(behind.lost.iter().map(|&lost| lost as f64)),
-                short(behind.per_second)
-            ),
-        ],
-        [
-            "callers in several regions".into(),
-            "[one home region, or parts that follow the calls](#6-nodes-and-regions)".into(),
-            format!(
-                "the round trip; or {} of the limit, and {} with fixed parts",
-                region(Sharing::LowerFirst),
-                region(Sharing::Parts)
-            ),
-        ],
-    ];
-    words(&["you have", "do", "what it costs"], rows.map(Vec::from))
+    format!(
+        "| you have | do | what it costs |\n|---|---|---|\n\
+         | up to about {} calls a second | one server, one key for each limiter, no pipeline | nothing |\n\
+         | up to about {} on one key | [pipeline the calls](#1-one-hot-key): {:.2} times as many as `SET` | calls of a pipeline come back \
+         together |\n\
+         | most calls are denied | [repeat denials](../clients/README.md) in the process for a moment | units that others give back count up \
+         to a second later |\n\
+         | few keys, many calls on each | [wallets](#3-wallets): batches of units | 10 processes × 100 of 10 000: {:.0} calls to the server \
+         for 1000 decisions, {} used |\n\
+         | more than one server can do on one key | [split it over n keys](#2-one-limit-over-several-keys), and try another after a denial \
+         | 8 keys: {} used, and {} without the second try |\n\
+         | many limiters | [more nodes](#5-memory-and-nodes) | {:.0} bytes of `maxmemory` a key of `RL.GCRA`, and more for a while when the \
+         hash tables double |\n\
+         | a limit that a failover must not break | [`WAIT`, `min-replicas-to-write`, a small `BURST`](#4-what-a-failover-grants-again) | \
+         without: rate × lag, {:.0} grants at {} a second and 10 ms |\n\
+         | callers in several regions | [one home region, or parts that follow the calls](#6-nodes-and-regions) | the round trip, or a part \
+         of the limit that is not used |\n",
+        about(single.per_second.median, 1_000.0),
+        about(piped.per_second.median, 10_000.0),
+        piped.of_base.median,
+        wallet.fetches + wallet.settles,
+        percent(wallet.used),
+        split(Choice::Two),
+        split(Choice::Random),
+        results.memory.most(TYPICAL).0,
+        median(behind.lost.iter().map(|&lost| lost as f64)),
+        short(behind.per_second),
+    )
 }

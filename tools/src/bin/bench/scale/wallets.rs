@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
-use support::{call, Server};
+use support::Server;
 use tools::limiter::{Kind, Policy};
 
 use crate::scale::key::{self, gap, most_in_any, policy, wait_us, Key, SECOND};
@@ -59,17 +59,14 @@ pub struct Section {
 pub struct Real {
     pub plan: Plan,
     pub seconds: u64,
-    /// Grants, relative to the limit, and calls to the server that fetch, for a thousand decisions.
+    /// Grants, relative to the limit.
     pub used: f64,
-    pub fetches: f64,
     pub simulated_used: f64,
-    pub simulated_fetches: f64,
 }
 
 /// What the program prints.
 #[derive(Deserialize)]
 struct Counts {
-    made: u64,
     granted: u64,
 }
 
@@ -104,12 +101,18 @@ enum Event {
     Direct(u64, u64),
 }
 
+/// The units that a process has fetched.
 #[derive(Default)]
-struct Process {
+struct Batch {
     id: u64,
     granted: u64,
     left: u64,
     ends: u64,
+}
+
+#[derive(Default)]
+struct Process {
+    batch: Batch,
     denied_until: u64,
     used_at: u64,
     fetching: bool,
@@ -154,9 +157,9 @@ impl World {
     /// Decides a call in the process, if that is possible.
     fn in_process(&mut self, at: usize, began: u64, now: u64) -> bool {
         let process = &mut self.processes[at];
-        let granted = process.left > 0 && now < process.ends;
+        let granted = process.batch.left > 0 && now < process.batch.ends;
         if granted {
-            process.left -= 1;
+            process.batch.left -= 1;
             process.used_at = now;
             self.outcome.spent += 1;
         } else if now >= process.denied_until {
@@ -168,7 +171,7 @@ impl World {
 
     /// Gives back what is left of a batch. Returns how long the process waits for that.
     fn give_back(&mut self, at: usize, now: u64) -> u64 {
-        let Process { id, granted, left, .. } = std::mem::take(&mut self.processes[at]).keep_rest(&mut self.processes[at]);
+        let Batch { id, granted, left, .. } = std::mem::take(&mut self.processes[at].batch);
         if granted == 0 {
             return 0;
         }
@@ -226,7 +229,7 @@ impl World {
             Event::Reply(at, id, granted, ends, wait) => {
                 let process = &mut self.processes[at];
                 process.fetching = false;
-                (process.id, process.granted, process.left, process.ends) = (id, granted, granted, ends);
+                process.batch = Batch { id, granted, left: granted, ends };
                 process.used_at = now;
                 if granted == 0 {
                     process.denied_until = now + wait;
@@ -254,21 +257,6 @@ impl World {
                 self.add(now + LOOK, Event::Look(at));
             }
         }
-    }
-}
-
-impl Process {
-    /// Leaves a process without a batch, and returns the one that it had.
-    fn keep_rest(mut self, place: &mut Self) -> Self {
-        *place = Self {
-            denied_until: self.denied_until,
-            used_at: self.used_at,
-            fetching: self.fetching,
-            began: self.began,
-            waiting: std::mem::take(&mut self.waiting),
-            ..Self::default()
-        };
-        self
     }
 }
 
@@ -325,7 +313,7 @@ pub fn simulate(plan: Plan, seconds: u64, seed: u64) -> Outcome {
         p99_ms: percentile(0.99),
         p999_ms: percentile(0.999),
         most: most_in_any(PERIOD, &spends) as f64 / plan.limit as f64,
-        held: processes.iter().map(|process| process.left).sum::<u64>() + under_way,
+        held: processes.iter().map(|process| process.batch.left).sum::<u64>() + under_way,
         ..outcome
     }
 }
@@ -351,21 +339,10 @@ fn real(seed: u64) -> Real {
     let (program, server) = (rust_program(), Server::on_port(&[]));
     let numbers = [SECONDS, plan.processes as u64, plan.batch, plan.limit].map(|number| number.to_string());
     let text = run(Command::new(program).arg(format!("redis://127.0.0.1:{}/", server.port)).args(numbers));
-    let Counts { made, granted } = serde_json::from_str(&text).expect("counts");
-    let stats: String = call(&mut server.client(), "INFO commandstats");
-    let calls =
-        stats.lines().find_map(|line| line.strip_prefix("cmdstat_rl.slide:calls=")?.split(',').next()?.parse::<f64>().ok());
-    let simulated = simulate(plan, SECONDS, seed);
+    let Counts { granted } = serde_json::from_str(&text).expect("counts");
     let share = |granted: u64| granted as f64 / (plan.limit * SECONDS) as f64;
-    Real {
-        plan,
-        seconds: SECONDS,
-        used: share(granted),
-        // The calls of the first second are part of the sum, and its decisions are as many as those of another.
-        fetches: calls.expect("calls") / (made as f64 * (SECONDS + 1) as f64 / SECONDS as f64) * 1_000.0,
-        simulated_used: share(simulated.granted),
-        simulated_fetches: simulated.fetches,
-    }
+    let simulated_used = share(simulate(plan, SECONDS, seed).granted);
+    Real { plan, seconds: SECONDS, used: share(granted), simulated_used }
 }
 
 pub fn measure(seconds: u64, seed: u64, with_real: bool) -> Section {

@@ -98,16 +98,6 @@ pub struct Bar {
     pub figure: String,
 }
 
-/// A line of a graph.
-pub struct Line {
-    /// What the legend calls it.
-    pub name: &'static str,
-    /// The class of its colour.
-    pub class: &'static str,
-    /// Numbers, and the shares at them, from 0 to 1.
-    pub points: Vec<Point>,
-}
-
 /// A picture that is drawn from its top to its bottom.
 pub struct Picture {
     style: String,
@@ -220,31 +210,6 @@ impl Picture {
             self.line("axis", &[(at, y.start), (at, y.start + 4.0)]);
             self.text(label, (at, y.start + 14.0), Side::Middle, "muted");
         }
-    }
-
-    /// Draws shares over an axis on which each step multiplies by the same number, with a legend above. All lines have the same
-    /// numbers.
-    pub fn graph(&mut self, across: &str, lines: &[Line]) {
-        let (top, bottom) = (self.y + LINE + 10.0, self.y + LINE + 170.0);
-        let numbers: Vec<f64> = lines[0].points.iter().map(|(number, _)| *number).collect();
-        let last = numbers.len() - 1;
-        let x = Axis { from: numbers[0].log10(), to: numbers[last].log10(), start: 52.0, end: WIDTH - 20.0 };
-        let y = Axis { from: 0.0, to: 1.0, start: bottom, end: top };
-        let ticks: Vec<_> = numbers.iter().map(|&at| (at.log10(), short(at))).collect();
-        let shares = [0.0, 0.25, 0.5, 0.75, 1.0].map(|share: f64| (share, format!("{:.0}\u{a0}%", share * 100.0)));
-        self.axes(x, y, &ticks, &shares);
-        self.text(across, ((x.start + x.end) / 2.0, bottom + 34.0), Side::Middle, "muted");
-        let (mut left, middle) = (x.start, self.y + LINE / 2.0);
-        for line in lines {
-            let class = format!("line {}", line.class);
-            let points: Vec<_> = line.points.iter().map(|&(at, share)| (x.at(at.log10()), y.at(share))).collect();
-            self.line(&class, &points);
-            points.iter().for_each(|&point| self.dot(line.class, point));
-            self.line(&class, &[(left, middle), (left + 24.0, middle)]);
-            self.text(line.name, (left + 30.0, middle), Side::Left, "");
-            left += 142.0;
-        }
-        self.y = bottom + 44.0;
     }
 
     /// The whole picture.

@@ -20,7 +20,6 @@ use crate::scale::Size;
 #[derive(Serialize, Deserialize)]
 pub struct Section {
     pub kills: Vec<Kills>,
-    pub cut_off: Vec<CutOff>,
 }
 
 /// Kills of a primary with a replica that is so far behind.
@@ -33,16 +32,6 @@ pub struct Kills {
     pub per_second: f64,
     /// The grants that each kill has lost, in the order of the seeds.
     pub lost: Vec<u64>,
-}
-
-/// A primary that is cut off from its replica, with `min-replicas-to-write 1`.
-#[derive(Serialize, Deserialize)]
-pub struct CutOff {
-    pub max_lag: u64,
-    /// The seconds until it refused the first grant, in the order of the seeds.
-    pub seconds: Vec<f64>,
-    /// Grants in this time.
-    pub granted: Vec<u64>,
 }
 
 // ---- The line between primary and replica ----
@@ -136,9 +125,9 @@ struct Pair {
 }
 
 impl Pair {
-    fn start(lag: Duration, options: &[&str]) -> Self {
-        let primary = Server::on_port(options);
-        let replica = Server::on_port(options);
+    fn start(lag: Duration) -> Self {
+        let primary = Server::on_port(&[]);
+        let replica = Server::on_port(&[]);
         let line = Line::to(primary.port, lag);
         let mut client = replica.client();
         call::<String>(&mut client, &format!("REPLICAOF 127.0.0.1 {}", line.port));
@@ -186,7 +175,7 @@ fn grants(client: &mut Connection, words: &str, waits: bool, seen: &AtomicU64) {
 }
 
 fn kill(lag: Duration, waits: bool, rng: &mut fastrand::Rng) -> (f64, u64) {
-    let mut pair = Pair::start(lag, &[]);
+    let mut pair = Pair::start(lag);
     let mut clients: Vec<Connection> = (0..CALLERS).map(|_| pair.primary.client()).collect();
     let seen = AtomicU64::new(0);
     let time = Duration::from_millis(400 + rng.u64(0..400));
@@ -206,27 +195,6 @@ fn kill(lag: Duration, waits: bool, rng: &mut fastrand::Rng) -> (f64, u64) {
     (seen as f64 / seconds, seen.saturating_sub(known as u64))
 }
 
-fn cut_off(max_lag: u64) -> (f64, u64) {
-    let lag = max_lag.to_string();
-    let pair = Pair::start(Duration::ZERO, &["--min-replicas-to-write", "1", "--min-replicas-max-lag", &lag]);
-    let mut client = pair.primary.client();
-    wait_for("the first grant", || support::command("RL.FIXED key 1000000000 1d").query::<Value>(&mut client).is_ok());
-    pair.line.cut();
-    let (start, mut granted) = (Instant::now(), 0);
-    loop {
-        match support::command("RL.FIXED key 1000000000 1d").query::<Value>(&mut client) {
-            Ok(_) => granted += 1,
-            Err(error) => {
-                assert!(error.to_string().contains("NOREPLICAS"), "{error}");
-                return (start.elapsed().as_secs_f64(), granted);
-            }
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "a primary that is cut off goes on");
-        // About a thousand grants a second.
-        sleep(Duration::from_millis(1));
-    }
-}
-
 pub fn measure(size: &Size, seed: u64) -> Section {
     let seeds = |nth: u64| fastrand::Rng::with_seed(seed + nth);
     let repeats = if size.quick { 1 } else { 5 };
@@ -240,15 +208,5 @@ pub fn measure(size: &Size, seed: u64) -> Section {
         let per_second = median(all.iter().map(|(rate, _)| *rate));
         Kills { lag_ms, waits, per_second, lost: all.into_iter().map(|(_, lost)| lost).collect() }
     });
-    let kills = kills.collect();
-    let max_lags: &[u64] = if size.quick { &[1] } else { &[1, 5] };
-    let cut_off = max_lags.iter().map(|&max_lag| {
-        let all: Vec<_> = (0..repeats.min(3)).map(|_| cut_off(max_lag)).collect();
-        CutOff {
-            max_lag,
-            seconds: all.iter().map(|(seconds, _)| *seconds).collect(),
-            granted: all.iter().map(|(_, granted)| *granted).collect(),
-        }
-    });
-    Section { kills, cut_off: cut_off.collect() }
+    Section { kills: kills.collect() }
 }

@@ -1,8 +1,8 @@
-//! docs/scale.md: what the program writes between its marks, and the charts.
+//! docs/scale.md: what the program writes between its marks.
 
 use std::path::Path;
 
-use tools::chart::{self, fill, grouped, short, table, Line, Picture};
+use tools::chart::{fill, grouped, short, table};
 use tools::statistics::median;
 
 use crate::benchmarks::report::{spread, DENIALS, METERS, SLIDE};
@@ -11,14 +11,10 @@ use crate::scale::memory::TYPICAL;
 use crate::scale::shards::Choice;
 use crate::scale::{memory, shards, wallets, Results};
 
-/// Writes the page and its pictures.
+/// Writes the page.
 pub fn write(results: &Results, speed: &speed::Section, out: &Path) {
-    let titles = [
-        ("scale-keys.svg", keys_chart(&results.shards, &out.join("scale-keys.svg"))),
-        ("scale-wallets.svg", wallets_chart(&results.wallets, &out.join("scale-wallets.svg"))),
-    ];
     let page = out.join("scale.md");
-    fill(&page, &page, "make scale", &texts(results, speed), &titles);
+    fill(&page, &page, "make scale", &texts(results, speed), &[]);
 }
 
 /// The texts between the marks of the page.
@@ -127,27 +123,6 @@ fn keys(section: &shards::Section) -> String {
     )
 }
 
-/// Draws the chart, and returns its title.
-fn keys_chart(section: &shards::Section, path: &Path) -> String {
-    let used = |choice| percent(section.of(choice, 32, 1.0).used);
-    let title = format!(
-        "Split over 32 keys chosen at random, a limit grants {} of what one key would; by a hash of the client, {}",
-        used(Choice::Random),
-        used(Choice::Client)
-    );
-    let lines = [
-        ("a second try", chart::GCRA, Choice::Two),
-        ("at random", chart::SLIDE, Choice::Random),
-        ("hash of the client", chart::FIXED, Choice::Client),
-    ];
-    let lines = lines.map(|(name, class, choice)| {
-        let points = [1, 2, 4, 8, 16, 32].map(|keys| (keys as f64, section.of(choice, keys, 1.0).used));
-        Line { name, class, points: points.into() }
-    });
-    let subtitle = "Grants beside those of one key; as many calls as the limit of 10\u{a0}000 a second.";
-    draw(title, subtitle, "keys", &lines, path)
-}
-
 // ---- Wallets ----
 
 impl wallets::Section {
@@ -193,31 +168,6 @@ fn wallets(section: &wallets::Section) -> String {
     text
 }
 
-/// Draws the chart, and returns its title.
-fn wallets_chart(section: &wallets::Section, path: &Path) -> String {
-    let used = |batch| percent(section.of(100, batch, 1.0).used);
-    let title = format!(
-        "100 processes use {} of a limit of 10{NARROW}000 with batches of 10, {} with 100, and {} with 1000",
-        used(10),
-        used(100),
-        used(1_000)
-    );
-    let lines = [("1 process", chart::GCRA, 1), ("10", chart::SLIDE, 10), ("100", chart::FIXED, 100)];
-    let lines = lines.map(|(name, class, processes)| {
-        let points = [10, 30, 100, 300, 1_000].map(|batch| (batch as f64, section.of(processes, batch, 1.0).used));
-        Line { name, class, points: points.into() }
-    });
-    draw(title, "Grants beside those without wallets; as many calls as the limit.", "units in a batch", &lines, path)
-}
-
-/// Draws shares over numbers, and returns the title.
-fn draw(title: String, subtitle: &str, across: &str, lines: &[Line], path: &Path) -> String {
-    let mut picture = Picture::new(&title, subtitle);
-    picture.graph(across, lines);
-    picture.save(path);
-    title
-}
-
 // ---- Failover ----
 
 /// `12, 14, 90`
@@ -240,14 +190,7 @@ fn kills(results: &Results) -> String {
             list(kills.lost.iter().map(|&lost| lost as f64)),
         ]
     });
-    let mut text =
-        table("the replica is behind by | grants a second | rate × lag | acknowledged grants that were lost, by kill", rows);
-    text.push('\n');
-    let rows = section.cut_off.iter().map(|cut| {
-        let seconds = cut.seconds.iter().map(|seconds| format!("{seconds:.1}")).collect::<Vec<_>>().join(", ");
-        vec![cut.max_lag.to_string(), seconds, list(cut.granted.iter().map(|&granted| granted as f64))]
-    });
-    text + &table("`min-replicas-max-lag` | seconds until the first `NOREPLICAS`, by run | grants in this time", rows)
+    table("the replica is behind by | grants a second | rate × lag | acknowledged grants that were lost, by kill", rows)
 }
 
 // ---- Memory ----

@@ -116,7 +116,7 @@ pub fn plans() -> Vec<Plan> {
     let base = Plan { choice: Choice::Random, limit: 10_000, keys: 1, load: 1.0 };
     let mut plans = Vec::new();
     for choice in [Choice::Random, Choice::Client, Choice::Two] {
-        for keys in [1, 2, 4, 8, 16, 32] {
+        for keys in [1, 2, 8, 32] {
             // One key leaves no choice.
             if keys > 1 || choice == Choice::Random {
                 plans.extend([0.8, 1.0, 1.2, 2.0].map(|load| Plan { choice, keys, load, ..base }));

@@ -326,8 +326,6 @@ pub fn plans() -> Vec<Plan> {
                 plans.push(Plan { processes, batch, limit: 10_000, load });
             }
         }
-        // For the chart.
-        plans.extend([30, 300].map(|batch| Plan { processes, batch, limit: 10_000, load: 1.0 }));
     }
     plans
 }

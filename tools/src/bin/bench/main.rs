@@ -197,7 +197,7 @@ mod tests {
             Options::parse_from(["bench", page, "--report", "--out", docs.path().to_str().expect("a path")]).run();
         }
         let written: Vec<_> = fs::read_dir(&docs).expect("the folder").map(|file| file.expect("a file").path()).collect();
-        assert_eq!(written.len(), names.len() + 2, "{written:?}");
+        assert_eq!(written.len(), names.len() + 3, "{written:?}");
         for path in written {
             let name = path.file_name().expect("a name");
             let [written, committed] =

@@ -121,10 +121,8 @@ impl Pair {
         let mut link = self.bare_link()?;
         let mut hello = Vec::new();
         resp::encode(&mut hello, &["HELLO", if version == 3 { "3" } else { "2" }]);
-        // The reply names the client's number, which may differ.
-        link.send(&hello)?;
-        link.read(0, 1)?;
-        link.read(1, 1)?;
+        // The replies name the client's number, which may differ.
+        link.exchange(&hello, 1)?;
         Ok(link)
     }
 
@@ -271,10 +269,7 @@ fn lost(server: usize, error: &io::Error) -> String {
 impl Link {
     /// Sends the same bytes to both servers.
     pub fn send(&mut self, request: &[u8]) -> Outcome<()> {
-        for (server, end) in self.ends.iter_mut().enumerate() {
-            end.socket.write_all(request).map_err(|error| lost(server, &error))?;
-        }
-        Ok(())
+        self.send_each([request; 2])
     }
 
     /// Sends each server its own bytes.
@@ -286,10 +281,6 @@ impl Link {
     }
 
     /// Reads `count` replies of one server. A push counts as the beginning of the reply that follows it.
-    pub fn read(&mut self, server: usize, count: usize) -> Outcome<()> {
-        self.ranges(server, count).map(|_| ())
-    }
-
     fn ranges(&mut self, server: usize, count: usize) -> Outcome<Vec<std::ops::Range<usize>>> {
         let end = &mut self.ends[server];
         end.forget();

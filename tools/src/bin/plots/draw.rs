@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::gateway::{self, Fleet, Lane as Gateway, Line, GRANTED_A_SECOND, OF_A, OF_ALL, PER_SECOND, STOP_US, WORKERS};
 use crate::held::{Units, AT_A_TIME, GIVEN_BACK_LIMIT, SLOW_US, SLOW_WORK_US, WORK_PER_SECOND, WORK_US};
-use crate::traffic::{self, Accuracy, Played, ACCURACY_LIMIT, LIMIT, OVERLOAD_FROM, OVERLOAD_TO};
+use crate::traffic::{self, Played, Row, ACCURACY_LIMIT, LIMIT, OVERLOAD_FROM, OVERLOAD_TO};
 use tools::chart::{self, Axis, Bar, Picture, Point, Side, LINE, MARGIN, ROW, WIDTH};
 
 /// Room for a scale below a panel, and for its name.
@@ -180,11 +180,11 @@ pub fn boundary(played: &Played, path: &Path) -> String {
 }
 
 /// Bars: what breaks the limit, and what few segments cost.
-pub fn accuracy(accuracy: &Accuracy, path: &Path) -> String {
+pub fn accuracy(rows: &[Row], path: &Path) -> String {
     let title = "RL.SLIDE never exceeds its limit; with few SEGMENTS it grants less";
     let mut picture = Picture::new(title, "");
     let percent = |share: f64| format!("{:.0}%", share * 100.0);
-    let (slides, others): (Vec<_>, Vec<_>) = accuracy.rows.iter().partition(|row| row.lane.class == chart::SLIDE);
+    let (slides, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.lane.class == chart::SLIDE);
     picture.heading("Most grants in any second, of the limit", "name");
     picture.y -= 3.0;
     picture.heading(&format!("Attack across windows; the limit is {ACCURACY_LIMIT} a second",), "muted");

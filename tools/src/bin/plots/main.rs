@@ -17,7 +17,7 @@ use support::root;
 use tools::chart;
 
 use held::Units;
-use traffic::{Accuracy, Played};
+use traffic::{Played, Row};
 
 /// Calls the algorithms under several kinds of traffic, and draws what they granted
 #[derive(Parser)]
@@ -42,7 +42,7 @@ fn main() {
         .find(|run| run.is_in_time(options.late * 1_000))
         .unwrap_or_else(|| panic!("calls were late or missed {ATTEMPTS} times: the machine is too busy to draw from"));
     let Run { burst, overload, boundary, attacked, random, bytes, work, given_back, gateway, stopped, lines } = run;
-    let accuracy = Accuracy::of(&attacked, &random);
+    let accuracy = traffic::accuracy(&attacked, &random);
     let picture = |file: &'static str, draw: &dyn Fn(&Path) -> String| (file, draw(&options.out.join(file)));
     let titles = [
         picture("choosing-burst.svg", &|path| draw::burst(&burst, path)),
@@ -160,11 +160,11 @@ fn promises(boundary: &Played) -> String {
 }
 
 /// The figures of the picture, and the memory that each limiter takes.
-fn table(accuracy: &Accuracy, bytes: &[i64]) -> String {
+fn table(accuracy: &[Row], bytes: &[i64]) -> String {
     let mut rows = String::from(
         "| | bytes | most in a period: attack | random | granted: attack | random |\n|---|---:|---:|---:|---:|---:|\n",
     );
-    for (row, bytes) in accuracy.rows.iter().zip(bytes) {
+    for (row, bytes) in accuracy.iter().zip(bytes) {
         let figures = [row.most, row.share].map(|pair| format!("{:.2} | {:.2}", pair.attacked, pair.random));
         let of = if row.lane.class == chart::SLIDE { "SLIDE " } else { "" };
         rows += &format!("| {of}{} | {bytes} | {} |\n", row.lane.name, figures.join(" | "));

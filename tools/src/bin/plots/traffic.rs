@@ -291,11 +291,7 @@ fn every(gap: f64, from: f64, to: f64) -> Vec<f64> {
     (0..).map(|index| from + f64::from(index) * gap).take_while(|&at| at < to - gap / 2.0).collect()
 }
 
-/// How exact the window counters are.
-pub struct Accuracy {
-    pub rows: Vec<Row>,
-}
-
+/// How exact a window counter is.
 pub struct Row {
     pub lane: &'static Lane,
     /// The most grants in any window of a period, relative to the limit. At 1 the promise holds.
@@ -310,23 +306,22 @@ pub struct Pair {
     pub random: f64,
 }
 
-impl Accuracy {
-    pub fn of(attacked: &Played, random: &[Played]) -> Self {
-        let rows = attacked.lanes.iter().enumerate().map(|(lane, description)| {
-            let random: Vec<_> = random.iter().map(|played| figures(played, lane)).collect();
-            let streams = random.len() as f64;
-            let (most, share) = figures(attacked, lane);
-            let row = Row {
-                lane: description,
-                most: Pair { attacked: most, random: random.iter().map(|&(most, _)| most).fold(0.0, f64::max) },
-                share: Pair { attacked: share, random: random.iter().map(|&(_, share)| share).sum::<f64>() / streams },
-            };
-            let broken = description.class == SLIDE && row.most.attacked.max(row.most.random) > 1.0;
-            assert!(!broken, "{} granted more than its limit in a window", description.name);
-            row
-        });
-        Self { rows: rows.collect() }
-    }
+/// How exact the window counters are, from attacks and from random traffic.
+pub fn accuracy(attacked: &Played, random: &[Played]) -> Vec<Row> {
+    let rows = attacked.lanes.iter().enumerate().map(|(lane, description)| {
+        let random: Vec<_> = random.iter().map(|played| figures(played, lane)).collect();
+        let streams = random.len() as f64;
+        let (most, share) = figures(attacked, lane);
+        let row = Row {
+            lane: description,
+            most: Pair { attacked: most, random: random.iter().map(|&(most, _)| most).fold(0.0, f64::max) },
+            share: Pair { attacked: share, random: random.iter().map(|&(_, share)| share).sum::<f64>() / streams },
+        };
+        let broken = description.class == SLIDE && row.most.attacked.max(row.most.random) > 1.0;
+        assert!(!broken, "{} granted more than its limit in a window", description.name);
+        row
+    });
+    rows.collect()
 }
 
 /// The most grants in a window, and the share of the grants that were possible.

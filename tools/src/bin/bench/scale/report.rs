@@ -1,8 +1,8 @@
-//! docs/scale.md: what the program writes between its marks.
+//! docs/scale.md: what the program writes between its marks, and a chart.
 
 use std::path::Path;
 
-use tools::chart::{fill, grouped, short, table};
+use tools::chart::{self, fill, grouped, short, table, Axis, Bar, Picture};
 use tools::statistics::median;
 
 use crate::benchmarks::report::{spread, DENIALS, METERS, SLIDE};
@@ -11,10 +11,11 @@ use crate::scale::memory::TYPICAL;
 use crate::scale::shards::Choice;
 use crate::scale::{memory, shards, wallets, Results};
 
-/// Writes the page.
+/// Writes the page and its picture.
 pub fn write(results: &Results, speed: &speed::Section, out: &Path) {
+    let titles = [("scale-keys.svg", keys_chart(&results.shards, &out.join("scale-keys.svg")))];
     let page = out.join("scale.md");
-    fill(&page, &page, "make scale", &texts(results, speed), &[]);
+    fill(&page, &page, "make scale", &texts(results, speed), &titles);
 }
 
 /// The texts between the marks of the page.
@@ -121,6 +122,29 @@ fn keys(section: &shards::Section) -> String {
         table(head, rows),
         by_limit.join(", ")
     )
+}
+
+/// Draws what split limits grant, and returns the title.
+fn keys_chart(section: &shards::Section, path: &Path) -> String {
+    let used = |choice, keys| section.of(choice, keys, 1.0).used;
+    let title = format!(
+        "Split over 32 keys chosen at random, a limit grants {} of what one key would; by a hash of the client, {}",
+        percent(used(Choice::Random, 32)),
+        percent(used(Choice::Client, 32))
+    );
+    let subtitle = "Grants beside those of one key; as many calls as the limit of 10\u{a0}000 a second.";
+    let mut picture = Picture::new(&title, subtitle);
+    for ((choice, name), class) in CHOICES.into_iter().zip([chart::SLIDE, chart::GCRA, chart::FIXED]) {
+        picture.heading(name, "name");
+        let bars = [2, 8, 32].map(|keys| {
+            let value = used(choice, keys);
+            Bar { name: format!("{keys} keys"), class, value, figure: percent(value) }
+        });
+        picture.bars(Axis { from: 0.0, to: 1.0, start: 84.0, end: 402.0 }, &bars, None);
+        picture.y += 6.0;
+    }
+    picture.save(path);
+    title
 }
 
 // ---- Wallets ----

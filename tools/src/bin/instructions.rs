@@ -92,7 +92,7 @@ fn main() -> ExitCode {
     let (set, incr) = (counts["SET .. EX"].0 as f64, counts["INCR"].0 as f64);
     let columns = if base.is_some() { ["base", "change", "own, base", "own"] } else { [""; 4] };
     let more = columns.map(|name| format!("{name:>10}")).join(" ");
-    println!("{:<48} {:>14} {:>10} {:>10} {:>10} {more}", "", "instructions", "of SET..EX", "of INCR", "own");
+    println!("{:<56} {:>14} {:>10} {:>10} {:>10} {more}", "", "instructions", "of SET..EX", "of INCR", "own");
     let pairs = pairs();
     let with_ids = pairs.iter().flat_map(|(many, few, _)| [few.clone(), many.clone()]).skip(2 * NAMED.len());
     for name in ROWS.iter().map(|row| row.0.to_string()).chain(with_ids) {
@@ -103,13 +103,13 @@ fn main() -> ExitCode {
             format!("{all:>10} {change:>+9.1}% {base_own:>10} {own_change:>+9.1}%")
         });
         let (of_set, of_incr) = (count as f64 / set, count as f64 / incr);
-        println!("{name:<48} {count:>14} {of_set:>10.2} {of_incr:>10.2} {own:>10} {more}");
+        println!("{name:<56} {count:>14} {of_set:>10.2} {of_incr:>10.2} {own:>10} {more}");
     }
-    println!("\n{:<48} {:>48} {:>8} {:>8}", "", "beside", "ratio", "at most");
+    println!("\n{:<56} {:>56} {:>8} {:>8}", "", "beside", "ratio", "at most");
     let mut missed = Vec::new();
     for (name, other, most) in &pairs {
         let ratio = counts[name].0 as f64 / counts[other].0 as f64;
-        println!("{name:<48} {other:>48} {ratio:>8.2} {most:>8}");
+        println!("{name:<56} {other:>56} {ratio:>8.2} {most:>8}");
         missed.extend((ratio > *most).then_some(name.as_str()));
     }
     if missed.is_empty() {

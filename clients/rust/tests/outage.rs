@@ -3,6 +3,7 @@
 mod common;
 
 use std::fmt::Write;
+use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -138,6 +139,35 @@ async fn it_goes_on_when_the_server_is_back() {
         server = restarting.await.expect("a restart");
         assert_eq!(calls.take("a").await.expect("a decision").source, Source::Server);
     }
+}
+
+/// A call that waits may have no reply for hours: others are sent as soon as it is in line again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waits_and_finds_the_server_up_holds_up_no_other() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().expect("a private folder");
+    let path = folder.path().join("socket");
+    std::os::unix::fs::symlink(server.socket(), &path).expect("a link");
+    let limits = Limits::open(format!("redis+unix://{}", path.display())).expect("an address");
+    let limits = limits.timeout(LONG).connect_timeout(LONG);
+    let line = limits.limit("line", Fixed::new("1/h").expect("a policy")).expect("a name");
+    assert!(line.take("a").await.expect("a decision").allowed());
+    let waiting = tokio::spawn(line.charge("a", 1).wait("2h").into_future());
+    let in_line = async || common::info_of(&server, "rl_waiting_clients") == 1;
+    eventually("the wait", in_line).await;
+
+    // The server can't be reached for a moment. Only the call that waits tries to.
+    let away = folder.path().join("away");
+    std::fs::rename(&path, &away).expect("a link");
+    call::<()>(&mut server.client(), "CLIENT KILL TYPE normal SKIPME yes");
+    eventually("the end of the wait", async || !in_line().await).await;
+    // Long enough for its first attempt to fail.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    std::fs::rename(&away, &path).expect("a link");
+    eventually("the wait", in_line).await;
+    assert!(line.take("b").await.expect("a decision").allowed());
+    call::<()>(&mut server.client(), "DEL line:a");
+    waiting.await.expect("no panic").expect("a charge").finish().await.expect("no loss");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -77,6 +77,23 @@ impl Node {
 
     /// Sends a call once, unless the server is known to be down.
     pub(super) async fn call(&self, call: Call<'_>) -> Result<Value, Failure> {
+        if call.block.is_some() && self.breaker.down().is_some() {
+            // While one call asks whether the server is up, all others fail. One that waits may have no reply for hours, so another
+            // one asks for it.
+            let ping = redis::cmd("PING");
+            let unsent = |error: Error| error.with_sent(false);
+            match self.send(Call { command: &ping, block: None, asking: false, ..call }).await {
+                Ok(_) | Err(Failure::Reply(_)) => {}
+                Err(Failure::Down(error, pause)) => return Err(Failure::Down(unsent(error), pause)),
+                Err(Failure::NoConnection(error) | Failure::Unanswered(error)) => {
+                    return Err(Failure::NoConnection(unsent(error)));
+                }
+            }
+        }
+        self.send(call).await
+    }
+
+    async fn send(&self, call: Call<'_>) -> Result<Value, Failure> {
         let attempt = self.breaker.attempt(call.forced).map_err(|(error, pause)| Failure::Down(error, pause))?;
         let was_down = attempt.was_down;
         // A call that is made although the server is down does not take longer than one that is answered.

@@ -147,7 +147,7 @@ impl Cluster {
 pub struct Watched {
     pub servers: Vec<Server>,
     sentinel: Child,
-    _folder: TempDir,
+    folder: TempDir,
     pub port: u16,
 }
 
@@ -163,9 +163,10 @@ impl Watched {
         let port = free_port();
         let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a private folder");
         let file = folder.path().join("sentinel.conf");
+        // On a busy machine a server may be silent for seconds: the sentinel neither fails over by itself nor gives up a failover.
         let text = format!(
-            "port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {} 1\nsentinel down-after-milliseconds mymaster 1000\n\
-             sentinel failover-timeout mymaster 5000\n",
+            "port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {} 1\nsentinel down-after-milliseconds mymaster 60000\n\
+             sentinel failover-timeout mymaster 60000\n",
             primary.port
         );
         std::fs::write(&file, text).expect("a configuration");
@@ -174,7 +175,7 @@ impl Watched {
         command.arg(&file).arg("--sentinel").current_dir(folder.path()).stdin(Stdio::null());
         let log = std::fs::File::create(folder.path().join("log")).expect("a log");
         let sentinel = command.stdout(log.try_clone().expect("the log")).stderr(log).spawn().expect("a sentinel");
-        let watched = Self { servers: vec![primary, replica], sentinel, _folder: folder, port };
+        let watched = Self { servers: vec![primary, replica], sentinel, folder, port };
         wait_for("the sentinel to know the replica", || {
             let Ok(mut client) = watched.try_client() else { return false };
             let replicas = redis::cmd("SENTINEL").arg("REPLICAS").arg("mymaster").query::<Vec<Vec<String>>>(&mut client);
@@ -190,6 +191,14 @@ impl Watched {
 
     fn try_client(&self) -> redis::RedisResult<Connection> {
         Client::open(self.url())?.get_connection()
+    }
+
+    fn is_switched_to(&self, server: usize) -> bool {
+        let mut client = self.try_client().expect("the sentinel");
+        let primary: Vec<String> =
+            redis::cmd("SENTINEL").arg("MASTER").arg("mymaster").query(&mut client).expect("a primary");
+        let has = |name: &str, value: &str| primary.chunks(2).any(|pair| pair == [name, value]);
+        has("port", &self.servers[server].port.to_string()) && has("flags", "master")
     }
 
     /// The index of the server that the sentinel names.
@@ -213,9 +222,10 @@ impl Watched {
         let is = |server: usize, role: &str| {
             call::<String>(&mut self.servers[server].client(), "INFO replication").contains(&format!("role:{role}"))
         };
-        wait_for("the new primary", || is(after, "master"));
-        // The sentinel makes the old primary a replica when it has seen both for some seconds without a doubt; on a busy machine
-        // that may take minutes. The test does not wait for it.
+        // The sentinel names the new primary a moment before its failover has ended.
+        wait_for("the new primary", || is(after, "master") && self.is_switched_to(after));
+        // The sentinel makes the old primary a replica of the new one when it has seen both for some seconds without a doubt; on a busy
+        // machine that may take minutes. So the test tells it the same, and the sentinel agrees with what it then sees.
         call::<()>(&mut self.servers[before].client(), &format!("REPLICAOF 127.0.0.1 {}", self.servers[after].port));
         after
     }
@@ -225,6 +235,9 @@ impl Drop for Watched {
     fn drop(&mut self) {
         let _ = self.sentinel.kill();
         let _ = self.sentinel.wait();
+        if std::thread::panicking() {
+            eprintln!("The sentinel:\n{}", std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default());
+        }
     }
 }
 

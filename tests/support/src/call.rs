@@ -73,7 +73,11 @@ pub fn inspect(client: &mut Connection, key: &str, name: &str) -> Option<i64> {
 pub fn traces(client: &mut Connection) -> [i64; 3] {
     [
         info(client, "replication", "master_repl_offset"),
-        optional_info(client, "persistence", "aof_current_size").unwrap_or(0),
+        // The server writes its buffer later if the disk is busy.
+        ["aof_current_size", "aof_buffer_length"]
+            .map(|field| optional_info(client, "persistence", field).unwrap_or(0))
+            .iter()
+            .sum(),
         info(client, "persistence", "rdb_changes_since_last_save"),
     ]
 }

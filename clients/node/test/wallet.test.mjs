@@ -164,7 +164,7 @@ for (const [name, client] of EACH) {
         const granted = [0, 0];
         // Both ask all the time.
         await Promise.all(wallets.map(async (wallet, at) => {
-          while (Math.min(...granted) < 3) {
+          while (Math.min(...granted) < 1) {
             granted[at] += (await wallet.take('key', 80)).granted / 80;
             await sleep(20);
           }

@@ -375,6 +375,13 @@ def test_units_that_can_t_be_given_back_now_are_given_back_later(kind, proxy, cl
     Both(kind, unix_socket_path=proxy.server_address).run(test, timeout=0.3, connect_timeout=0.3)
 
 
+async def fetching(kind, proxy, wallet):
+    """A task that takes a unit. The proxy has its call that fetches a batch."""
+    task = asyncio.ensure_future(asyncio.to_thread(wallet.take, "a") if kind is redis.Redis else wallet.take("a"))
+    await until(lambda: any(b"UPTO" in each for each in proxy.seen))
+    return task
+
+
 @KINDS
 def test_a_wallet_that_is_closed_while_it_fetches(kind, proxy, client):
     """What arrives afterwards is given back."""
@@ -382,11 +389,7 @@ def test_a_wallet_that_is_closed_while_it_fetches(kind, proxy, client):
     async def test(limits):
         wallet = limits.wallet(limits.limit("api", Fixed("1000/h")), batch=100, idle=600)
         proxy.delay("UPTO")
-        if kind is redis.Redis:
-            task = asyncio.ensure_future(asyncio.to_thread(wallet.take, "a"))
-        else:
-            task = asyncio.ensure_future(wallet.take("a"))
-        await until(lambda: any(b"UPTO" in each for each in proxy.seen))
+        task = await fetching(kind, proxy, wallet)
         await closed(wallet)
         proxy.go_on.set()
         with pytest.raises(Closed):
@@ -405,11 +408,7 @@ def test_limits_that_are_closed_while_a_wallet_fetches(kind, proxy, client):
         wallet = limits.wallet(limits.limit("api", Fixed("1000/h")), batch=100, idle=600)
         proxy.delay("UPTO")
         proxy.lose("reply", "UPTO")
-        if kind is redis.Redis:
-            task = asyncio.ensure_future(asyncio.to_thread(wallet.take, "a"))
-        else:
-            task = asyncio.ensure_future(wallet.take("a"))
-        await until(lambda: any(b"UPTO" in each for each in proxy.seen))
+        task = await fetching(kind, proxy, wallet)
         await closed(limits)
         proxy.go_on.set()
         with pytest.raises(Closed):

@@ -22,7 +22,7 @@ impl Amount {
         check_units(self.units(), 1)
     }
 
-    /// What says it in a command: nothing for a single unit.
+    /// Its words in a command: none for a single unit.
     pub(crate) fn words(self) -> Option<(&'static str, u64)> {
         match self {
             Self::Cost(1) => None,

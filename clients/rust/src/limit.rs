@@ -91,7 +91,7 @@ impl<P> Limit<P> {
         key.strip_prefix(&*self.inner.start)
     }
 
-    /// The words that say the policy at this moment; of a [`Named`](crate::Named), its default.
+    /// The words of the policy at this moment; of a [`Named`](crate::Named), its default.
     pub(crate) fn words(&self) -> Words {
         self.inner.words.clone().unwrap_or_else(|| self.policy().words(SystemTime::now()))
     }

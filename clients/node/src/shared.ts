@@ -95,11 +95,12 @@ export class Shared {
     process.emitWarning(`redis-rl: ${message}: ${messageOf(error)}`, 'RateLimitWarning');
   }
 
-  /** Does something that no caller waits for. Its errors are logged. */
+  /** Does something that throws nothing: its errors are logged. */
   later(what: string, action: () => Promise<unknown>) {
     const task = action().then(() => {}, (error) => this.log('later', what, error));
     this.#background.add(task);
     void task.finally(() => this.#background.delete(task));
+    return task;
   }
 
   /** Waits until nothing is under way in the background. */

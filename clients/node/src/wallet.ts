@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { performance } from 'node:perf_hooks';
-import { checkedCost, type Key, nameOf, type Word } from './checks.js';
+import { checkedCost, costWords, type Key, nameOf, type Word } from './checks.js';
 import { later, pause } from './clock.js';
 import { Decision, integers, type Source } from './decision.js';
 import { Closed, Unavailable } from './errors.js';
@@ -84,7 +84,7 @@ export class Wallet {
       return this.#spend(mine, cost) ?? (await this.shared.orDown(() => this.#ask(mine, cost), () => this.#limit.down(word, cost)));
     } finally {
       mine.calls--;
-      if (this.#closed && !mine.calls) this.#giveBack(mine);
+      if (this.#closed && !mine.calls) void this.#giveBack(mine);
       else if (!mine.calls && !mine.batches.length) this.#drop(mine);
     }
   }
@@ -111,7 +111,7 @@ export class Wallet {
     if (purse.batches.every(({ left, until }) => left > 0 && until > now)) return;
     const done = purse.batches.filter(({ left, until }) => !left || until <= now);
     purse.batches = purse.batches.filter(({ left, until }) => left > 0 && until > now);
-    for (const batch of done) this.#settle(purse, batch);
+    for (const batch of done) void this.#settle(purse, batch);
   }
 
   async #ask(purse: Purse, cost: number) {
@@ -126,37 +126,35 @@ export class Wallet {
     }
   }
 
-  /**
-   * The denial of a call for which the server has too few units. The server's reply says when there is one more; if more are
-   * missing, it is asked when there are so many.
-   */
+  /** The denial of a call for which the server has too few units. What is here is given back at once: others may need it. */
   async #denied(purse: Purse, cost: number, reply: number[]) {
-    const missing = cost - purse.left(performance.now());
-    if (!reply[0] && missing === 1) return this.#decision(purse, [0, reply[3]], 'server');
-    if (this.#limit.policy instanceof Named) {
-      // No call says what another would get, so the units are taken if they have come back meanwhile.
-      const again = cost > purse.limit ? -1 : (await this.#fetchNow(purse, 'COST', Math.max(1, missing))).reply[3];
-      return this.#spend(purse, cost) ?? this.#decision(purse, [0, again || 1], 'server');
-    }
-    const { waitMs } = await this.#limit.peekWord(purse.key, Math.max(1, missing));
+    // First come the calls that have waited for the same reply: it may be enough for some of them.
+    await undefined;
+    await this.#giveBack(purse);
+    // The reply says when there is one unit. It is asked when there are more; without a peek, they are taken if they have come back.
+    if (!reply[0] && cost === 1) return this.#decision(purse, [0, reply[3]], 'server');
+    const limit = this.#limit;
+    if (limit.policy instanceof Named) return limit.ask(limit.call(purse.key, costWords(cost)), {});
+    const peeked = await limit.peekWord(purse.key, cost);
     // If they have come back meanwhile, the next call gets them.
-    return this.#decision(purse, [0, waitMs === null ? -1 : Math.max(1, waitMs)], 'server');
+    const waitMs = peeked.waitMs === null ? -1 : Math.max(1, peeked.waitMs);
+    return new Decision(limit.name, limit.policy, [0, peeked.limit, peeked.remaining, waitMs, peeked.resetMs]);
   }
 
   #fetch(purse: Purse, cost: number): Promise<Fetched> {
-    const asked = Math.max(this.#batch, cost - purse.left(performance.now()));
-    purse.fetching = this.#fetchNow(purse, 'UPTO', asked).finally(() => (purse.fetching = undefined));
+    purse.fetching = this.#fetchNow(purse, cost).finally(() => (purse.fetching = undefined));
     return purse.fetching;
   }
 
-  async #fetchNow(purse: Purse, how: 'COST' | 'UPTO', asked: number): Promise<Fetched> {
+  async #fetchNow(purse: Purse, cost: number): Promise<Fetched> {
+    const asked = Math.max(this.#batch, cost - purse.left(performance.now()));
     const id = randomUUID();
     // The units pass at a time that is counted from before the call: the server has charged them later.
     const began = performance.now();
     const { pauses } = purse;
     let reply;
     try {
-      const call = this.#limit.call(purse.key, [how, String(asked), 'ID', id]);
+      const call = this.#limit.call(purse.key, ['UPTO', String(asked), 'ID', id]);
       reply = integers((await this.shared.servers.send(call, { repeat: true })).reply);
     } catch (error) {
       if (error instanceof Unavailable && error.sent) this.shared.giveBack([purse.key], id, true);
@@ -180,7 +178,7 @@ export class Wallet {
     purse.cancelIdle = later(purse.grantedAt + this.#idleMs - now, () => {
       const then = performance.now();
       if (then < purse.grantedAt + this.#idleMs) return this.#giveBackWhenIdle(purse, then);
-      this.#giveBack(purse);
+      void this.#giveBack(purse);
       if (!purse.calls) this.#drop(purse);
     });
   }
@@ -212,11 +210,11 @@ export class Wallet {
     purse.cancelIdle();
     const { batches } = purse;
     purse.batches = [];
-    for (const batch of batches) this.#settle(purse, batch);
+    return Promise.all(batches.map((batch) => this.#settle(purse, batch)));
   }
 
   #settle({ key }: Purse, { id, granted, left }: Batch) {
-    this.shared.later(`${left} of ${granted} units of ${this.#limit.name} were not given back`, () => {
+    return this.shared.later(`${left} of ${granted} units of ${this.#limit.name} were not given back`, () => {
       return this.#limit.endWord('RL.SETTLE', key, [id, String(granted - left)]);
     });
   }
@@ -224,7 +222,7 @@ export class Wallet {
   /** Gives back what is left, and waits for it. Calls after this throw `Closed`. */
   async close() {
     this.#closed = true;
-    for (const purse of this.#purses.values()) if (!purse.calls) this.#giveBack(purse);
+    for (const purse of this.#purses.values()) if (!purse.calls) void this.#giveBack(purse);
     // The last call of a key gives back what it leaves.
     while ([...this.#purses.values()].some(({ calls }) => calls)) await pause(1);
     await this.shared.idle();

@@ -158,36 +158,27 @@ for (const [name, client] of EACH) {
         assert.equal((await limit.take('key', 100)).granted, 100);
       }));
 
-    test('two wallets with costs of 80 of 100 do not starve each other', () =>
+    test('what does not suffice for a call is given back at once, and not when it is idle', () =>
       withLimits(client, server.path, async (limits) => {
-        const wallets = [1, 2].map(() => limits.wallet(limits.limit('wallet', new Bucket('100/s')), { batch: 50, idle: 0.3 }));
-        const granted = [0, 0];
-        // Both ask all the time.
-        await Promise.all(wallets.map(async (wallet, at) => {
-          while (Math.min(...granted) < 1) {
-            granted[at] += (await wallet.take('key', 80)).granted / 80;
-            await sleep(20);
-          }
-        }));
-      }));
-
-    test('a denied call does not prolong the time after which units are given back', () =>
-      withLimits(client, server.path, async (limits) => {
-        const wallet = limits.wallet(limits.limit('wallet', new Fixed('10/h')), { batch: 10, idle: 0.5 });
-        assert.equal((await wallet.take('key', 3)).granted, 3);
-        const settled = await info(admin, 'rl_settled');
-        let back = false;
-        const denied = (async () => {
-          while (!back) assert.equal((await wallet.take('key', 8)).granted, 0);
-        })();
-        try {
-          await eventually(async () => (await info(admin, 'rl_settled')) > settled);
-        } finally {
-          back = true;
-          await denied;
+        const limit = limits.limit('wallet', new Fixed('100/h'));
+        const [one, other] = [100, 60].map((batch) => limits.wallet(limit, { batch, idle: 3600 }));
+        const take = async (wallet, cost) => (await wallet.take('key', cost)).granted;
+        assert.deepEqual([await take(one, 80), await take(one, 80), await used(admin, 'wallet:key')], [80, 0, 80]);
+        assert.equal(await take(other, 20), 20);
+        // The server has too few.
+        await limit.refund('key', 50);
+        const { allowed, remaining } = await one.take('key', 80);
+        assert.deepEqual([allowed, remaining, await used(admin, 'wallet:key')], [false, 50, 50]);
+        // A cost above the batch needs the units that are here, too.
+        assert.deepEqual([await take(other, 10), await used(admin, 'wallet:key')], [10, 100]);
+        await limit.refund('key', 50);
+        assert.equal(await take(other, 90), 90);
+        // A call for fewer that waits for the same units gets them, in any order.
+        for (const costs of [[80, 20], [20, 80]]) {
+          await limit.refund('key', 20);
+          const granted = await Promise.all(costs.map((cost) => take(one, cost)));
+          assert.deepEqual([granted.sort(), await used(admin, 'wallet:key')], [[0, 20], 100]);
         }
-        // Without further calls, the key has what was spent, and nothing else.
-        await eventually(async () => (await used(admin, 'wallet:key')) === 3);
       }));
 
     test('a closed wallet, and one of closed limits', () =>

@@ -35,6 +35,13 @@ async def until(condition):
     await asyncio.to_thread(eventually, condition)
 
 
+async def both(kind, *calls):
+    """The results of calls that are made at the same time."""
+    if kind is redis.Redis:
+        return await asyncio.gather(*(asyncio.to_thread(call) for call in calls))
+    return await asyncio.gather(*(call() for call in calls))
+
+
 async def closed(thing):
     await value(thing.aclose() if hasattr(thing, "aclose") else thing.close())
 
@@ -344,21 +351,42 @@ def test_a_cost_above_the_capacity_drains_nothing(kind, socket, client):
 
 
 @KINDS
-def test_two_wallets_with_high_costs_do_not_starve_each_other(kind, socket, client):
-    """What is left of a batch does not stay because of calls that are denied."""
+def test_a_call_that_is_denied_keeps_no_units_from_others(kind, socket, client):
+    """What does not suffice for a call is given back at once, and not when it is idle."""
 
     async def test(limits):
         limit = limits.limit("api", Fixed("100/h"))
-        one, two = (limits.wallet(limit, batch=60, idle=0.3) for _ in range(2))
-        assert await value(one.take("a", 10)) and not await value(two.take("a", 80))
-        # The second one holds nothing, and the first one gives its 50 units back, although it is denied again and again.
-        assert used(client, "api:a") == 60
-        deadline = time.monotonic() + 60
-        while not await value(two.take("a", 80)) and not await value(one.take("a", 80)):
-            assert time.monotonic() < deadline, "starved"
+        one, other = (limits.wallet(limit, batch=batch, idle=3600) for batch in (100, 60))
+        assert await value(one.take("a", 80)) and not await value(one.take("a", 80))
+        assert used(client, "api:a") == 80
+        assert await value(other.take("a", 20))
+        # The server has too few.
+        await value(limit.refund("a", 50))
+        denied = await value(one.take("a", 80))
+        assert not denied and denied.remaining == 50 and used(client, "api:a") == 50
+        # A cost above the batch needs the units that are here, too.
+        assert await value(other.take("a", 10)) and used(client, "api:a") == 100
+        await value(limit.refund("a", 50))
+        assert await value(other.take("a", 90))
+        # A call for fewer that waits for the same units gets them.
+        await value(limit.refund("a", 20))
+        many, few = await both(kind, lambda: one.take("a", 80), lambda: one.take("a", 20))
+        assert not many and few and used(client, "api:a") == 100
         await closed(one)
-        await closed(two)
-        assert used(client, "api:a") == 90
+        await closed(other)
+        assert used(client, "api:a") == 100 and ids(client, "api:a") == 0
+
+    Both(kind, unix_socket_path=socket).run(test)
+
+
+@KINDS
+def test_a_wallet_forgets_keys_that_were_only_denied(kind, socket, client):
+    async def test(limits):
+        limit = limits.limit("api", Fixed("1/h"))
+        await value(limit.take("a"))
+        wallet = limits.wallet(limit, idle=0.2)
+        assert not await value(wallet.take("a")) and wallet._purses
+        await until(lambda: not wallet._purses)
 
     Both(kind, unix_socket_path=socket).run(test)
 

@@ -36,10 +36,10 @@ impl Limits {
 
 /// Decides in the process from batches of units that the server has charged.
 ///
-/// It never spends more than the server has charged, and a batch only until the window in which it was charged is over: until nothing is
-/// in use on the server, or for a period, whichever is shorter, counted from before the call. What is left is given back when no call has
-/// taken units of its key for [`idle`](Self::idle), and by [`close`](Self::close). One batch of a key is fetched at a time; the calls of
-/// the key wait for it. Cheap to clone.
+/// It never spends more than the server has charged, and a batch only until the window in which it was charged is over: until nothing is in
+/// use on the server, or for a period, whichever is shorter, counted from before the call. What is left is given back when no call has
+/// taken units of its key for [`idle`](Self::idle), at once if it is not enough for a call, and by [`close`](Self::close). One batch of a
+/// key is fetched at a time; the calls of the key wait for it. Cheap to clone.
 #[derive(Clone)]
 pub struct Wallet {
     inner: Arc<Inner>,
@@ -148,6 +148,11 @@ impl Inner {
     async fn take(self: Arc<Self>, key: Vec<u8>, own: Box<[u8]>, cost: u64) -> Result<Decision, Error> {
         // No batch has so many units; or no key ever has.
         if cost > self.batch.min(self.limit.policy().capacity()) {
+            let decision = self.limit.take(&*own).cost(cost).await?;
+            // What is missing may be here.
+            if decision.allowed() || decision.wait_ms.is_none() || !self.give_back(&own).await {
+                return Ok(decision);
+            }
             return self.limit.take(&*own).cost(cost).await;
         }
         let repeats = self.limit.repeats();
@@ -217,50 +222,43 @@ impl Inner {
         if granted == 0 {
             account.forget();
         }
-        let (mut decided, mut stopped) = (None, self.closed.load(Ordering::SeqCst));
-        if let Some(mut purse) = self.purses.get_mut(own).filter(|_| granted > 0) {
-            // The server rounds up to a millisecond.
-            let whole =
-                server.reset().saturating_sub(Duration::from_millis(1)).min(self.limit.policy().rate().period.into());
-            let ends = asked.checked_add(whole).unwrap_or(asked);
-            let batch = purse.batch.insert(Batch { account, left: granted, ends, server: server.clone(), asked });
-            // A call that is denied takes no units, so that what others may need is given back soon.
-            if granted >= cost {
-                decided = Some(batch.spend(cost, asked));
-                purse.used = Instant::now();
+        if granted < cost {
+            // Others may need what came: a call that is denied takes and keeps no units.
+            account.end().await;
+            if granted == 0 && cost == 1 {
+                return Ok(server);
             }
-            if purse.pauses != pauses {
-                stopped = true;
-                purse.end();
+            // A policy key can't be asked what another call would get: the call is decided alone.
+            if self.limit.policy().is_named() {
+                return self.limit.take(own).cost(cost).await;
             }
+            let denied = self.call(key, Amount::Cost(cost), How::Peek).ask().await?.first();
+            let wait_ms = if denied.allowed() { Some(1) } else { denied.wait_ms };
+            return Ok(Decision { granted: 0, wait_ms, ..denied });
         }
-        if stopped {
+        // The server rounds up to a millisecond.
+        let whole = server.reset().saturating_sub(Duration::from_millis(1)).min(self.limit.policy().rate().period.into());
+        let ends = asked.checked_add(whole).unwrap_or(asked);
+        let mut batch = Batch { account, left: granted, ends, server, asked };
+        let decision = batch.spend(cost, asked);
+        let stopped = self.purses.get_mut(own).is_none_or(|mut purse| {
+            purse.used = Instant::now();
+            purse.batch = Some(batch);
+            purse.pauses != pauses
+        });
+        if stopped || self.closed.load(Ordering::SeqCst) {
             self.give_back(own).await;
         }
-        match decided {
-            Some(decision) => Ok(decision),
-            None if granted == 0 && cost == 1 => Ok(server),
-            // Too few, and a policy key can't be asked about the others: the call is decided alone.
-            None if self.limit.policy().is_named() => {
-                self.give_back(own).await;
-                self.limit.take(own).cost(cost).await
-            }
-            // Too few: how long until the server has the others?
-            None => {
-                let denied = self.call(key, Amount::Cost(cost - granted), How::Peek).ask().await?.first();
-                let wait_ms = if denied.allowed() { Some(1) } else { denied.wait_ms };
-                Ok(Decision { granted: 0, wait_ms, ..denied })
-            }
-        }
+        Ok(decision)
     }
 
     /// Takes the batch from a purse, so that no one spends a unit of it any more, and settles it to what was spent: the server has the
-    /// rest, and forgets the id. If nothing is left, that runs in the background.
-    async fn give_back(&self, own: &[u8]) {
+    /// rest, and forgets the id. If nothing is left, that runs in the background. Returns whether something was left.
+    async fn give_back(&self, own: &[u8]) -> bool {
         let batch = self.purses.get_mut(own).and_then(|mut purse| purse.batch.take());
-        if let Some(mut batch) = batch.filter(|batch| batch.left > 0) {
-            batch.account.end().await;
-        }
+        let Some(mut batch) = batch.filter(|batch| batch.left > 0) else { return false };
+        batch.account.end().await;
+        true
     }
 
     /// Lets no call spend what was fetched of a key up to now.

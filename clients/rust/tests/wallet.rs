@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{eventually, fact, granted, patient, Cluster, Loss, Proxy, DEADLINE, LONG};
+use common::{eventually, fact, granted, patient, Cluster, Loss, Proxy, LONG};
 use redis_rl_client::{connection, Error, Fixed, Gcra, Lease, Limit, Limits, OnDown, Policy, Slide, Source, Wallet};
 use support::{call, Server};
 
@@ -163,7 +163,7 @@ async fn denials_and_batches_that_are_granted_in_part() {
     // The server grants 3 of 7: too few for 4, and enough for 3.
     let denied = wallet.take("a").cost(4).await.expect("a decision");
     assert!(!denied.allowed() && denied.wait().is_some_and(|wait| wait > Duration::from_secs(3_000)), "{denied:?}");
-    assert_eq!(used(&server, 10, "a").await, 10);
+    assert_eq!(used(&server, 10, "a").await, 7);
     assert!(wallet.take("a").cost(3).await.expect("a decision").allowed());
     assert!(!wallet.take("a").await.expect("a decision").allowed());
     // Each denial is asked for, unless they may be repeated.
@@ -299,21 +299,31 @@ async fn thousands_of_batches_leave_nothing_on_the_key() {
     assert_eq!(used(&server, 1_000_000, "a").await, 4_000);
 }
 
-/// One wallet asks again and again for more than is left. What it holds is given back nevertheless, and another one gets it.
+/// What does not suffice for a call is given back at once, and not when it is idle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_denied_call_does_not_keep_units_from_others() {
+async fn a_call_that_is_denied_keeps_no_units_from_others() {
     let server = Server::start();
-    let [greedy, modest] = [(); 2].map(|()| {
+    let [one, other] = [100, 60].map(|batch| {
         let limits = patient(&server);
-        limits.wallet(&hourly(&limits, 100), 100).expect("a batch").idle(Duration::from_millis(200))
+        limits.wallet(&hourly(&limits, 100), batch).expect("a batch").idle(Duration::from_secs(3_600))
     });
-    assert!(greedy.take("a").cost(80).await.expect("a decision").allowed());
-    let began = Instant::now();
-    while !modest.take("a").cost(20).await.expect("a decision").allowed() {
-        assert!(!greedy.take("a").cost(80).await.expect("a decision").allowed());
-        assert!(began.elapsed() < DEADLINE, "20 units are kept from the other wallet");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let take = async |wallet: &Wallet, cost| wallet.take("a").cost(cost).await.expect("a decision").allowed();
+    let refund = async |units| hourly(&patient(&server), 100).refund("a", units).await.expect("a decision");
+    assert!(take(&one, 80).await && !take(&one, 80).await);
+    assert_eq!(used(&server, 100, "a").await, 80);
+    assert!(take(&other, 20).await);
+    // The server has too few.
+    refund(50).await;
+    assert!(!take(&one, 80).await);
+    assert_eq!(used(&server, 100, "a").await, 50);
+    // A cost above the batch needs the units that are here, too.
+    assert!(take(&other, 10).await);
+    assert_eq!(used(&server, 100, "a").await, 100);
+    refund(50).await;
+    assert!(take(&other, 90).await);
+    // A call for fewer that waits for the same units gets them.
+    refund(20).await;
+    assert_eq!(tokio::join!(take(&one, 80), take(&one, 20)), (false, true));
     assert_eq!(used(&server, 100, "a").await, 100);
 }
 

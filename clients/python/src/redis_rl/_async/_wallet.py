@@ -122,6 +122,7 @@ class AsyncWallet:
                     continue
                 if not failed and await self._fetch(full, purse, units):
                     continue
+                await self._end(full, purse)
                 if self._closed:
                     raise Closed("the wallet was closed")
                 return await self._denial(full, purse, units)
@@ -146,10 +147,10 @@ class AsyncWallet:
             raise Unavailable(f"{self._limit.name}: the call that fetches units takes too long")
 
     async def _fetch(self, key: bytes, purse: _Purse, cost: int) -> bool:
-        """Fetches units, enough for a call of `cost` if there are so many. If not, they are given back at once: a call that
-        is denied holds nothing."""
+        """Fetches units, enough for a call of `cost` if there are so many."""
         limit, batch, now, clock = self._limit, _Batch(new_id()), time.monotonic(), time.time()
         calls = limit._of._calls
+        self._tidy_later()
         with self._lock:
             # Enough for the calls that wait, too: else each of them might need a fetch of its own.
             units = min(max(self._batch, cost + sum(list(purse.wanted.values())) - purse.left(now)), MAX_UNITS)
@@ -164,21 +165,17 @@ class AsyncWallet:
             with self._lock:
                 purse.decision, purse.asked = decision, now
                 purse.batches = [each for each in purse.batches if each not in spent]
-                stopped = self._closed or purse.pauses != pauses
-                enough = not stopped and purse.left(now) + decision.granted >= cost
-                purse.short = None if enough else cost
-                if enough and decision.granted:
-                    batch.granted = batch.left = decision.granted
-                    # The units count from the call on at the server, and are not spent for longer than a period.
-                    # With SHADOW, they may not count at all.
-                    period_us = limit.policy.period_us
-                    batch.ends = now + min(decision.reset_ms * 1000 or period_us, period_us) / 1_000_000
-                    purse.used = time.monotonic()
+                batch.granted = batch.left = decision.granted
+                # The units count from the call on at the server, and are not spent for longer than a period. With SHADOW, they
+                # may not count at all.
+                period_us = limit.policy.period_us
+                batch.ends = now + min(decision.reset_ms * 1000 or period_us, period_us) / 1_000_000
+                batch.ended = self._closed or purse.pauses != pauses
+                if decision.granted:
                     purse.batches.append(batch)
-            if enough:
-                self._tidy_later()
-            elif decision.granted:
-                await limit._of._released(limit, key, batch.id)
+                if enough := not batch.ended and purse.left(now) >= cost:
+                    purse.used = time.monotonic()
+                purse.short = None if enough else cost
             return enough
         except Unavailable as error:
             if error.sent:
@@ -201,19 +198,17 @@ class AsyncWallet:
         )
 
     async def _denial(self, key: bytes, purse: _Purse, cost: int) -> Decision:
-        """The decision of a call for which the units are not enough: its wait is that for the units that are missing. A Named
-        has no peek: there, the call takes all its units from the server if they have come back just now."""
-        limit = self._limit
-        left, named = purse.left(time.monotonic()), isinstance(limit.policy, Named)
-        missing, decision = cost if named else max(1, cost - left), purse.decision
-        if decision is None or missing > 1 or decision.granted:
-            decision = await limit._decide(key, missing, "COST", missing, how="" if named else "PEEK")
+        """The decision of a call for which the units are not enough. A Named has no peek: there, the call takes its units from
+        the server if they have come back just now."""
+        limit, decision = self._limit, purse.decision
+        named = isinstance(limit.policy, Named)
+        if decision is None or cost > 1 or decision.granted:
+            decision = await limit._decide(key, cost, "COST", cost, how="" if named else "PEEK")
         if decision.source == "down" or named and decision:
             return decision
         # Units may have come back just now.
         wait_ms = decision.wait_ms if decision.wait_ms is None else max(1, decision.wait_ms)
-        remaining = min(decision.limit, decision.remaining + left)
-        return decision.changed(granted=0, wait_ms=wait_ms, remaining=remaining, source="wallet")
+        return decision.changed(granted=0, wait_ms=wait_ms, source="wallet")
 
     def _tidy_later(self) -> None:
         """Begins the work that gives idle units back, unless it is under way."""
@@ -238,8 +233,7 @@ class AsyncWallet:
             running[0] = False
 
     async def _give_back(self, everything: bool) -> None:
-        """Settles batches to what was spent of them: all, or those that are past or of keys that are idle. What the server
-        does not answer is settled again, until the units do not count any more."""
+        """Gives back all batches, or those that are past or of keys that are idle."""
         now, found = time.monotonic(), []
         with self._lock:
             excess = len(self._purses) - MOST_KEYS
@@ -251,6 +245,20 @@ class AsyncWallet:
                 # A call that fetches units will put them there.
                 if whole and purse.turn is None and not purse.batches:
                     del self._purses[key]
+        await self._settle(found)
+
+    async def _end(self, key: bytes, purse: _Purse) -> None:
+        """Gives back what a purse has, because it was not enough for a call: others may need it."""
+        with self._lock:
+            found = [(key, purse, batch) for batch in purse.batches]
+            for batch in purse.batches:
+                batch.ended = True
+        if found:
+            await self._limit._of._calls.jobs.finish(lambda again: self._settle(found))
+
+    async def _settle(self, found: list[tuple[bytes, _Purse, _Batch]]) -> None:
+        """Settles batches that have ended to what was spent of them. What the server does not answer is settled again, until
+        the units do not count any more."""
         calls = self._limit._of._calls
         step = 1 if calls.topology else _AT_ONCE
         for start in range(0, len(found), step):

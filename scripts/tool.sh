@@ -4,6 +4,7 @@
 # The name `differential` compares the build of that commit with the one at hand, on SERVER.
 # The name `core` runs the benchmark of benches/ instead, and `lines` a simulation of calls that wait in the lines of several keys;
 # these need no server. STEPS is how many steps the simulation makes, SEED the seed of the first world. A finding names its seed.
+# The name `named` runs a test: it makes CALLS random calls by SEED, both by RL.USE and by the command that states the rule.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 name=$1
@@ -32,6 +33,10 @@ if [ "$name" = core ]; then
   exec cargo bench --target-dir "$root/target/bench" --bench core -- "$@"
 fi
 build
+if [ "$name" = named ]; then
+  export NAMED_CALLS=$CALLS NAMED_SEED=$SEED REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
+  exec cargo test --quiet --test server -- --nocapture named::a_policy_key_says_what
+fi
 if [ "${1:-}" = --base ]; then
   build_base "${2:-}"
   set -- --base "$base_module" "${@:3}"

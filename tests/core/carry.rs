@@ -287,17 +287,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     /// Callers that change the algorithm with each call are granted no more than the one that grants most by itself: FIXED, which grants
-    /// two limits around the end of a window.
+    /// two limits around the end of a window. If they also change the period, the shortest counts.
     #[test]
     fn algorithms_in_turn_grant_what_one_of_them_may(
         limit in 1..20_u64,
         period_ms in select(vec![100_u64, 1_000]),
-        calls in vec((select(Kind::RATES), prop_oneof![0..10_u64, 0..200_u64], 1..8_u64), 1..80),
+        times in select(vec![1_u64, 1, 3, 50]),
+        calls in vec((select(Kind::RATES), any::<bool>(), any::<bool>(), prop_oneof![0..10_u64, 0..200_u64], 1..8_u64), 1..80),
     ) {
         let (mut key, mut now, mut granted) = (Key::default(), 0, 0);
-        for (kind, gap_ms, units) in calls {
+        for (kind, step, longer, gap_ms, units) in calls {
             now += gap_ms * MS;
-            let policy = policy(kind, limit, period_ms, 0).with(PolicyOption::CarriesOver);
+            // BUCKET with STEP, and else no option: each changes the capacity.
+            let option = if step && kind == Kind::Bucket { 2 } else { 0 };
+            let policy = policy(kind, limit, if longer { times * period_ms } else { period_ms }, option).with(PolicyOption::CarriesOver);
             let stored = key.expire(at(now)).value.clone();
             let carried = policy.carried(stored.as_deref(), at(now));
             let outcome = policy.decide(carried.value(), at(now), Request::now(Amount::UpTo(units))).expect("it fits");

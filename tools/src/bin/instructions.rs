@@ -23,7 +23,7 @@ const CALLS: u64 = 4_000;
 
 /// The rows of the table: a name, the calls that prepare each key, divided by `|`, and the call to count. `#` stands for one of a
 /// thousand keys, and `@` for a key that no other call has.
-const ROWS: [(&str, &str, &str); 34] = [
+const ROWS: [(&str, &str, &str); 42] = [
     ("PING", "", "PING"),
     ("GET", "SET key:# 1", "GET key:#"),
     ("INCR", "SET key:# 1", "INCR key:#"),
@@ -57,16 +57,31 @@ const ROWS: [(&str, &str, &str); 34] = [
     ("RL.USE GCRA, granted", "RL.POLICY p GCRA 1000 1d", "RL.USE gcra:# 1 p"),
     ("RL.USE GCRA, denied", "RL.POLICY p GCRA 10 1d|RL.GCRA gcra:# 10 1d UPTO 10", "RL.USE gcra:# 1 p"),
     ("RL.USE GCRA COST 2, granted", "RL.POLICY p GCRA 1000 1d", "RL.USE gcra:# 1 p COST 2"),
+    ("RL.USE GCRA BURST 2000, granted", "RL.POLICY p GCRA 1000 1d BURST 2000", "RL.USE gcra:# 1 p"),
+    ("RL.USE GCRA BLOCK, granted at once", "RL.POLICY p GCRA 1000 1d", "RL.USE gcra:# 1 p BLOCK 5"),
+    ("RL.USE BUCKET, granted", "RL.POLICY p BUCKET 1000 1d", "RL.USE bucket:# 1 p"),
+    ("RL.USE BUCKET, denied", "RL.POLICY p BUCKET 10 1d|RL.BUCKET bucket:# 10 1d UPTO 10", "RL.USE bucket:# 1 p"),
+    ("RL.USE SLIDE, granted", "RL.POLICY p SLIDE 1000 60", "RL.USE slide:# 1 p"),
+    ("RL.USE SLIDE, denied", "RL.POLICY p SLIDE 10 1d|RL.SLIDE slide:# 10 1d UPTO 10", "RL.USE slide:# 1 p"),
+    ("RL.LEASE, renewed", "RL.LEASE lease:# 10 1d ID a", "RL.LEASE lease:# 10 1d ID a"),
+    ("RL.USE LEASE, renewed", "RL.POLICY p LEASE 10 1d|RL.LEASE lease:# 10 1d ID a", "RL.USE lease:# 1 p ID a"),
     ("an unknown option", "", "RL.GCRA gcra:# 1000 1d BRUST 5"),
 ];
 
 /// The rows of calls that name their policy, and those of the calls that state it, whose instructions they may take
 /// [`MOST_OF_LITERAL`] times.
-const NAMED: [(&str, &str); 4] = [
+const NAMED: [(&str, &str); 11] = [
     ("RL.USE FIXED, granted", "RL.FIXED, granted"),
     ("RL.USE GCRA, granted", "RL.GCRA, granted"),
     ("RL.USE GCRA, denied", "RL.GCRA, denied"),
     ("RL.USE GCRA COST 2, granted", "RL.GCRA COST 2, granted"),
+    ("RL.USE GCRA BURST 2000, granted", "RL.GCRA BURST 2000, granted"),
+    ("RL.USE GCRA BLOCK, granted at once", "RL.GCRA BLOCK, granted at once"),
+    ("RL.USE BUCKET, granted", "RL.BUCKET, granted"),
+    ("RL.USE BUCKET, denied", "RL.BUCKET, denied"),
+    ("RL.USE SLIDE, granted", "RL.SLIDE, granted"),
+    ("RL.USE SLIDE, denied", "RL.SLIDE, denied"),
+    ("RL.USE LEASE, renewed", "RL.LEASE, renewed"),
 ];
 const MOST_OF_LITERAL: f64 = 1.25;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Denial, Error, Policy};
+use crate::Policy;
 
 /// What has decided a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,17 +47,12 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Reads the five integers of a reply.
-    pub(crate) fn of_reply(reply: [i64; 5], policy: Policy, name: Arc<str>) -> Result<Self, Error> {
-        let unexpected = || Error::UnexpectedReply(format!("{reply:?}"));
-        let natural = |number: i64| u64::try_from(number).map_err(|_| unexpected());
-        let wait_ms = match reply[3] {
-            -1 => None,
-            wait_ms => Some(natural(wait_ms)?),
-        };
-        let [granted, limit, remaining, reset_ms] =
-            [natural(reply[0])?, natural(reply[1])?, natural(reply[2])?, natural(reply[4])?];
-        Ok(Self { granted, limit, remaining, wait_ms, reset_ms, source: Source::Server, policy, name, window: None })
+    /// What the five integers of a reply say.
+    pub(crate) fn of_reply(reply: [i64; 5], policy: Policy, name: Arc<str>) -> Option<Self> {
+        let natural = |at: usize| u64::try_from(reply[at]).ok();
+        let [granted, limit, remaining, reset_ms] = [natural(0)?, natural(1)?, natural(2)?, natural(4)?];
+        let wait_ms = if reply[3] == -1 { None } else { Some(natural(3)?) };
+        Some(Self { granted, limit, remaining, wait_ms, reset_ms, source: Source::Server, policy, name, window: None })
     }
 
     /// A call that goes through without the server.
@@ -81,15 +76,6 @@ impl Decision {
     /// The time until no unit is in use.
     pub fn reset(&self) -> Duration {
         Duration::from_millis(self.reset_ms)
-    }
-
-    /// The decision itself if the call was granted.
-    pub fn or_denied(self) -> Result<Self, Error> {
-        if self.allowed() {
-            Ok(self)
-        } else {
-            Err(Error::RateLimited(Box::new(Denial { decisions: vec![self.clone()], decision: self })))
-        }
     }
 
     /// The headers of an answer to an HTTP request: `RateLimit-Policy` and `RateLimit` as
@@ -142,19 +128,6 @@ impl AllDecision {
     /// The headers of an answer to an HTTP request, with one item for each limit.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
         headers(&self.decisions)
-    }
-
-    /// The decision itself if all limits granted, or else the error with the decision that makes the call wait longest.
-    pub(crate) fn or_denied(self) -> Result<Self, Error> {
-        if self.granted {
-            return Ok(self);
-        }
-        let refused = self.decisions.iter().filter(|decision| !decision.allowed());
-        let longest = refused.max_by_key(|decision| decision.wait_ms.unwrap_or(u64::MAX)).cloned();
-        match longest {
-            Some(decision) => Err(Error::RateLimited(Box::new(Denial { decision, decisions: self.decisions }))),
-            None => Err(Error::UnexpectedReply("the call was denied, and no limit has refused".to_string())),
-        }
     }
 }
 

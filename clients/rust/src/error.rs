@@ -7,7 +7,7 @@ use std::{fmt, io};
 use redis::{ErrorKind, RedisError};
 
 use crate::decision::problem;
-use crate::{headers, Decision};
+use crate::{headers, AllDecision, Decision};
 
 /// What can go wrong. [`OnDown`](crate::OnDown) decides about `Unavailable`, `NoModule` and `NotAllowed`; all others are always
 /// returned.
@@ -88,6 +88,31 @@ impl Denial {
     /// The body of an answer to an HTTP request: `application/problem+json`, with the names of the limits that denied the call.
     pub fn problem(&self) -> String {
         problem(&self.decisions)
+    }
+}
+
+impl Decision {
+    /// The decision itself if the call was granted.
+    pub fn or_denied(self) -> Result<Self, Error> {
+        match self.allowed() {
+            true => Ok(self),
+            false => Err(Error::RateLimited(Box::new(Denial { decisions: vec![self.clone()], decision: self }))),
+        }
+    }
+}
+
+impl AllDecision {
+    /// The decision itself if all limits granted, or else the error with the decision that makes the call wait longest.
+    pub(crate) fn or_denied(self) -> Result<Self, Error> {
+        if self.granted {
+            return Ok(self);
+        }
+        let refused = self.decisions.iter().filter(|decision| !decision.allowed());
+        let longest = refused.max_by_key(|decision| decision.wait_ms.unwrap_or(u64::MAX)).cloned();
+        match longest {
+            Some(decision) => Err(Error::RateLimited(Box::new(Denial { decision, decisions: self.decisions }))),
+            None => Err(Error::UnexpectedReply("the call was denied, and no limit has refused".to_string())),
+        }
     }
 }
 

@@ -107,12 +107,10 @@ impl<P> Limit<P> {
 
     /// Reads the five integers of a reply.
     pub(crate) fn decision(&self, reply: &Value) -> Result<Decision, Error> {
-        let unexpected = || Error::UnexpectedReply(format!("{reply:?}"));
         let integer = |value: &Value| if let Value::Int(value) = value { Some(*value) } else { None };
-        let Value::Array(row) = reply else { return Err(unexpected()) };
-        let row: Option<Vec<i64>> = row.iter().map(integer).collect();
-        let row = row.and_then(|row| row.try_into().ok()).ok_or_else(unexpected)?;
-        Decision::of_reply(row, self.policy().clone(), self.name().clone())
+        let row = reply.as_sequence().and_then(|row| row.iter().map(integer).collect::<Option<Vec<i64>>>()?.try_into().ok());
+        let decision = row.and_then(|row| Decision::of_reply(row, self.policy().clone(), self.name().clone()));
+        decision.ok_or_else(|| Error::UnexpectedReply(format!("{reply:?}")))
     }
 
     /// Settles the charge with this id, or releases it. Also returns how often the call was sent.

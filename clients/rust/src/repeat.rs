@@ -59,7 +59,7 @@ impl Repeats {
     }
 
     /// The denial of a call with this cost, if it is still to be repeated.
-    pub(crate) fn find(&self, key: &[u8], cost: u64) -> Option<Decision> {
+    fn find(&self, key: &[u8], cost: u64) -> Option<Decision> {
         if self.longest.is_zero() {
             return None;
         }

@@ -155,10 +155,6 @@ impl Inner {
             }
             return self.limit.take(&*own).cost(cost).await;
         }
-        let repeats = self.limit.repeats();
-        if let Some(denied) = repeats.find(&key, cost) {
-            return Ok(denied);
-        }
         let gate = self.purses.entry(own.clone()).or_insert_with(Purse::new).gate.clone();
         let gate = match gate.clone().try_lock_owned() {
             Ok(gate) => gate,
@@ -175,16 +171,13 @@ impl Inner {
             return Err(Error::InvalidArgument("a wallet needs a tokio runtime, and there is none here".to_string()));
         };
         let wallet = self.clone();
-        let filled = repeats.find_or(&key, cost, async {
-            // A task of its own: the batch that is on its way is not lost if the caller gives up.
-            let filled = runtime.spawn(async move {
-                let filled = wallet.fill(&own, cost).await;
-                drop(gate);
-                filled
-            });
-            filled.await.unwrap_or(Err(Error::Closed))
+        // A task of its own: the batch that is on its way is not lost if the caller gives up.
+        let filled = runtime.spawn(async move {
+            let filled = wallet.fill(&own, cost).await;
+            drop(gate);
+            filled
         });
-        filled.await.or_else(|error| self.without_server(error, key, cost))
+        filled.await.unwrap_or(Err(Error::Closed)).or_else(|error| self.without_server(error, key, cost))
     }
 
     fn call(&self, key: Vec<u8>, amount: Amount, how: How) -> Checked {

@@ -49,6 +49,9 @@ fn a_wrong_node_redirects_and_a_cluster_client_follows() {
         ("RL.LEASE #lease 10 1d ID a", false),
         ("RL.ALL 2 #fixed #gcra FIXED 10 1d GCRA 10 1d", false),
         ("RL.ALL 3 #lease #bucket #slide LEASE 10 1d BUCKET 10 1d SLIDE 10 1d ID b BLOCK 1", false),
+        ("RL.POLICY #policy GCRA 10 1d", false),
+        ("RL.USE #gcra 2 #none #policy COST 2", false),
+        ("RL.USE #gcra 1 #policy BLOCK 1", false),
         ("RL.PEEK LEASE #lease 10 1d", true),
         ("RL.PEEK BUCKET #bucket 10 1d", true),
         ("RL.INSPECT #slide", true),
@@ -70,8 +73,8 @@ fn a_wrong_node_redirects_and_a_cluster_client_follows() {
         let reply: RedisResult<Value> = command.query(shards);
         assert_eq!(reply.is_ok(), reads, "{words} on the replica: {reply:?}");
     }
-    assert_eq!(call::<i64>(&mut fleet.client(owner), &format!("CLUSTER COUNTKEYSINSLOT {slot}")), 5);
-    assert_eq!(call::<i64>(&mut fleet.client(owner), "DBSIZE"), 5);
+    assert_eq!(call::<i64>(&mut fleet.client(owner), &format!("CLUSTER COUNTKEYSINSLOT {slot}")), 6);
+    assert_eq!(call::<i64>(&mut fleet.client(owner), "DBSIZE"), 6);
 
     let together = command(&format!("RL.ALL 2 {tag}a {tag}b FIXED 1 1d SLIDE 5 1d"));
     let mut caller = Caller::new(&fleet.cluster_client());
@@ -86,6 +89,8 @@ fn a_wrong_node_redirects_and_a_cluster_client_follows() {
         assert_eq!(refused.code(), Some("CROSSSLOT"));
         assert_eq!(call::<i64>(&mut fleet.client(owner), &format!("EXISTS {tag}c")), 0);
     }
+    // The comparison demands a deadline, which a policy has not.
+    assert_eq!(call::<i64>(&mut fleet.client(owner), &format!("DEL {tag}policy")), 1);
     fleet.assert_replicated();
     fleet.assert_healthy();
 }

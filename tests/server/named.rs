@@ -532,6 +532,7 @@ fn snapshots_of(client: &mut Connection, keys: &[&str]) -> Vec<support::Snapshot
 fn what_is_no_policy_is_an_error_that_names_the_key() {
     let (_server, mut client) = Server::start().and_client();
     set_policy(&mut client, "good GCRA 10 60");
+    set_policy(&mut client, "window FIXED 10 60");
     limit(&mut client, "RL.USE key 1 good");
     call::<i64>(&mut client, "LPUSH list a");
     let long = format!("GCRA 10 60{}", " ".repeat(250));
@@ -555,6 +556,7 @@ fn what_is_no_policy_is_an_error_that_names_the_key() {
         ("17 good", "ERR numpolicies must be a whole number from 1 to 16"),
         ("x good", "ERR numpolicies must be a whole number from 1 to 16"),
         ("1 good BURST 3", "ERR BURST is part of the policy, not of a call of RL.USE"),
+        ("1 window UNTIL 5", "ERR UNTIL and RL.USE can't be combined"),
         ("1 good RENEW", "ERR unknown option 'RENEW' for RL.GCRA"),
         ("1 good SHADOW", "ERR unknown option 'SHADOW' for RL.GCRA"),
         ("1 good COST 2 UPTO 3", "ERR COST and UPTO can't be combined"),
@@ -853,7 +855,8 @@ fn a_lease_never_becomes_a_rate_nor_a_rate_a_lease() {
 
 #[test]
 fn a_policy_that_changes_its_algorithm_under_load_is_no_error() {
-    let (server, mut client) = Server::start().and_client();
+    let (server, mut client) = Server::on_port(&[]).and_client();
+    let replica = server.replica(&[]);
     set_policy(&mut client, "policy GCRA 1000 1s");
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -909,4 +912,9 @@ fn a_policy_that_changes_its_algorithm_under_load_is_no_error() {
         }
     });
     assert_eq!(held(&mut client), 0);
+    // A replica has the same keys, which the algorithms have written in turn, and the policy.
+    server.wait_until_in_step(&replica);
+    let copies = snapshots(&mut replica.client());
+    assert!(copies.contains_key("policy") && copies.contains_key("key:0"));
+    assert_same(&copies, &snapshots(&mut client));
 }

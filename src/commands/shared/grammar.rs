@@ -281,7 +281,9 @@ fn options<'a, A: Args + ?Sized>(
         let option = find(kind.spec().options, |option| option.keyword, word);
         if let Some((index, option)) = option.filter(|(_, option)| command.takes_option(option)) {
             if matches!(command, CommandName::Use(_)) {
-                return Err(Box::new(Error::OptionOfPolicy(option.keyword)));
+                let is_of_policy = CommandName::Policy.takes_option(option);
+                let error = if is_of_policy { Error::OptionOfPolicy } else { |keyword| Error::Conflict(keyword, "RL.USE") };
+                return Err(Box::new(error(option.keyword)));
             }
             if options_seen & 1 << index != 0 {
                 return Err(Box::new(Error::Twice(option.keyword)));

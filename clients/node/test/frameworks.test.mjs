@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { after, afterEach, before, describe, test } from 'node:test';
 import express from 'express';
 import fastify from 'fastify';
-import { Closed, Fixed, Gcra, Lease, Limits } from '../dist/index.js';
+import { Closed, Fixed, Gcra, Lease, Limits, Named } from '../dist/index.js';
 import { rateLimit } from '../dist/express.js';
 import { rateLimit as hook } from '../dist/fastify.js';
 import { CLIENTS } from './clients.mjs';
@@ -130,6 +130,24 @@ for (const [name, serve] of Object.entries(FRAMEWORKS)) {
         const skipped = await get('/crash', { 'X-Plan': 'free', 'X-User': 'ada' });
         assert.deepEqual([skipped.status, skipped.headers.get('RateLimit')], [500, null]);
         assert.equal(await admin.dbsize(), 2);
+      });
+    });
+
+    test('a limit that an operator changes', async () => {
+      const named = new Named('policy:api', new Fixed('2/h'), { overrides: (key) => [`policy:${key}`] });
+      const key = (request) => `user:${request.headers['x-user']}`;
+      await serve([[limits.limit('named', named), { key }]], async (get) => {
+        const ask = async (user = 'ada') => {
+          const response = await get('/', { 'X-User': user });
+          return [response.status, response.headers.get('X-RateLimit-Limit')];
+        };
+        assert.deepEqual([await ask(), await ask(), await ask()], [[200, '2'], [200, '2'], [429, '2']]);
+        for (const [rule, expected] of [['5 1h', [200, '5']], ['1 1h', [429, '1']], ['1 1h SHADOW', [200, '1']], ['0 1h', [429, '0']]]) {
+          await admin.call('RL.POLICY', 'policy:api', 'GCRA', ...rule.split(' '));
+          assert.deepEqual(await ask(), expected, rule);
+        }
+        await admin.call('RL.POLICY', 'policy:user:bob', 'SLIDE', '9', '1h');
+        assert.deepEqual([await ask(), await ask('bob')], [[429, '0'], [200, '9']]);
       });
     });
 

@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from helpers import limits_of
-from redis_rl import Fixed, Gcra
+from redis_rl import Fixed, Gcra, Named
 from redis_rl.flask import FlaskLimits
 from redis_rl.starlette import RateLimit, RateLimitMiddleware
 
@@ -290,3 +290,57 @@ def test_flask_without_a_server(on_down, status, dead_socket):
     web = flask_app(limits_of(redis.Redis(unix_socket_path=dead_socket), on_down=on_down))
     answer = web.get("/", headers=ADA)
     assert answer.status_code == status and "RateLimit" not in answer.headers
+
+
+NAMED = Named("policy:api", Fixed("2/h"), lambda key: [f"policy:{key}"])
+
+
+def statuses_of_a_named_limit(client, ask):
+    """What requests of ada and bob are answered while an operator changes the limit, overrides it, and tries it."""
+    statuses = [ask("ada") for _ in range(3)]
+    for rule in ("GCRA 5 1h", "GCRA 1 1h", "GCRA 1 1h SHADOW"):
+        client.execute_command("RL.POLICY", "policy:api", *rule.split())
+        statuses.append(ask("ada"))
+    client.execute_command("RL.POLICY", "policy:api", "GCRA", "0", "1h")
+    client.execute_command("RL.POLICY", "policy:user:bob", "SLIDE", "9", "1h")
+    return [*statuses, ask("ada"), ask("bob")]
+
+
+STATUSES = [(200, "2"), (200, "2"), (429, "2"), (200, "5"), (429, "1"), (200, "1"), (429, "0"), (200, "9")]
+
+
+def test_a_limit_that_an_operator_changes_in_fastapi(socket, client):
+    async def test(limits):
+        app = FastAPI(middleware=[Middleware(RateLimitMiddleware, limit=limits.limit("api", NAMED), key=user_of)])
+
+        @app.get("/")
+        async def home():
+            return "home"
+
+        async with asking(app) as web:
+            loop = asyncio.get_running_loop()
+
+            def ask(user):
+                answer = asyncio.run_coroutine_threadsafe(web.get("/", headers={"x-user": user}), loop).result()
+                return answer.status_code, answer.headers["X-RateLimit-Limit"]
+
+            assert await asyncio.to_thread(statuses_of_a_named_limit, client, ask) == STATUSES
+
+    run(socket, test)
+
+
+def test_a_limit_that_an_operator_changes_in_flask(socket, client):
+    with limits_of(redis.Redis(unix_socket_path=socket)) as limits:
+        app = flask.Flask("test")
+        limited = FlaskLimits(app)
+
+        @app.get("/")
+        @limited(limits.limit("api", NAMED), key=user_of)
+        def home():
+            return "home"
+
+        def ask(user):
+            answer = app.test_client().get("/", headers={"x-user": user})
+            return answer.status_code, answer.headers["X-RateLimit-Limit"]
+
+        assert statuses_of_a_named_limit(client, ask) == STATUSES

@@ -11,7 +11,7 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use common::patient;
 use redis_rl_client::tower::RateLimitLayer;
-use redis_rl_client::{Decision, Fixed, Gcra, Limit, Limits, OnDown, Slide};
+use redis_rl_client::{Decision, Fixed, Gcra, Limit, Limits, Named, OnDown, Slide};
 use support::{call, Server};
 use tower_service::Service;
 
@@ -177,6 +177,34 @@ async fn a_limit_may_depend_on_the_request_and_so_may_what_is_skipped_and_answer
         assert_eq!(header(&response, "x-ratelimit-remaining"), [left.to_string()]);
     }
     assert_eq!(common::fact(&server, "wallet:all", &["used"]), 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_changes_the_limit() {
+    let server = Server::start();
+    let named = Named::new("policy:api", Fixed::new("2/h").expect("a policy")).expect("a name");
+    let named = named.overrides(|key| vec![format!("policy:{}", String::from_utf8_lossy(key))]);
+    let limit = patient(&server).limit("api", named).expect("a name");
+    let mut app = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(limit, user));
+    let mut asked = async |user| {
+        let response = ask(&mut app, Some(user)).await;
+        (response.status().as_u16(), header(&response, "x-ratelimit-limit")[0].to_string())
+    };
+    for (policy, user, status, limit) in [
+        ("", "ada", 200, "2"),
+        ("", "ada", 200, "2"),
+        ("", "ada", 429, "2"),
+        ("policy:api GCRA 5 1h", "ada", 200, "5"),
+        ("policy:api GCRA 1 1h", "ada", 429, "1"),
+        ("policy:api GCRA 1 1h SHADOW", "ada", 200, "1"),
+        ("policy:api GCRA 0 1h", "ada", 429, "0"),
+        ("policy:bob SLIDE 9 1h", "bob", 200, "9"),
+    ] {
+        if !policy.is_empty() {
+            call::<()>(&mut server.client(), &format!("RL.POLICY {policy}"));
+        }
+        assert_eq!(asked(user).await, (status, limit.to_string()), "{policy}");
+    }
 }
 
 /// Faults of the program: a key that holds something else, a cost of 0, an empty key.

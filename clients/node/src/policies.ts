@@ -39,16 +39,12 @@ export class Policy {
     return this.period.wholeSeconds;
   }
 
-  /** Whether both are the same policy. `60s` and `1m` are the same period. */
-  equals(other: unknown) {
-    return other instanceof Policy && String(other) === String(this);
-  }
-
   /** The limit and the period: `10/m`, `100/15m`. */
   get rate() {
     return `${this.limit}/${this.period.text.replace(/^1(?=\D)/, '')}`;
   }
 
+  /** The same text for the same policy: `60s` and `1m` are the same period. */
   toString() {
     return [this.algorithm, this.rate, ...this.options].join(' ');
   }
@@ -152,7 +148,7 @@ export class Lease extends Policy {
     super('LEASE', whole(limit, 'limit', 0, MOST_LEASE), period(ttl, 'ttl'));
   }
 
-  /** The time to live. */
+  /** The time to live. It also tells the type from others. */
   get ttl() {
     return this.period;
   }
@@ -204,10 +200,6 @@ export class Named<P extends Policy = Policy> extends Policy {
 
   override window() {
     return undefined;
-  }
-
-  override equals(other: unknown) {
-    return other instanceof Named && super.equals(other) && other.#overrides === this.#overrides;
   }
 
   override toString() {

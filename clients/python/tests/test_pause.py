@@ -112,7 +112,7 @@ def test_a_pause_without_a_reply(kind, proxy, client):
         assert not await value(wallet.take("a"))
         await until(lambda: used(client, "api:a") == 1)
 
-    Both(kind, unix_socket_path=proxy.server_address).run(test, timeout=0.5, connect_timeout=0.5)
+    Both(kind, unix_socket_path=proxy.server_address).run(test, timeout=1.5, connect_timeout=0.5)
 
 
 @KINDS

@@ -9,7 +9,7 @@ if not api.take("user:42"):
 from ._async._blocks import AsyncAdmission, AsyncCharge, AsyncHeld
 from ._async._limits import AsyncLeaseLimit, AsyncLimit, AsyncLimits
 from ._async._wallet import AsyncWallet
-from ._decision import AllDecision, Decision, headers
+from ._decision import AllDecision, Decision, RateLimited, headers
 from ._errors import (
     Closed,
     InvalidArgument,
@@ -21,7 +21,6 @@ from ._errors import (
     LeaseLost,
     NoModule,
     NotAllowed,
-    RateLimited,
     RateLimitError,
     Unavailable,
     UnexpectedReply,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from ._errors import RateLimited, UnexpectedReply
+from ._errors import RateLimitError, UnexpectedReply
 from ._policy import Id, Lease, Named, Policy
 
 Source = Literal["server", "wallet", "repeated", "down"]
@@ -19,7 +19,38 @@ def _seconds(ms: int) -> int:
     return -(-ms // 1000)
 
 
-class _Decided:
+class _Shown:
+    """What HTTP shows of decisions."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def _listed(self) -> Sequence[Decision]: ...
+
+    def headers(self) -> dict[str, str]:
+        """The headers of an answer."""
+        return headers(self._listed)
+
+    def problem(self) -> dict[str, Any]:
+        """The body of an answer to a denial, application/problem+json."""
+        return problem(self._listed)
+
+
+class RateLimited(_Shown, RateLimitError):
+    """The call was denied. `retry_after` is in seconds; None means that a retry is never granted. If several limits decided
+    together, `decision` is the denial with the longest wait, and `decisions` are those of all."""
+
+    def __init__(self, decisions: Sequence[Decision], retry_after: float | None) -> None:
+        self.decisions, self.decision, self.retry_after = decisions, _shown(decisions), retry_after
+        names = ", ".join(each.name for each in decisions if not each.allowed)
+        super().__init__(f"{names}: the limit is reached; retry {'never' if retry_after is None else f'in {retry_after:g} s'}")
+
+    @property
+    def _listed(self) -> Sequence[Decision]:
+        return self.decisions
+
+
+class _Decided(_Shown):
     """What the decision about one limit and that about several have in common."""
 
     if TYPE_CHECKING:
@@ -27,9 +58,6 @@ class _Decided:
 
         @property
         def allowed(self) -> bool: ...
-
-        @property
-        def _listed(self) -> Sequence[Decision]: ...
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -41,14 +69,8 @@ class _Decided:
 
     def raise_if_denied(self) -> Self:
         if not self.allowed:
-            raise RateLimited(self._listed, _shown(self._listed), self.wait)
+            raise RateLimited(self._listed, self.wait)
         return self
-
-    def headers(self) -> dict[str, str]:
-        return headers(self._listed)
-
-    def problem(self) -> dict[str, Any]:
-        return problem(self._listed)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,6 @@
-"""The errors. All of them derive from RateLimitError."""
+"""The errors, all but RateLimited. All of them derive from RateLimitError."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ._decision import Decision
 
 
 class RateLimitError(Exception):
@@ -36,29 +29,6 @@ class InvalidWait(InvalidArgument):
 
 class InvalidId(InvalidArgument):
     """An id that is neither text nor bytes, or is not 1 to 64 bytes long."""
-
-
-class RateLimited(RateLimitError):
-    """The call was denied. `retry_after` is in seconds; None means that a retry is never granted. If several limits decided
-    together, `decision` is the denial with the longest wait, and `decisions` are those of all."""
-
-    def __init__(self, decisions: Sequence[Decision], decision: Decision, retry_after: float | None) -> None:
-        self.decisions, self.decision, self.retry_after = decisions, decision, retry_after
-        names = ", ".join(each.name for each in self.decisions if not each.allowed)
-        when = "never" if self.retry_after is None else f"in {self.retry_after:g} s"
-        super().__init__(f"{names}: the limit is reached; retry {when}")
-
-    def headers(self) -> dict[str, str]:
-        """The headers of an answer, from the decisions of all limits."""
-        from ._decision import headers
-
-        return headers(self.decisions)
-
-    def problem(self) -> dict[str, Any]:
-        """The body of an answer, application/problem+json."""
-        from ._decision import problem
-
-        return problem(self.decisions)
 
 
 class LeaseLost(RateLimitError):

@@ -322,7 +322,7 @@ class _AsyncLimited:
             self._denials.forget(key)
             # Again, because of what was fetched meanwhile.
             for wallet in limits._stop_wallets(key) if us else ():
-                limits._calls.beside(wallet._give_back_beside)
+                limits._calls.beside(wallet._give_back)
         if type(reply) is not int or reply < 0:
             raise UnexpectedReply(f"{self.name}: the reply is not a length of time: {reply!r:.200}")
         return reply / 1000

@@ -225,7 +225,7 @@ class Wallet:
     def _tidy(self, job: io.Job, running: list[bool]) -> None:
         try:
             while job.pause(self._idle / 2):
-                self._give_back(False)
+                self._give_back()
                 with self._lock:
                     if not self._purses:
                         running[0] = False
@@ -233,13 +233,13 @@ class Wallet:
         finally:
             running[0] = False
 
-    def _give_back(self, everything: bool) -> None:
-        """Gives back all batches, or those that are past or of keys that are idle."""
+    def _give_back(self, job: io.Job | None = None) -> None:
+        """Gives back the batches that are past, have ended, or are of keys that are idle; all, if the wallet is closed."""
         now, found = time.monotonic(), []
         with self._lock:
             excess = len(self._purses) - MOST_KEYS
             for number, (key, purse) in enumerate(list(self._purses.items())):
-                whole = everything or (purse.turn is None and (now >= purse.used + self._idle or number < excess))
+                whole = self._closed or (purse.turn is None and (now >= purse.used + self._idle or number < excess))
                 for batch in purse.batches:
                     batch.ended = batch.ended or whole or not batch.usable(now)
                 found += [(key, purse, batch) for batch in purse.batches if batch.ended]
@@ -289,14 +289,11 @@ class Wallet:
                 batch.ended = True
             return bool(purse.batches)
 
-    def _give_back_beside(self, job: io.Job) -> None:
-        self._give_back(False)
-
     def close(self) -> None:
         """Gives all units back. The wallet can't be used any more."""
         with self._lock:
             self._closed = True
-        self._limit._of._calls.jobs.finish(lambda again: self._give_back(True))
+        self._limit._of._calls.jobs.finish(lambda again: self._give_back())
 
     def __enter__(self) -> Wallet:
         return self

@@ -205,11 +205,9 @@ class Policy:
 def _rate(rate: object, highest: int = MAX_UNITS) -> tuple[int, int, str]:
     """The units and the microseconds of a rate, and its shortest form."""
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
-    us = _text_us(match[2]) if match else None
-    if match is None or us is None:
+    if match is None or _text_us(match[2]) is None:
         raise InvalidLimit(f"a rate is a text such as '10/m', '100/15m' or '2/250ms', not {rate!r}; {_HINT}")
-    if not MIN_PERIOD_US <= us <= MAX_PERIOD_US:
-        raise InvalidLimit(f"the period of a rate is from 1ms to 3650d, not {match[2]!r}")
+    us = _period_us(match[2], "the period of a rate")
     limit, period = _limit(match[1], highest), us_text(us)
     return limit, us, f"{limit}/{period[1:] if period[0] == '1' and not period[1].isdigit() else period}"
 

@@ -29,11 +29,19 @@ pub enum Place {
 
 /// An algorithm, by its place in [`KINDS`].
 type Kind = usize;
-const KINDS: [&str; 4] = ["FIXED", "SLIDE", "GCRA", "BUCKET"];
+const KINDS: [&str; 5] = ["FIXED", "SLIDE", "GCRA", "BUCKET", "LEASE"];
 const FIXED: Kind = 0;
 const SLIDE: Kind = 1;
 const GCRA: Kind = 2;
 const BUCKET: Kind = 3;
+const LEASE: Kind = 4;
+/// Without a comparison of bytes, the most keys of an RL.ALL.
+const MANY: usize = 20;
+/// The most that a lease may be a part of.
+const MOST_HELD: u64 = 65_536;
+
+/// How the names of the policies' keys begin.
+const POLICY: &[u8] = b"policy:";
 
 const DAY_US: i64 = 86_400_000_000;
 const TEN_YEARS_US: i64 = 3_650 * DAY_US;
@@ -78,6 +86,10 @@ pub struct Calls {
     foreign: Vec<Vec<u8>>,
     /// Whether to call RL.HELP and COMMAND DOCS.
     pub texts: bool,
+    /// Whether effects and records with ids are compared byte for byte, so that a client may also damage records.
+    pub bytes: bool,
+    /// The commands that both modules have, in small letters. The others are not called.
+    pub known: Vec<&'static str>,
 }
 
 /// The script that makes calls. Its arguments are, for each call, the number of words and the words. An error of a call is
@@ -120,6 +132,8 @@ impl Calls {
             records: Vec::new(),
             foreign: Vec::new(),
             texts: true,
+            bytes: true,
+            known: Vec::new(),
         };
         let mut names: Vec<Vec<u8>> = (0..14).map(|index| format!("key:{index}").into_bytes()).collect();
         names.extend([b"".to_vec(), b"a\0b\r\nc\xff".to_vec(), vec![b'n'; 600], word("{tag}:1"), word("{tag}:2")]);
@@ -132,6 +146,10 @@ impl Calls {
         calls.change_pace();
         (0..calls.slots.len()).for_each(|slot| calls.renew(slot));
         calls
+    }
+
+    fn knows(&self, command: &str) -> bool {
+        self.known.contains(&command)
     }
 
     /// A number below `end`.
@@ -208,6 +226,12 @@ impl Calls {
         self.slots[slot].name.clone()
     }
 
+    /// All names of keys that a call may have, but for those of policies.
+    pub fn all_keys(&self) -> Vec<Vec<u8>> {
+        let many = (0..MANY).map(|index| format!("{{tag}}:many:{index}").into_bytes());
+        self.slots.iter().map(|slot| slot.name.clone()).chain(many).collect()
+    }
+
     /// Whether a key's value is long.
     pub fn is_long(&self, name: &[u8]) -> bool {
         name.starts_with(b"long")
@@ -219,7 +243,7 @@ impl Calls {
             let commands = vec![vec![word("DEL"), key.clone()]];
             return Step { commands, place: Place::Direct, keys: vec![key] };
         }
-        let weights = [780, 60, 50, 95, 8, 7];
+        let weights = [780, 60, 50, 95, 8, if self.bytes { 7 } else { 0 }];
         match self.weighted(&weights) {
             0 => {
                 let call = self.call(Blocking::Never);
@@ -271,6 +295,7 @@ impl Calls {
         let mut keys: Vec<_> =
             self.slots.iter().map(|slot| &slot.name).filter(|name| call[1..].contains(name)).cloned().collect();
         keys.extend(call.iter().filter(|word| word.starts_with(b"{tag}:many")).take(3).cloned());
+        keys.extend(call.iter().filter(|word| word.starts_with(POLICY)).cloned());
         keys
     }
 

@@ -43,6 +43,10 @@ struct Options {
     /// Leaves out RL.HELP and COMMAND DOCS, whose texts may have changed on purpose.
     #[arg(long)]
     without_texts: bool,
+    /// For a base that stores ids or replicates in another form: compares RL.INSPECT of records with ids, and what replicas and
+    /// append-only files make of the effects, instead of their bytes.
+    #[arg(long)]
+    without_bytes: bool,
 }
 
 /// The ways in which a pair of servers is set up, in turn.
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
     let mut tally = Tally::default();
     let mut calls = Calls::new(seed);
     calls.texts = !options.without_texts;
+    calls.bytes = !options.without_bytes;
     // Each setup has its turn at least once, and no session lasts long.
     let sessions = (options.calls / 100_000).max(1).next_multiple_of(SETUPS.len() as u64);
     for number in 0..sessions {

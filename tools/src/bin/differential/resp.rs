@@ -148,21 +148,43 @@ pub fn commands(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     commands
 }
 
-/// Whether two replies are the same, but for the module's version.
+/// Whether two replies are the same, but for the module's version, and for facts that only the module at hand tells: a field of INFO,
+/// and of RL.INSPECT that the key is not paused.
 pub fn same(one: &[u8], other: &[u8]) -> bool {
-    one == other || has_version(one) && has_version(other) && without_version(one) == without_version(other)
+    one == other || [VERSION, PAUSED].iter().any(|part| contains(other, part)) && facts(one, one) == facts(other, one)
 }
 
 const VERSION: &[u8] = b"rl_version:";
+const PAUSED: &[u8] = b"paused_ms\r\n:0";
 
-fn has_version(reply: &[u8]) -> bool {
-    reply.windows(VERSION.len()).any(|window| window == VERSION)
+fn contains(reply: &[u8], part: &[u8]) -> bool {
+    reply.windows(part.len()).any(|window| window == part)
 }
 
-/// A reply without the lines that contain the version or the length of a text.
-fn without_version(reply: &[u8]) -> Vec<&[u8]> {
-    reply
-        .split(|&byte| byte == b'\n')
-        .filter(|line| !line.starts_with(VERSION) && !line.starts_with(b"$") && !line.starts_with(b"="))
-        .collect()
+/// The lines of a reply without the module's version, without the lengths of its parts, and without what the base does not tell.
+fn facts<'r>(reply: &'r [u8], base: &[u8]) -> Vec<&'r [u8]> {
+    let name = |line: &[u8]| line.iter().position(|&byte| byte == b':').map(|colon| line[..=colon].to_vec());
+    let told: std::collections::HashSet<_> = base.split(|&byte| byte == b'\n').filter_map(name).collect();
+    let paused = contains(base, b"paused_ms");
+    let mut lines = reply.split(|&byte| byte == b'\n');
+    let mut facts = Vec::new();
+    while let Some(line) = lines.next() {
+        if line == b"paused_ms\r" && !paused {
+            lines.next();
+        } else if !line.starts_with(VERSION)
+            && !matches!(line.first(), Some(b'$' | b'=' | b'*' | b'%'))
+            && name(line).is_none_or(|name| told.contains(&name))
+        {
+            facts.push(line);
+        }
+    }
+    // In a script, the order of a map's fields depends on how many there are.
+    facts.sort_unstable();
+    facts
+}
+
+/// Whether both replies, to GET or DUMP, show records with ids, whose versions are 2 and 3.
+pub fn have_ids(one: &[u8], other: &[u8]) -> bool {
+    let has = |reply: &[u8]| reply.windows(2).any(|pair| matches!(pair, [0xfa, 2 | 3]));
+    has(one) && has(other)
 }

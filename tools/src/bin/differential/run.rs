@@ -9,7 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use crate::calls::{Calls, Place, Step, Words};
-use crate::resp::{differ, same, show};
+use crate::resp::{differ, have_ids, same, show};
 use crate::resp::{encode, readable, Reply};
 use crate::servers::{Arrival, Link, Outcome, Pair, Setup};
 use crate::tally::Tally;
@@ -22,6 +22,11 @@ const LOG: &str = "target/differential.log";
 /// The channel of the marks. A mark is published after each batch: the keyspace events and the replication stream are
 /// compared up to it.
 const MARKS: &str = "differential:marks";
+
+/// The commands that the module at hand has.
+const COMMANDS: &str =
+    "rl.fixed rl.slide rl.gcra rl.bucket rl.lease rl.settle rl.release rl.pause rl.use rl.policy rl.peek rl.all \
+     rl.inspect rl.top rl.help cl.throttle gcra";
 
 /// A session with a pair of servers.
 pub struct Session<'r> {
@@ -38,6 +43,8 @@ pub struct Session<'r> {
     first_us: i64,
     subscriber: Link,
     replica: Option<Link>,
+    /// Two connections to the servers that are sent the replication streams: one for the streams, and one that looks.
+    followers: Option<[Link; 2]>,
     setup: Setup,
     appended: u64,
     marks: u64,
@@ -59,6 +66,7 @@ impl<'r> Session<'r> {
         let log = BufWriter::new(log);
         let pair = Pair::start(program, modules, first_us, setup)?;
         let links = [pair.link(2)?, pair.link(3)?];
+        let followers = pair.links_to_followers()?;
         let mut subscriber = pair.link(3)?;
         let mut request = Vec::new();
         encode(&mut request, &["SUBSCRIBE", MARKS]);
@@ -73,6 +81,7 @@ impl<'r> Session<'r> {
             first_us,
             subscriber,
             replica: None,
+            followers,
             setup,
             appended: 0,
             marks: 0,
@@ -82,6 +91,7 @@ impl<'r> Session<'r> {
         if server.lines().any(|line| line.starts_with("monotonic_clock:") && !line.contains("POSIX")) {
             return Err(format!("the server's steady clock can't be frozen: {server}"));
         }
+        session.calls.known = session.known()?;
         // The reply is the seconds and the microseconds.
         let time = session.plain(&["TIME"])?;
         let digits: String =
@@ -133,13 +143,19 @@ impl<'r> Session<'r> {
             let steps: Vec<_> = (0..count).map(|_| self.calls.step(now_us)).collect();
             let link = self.calls.below(2);
             self.exchange(link, steps)?;
+            self.align_deadlines()?;
             self.mark()?;
         }
         self.compare_all("at the end of the session")?;
-        // The servers write their keys to a file and load them from it.
+        // The servers write their keys to a file and load them from it, without those that have expired. Replicas are not told.
+        self.followers = None;
         self.plain(&["DEBUG", "RELOAD"])?;
         self.compare_all("after DEBUG RELOAD")?;
         if self.setup.appends {
+            // While it loads, events name the words of the effects.
+            if !self.calls.bytes {
+                self.plain(&["CONFIG", "SET", "notify-keyspace-events", ""])?;
+            }
             self.plain(&["DEBUG", "LOADAOF"])?;
             self.compare_all("after DEBUG LOADAOF")?;
         }
@@ -155,7 +171,7 @@ impl<'r> Session<'r> {
             self.exchange(0, vec![Step { keys: vec![key.clone()], commands: vec![call], place: Place::Direct }])?;
         }
         self.plain(&[b"DUMP", &key[..]])?;
-        Ok(())
+        self.align_deadlines()
     }
 
     fn let_time_pass(&mut self) -> Outcome<()> {
@@ -215,7 +231,7 @@ impl<'r> Session<'r> {
                 if words[0] == b"DUMP" {
                     tally.longest = tally.longest.max(one.len());
                 }
-                if !same(one, other) {
+                if !same(one, other) && (calls.bytes || !have_ids(one, other)) {
                     let step: Vec<_> = commands.iter().map(show).collect();
                     difference =
                         Some(format!("{}\nof the step:\n  {}\n{}", show(words), step.join("\n  "), differ(one, other)));
@@ -248,6 +264,9 @@ impl<'r> Session<'r> {
     fn looks(&mut self, key: &[u8]) -> Vec<Words> {
         let command = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect::<Words>();
         let deadline = command(&[b"PEXPIRETIME", key]);
+        if !self.calls.bytes {
+            return vec![command(&[b"DUMP", key]), command(&[b"RL.INSPECT", key])];
+        }
         if self.calls.is_long(key) && !self.calls.once_in(40) {
             return vec![
                 command(&[b"STRLEN", key]),
@@ -271,7 +290,7 @@ impl<'r> Session<'r> {
         self.tally.commands += 1;
         let [base, new] = self.links[0].exchange(&request, 1)?;
         let (one, other) = (base.get(0), new.get(0));
-        if same(one, other) {
+        if same(one, other) || !self.calls.bytes && have_ids(one, other) {
             Ok(one.to_vec())
         } else {
             let words: Words = words.iter().map(|word| word.as_ref().to_vec()).collect();
@@ -288,11 +307,26 @@ impl<'r> Session<'r> {
         Ok(String::from_utf8_lossy(base.get(0)).into_owned())
     }
 
+    /// The module's commands that the base has, too.
+    fn known(&mut self) -> Outcome<Vec<&'static str>> {
+        let mut known = Vec::new();
+        for name in COMMANDS.split(' ') {
+            let mut request = Vec::new();
+            encode(&mut request, &["COMMAND", "INFO", name]);
+            let [base, _] = self.links[0].exchange(&request, 1)?;
+            if let Reply::Array(rows) = Reply::read(base.get(0)) {
+                known.extend(matches!(rows[..], [Reply::Array(_)]).then_some(name));
+            }
+        }
+        Ok(known)
+    }
+
     fn learn_a_value(&mut self) -> Outcome<()> {
         let key = self.calls.any_key();
         let reply = self.plain(&[b"GET", &key[..]])?;
-        if let Reply::Bulk(value) = Reply::read(&reply) {
-            self.calls.learn_value(value);
+        match Reply::read(&reply) {
+            Reply::Bulk(value) if self.calls.bytes || !have_ids(&reply, &reply) => self.calls.learn_value(value),
+            _ => {}
         }
         Ok(())
     }

@@ -83,6 +83,8 @@ pub enum Arrival {
 /// Two servers of the same program, the first with the base module and the second with the one at hand.
 pub struct Pair {
     servers: [Server; 2],
+    /// For each, a server without the module that is sent its replication stream. No key expires there by itself.
+    followers: Option<[Server; 2]>,
     /// The clocks of both.
     pub clock: Clock,
     _folder: TempDir,
@@ -94,12 +96,19 @@ impl Pair {
         let failed = |error: io::Error| format!("the servers can't be started: {error}");
         let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().map_err(failed)?;
         let library = support::witness::build("clock", folder.path());
-        let [file, launcher] = ["clock", "server"].map(|name| folder.path().join(name));
-        let clock = Clock::new(&file, wall_us).map_err(failed)?;
-        let (file, library) = (file.display(), library.display());
-        let text = format!("#!/bin/sh\nCLOCK_FILE='{file}' LD_PRELOAD='{library}' exec '{program}' \"$@\"\n");
-        fs::write(&launcher, text).map_err(failed)?;
-        fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755)).map_err(failed)?;
+        let launcher = |name: &str, wall_us| {
+            let [file, launcher] = ["clock", "server"].map(|part| folder.path().join(format!("{name}-{part}")));
+            let clock = Clock::new(&file, wall_us)?;
+            let (file, library) = (file.display(), library.display());
+            let text = format!("#!/bin/sh\nCLOCK_FILE='{file}' LD_PRELOAD='{library}' exec '{program}' \"$@\"\n");
+            fs::write(&launcher, text)?;
+            fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755))?;
+            Ok((clock, launcher.display().to_string()))
+        };
+        let (clock, both) = launcher("pair", wall_us).map_err(failed)?;
+        let (_, long_ago) = launcher("follower", 2_000_000_000).map_err(failed)?;
+        let followers = (setup.replica == Arrival::First)
+            .then(|| [(); 2].map(|()| Server::of(&long_ago, false, &["--rdbcompression", "no"])));
         let servers = modules.map(|module| {
             // The servers do no work that depends on the time: they write no snapshot, ping no replica and disconnect none.
             let appends = if setup.appends { "yes" } else { "no" };
@@ -111,9 +120,9 @@ impl Pair {
                 module.display()
             );
             let options: Vec<&str> = options.split(' ').chain(["cl.throttle gcra"]).collect();
-            Server::of(&launcher.display().to_string(), false, &options)
+            Server::of(&both, false, &options)
         });
-        Ok(Self { servers, clock, _folder: folder })
+        Ok(Self { servers, followers, clock, _folder: folder })
     }
 
     /// A connection to each, which speaks this version of the protocol.
@@ -128,12 +137,22 @@ impl Pair {
 
     /// A connection to each, on which nothing has been sent.
     pub fn bare_link(&self) -> Outcome<Link> {
+        Self::connect(&self.servers)
+    }
+
+    /// Two connections to each of the followers, if there are any.
+    pub fn links_to_followers(&self) -> Outcome<Option<[Link; 2]>> {
+        let two = |followers| Ok([Self::connect(followers)?, Self::connect(followers)?]);
+        self.followers.as_ref().map(two).transpose()
+    }
+
+    fn connect(servers: &[Server; 2]) -> Outcome<Link> {
         let connect = |server: &Server| -> io::Result<Connection> {
             let socket = UnixStream::connect(server.socket())?;
             socket.set_read_timeout(Some(DEADLINE))?;
             Ok(Connection { socket, buffer: Vec::new(), at: 0 })
         };
-        let connect = |server: usize| connect(&self.servers[server]).map_err(|error| lost(server, &error));
+        let connect = |server: usize| connect(&servers[server]).map_err(|error| lost(server, &error));
         Ok(Link { ends: [connect(0)?, connect(1)?] })
     }
 
@@ -303,6 +322,22 @@ impl Link {
         let [base, new] = &self.ends;
         let [of_base, of_new] = ranges;
         Ok([Replies { bytes: &base.buffer, ranges: of_base }, Replies { bytes: &new.buffer, ranges: of_new }])
+    }
+
+    /// Sends each server its own commands, and drops the replies, none of which may be an error.
+    pub fn apply(&mut self, commands: [&[Vec<u8>]; 2]) -> Outcome<()> {
+        for (server, commands) in commands.into_iter().enumerate() {
+            self.ends[server].socket.write_all(&commands.concat()).map_err(|error| lost(server, &error))?;
+            let ranges = self.ranges(server, commands.len())?;
+            for (command, range) in commands.iter().zip(ranges) {
+                let reply = &self.ends[server].buffer[range];
+                if reply.starts_with(b"-") {
+                    let [command, reply] = [command, reply].map(|bytes| resp::readable(bytes, 400));
+                    return Err(format!("a replica of the {} server can't execute {command}: {reply}", NAMES[server]));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Reads from both up to the reply that contains `mark`, and returns those replies for which `keep` is true.

@@ -18,6 +18,10 @@ pub struct Tally {
     pub stream: u64,
     /// Bytes of the append-only file.
     pub appended: u64,
+    /// Comparisons of a server with its replica.
+    pub digests: u64,
+    /// Deadlines that the module at hand chose otherwise.
+    pub deadlines: u64,
     /// Keyspace events.
     pub events: u64,
     /// Values and deadlines of all keys at the end of a session.
@@ -106,8 +110,8 @@ impl Tally {
         }
         println!(
             "\n{} commands to each server, {} calls of the module among them; {} stored values with their deadlines (the longest of {} bytes), and {} at the \
-             ends of sessions; {} bytes of replication stream; {} bytes of append-only file; {} keyspace events",
-            self.commands, self.calls, self.values, self.longest, self.snapshots, self.stream, self.appended, self.events
+             ends of sessions; {} other deadlines; {} bytes of replication stream, and {} comparisons with a replica; {} bytes of append-only file; {} keyspace events",
+            self.commands, self.calls, self.values, self.longest, self.snapshots, self.deadlines, self.stream, self.digests, self.appended, self.events
         );
     }
 }

@@ -1,6 +1,15 @@
 //! The limits of the keys, and the words by which a call names a limit, an amount or a time.
 
-use super::{word, Calls, Policy, Slot, BUCKET, DAY_US, FIXED, GCRA, SLIDE, TEN_YEARS_US};
+use super::{word, Calls, Kind, Policy, Slot, BUCKET, DAY_US, FIXED, GCRA, LEASE, MOST_HELD, SLIDE, TEN_YEARS_US};
+
+/// The highest limit of an algorithm.
+fn most(kind: Kind) -> u64 {
+    match kind {
+        SLIDE => 4_294_967_295,
+        LEASE => MOST_HELD,
+        _ => 1_000_000_000_000,
+    }
+}
 
 impl Calls {
     /// Begins a part of the run at another pace, with other limits on some keys.
@@ -31,7 +40,7 @@ impl Calls {
     }
 
     fn policy(&mut self) -> Policy {
-        let kind = self.rng.usize(..4);
+        let kind = self.rng.usize(..if self.knows("rl.lease") { 5 } else { 4 });
         let pace = self.pace_us as f64;
         let period_us = match self.weighted(&[80, 10, 10]) {
             0 => self.of_any_size(pace, pace * 3_000.0),
@@ -48,7 +57,7 @@ impl Calls {
             3 => self.pick(&[1, 1_000_000, 4_294_967_295, 999_999_999_999, 1_000_000_000_000]),
             _ => 0,
         };
-        let limit = if kind == SLIDE { limit.min(4_294_967_295) } else { limit };
+        let limit = limit.min(most(kind));
         let mut policy = Policy { kind, limit, period_us: period_us.clamp(1_000, TEN_YEARS_US), option: None, step: false };
         self.set_options(&mut policy);
         policy
@@ -61,6 +70,9 @@ impl Calls {
             return;
         }
         let limit = policy.limit.max(1) as i64;
+        if policy.kind == LEASE {
+            return;
+        }
         policy.option = Some(match policy.kind {
             FIXED => match self.rng.u32(..3) {
                 0 => 0,
@@ -95,10 +107,7 @@ impl Calls {
             4 => self.set_options(&mut policy),
             _ => policy = self.policy(),
         }
-        if policy.kind == SLIDE {
-            policy.limit = policy.limit.min(4_294_967_295);
-        }
-        policy.limit = policy.limit.min(1_000_000_000_000);
+        policy.limit = policy.limit.min(most(policy.kind));
         (name, policy)
     }
 
@@ -192,5 +201,14 @@ impl Calls {
         }
         let index = self.rng.usize(..self.hints.len());
         (self.hints[index].saturating_mul(1_000) - self.pick(&[0, 0, 0, 1, 500, 999, 1_000, -1, -1_000])).max(0)
+    }
+
+    /// A name that a charge or a lease is remembered by: most often one of few, so that calls name it again.
+    pub(super) fn id(&mut self) -> Vec<u8> {
+        match self.weighted(&[75, 20, 5]) {
+            0 => format!("i{}", self.rng.u32(..6)).into_bytes(),
+            1 => format!("id:{}", self.rng.u32(..400)).into_bytes(),
+            _ => self.pick(&[vec![b'l'; 64], b"\0\xff\r\n".to_vec(), word("nine bytes"), word("I0")]),
+        }
     }
 }

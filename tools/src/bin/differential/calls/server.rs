@@ -25,7 +25,9 @@ impl Calls {
             command.extend(more);
             command
         };
-        let command = match self.weighted(&[30, 12, 10, 10, 12, 12, 12, 20, 10, 6, 5, 2, 2, 2, 1, 4, 2]) {
+        let damage = u32::from(self.bytes);
+        let weights = [30, 12, 10, 10, 12, 12, 12, 20, 10, 6 * damage, 5 * damage, 2 * damage, 2, 2 * damage, damage, 4, 2];
+        let command = match self.weighted(&weights) {
             0 => named(if self.rng.bool() { "DEL" } else { "UNLINK" }, vec![]),
             1 => named("RENAME", vec![second.clone()]),
             2 => named("COPY", vec![second.clone(), word("REPLACE")]),
@@ -67,7 +69,8 @@ impl Calls {
                 break;
             }
         }
-        match self.weighted(&[25, 30, 15, 10, 10, 4, 16, 10]) {
+        let damage = u32::from(self.bytes);
+        match self.weighted(&[25, 30 * damage, 15 * damage, 10 * damage, 10 * damage, 4 * damage, 16, 10]) {
             0 => {}
             1 => {
                 for _ in 0..self.rng.usize(1..4) {

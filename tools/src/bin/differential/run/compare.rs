@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Session, MARKS};
-use crate::resp::{commands, first_difference};
+use crate::resp::{commands, first_difference, NAMES};
 use crate::resp::{encode, readable, Reply};
 use crate::servers::Outcome;
 
@@ -24,7 +24,10 @@ impl Session<'_> {
             let wanted = |command: &[u8]| !command.starts_with(b"*1\r\n$4\r\nPING");
             let [base, new] = replica.until(mark.as_bytes(), wanted)?;
             base.iter().for_each(|command| self.tally.effect(command));
-            if base != new {
+            if let Some([followers, _]) = &mut self.followers {
+                followers.apply([&base, &new])?;
+            }
+            if base != new && self.calls.bytes {
                 return Err(self.different(&format!("the replication streams differ\n{}", first_difference(&base, &new))));
             }
         }
@@ -32,10 +35,71 @@ impl Session<'_> {
             let [base, new] = self.pair.appended(self.appended)?;
             self.appended += base.len() as u64;
             self.tally.appended += base.len() as u64;
-            if base != new {
+            if base != new && self.calls.bytes {
                 let error = first_difference(&commands(&base), &commands(&new));
                 return Err(self.different(&format!("the append-only files differ\n{error}")));
             }
+        }
+        if self.marks.is_multiple_of(20) {
+            self.compare_followers()?;
+        }
+        Ok(())
+    }
+
+    /// Compares each server with what its replication stream has made: a digest of all keys, and the deadline of one.
+    fn compare_followers(&mut self) -> Outcome<()> {
+        let Some([_, followers]) = &mut self.followers else { return Ok(()) };
+        let mut request = Vec::new();
+        encode(&mut request, &["DEBUG", "DIGEST"]);
+        encode(&mut request, &[b"PEXPIRETIME", &self.calls.any_key()[..]]);
+        let (there, here) = (followers.exchange(&request, 2)?, self.links[0].exchange(&request, 2)?);
+        for (server, name) in NAMES.into_iter().enumerate() {
+            let part = |index| [&here, &there].map(|both| readable(both[server].get(index), 100));
+            let ([here, there], [deadline, other]) = (part(0), part(1));
+            // The look at an expired key has deleted it.
+            if here != there || deadline != other && !deadline.starts_with(":-2") {
+                let what = format!("the {name} server: {here}, {deadline}, and its replica: {there}, {other}");
+                return Err(self.different(&what));
+            }
+        }
+        self.tally.digests += 1;
+        Ok(())
+    }
+
+    /// The base may choose other deadlines. Checks those of the module at hand, and gives its keys the deadlines of the base's, so that
+    /// both expire at the same time.
+    pub(super) fn align_deadlines(&mut self) -> Outcome<()> {
+        if self.calls.bytes {
+            return Ok(());
+        }
+        let mut request = Vec::new();
+        let names = self.calls.all_keys();
+        names.iter().for_each(|name| encode(&mut request, &[b"PEXPIRETIME", &name[..]]));
+        let [base, new] = self.links[0].exchange(&request, names.len())?;
+        let number = |reply| if let Reply::Integer(number) = Reply::read(reply) { number } else { -3 };
+        let both = |index| (number(base.get(index)), number(new.get(index)));
+        let differ: Vec<_> = names
+            .iter()
+            .enumerate()
+            .map(|(index, name)| (name, both(index)))
+            .filter(|(_, (one, other))| one != other)
+            .collect();
+        for (name, (one, other)) in differ {
+            let facts = self.plain(&[b"RL.INSPECT", &name[..]])?;
+            let fact = |name: &str| {
+                let text = String::from_utf8_lossy(&facts);
+                let value =
+                    text.split("\r\n").skip_while(|line| *line != name).skip(1).find(|line| !line.starts_with('$'))?;
+                value.trim_start_matches(':').parse::<f64>().ok()
+            };
+            let least = self.pair.clock.wall_us() / 1_000 + fact("reset_ms").unwrap_or(0.0) as i64 - 1;
+            let most = least.saturating_add(fact("period_ms").map_or(i64::MAX, |period| period as i64 + 3));
+            if one < 0 || other < least || other > most {
+                let what = format!("deadline {other} instead of {one}, not {least} to {most}: {}", readable(name, 40));
+                return Err(self.different(&what));
+            }
+            self.tally.deadlines += 1;
+            self.plain(&[b"PEXPIREAT", &name[..], one.to_string().as_bytes()])?;
         }
         Ok(())
     }
@@ -117,6 +181,7 @@ impl Session<'_> {
         {
             self.plain(&words.split(' ').collect::<Vec<_>>()).map_err(|error| format!("{error}\n{when}"))?;
         }
-        self.mark()
+        self.mark()?;
+        self.compare_followers()
     }
 }

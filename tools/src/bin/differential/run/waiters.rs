@@ -91,8 +91,11 @@ impl Session<'_> {
             }
         };
         let key = keys[self.calls.below(keys.len())].clone();
-        let call =
-            if self.calls.once_in(3) { self.calls.limiter(Blocking::Always, Some(key)) } else { self.calls.wait_for(&key) };
+        let call = match self.calls.below(9) {
+            0..=2 => self.calls.limiter(Blocking::Always, Some(key)),
+            3 => self.calls.all(Blocking::Always),
+            _ => self.calls.wait_for(&key),
+        };
         let mut request = Vec::new();
         encode(&mut request, &call);
         self.tally.commands += 1;
@@ -129,7 +132,7 @@ impl Session<'_> {
                 command
             };
             let other = self.calls.any_key();
-            let step = match self.calls.below(12) {
+            let step = match self.calls.below(15) {
                 0 => vec![named(&["DEL"])],
                 1 => vec![named(&["PEXPIRE", "50"])],
                 2 => vec![vec![b"RENAME".to_vec(), other, key.clone()]],
@@ -150,6 +153,7 @@ impl Session<'_> {
                     words.extend([b"REFUND".to_vec(), (1 + self.calls.below(20)).to_string().into_bytes()]);
                     vec![words]
                 }
+                10..=12 => vec![self.calls.settle_or_pause(key.clone())],
                 _ => vec![self.calls.limiter(Blocking::Never, Some(key.clone()))],
             };
             steps.push(Step { commands: step, place: Place::Direct, keys: vec![key] });
@@ -223,7 +227,7 @@ impl Session<'_> {
                 }
                 None if answered.is_empty() => {
                     self.waiters.iter_mut().for_each(|waiter| waiter.held = waiter.call.is_some());
-                    return Ok(());
+                    return self.align_deadlines();
                 }
                 None => {}
             }
@@ -238,10 +242,10 @@ impl Session<'_> {
                     return Err(self.different(&difference));
                 }
                 self.count("BLOCK ", &call, &base);
-                let granted = match Reply::read(&base).five() {
-                    Some([granted, ..]) if granted > 0 => "granted",
-                    Some(_) => "denied",
-                    None => "an error",
+                let granted = match Reply::read(&base) {
+                    Reply::Array(items) if matches!(items.first(), Some(Reply::Integer(1..))) => "granted",
+                    Reply::Array(_) => "denied",
+                    _ => "an error",
                 };
                 let when = if waiter_held { "after a wait" } else { "at once" };
                 self.tally.wait(&format!("{granted} {when}"));

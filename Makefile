@@ -9,7 +9,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes clients outages languages monitoring matrix redis-suite servers sanitize fuzz mutants chaos lines differential instructions core waiters bench bench-report scale scale-report demo demo-picture plots build deps install uninstall dist deb wheel packages lint fmt clean
+.PHONY: help run test busy bare recipes clients outages languages monitoring matrix redis-suite servers sanitize fuzz mutants chaos lines named differential instructions core waiters bench bench-report scale scale-report demo demo-picture plots build deps install uninstall dist deb wheel packages lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,10 @@ chaos: ## Run a cluster under load for CHAOS=120 seconds, with kills, failovers,
 LINES ?= 10000000
 lines: ## Simulate calls that wait in the lines of several keys, in LINES=10000000 steps from SEED on; a finding names its seed
 	@STEPS="$(LINES)" SEED="$(SEED)" scripts/tool.sh lines
+
+NAMED ?= 1000000
+named: ## Make NAMED=1000000 random calls by SEED both by RL.USE and by the command that states the rule: they must do the same, on SERVER
+	@CALLS="$(NAMED)" SEED="$(SEED)" scripts/tool.sh named
 
 # A commit. The texts of RL.HELP and COMMAND DOCS are compared, too; TEXTS=no leaves them out. BYTES=no is for a base that stores ids or
 # replicates in another form: RL.INSPECT and what replicas hold are compared instead, and deadlines need only be as documented.

@@ -7,7 +7,7 @@ use super::rule::{calls, cases, note_reply, Call, Script};
 use crate::key::{Key, Refusal};
 use crate::model::{Form, Rule, Silence, Windows};
 use proptest::prelude::*;
-use redis_rl::limiter::{self, Amount, Bytes, Decision, Id, Instant, Request, SettleError, Span, Wait};
+use redis_rl::limiter::{self, Amount, Bytes, Decision, Fact, Id, Instant, Request, SettleError, Span, Wait};
 
 /// Numbers that look random, the same in each run of a test.
 fn random() -> u64 {
@@ -426,5 +426,24 @@ fn a_limit_of_0_denies_retries_and_leaves_the_charge() {
         assert_eq!(answer.reset, Span::ZERO);
         assert_eq!(key.held(&rule, 1, b"a"), Ok(Some(1)));
         assert!(key.settle(1, b"a", 0).expect("an answer").is_some());
+    }
+}
+
+#[test]
+fn inspect_shows_how_many_ids_are_remembered_and_their_units() {
+    for form in [
+        Form::Fixed { windows: Windows::FirstCall },
+        Form::Slide { segments: 9 },
+        Form::Gcra { burst: None },
+        Form::Bucket { capacity: None, step: false },
+    ] {
+        let rule = Rule { limit: 10, period: SECOND, form };
+        let mut key = Key::default();
+        charge(&mut key, &rule, 0, b"a");
+        let (answer, _) = key.call_with_id(&rule, 1, Request::now(Amount::Cost(3)), Some(b"b")).expect("an answer");
+        assert_eq!(answer.granted, 3);
+        let facts = limiter::inspect(key.value.as_deref().expect("a record"), Instant::from_us(2)).expect("a record");
+        let fact = |name: &str| facts.iter().find(|(other, _)| *other == name).map(|(_, fact)| fact);
+        assert_eq!((fact("ids"), fact("ids_units")), (Some(&Fact::Number(2)), Some(&Fact::Number(4))), "{form:?}");
     }
 }

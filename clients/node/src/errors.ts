@@ -95,7 +95,8 @@ export function translated(error: Error, keys: string): RateLimitError {
       options,
     );
   }
-  if (code === 'ERR') return new InvalidArgument(message, options);
+  // With too many waiting calls, the server has decided nothing.
+  if (code === 'ERR' && !message.includes('too many waiting calls')) return new InvalidArgument(message, options);
   return new Unavailable(`the server gives no decision: ${code in ADVICE ? `${ADVICE[code]}: ` : ''}${message}`, options);
 }
 

@@ -149,6 +149,7 @@ for (const [name, { single, down, made }] of Object.entries(CLIENTS)) {
           "OOM command not allowed when used memory > 'maxmemory'.": /maxmemory/,
           'BUSY Redis is busy running a script.': /script/,
           'TRYAGAIN Multiple keys request during rehashing of slot': /moved/,
+          'ERR too many waiting calls': /too many waiting calls/,
           'NOAUTH Authentication required.': /password/,
           "NOPERM User default has no permissions to run the 'rl.fixed' command": /ACL/,
           "ERR unknown command 'RL.FIXED', with args beginning with: ": /loadmodule/,
@@ -158,7 +159,7 @@ for (const [name, { single, down, made }] of Object.entries(CLIENTS)) {
           const closed = await refusal(proxy, single);
           assert.match(closed.message, advice);
           assert.equal(closed.sent, false, error);
-          const Class = /^ERR/.test(error) ? NoModule : /^NO(AUTH|PERM)/.test(error) ? NotAllowed : Unavailable;
+          const Class = /^ERR unknown/.test(error) ? NoModule : /^NO(AUTH|PERM)/.test(error) ? NotAllowed : Unavailable;
           assert.equal(closed.constructor, Class, error);
         }
         // These say that the program is wrong.

@@ -789,6 +789,29 @@ def test_a_server_that_refuses_writes(kind, socket, client):
 
 
 @KINDS
+def test_a_server_where_too_many_calls_wait(kind, socket, client):
+    """It decides nothing about a call that would have to wait, too."""
+
+    async def test(limits):
+        client.execute_command("RL.LEASE", "jobs:a", 1, 600, "ID", "other")
+        client.config_set("rl.max-waiters", 1)
+        call = ("RL.LEASE", "jobs:a", 1, 600, "ID", "first", "BLOCK", 60)
+        first = threading.Thread(target=client.execute_command, args=call)
+        first.start()
+        try:
+            eventually(lambda: waiting(client) == 1)
+            with pytest.raises(Unavailable, match="too many waiting calls"):
+                async with block(limits.limit("jobs", Lease(1, 600)).hold("a", wait=60)):
+                    pytest.fail("ran without a lease")
+        finally:
+            client.config_set("rl.max-waiters", 0)
+            client.delete("jobs:a")
+            first.join()
+
+    Both(kind, unix_socket_path=socket).run(test)
+
+
+@KINDS
 def test_a_waiting_call_whose_server_becomes_a_replica(kind, socket, client):
     async def test(limits):
         client.execute_command("RL.LEASE", "jobs:a", 1, 600, "ID", "other")

@@ -184,6 +184,7 @@ async fn errors_of_a_server_that_can_not_decide_are_decided_and_ask_each_time() 
         ("OOM command not allowed when used memory > 'maxmemory'.", "Unavailable"),
         ("BUSY Redis is busy running a script.", "Unavailable"),
         ("TRYAGAIN Multiple keys request during rehashing of slot", "Unavailable"),
+        ("ERR too many waiting calls", "Unavailable"),
         ("ERR unknown command 'RL.FIXED'", "NoModule"),
         ("NOAUTH Authentication required.", "NotAllowed"),
         ("WRONGPASS invalid username-password pair", "NotAllowed"),

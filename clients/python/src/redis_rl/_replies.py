@@ -94,7 +94,8 @@ def translated(error: Exception, words: Sequence[Word], key: bytes) -> RateLimit
     if code == "CROSSSLOT":
         advice = "; in a cluster, the policy keys need the hash tag of the call's key" if words[0] == "RL.USE" else ""
         return InvalidKey(message + advice)
-    if code != "ERR":
+    # Others wait in all places that the server has: it has decided nothing.
+    if code != "ERR" or "too many waiting calls" in message:
         return unavailable(error)
     if message.lower().removeprefix("err ").startswith("unknown command"):
         advice = "load it: `loadmodule /path/to/libredis_rl.so` in its configuration"

@@ -63,12 +63,14 @@ pub fn settle(
 ) -> Result<Option<Settlement>, SettleError> {
     let stored = Stored::split(stored)?;
     let Some(record) = stored.inner else { return Ok(None) };
-    let Some(mut settlement) = settle_record(record, now, id, units, bytes)? else { return Ok(None) };
-    settlement.change = stored.wrap(settlement.change, now, bytes);
-    if stored.rest(now) > Span::ZERO {
-        settlement.decision.remaining = 0;
+    let mut settled = settle_record(record, now, id, units, bytes);
+    if let (Some(_), Ok(Some(settlement))) = (stored.pause, &mut settled) {
+        settlement.change = stored.wrap(settlement.change, now, bytes);
+        if stored.rest(now) > Span::ZERO {
+            settlement.decision.remaining = 0;
+        }
     }
-    Ok(Some(settlement))
+    settled
 }
 
 fn settle_record(

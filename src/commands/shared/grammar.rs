@@ -278,8 +278,14 @@ fn options<'a, A: Args + ?Sized>(
             break;
         }
         args.skip();
-        let option = find(kind.spec().options, |option| option.keyword, word);
-        if let Some((index, option)) = option.filter(|(_, option)| command.takes_option(option)) {
+        if is_keyword(word, ID) && command.takes_id() {
+            if rule.request.id.is_some() {
+                return Err(Box::new(Error::Twice(ID)));
+            }
+            rule.request.id = Some(id(args.value(ID)?, ID)?);
+        } else if let Some((index, option)) =
+            find(kind.spec().options, |option| option.keyword, word).filter(|(_, option)| command.takes_option(option))
+        {
             if matches!(command, CommandName::Use(_)) {
                 let is_of_policy = CommandName::Policy.takes_option(option);
                 let error = if is_of_policy { Error::OptionOfPolicy } else { |keyword| Error::Conflict(keyword, "RL.USE") };
@@ -306,11 +312,6 @@ fn options<'a, A: Args + ?Sized>(
                 Some((other, _)) => return Err(Box::new(Error::Conflict(other.keyword, found.keyword))),
                 None => wait = Some((found, numbers::wait(args.value(found.keyword)?, found.keyword)?)),
             }
-        } else if command.takes_id() && is_keyword(word, ID) {
-            if rule.request.id.is_some() {
-                return Err(Box::new(Error::Twice(ID)));
-            }
-            rule.request.id = Some(id(args.value(ID)?, ID)?);
         } else if command.takes_renew() && is_keyword(word, RENEW) {
             if rule.renew {
                 return Err(Box::new(Error::Twice(RENEW)));

@@ -305,16 +305,19 @@ impl<'a> Edit<'a> {
         let before = self.old.filter(|_| !range.is_empty()).map_or(Aggregate::NONE, |old| old.block(block));
         let mut after = before;
         let mut is_wide = self.old.is_some_and(|old| old.header.is_version_2);
-        for (&index, slot) in self.changed.range(range.clone()) {
+        let changed = self.changed.range(range.clone());
+        for (&index, slot) in changed.clone() {
             let Some(was) = self.old.map(|old| old.slot(index)) else { break };
             is_wide |= before.may_narrow(&was, slot);
             after = after.join(Aggregate::of(slot, self.kind));
             after.weights = after.weights.wrapping_sub(Aggregate::weight_of(&was, self.kind));
         }
         if is_wide {
-            let moments = range.map(|index| match (self.changed.get(&index), self.old) {
-                (Some(slot), _) => slot.is_live().then_some(slot.when),
-                (None, old) => old.and_then(|old| old.live_when(index)),
+            // The changes come in the order of their slots, so that no slot is searched for.
+            let mut changed = changed.peekable();
+            let moments = range.map(|index| match changed.next_if(|(&at, _)| at == index) {
+                Some((_, slot)) => slot.is_live().then_some(slot.when),
+                None => self.old.and_then(|old| old.live_when(index)),
             });
             let moments = moments.map(Aggregate::of_moment).fold(Aggregate::NONE, Aggregate::join);
             after = Aggregate { weights: after.weights, ..moments };

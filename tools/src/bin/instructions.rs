@@ -105,7 +105,7 @@ fn main() -> ExitCode {
     let counts = least(&support::module()).expect("a round");
     let base = base.map(|base| least(&base).expect("a round"));
     let (set, incr) = (counts["SET .. EX"].0 as f64, counts["INCR"].0 as f64);
-    let columns = if base.is_some() { ["base", "change", "own, base", "own"] } else { [""; 4] };
+    let columns = if base.is_some() { ["base", "change", "own, base", "own change"] } else { [""; 4] };
     let more = columns.map(|name| format!("{name:>10}")).join(" ");
     println!("{:<56} {:>14} {:>10} {:>10} {:>10} {more}", "", "instructions", "of SET..EX", "of INCR", "own");
     let pairs = pairs();

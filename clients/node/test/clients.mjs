@@ -1,6 +1,7 @@
 // The clients with which the tests run: versions of ioredis and node-redis, with the protocols RESP2 and RESP3, and valkey-glide.
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
+import { after } from 'node:test';
 import * as glide from '@valkey/valkey-glide';
 import * as ioredis5 from 'ioredis';
 import Redis50 from 'ioredis-5.0';
@@ -92,18 +93,24 @@ async function closeNodeRedis(client) {
 /** A function that makes clients, which all end with `close`. */
 function making(make, end, closed = () => {}) {
   const made = [];
+  let isClosed = false;
   return {
     client(options) {
       const client = make(options);
+      if (isClosed) Promise.resolve(client).then(end, () => {});
       made.push(client);
       return client;
     },
     async close() {
+      isClosed = true;
       for (const { value } of await Promise.allSettled(made)) if (value) await end(value);
       closed();
     },
   };
 }
+
+// A client of valkey-glide whose server has ended while it connected can keep the process alive after the last test.
+after(() => { setTimeout(() => process.exit(), 10_000).unref(); });
 
 function valkeyGlide({ GlideClient, GlideClusterClient, Logger }) {
   Logger.init('off');

@@ -9,6 +9,13 @@ use crate::model::{Form, Rule, Silence, Windows};
 use proptest::prelude::*;
 use redis_rl::limiter::{self, Amount, Bytes, Decision, Fact, Id, Instant, Request, SettleError, Span, Wait};
 
+const FORMS: [Form; 4] = [
+    Form::Fixed { windows: Windows::FirstCall },
+    Form::Slide { segments: 9 },
+    Form::Gcra { burst: None },
+    Form::Bucket { capacity: None, step: false },
+];
+
 /// Numbers that look random, the same in each run of a test.
 fn random() -> u64 {
     thread_local!(static CALLS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
@@ -407,12 +414,7 @@ fn one_id_more_than_a_key_remembers_forgets_the_oldest_and_nothing_else() {
 
 #[test]
 fn a_limit_of_0_denies_retries_and_leaves_the_charge() {
-    for form in [
-        Form::Fixed { windows: Windows::FirstCall },
-        Form::Slide { segments: 9 },
-        Form::Gcra { burst: None },
-        Form::Bucket { capacity: None, step: false },
-    ] {
+    for form in FORMS {
         let rule = Rule { limit: 10, period: SECOND, form };
         let mut key = Key::default();
         charge(&mut key, &rule, 0, b"a");
@@ -431,12 +433,7 @@ fn a_limit_of_0_denies_retries_and_leaves_the_charge() {
 
 #[test]
 fn inspect_shows_how_many_ids_are_remembered_and_their_units() {
-    for form in [
-        Form::Fixed { windows: Windows::FirstCall },
-        Form::Slide { segments: 9 },
-        Form::Gcra { burst: None },
-        Form::Bucket { capacity: None, step: false },
-    ] {
+    for form in FORMS {
         let rule = Rule { limit: 10, period: SECOND, form };
         let mut key = Key::default();
         charge(&mut key, &rule, 0, b"a");

@@ -161,10 +161,10 @@ fn contains(reply: &[u8], part: &[u8]) -> bool {
     reply.windows(part.len()).any(|window| window == part)
 }
 
-/// The lines of a reply without the module's version, without the lengths of its parts, and without what the base does not tell.
+/// The lines of a reply without the module's version, without the lengths of its parts, and without fields that the base does not have.
 fn facts<'r>(reply: &'r [u8], base: &[u8]) -> Vec<&'r [u8]> {
     let name = |line: &[u8]| line.iter().position(|&byte| byte == b':').map(|colon| line[..=colon].to_vec());
-    let told: std::collections::HashSet<_> = base.split(|&byte| byte == b'\n').filter_map(name).collect();
+    let known: std::collections::HashSet<_> = base.split(|&byte| byte == b'\n').filter_map(name).collect();
     let paused = contains(base, b"paused_ms");
     let mut lines = reply.split(|&byte| byte == b'\n');
     let mut facts = Vec::new();
@@ -173,7 +173,7 @@ fn facts<'r>(reply: &'r [u8], base: &[u8]) -> Vec<&'r [u8]> {
             lines.next();
         } else if !line.starts_with(VERSION)
             && !matches!(line.first(), Some(b'$' | b'=' | b'*' | b'%'))
-            && name(line).is_none_or(|name| told.contains(&name))
+            && name(line).is_none_or(|name| known.contains(&name))
         {
             facts.push(line);
         }

@@ -147,7 +147,8 @@ impl<'r> Session<'r> {
             self.mark()?;
         }
         self.compare_all("at the end of the session")?;
-        // The servers write their keys to a file and load them from it, without those that have expired. Replicas are not told.
+        // The servers write their keys to a file and load them from it, without those that have expired. That
+        // has no effect on the followers, so they are not compared any more.
         self.followers = None;
         self.plain(&["DEBUG", "RELOAD"])?;
         self.compare_all("after DEBUG RELOAD")?;

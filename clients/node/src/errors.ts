@@ -34,14 +34,14 @@ export class Closed extends RateLimitError {}
 export class Unavailable extends RateLimitError {
   /** Whether the server may have executed the call. */
   sent: boolean;
-  /** There was no connection, or no reply in time. @internal */
-  silent: boolean;
+  /** The connection was lost, or the server has ended a wait: the call may be repeated if it has an id. @internal */
+  lost: boolean;
   /** The status for HTTP. */
   readonly status = 503;
 
-  constructor(message: string, { sent = false, silent = false, ...options }: ErrorOptions & { sent?: boolean; silent?: boolean } = {}) {
+  constructor(message: string, { sent = false, lost = false, ...options }: ErrorOptions & { sent?: boolean; lost?: boolean } = {}) {
     super(message, options);
-    [this.sent, this.silent] = [sent, silent];
+    [this.sent, this.lost] = [sent, lost];
   }
 }
 
@@ -89,7 +89,7 @@ export function translated(error: Error, keys: string): RateLimitError {
   if (/^(NOAUTH|WRONGPASS|NOPERM)$/.test(code)) {
     return new NotAllowed(`the server refuses the client: check its password and its ACL rights: ${message}`, options);
   }
-  if (/^ERR unknown (command|option|algorithm|subcommand)/i.test(message)) {
+  if (/^ERR unknown command/i.test(message)) {
     return new NoModule(
       `the server has no module redis-rl, or one that is too old: load it by \`loadmodule\` in the server's configuration: ${message}`,
       options,

@@ -69,7 +69,7 @@ export class Limit {
     stated(this.policy);
     const word = this.keyOf(key);
     checkedCost(cost);
-    return this.shared.orDown(() => this.peekWord(word, cost), () => this.down(word, cost, { peek: true }), false);
+    return this.shared.orDown(() => this.peekWord(word, cost), () => this.down(word, cost, { peek: true }));
   }
 
   /** @internal */
@@ -128,7 +128,7 @@ export class Limit {
         this.forget(key);
         stop(true);
       }
-    }, () => 0, false);
+    }, () => 0);
   }
 
   /** @internal */
@@ -226,7 +226,7 @@ export class RateLimit extends Limit {
 
   async #amount(key: Word, words: string[], cost: number, { repeat, ...options }: DownOptions & { repeat?: boolean } = {}) {
     const ask = () => this.ask(this.call(key, words), { repeat });
-    return this.shared.orDown(ask, () => this.down(key, cost, options), !options.force);
+    return this.shared.orDown(ask, () => this.down(key, cost, options));
   }
 
   /**

@@ -39,6 +39,7 @@ export class LocalLimiter {
     if (!this.#limit) return [0, 0, 0, -1, 0];
     const now = BigInt(Math.round(performance.now() * 1000)) * this.#limit;
     const full = this.#full.get(key) ?? 0n;
+    if (full) remember(this.#full, key, full);
     const used = full > now ? full - now : 0n;
     const free = (this.#capacity * this.#periodUs - used) / this.#periodUs;
     const asked = BigInt(cost);

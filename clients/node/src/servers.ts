@@ -13,9 +13,6 @@ const ENDS_A_WAIT = /^(UNBLOCKED|READONLY|LOADING|CLUSTERDOWN|MASTERDOWN|TRYAGAI
 const FIRST_PAUSE_MS = 20;
 const LONGEST_PAUSE_MS = 200;
 
-/** A connection was lost, or the server ended a wait: the call may be repeated if it has an id. */
-class Interrupted extends Unavailable {}
-
 /** What this package has of one server: its breaker, and the connection for calls that do not wait. */
 class Server {
   readonly breaker = new Breaker();
@@ -72,7 +69,6 @@ export interface Answer {
 interface Waiting {
   waitMs: number;
   signal: AbortSignal;
-  joined: () => void;
 }
 
 /** Sends calls to the servers of a client, on connections of its own. */
@@ -104,7 +100,8 @@ export class Servers {
     const { repeat = false, ends = false, mostMs = Infinity } = options;
     const isDown = [...this.#servers.values()].some(({ breaker }) => breaker.isDown);
     const ms = Math.min(mostMs, ends && isDown ? this.timeoutMs : this.timeoutMs + this.connectMs);
-    return this.#repeated(performance.now() + ms, repeat, (before, deadline) => this.#send(call, before || ends, deadline));
+    const deadline = performance.now() + ms;
+    return this.#repeated(deadline, repeat, (before) => this.#send(call, before || ends, deadline));
   }
 
   /** Sends a call that gives back, settles or renews. */
@@ -115,7 +112,7 @@ export class Servers {
   /**
    * Sends a call that may wait in line: at first without `BLOCK` and perhaps with `id`, and if that is not final, with `BLOCK` and
    * `waitId` on a connection of its own, after `onBlock`. It goes on waiting when the server ends the wait because a slot moves or a
-   * replica takes over, and when the connection is lost: by the id it is charged once.
+   * replica takes over, and when the connection is lost, until its own time is over: by the id it is charged once.
    */
   async inLine(
     call: Call,
@@ -126,35 +123,26 @@ export class Servers {
     const end = performance.now() + waitMs;
     const asked = await this.send(withWords(call, id === undefined ? [] : ['ID', id]), { repeat: id !== undefined });
     if (isFinal(asked.reply) || end - performance.now() < 1) return asked;
-    let blockedAt = 0;
-    return this.#repeated(performance.now() + this.timeoutMs + this.connectMs, true, async (before, deadline) => {
+    const deadline = end + this.timeoutMs + this.connectMs;
+    return this.#repeated(deadline, true, async (before) => {
       signal.throwIfAborted();
       const left = Math.max(1, Math.ceil(end - performance.now()));
       onBlock();
       const waits = withWords(call, ['ID', waitId, 'BLOCK', `${left}ms`]);
-      return this.#send(waits, before, deadline, { waitMs: left, signal, joined: () => (blockedAt = performance.now()) });
-    }, () => blockedAt);
+      return this.#send(waits, before, deadline, { waitMs: left, signal });
+    });
   }
 
-  /** A wait in line, which has begun at `startedAt`, does not count. */
-  async #repeated(
-    deadline: number,
-    repeat: boolean,
-    attempt: (before: boolean, deadline: number) => Promise<unknown>,
-    startedAt?: () => number,
-  ): Promise<Answer> {
+  /** Makes a call until it has a reply; if it may not `repeat`, once. `before`: it was made before, and the connection was lost. */
+  async #repeated(deadline: number, repeat: boolean, attempt: (before: boolean) => Promise<unknown>): Promise<Answer> {
     let before = false;
     for (let wait = FIRST_PAUSE_MS; ; wait = Math.min(2 * wait, LONGEST_PAUSE_MS)) {
-      const began = performance.now();
       try {
-        return { reply: await attempt(before, deadline), before };
+        return { reply: await attempt(before), before };
       } catch (error) {
         if (!(error instanceof Unavailable)) throw error;
-        const sentAt = startedAt?.() ?? 0;
-        if (sentAt > began) deadline += performance.now() - sentAt;
-        before ||= error instanceof Interrupted;
-        const late = error.silent && error.sent;
-        if (!repeat || !before || late || performance.now() + wait >= deadline) {
+        before ||= error.lost;
+        if (!repeat || !before || performance.now() + wait >= deadline) {
           error.sent ||= before;
           throw error;
         }
@@ -171,7 +159,6 @@ export class Servers {
       let done = false;
       let ms = replyMs;
       try {
-        wait?.joined();
         const send = ({ name, args, keys }: Call) => {
           if (!wait) ms = left(replyMs, deadline);
           return limited(ms, wait?.signal, connection.send([name, ...args], keys[0], asking));
@@ -188,7 +175,7 @@ export class Servers {
         const failure = this.#failed(error, server, entered, connection, ms === replyMs);
         // Nothing was charged.
         const goesOn = wait && isReply(failure) && ENDS_A_WAIT.test(failure.message);
-        throw goesOn ? new Interrupted(`the server has ended the wait: ${failure.message}`) : failure;
+        throw goesOn ? new Unavailable(`the server has ended the wait: ${failure.message}`, { lost: true }) : failure;
       } finally {
         if (wait && !done && connection.endWait) {
           const other = server.connected(node, this.connectMs, this.timeoutMs);
@@ -212,7 +199,6 @@ export class Servers {
     for (let asking = false, redirections = 0; ; redirections++) {
       const server = this.#server(node);
       const entered = server.breaker.enter(always);
-      if (entered === undefined) throw new Unavailable('the server was found down, and is asked again soon', { silent: true });
       try {
         return await action(node, server, entered, asking);
       } catch (error) {
@@ -241,11 +227,12 @@ export class Servers {
       if (signal) made.then((late) => late.close(), () => {});
       if (signal?.aborted) throw signal.reason;
       if (error instanceof TypeError) throw error;
-      if (countsAgainst(error, ms === this.connectMs)) server.breaker.failed(entered);
+      const reply = isReply(error) ? translated(error, '') : undefined;
+      const failure = reply instanceof NotAllowed ? reply : unreachable('no connection to the server', error);
+      if (countsAgainst(error, ms === this.connectMs)) server.breaker.failed(entered, failure);
       // In a cluster, another server may have taken over.
       void this.#searched(call.keys[0]);
-      if (isReply(error) && translated(error, '') instanceof NotAllowed) throw translated(error, '');
-      throw new Unavailable(`no connection to the server: ${messageOf(error)}`, { cause: error, silent: true });
+      throw failure;
     }
   }
 
@@ -259,18 +246,14 @@ export class Servers {
     }
     if (error instanceof TypeError || error instanceof RangeError) return error;
     server.drop(connection);
-    if (error instanceof Late || isTimeout(error)) {
-      if (countsAgainst(error, full)) server.breaker.failed(entered);
-      const message = `no reply from the server: ${messageOf(error)}`;
-      return new Unavailable(message, { cause: error, sent: true, silent: true });
-    }
-    if (entered) server.breaker.failed(entered);
-    return new Interrupted(`the connection to the server was lost: ${messageOf(error)}`, { cause: error, sent: true });
+    const late = error instanceof Late || isTimeout(error);
+    const failure = unreachable(late ? 'no reply from the server' : 'the connection to the server was lost', error, true, !late);
+    if (late ? countsAgainst(error, full) : entered) server.breaker.failed(entered, failure);
+    return failure;
   }
 
   async #find(key: Word, always: boolean, deadline: number): Promise<Node> {
     const entered = this.#searching.enter(always);
-    if (entered === undefined) throw new Unavailable('no server of the cluster was found; it is searched again soon', { silent: true });
     const ms = left(this.connectMs, deadline);
     const error = await limited(ms, undefined, this.#searched(key)).catch((late) => late);
     const node = this.client.locate(key);
@@ -278,9 +261,10 @@ export class Servers {
       this.#searching.succeeded();
       return node;
     }
-    if (countsAgainst(error, ms === this.connectMs)) this.#searching.failed(entered);
+    const failure = unreachable('no server of the cluster was found', error);
+    if (countsAgainst(error, ms === this.connectMs)) this.#searching.failed(entered, failure);
     this.#searching.left(entered);
-    throw new Unavailable(`no server of the cluster was found: ${messageOf(error)}`, { cause: error, silent: true });
+    throw failure;
   }
 
   /** Lets the client search, once at a time for all calls. Returns the error, if there is one. */
@@ -305,6 +289,12 @@ const left = (ms: number, deadline: number) => Math.max(1, Math.min(ms, deadline
  * take, its end says nothing: the server may be well, and other calls must not be kept from it.
  */
 const countsAgainst = (error: unknown, full: boolean) => full || !(error instanceof Late);
+
+/** The error for a call that has got no reply. */
+function unreachable(what: string, cause: unknown, sent = false, lost = false) {
+  const message = `${what}: ${messageOf(cause)}; does the server run, and is its address right?`;
+  return new Unavailable(message, { cause, sent, lost });
+}
 
 function withWords({ args, otherwise, ...rest }: Call, words: Word[]): Call {
   return { ...rest, args: words.length ? [...args, ...words] : args, otherwise: otherwise && withWords(otherwise, words) };

@@ -70,10 +70,10 @@ export class Shared {
   }
 
   /**
-   * What a call returns, or, if the server gave no decision and calls may go on then, what `instead` returns. Then it `counts` as a call
-   * that was let through.
+   * What a call returns, or, if the server gave no decision and calls may go on then, what `instead` returns. If that is a grant, the
+   * call was let through.
    */
-  async orDown<T extends Decision | AllDecision | number | null>(call: () => Promise<T>, instead: () => T, counts = true): Promise<T> {
+  async orDown<T extends Decision | AllDecision | number | null>(call: () => Promise<T>, instead: () => T): Promise<T> {
     this.checkOpen();
     try {
       return await call();
@@ -82,7 +82,7 @@ export class Shared {
       this.log('down', !this.goesOn ? 'calls fail' : this.local ? 'this process limits by itself' : 'calls are let through', error);
       if (!this.goesOn) throw error;
       const decided = instead();
-      if (counts && typeof decided === 'object' && decided?.granted) this.letThrough++;
+      if (typeof decided === 'object' && decided?.granted) this.letThrough++;
       return decided;
     }
   }

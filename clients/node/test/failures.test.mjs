@@ -71,7 +71,7 @@ describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEac
           throughProxy(single, { ...PATIENT }, async (limits, proxy) => {
             const limit = limits.limit('api', HOURLY);
             proxy.lose(what, 'RL.FIXED');
-            await assert.rejects(limit.take('key'), (error) => error instanceof Unavailable && error.sent && error.cause instanceof Error);
+            await assert.rejects(limit.take('key'), (error) => error.name === 'Unavailable' && error.sent && error.cause instanceof Error);
             assert.equal(proxy.lost.length, 1);
             // The client connects again. What it would send again comes before this.
             assert.equal((await limit.peek('key')).remaining, 10 - charged);
@@ -393,6 +393,35 @@ describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEac
           // No id is left that nobody needs.
           assert.equal((await inspect(admin, limit.keyOf('key'))).ids, 0);
         }));
+
+      test('it goes on through an outage that is longer than the time-outs, until its own time is over', async () => {
+        const folder = await mkdtemp(join(tmpdir(), 'redis-rl-'));
+        const at = join(folder, 'server.sock');
+        let own = await startServer({ at });
+        const direct = new Redis({ path: at }).on('error', () => {});
+        const { client, close } = await single(at);
+        const limits = new Limits(client, { timeout: 0.5, connectTimeout: 0.5 });
+        try {
+          const limit = limits.limit('queue', HOURLY);
+          await eventually(() => limit.take('key', 10).then(({ source }) => source === 'server', () => false));
+          const long = limit.charge('key', 1, { wait: '2h', id: 'kept' }, ({ decision }) => decision);
+          await direct.call('RL.LEASE', 'jobs:key', 1, '1h', 'ID', 'other');
+          const lease = limits.limit('jobs', new Lease(1, '1h'));
+          const short = assert.rejects(lease.hold('key', { wait: 1 }, () => assert.fail('nothing was free')), Unavailable);
+          await eventually(async () => (await info(direct, 'rl_waiting_clients')) === 2);
+          await own.kill();
+          await short;
+          await sleep(1000);
+          own = await startServer({ at });
+          assert.equal((await long).granted, 1);
+        } finally {
+          await limits.close();
+          direct.disconnect();
+          await close();
+          await own.stop();
+          await rm(folder, { recursive: true });
+        }
+      });
     });
 
     describe(`a lease: ${name}`, () => {

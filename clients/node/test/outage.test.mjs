@@ -163,7 +163,11 @@ for (const [name, { single, down, made }] of Object.entries(CLIENTS)) {
           assert.equal(closed.constructor, Class, error);
         }
         // These say that the program is wrong.
-        for (const [error, Class] of [['ERR limit must be a whole number', InvalidArgument], ['WRONGTYPE Operation against a key', WrongType]]) {
+        for (const [error, Class] of [
+          ['ERR limit must be a whole number', InvalidArgument],
+          ["ERR unknown option 'NEWER'", InvalidArgument],
+          ['WRONGTYPE Operation against a key', WrongType],
+        ]) {
           proxy.refuse(error);
           await assert.rejects(limit.take('key'), (raised) => raised.constructor === Class);
         }
@@ -245,7 +249,7 @@ describe('without a server', () => {
       const most = 1 + Math.floor((performance.now() - began) / 1000);
       const lines = await said.stop();
       assert.ok(lines.length >= 1 && lines.length <= most, lines.join('\n'));
-      assert.match(lines[0], /calls are let through: .*ENOENT/);
+      assert.match(lines[0], /calls are let through: .*ENOENT.*; does the server run, and is its address right\?/);
       const lease = limits.limit('jobs', new Lease(1, 30));
       assert.equal(await lease.hold('a', {}, (held) => (held.check(), held.decision.source)), 'down');
       // Nothing can be decided instead: null would say that the server does not know the id.
@@ -253,6 +257,7 @@ describe('without a server', () => {
         await assert.rejects(call, Unavailable);
       }
       assert.deepEqual([(await limit.force('a', 3)).granted, (await limit.refund('a', 3)).granted, (await limit.reserve('a', 5)).wait], [3, 3, 0]);
+      assert.equal(limits.letThrough, 54);
     }));
 
   test('closed: errors, also of what gives back', () =>
@@ -277,7 +282,7 @@ describe('without a server', () => {
       await assert.rejects(limits.admit([[day, 'a']], { estimate: 1 }, assert.fail), RateLimited);
       await assert.rejects(limit.take('a', 0), InvalidCost);
       assert.equal((await limit.charge('a', 1, {}, (charge) => (charge.used = 7))), 7);
-      assert.equal(limits.letThrough, 2);
+      assert.equal(limits.letThrough, 3);
     }));
 });
 
@@ -302,7 +307,7 @@ describe('what says that a server is down', () => {
   };
   const gotten = { reply: 'a reply', before: false };
   const never = () => new Promise(() => {});
-  const again = (servers) => assert.rejects(servers.send(CALL), { message: /asked again soon|searched again soon/ });
+  const again = (servers) => assert.rejects(servers.send(CALL), { message: /asked again soon/ });
 
   for (const what of ['open', 'search']) {
     test(`not that a call has no time left, and the others go on with what it has begun: ${what}`, async () => {
@@ -352,6 +357,15 @@ describe('what says that a server is down', () => {
     await assert.rejects(servers.send(CALL, { mostMs: 5 }), Unavailable);
     await again(servers);
   });
+
+  test('that it refuses the password, which each call says until it is asked again', async (t) => {
+    t.mock.method(performance, 'now', () => 1000);
+    const servers = serversOf({ open: () => Promise.reject(new Error('WRONGPASS invalid username-password pair')) });
+    const refused = { name: 'NotAllowed', message: /password/ };
+    await assert.rejects(servers.send(CALL), refused);
+    await assert.rejects(servers.send(CALL), refused);
+    await again(servers);
+  });
 });
 
 test('the limiter in the process: exact, and with 10 000 keys at most', (t) => {
@@ -376,9 +390,11 @@ test('the limiter in the process: exact, and with 10 000 keys at most', (t) => {
   assert.deepEqual(new LocalLimiter(new Gcra('1000000000000/d')).take('a', 1e12).slice(0, 3), [1e12, 1e12, 0]);
   assert.deepEqual(new LocalLimiter(new Gcra('0/s')).take('a', 1), [0, 0, 0, -1, 0]);
   for (let n = 0; n < 9_999; n++) limiter.take(`key ${n}`, 3);
-  limiter.take('key 0', 1);
-  assert.equal(limiter.take('key 1', 1)[0], 0);
-  limiter.take('new', 1);
+  // A key is in use although all its calls are denied.
+  assert.equal(limiter.take('key 0', 1)[0], 0);
+  assert.equal(limiter.take('key 1', 1, { peek: true })[0], 0);
+  for (let n = 0; n < 2; n++) limiter.take(`new ${n}`, 1);
+  assert.deepEqual([limiter.take('key 0', 1)[0], limiter.take('key 1', 1)[0], limiter.take('key 2', 1)[0]], [0, 0, 1]);
   // It was used longest ago, and is full again.
   assert.equal(limiter.take('b', 1)[0], 1);
 });

@@ -139,10 +139,10 @@ def test_a_call_that_waits_is_not_late(kind, socket, client):
         assert not limits._calls.is_down
         # A probe that waits asks first whether the server is there.
         breaker = next(iter(limits._calls._nodes.values())).breaker
-        breaker.failed(False)
+        breaker.failed(redis.ConnectionError(), False)
         breaker._next = 0.0
         waits = limits.limit("api", Gcra("1/s", burst=1))
-        assert (await value(waits.wait("a", 30))).source == "server" and not breaker.is_open
+        assert (await value(waits.wait("a", 30))).source == "server" and not breaker.cause
 
     Both(kind, unix_socket_path=socket).run(test, timeout=2, connect_timeout=2)
 
@@ -153,10 +153,10 @@ def test_settlements_are_tried_while_the_server_counts_as_down(kind, socket, cli
         limit = limits.limit("tokens", HOUR)
         async with block(limit.charge("a", 100)) as charge:
             breaker = next(iter(limits._calls._nodes.values())).breaker
-            breaker.failed(False)
+            breaker.failed(redis.ConnectionError(), False)
             breaker._next = time.monotonic() + 3600
             charge.used = 30
-        assert used(client, "tokens:a") == 30 and not breaker.is_open
+        assert used(client, "tokens:a") == 30 and not breaker.cause
 
     Both(kind, unix_socket_path=socket).run(test)
 
@@ -164,29 +164,29 @@ def test_settlements_are_tried_while_the_server_counts_as_down(kind, socket, cli
 def test_the_pauses_of_probes(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    breaker, pauses = Breaker(), []
-    assert breaker.admits(1)
-    breaker.failed(False)
+    breaker, pauses, error = Breaker(), [], redis.ConnectionError()
+    assert not breaker.refuses(1)
+    breaker.failed(error, False)
     for _ in range(9):
         pauses.append(breaker._next - now[0])
-        assert not breaker.admits(1)
+        assert breaker.refuses(1) is error
         now[0] = breaker._next
         # One probe, and nobody else until it has ended.
-        assert breaker.admits(1) and not breaker.admits(1)
+        assert not breaker.refuses(1) and breaker.refuses(1) is error
         # Calls that began before the outage change nothing.
-        breaker.failed(False)
-        assert not breaker.admits(1)
-        breaker.failed(True)
+        breaker.failed(error, False)
+        assert breaker.refuses(1) is error
+        breaker.failed(error, True)
     expected = [min(FIRST_PAUSE_S * 2**n, LONGEST_PAUSE_S) for n in range(9)]
-    assert all(0.7 * right < pause < 1.3 * right for pause, right in zip(pauses, expected))
+    assert all(0.74 * right < pause < 1.01 * right for pause, right in zip(pauses, expected))
     assert expected[-1] == LONGEST_PAUSE_S == 5 and len({round(pause / right, 6) for pause, right in zip(pauses, expected)}) > 1
     now[0] = breaker._next
-    assert breaker.admits(1)
+    assert not breaker.refuses(1)
     # A probe that its program has ended leaves its turn to the next call.
     breaker.ended()
-    assert breaker.admits(1)
+    assert not breaker.refuses(1)
     breaker.succeeded()
-    assert breaker.admits(1) and breaker.admits(1)
+    assert not breaker.refuses(1) and not breaker.refuses(1)
 
 
 # A limiter in the process
@@ -209,6 +209,10 @@ def test_a_local_limiter_is_exact_and_bounded(monkeypatch):
     for number in range(MOST_KEYS):
         assert take(str(number).encode())
     assert len(limiter._ends) == MOST_KEYS and b"a" not in limiter._ends
+    # A key is in use although all its calls are denied.
+    assert not take(b"0", 3) and not limiter.decide([("api", HOUR, b"1", 3), ("api", HOUR, b"new", 1)])[0]
+    assert take(b"x1") and take(b"x2")
+    assert b"0" in limiter._ends and b"1" in limiter._ends and b"2" not in limiter._ends and b"3" not in limiter._ends
     # All rules take their units, or none.
     rules = [("api", HOUR, b"x", 1), ("api", HOUR, b"y", 2), ("jobs", Lease(1, 30), b"z", 1)]
     assert all(limiter.decide(rules))

@@ -277,10 +277,10 @@ impl Checked {
             };
             self.parts.iter().map(decision).collect::<Vec<_>>()
         };
-        let takes = !matches!(self.how, How::Peek);
-        if takes && self.parts.len() > 1 && !decide(false).iter().all(Decision::allowed) {
-            return decide(false);
+        let seen = decide(false);
+        match !matches!(self.how, How::Peek) && seen.iter().all(Decision::allowed) {
+            true => decide(true),
+            false => seen,
         }
-        decide(takes)
     }
 }

@@ -115,7 +115,7 @@ impl Limits {
     }
 
     /// How long a connection may take to open; 1 s by default. A call with an id whose connection was lost is repeated for the sum of
-    /// both times.
+    /// both times; one that waits, until its wait is over.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;

@@ -37,7 +37,7 @@ impl Local {
         let (limit, period) = (u128::from(rate.limit), u128::from(rate.period.as_micros()));
         // Times are microseconds times the limit: then a unit is one period, and nothing is rounded.
         let now = self.epoch.elapsed().as_micros() * limit;
-        let before = self.arrivals.peek(key).map_or(now, |arrival| now.max(*arrival));
+        let before = self.arrivals.get(key).map_or(now, |arrival| now.max(*arrival));
         let (used, whole) = (before - now, u128::from(self.gcra.capacity()) * period);
         let fit = whole.saturating_sub(used).checked_div(period).unwrap_or_default();
         let cost = match amount {
@@ -48,7 +48,7 @@ impl Local {
         let ms = |time: u128| time.checked_div(limit).map(|us| narrow(us.div_ceil(1_000)));
         let granted = if cost <= fit { cost } else { 0 };
         let taken = if takes { granted } else { 0 };
-        if takes {
+        if taken > 0 {
             self.arrivals.put(key.to_vec(), before + taken * period);
         }
         let wait_ms = match () {

@@ -83,7 +83,8 @@ impl Limits {
     /// Sends a request until there is a reply, if it may be repeated; or else once.
     async fn repeat(&self, request: &Request<'_>, until: Option<Instant>) -> Result<Reply, Error> {
         let budget = self.timeout.saturating_add(self.connect_timeout).min(LONGEST);
-        let mut end = Instant::now() + budget;
+        // A call that waits is worth repeating as long as it waits.
+        let end = until.unwrap_or_else(Instant::now) + budget;
         let mut sent = 0;
         let (mut lost, mut command) = (false, &request.command);
         loop {
@@ -99,7 +100,8 @@ impl Limits {
                 block: wait.map(Duration::from),
                 timeout: self.timeout,
                 connect_timeout: self.connect_timeout,
-                forced: request.forced,
+                // A wait that was lost tries to go on, and does not wait until others find the server up.
+                forced: request.forced || until.is_some() && sent > 1,
                 asking: false,
             };
             let failure = match (self.connection.call(call).await, &request.otherwise) {
@@ -114,10 +116,6 @@ impl Limits {
                 }
                 (Err(failure), _) => failure,
             };
-            if until.is_some() && began.elapsed() > budget {
-                // It has waited until now.
-                end = Instant::now() + budget;
-            }
             lost |= matches!(failure, Failure::Down(Error::Unavailable { sent: true, .. }, _) | Failure::Unanswered(_));
             let pause = match &failure {
                 // A server that is known to be down is not waited for, unless this call itself has lost its connection.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::liar::Liar;
 use common::{eventually, patient, url, Cluster, LONG};
-use redis_rl_client::{connection, Decision, Error, Fixed, Gcra, Lease, Limit, Limits, OnDown, Source};
+use redis_rl_client::{connection, redis, Decision, Error, Fixed, Gcra, Lease, Limit, Limits, OnDown, Source};
 use support::{call, Server, Signal};
 
 fn hourly(limits: &Limits) -> Limit<Fixed> {
@@ -168,6 +168,36 @@ async fn a_call_that_waits_and_finds_the_server_up_holds_up_no_other() {
     assert!(line.take("b").await.expect("a decision").allowed());
     call::<()>(&mut server.client(), "DEL line:a");
     waiting.await.expect("no panic").expect("a charge").finish().await.expect("no loss");
+}
+
+/// Also if the outage is longer than all time-outs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waits_goes_on_after_an_outage_until_its_own_time_is_over() {
+    let mut server = Server::on_port(&[]);
+    let half = Duration::from_millis(500);
+    let limits = Limits::open(format!("redis://127.0.0.1:{}/", server.port)).expect("an address");
+    let line =
+        limits.timeout(half).connect_timeout(half).limit("line", Lease::new(1, "1h").expect("a policy")).expect("a name");
+    call::<redis::Value>(&mut server.client(), "RL.LEASE line:a 1 1h ID other");
+    eventually("a decision", async || line.peek("a").await.is_ok()).await;
+    let [long, short] = ["2h", "1s"].map(|wait| tokio::spawn(line.hold("a").wait(wait).into_future()));
+    eventually("the waits", async || common::info_of(&server, "rl_waiting_clients") == 2).await;
+    server.crash();
+    assert!(short.await.expect("no panic").expect_err("no decision").is_unavailable());
+    tokio::time::sleep(2 * half).await;
+    server.restart();
+    long.await.expect("no panic").expect("a lease").release().await.expect("no loss");
+}
+
+/// Each call gets the error that tells the cause, also those that do not ask the server, because it was found down.
+#[tokio::test]
+async fn a_wrong_password_is_named_to_each_call() {
+    let server = Server::on_port(&[]);
+    call::<()>(&mut server.client(), "CONFIG SET requirepass secret");
+    let limits = Limits::open(format!("redis://:wrong@127.0.0.1:{}/", server.port)).expect("an address").timeout(LONG);
+    for _ in 0..50 {
+        assert!(matches!(hourly(&limits).take("a").await, Err(Error::NotAllowed(_))));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

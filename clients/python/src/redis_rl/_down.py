@@ -32,36 +32,38 @@ class Breaker:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self.is_open = False
+        # Why the server counts as down.
+        self.cause: BaseException | None = None
         self._pause = 0.0
         self._next = 0.0
 
-    def admits(self, longest: float) -> bool:
-        """Whether a call may ask the server. If it is down, that is a probe, which takes `longest` seconds at most."""
-        if not self.is_open:
-            return True
+    def refuses(self, longest: float) -> BaseException | None:
+        """Why a call may not ask the server. None: it may. If the server is down, that is a probe, which takes `longest`
+        seconds at most."""
+        if self.cause is None:
+            return None
         with self._lock:
             now = time.monotonic()
             if now < self._next:
-                return False
+                return self.cause
             self._next = now + longest
-            return True
+            return None
 
-    def failed(self, probe: bool) -> None:
+    def failed(self, cause: BaseException, probe: bool) -> None:
         """The server was found down: by a probe, or by a call that began before it was."""
         with self._lock:
-            if self.is_open and not probe:
+            if self.cause and not probe:
                 return
-            self._pause = min(self._pause * 2, LONGEST_PAUSE_S) if self.is_open else FIRST_PAUSE_S
-            self._next = time.monotonic() + self._pause * random.uniform(0.75, 1.25)
-            self.is_open = True
+            self._pause = min(self._pause * 2, LONGEST_PAUSE_S) if self.cause else FIRST_PAUSE_S
+            self._next = time.monotonic() + self._pause * random.uniform(0.75, 1)
+            self.cause = cause
 
     def ended(self) -> None:
         """A probe has ended without a result, because its program has ended it."""
         self._next = 0.0
 
     def succeeded(self) -> None:
-        self.is_open = False
+        self.cause = None
 
 
 class LocalLimiter:
@@ -76,12 +78,14 @@ class LocalLimiter:
     def decide(self, rules: Sequence[tuple[str, Policy, bytes, int]], how: How = "") -> list[Decision]:
         """The decisions of these rules: a name, a policy, a key and a cost. All of them take their units, or none."""
         with self._lock:
+            for _, _, key, _ in rules:
+                if key in self._ends:
+                    self._ends.move_to_end(key)
             now = time.monotonic_ns() // 1000 * self._policy.limit
             decisions = [self._decision(now, *rule, how) for rule in rules]
             if how != "PEEK" and all(decisions):
                 for (_, _, key, _), decision in zip(rules, decisions):
                     self._ends[key] = max(now, self._ends.get(key, 0)) + decision.granted * self._policy.period_us
-                    self._ends.move_to_end(key)
                 while len(self._ends) > MOST_KEYS:
                     self._ends.popitem(last=False)
             return decisions

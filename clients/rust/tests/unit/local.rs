@@ -43,11 +43,12 @@ fn the_key_that_was_not_used_for_longest_is_forgotten_first() {
     for key in 0..KEYS.get() {
         assert!(local.decide(&key.to_ne_bytes(), Amount::Cost(1), true, open()).allowed());
     }
-    // The first key is used again, by a call that is denied. A peek is no use.
+    // The first keys are used again, by calls that are denied. A call for several keys looks before it takes.
     assert!(!local.decide(&0_usize.to_ne_bytes(), Amount::Cost(1), true, open()).allowed());
     assert!(!local.decide(&1_usize.to_ne_bytes(), Amount::Cost(1), false, open()).allowed());
     assert!(local.decide(b"new", Amount::Cost(1), true, open()).allowed());
     assert_eq!(local.arrivals.len(), KEYS.get());
     assert!(!local.decide(&0_usize.to_ne_bytes(), Amount::Cost(1), false, open()).allowed());
-    assert!(local.decide(&1_usize.to_ne_bytes(), Amount::Cost(1), false, open()).allowed());
+    assert!(!local.decide(&1_usize.to_ne_bytes(), Amount::Cost(1), false, open()).allowed());
+    assert!(local.decide(&2_usize.to_ne_bytes(), Amount::Cost(1), false, open()).allowed());
 }

@@ -43,9 +43,9 @@ class _Node:
         """Sends commands on one connection, and returns their replies, errors among them. Raises Lost. `must`: also while
         the server counts as down."""
         calls, breaker, places = self._calls, self.breaker, self._places
-        probe = breaker.is_open
-        if not must and not breaker.admits(2 * (calls.timeout + calls.connect_timeout)):
-            raise Lost(redis.ConnectionError("the server was down a moment ago"), False)
+        probe = breaker.cause is not None
+        if not must and (cause := breaker.refuses(2 * calls.total)):
+            raise Lost(cause, False)
         token, connection = object(), None
         connected = sent = whole = False
         try:
@@ -84,7 +84,7 @@ class _Node:
                 late = isinstance(error, redis.TimeoutError) and whole
                 refused = not connected and not isinstance(error, redis.TimeoutError)
                 if late or refused and (not is_reply(error) or code_of(error) in RIGHTS):
-                    breaker.failed(probe and not must)
+                    breaker.failed(error, probe and not must)
             raise Lost(error, sent) from error
         finally:
             places.inside.discard(token)
@@ -142,7 +142,7 @@ class Calls:
 
     @property
     def is_down(self) -> bool:
-        return any(node.breaker.is_open for node in list(self._nodes.values()))
+        return any(node.breaker.cause for node in list(self._nodes.values()))
 
     def call(
         self,

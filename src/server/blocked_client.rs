@@ -48,7 +48,7 @@ impl<H: ReplyHandler> BlockedClient<H> {
     /// Blocks the client of a call, to which nothing may have been replied yet. `None` if the server refuses; then nothing has
     /// been replied either.
     ///
-    /// Valkey 9.1 and newer refuse a client to which they may have to send other data meanwhile, such as a client with a
+    /// Valkey 8.1 and newer refuse a client to which they may have to send other data meanwhile, such as a client with a
     /// subscription. The other servers refuse only where [`Server::forbids_blocking`] is true.
     pub fn block(call: &Call<'_>) -> Option<Self> {
         let (reply, timeout, free) =

@@ -22,7 +22,7 @@ export class Repeats {
   }
 
   /** Remembers a denial, if nothing was forgotten since its call began. */
-  add(key: string, cost: number, decision: Decision, changes = this.changes) {
+  add(key: string, cost: number, decision: Decision, changes: number) {
     if (changes !== this.changes || !this.mostMs || decision.allowed || !decision.waitMs || decision.source !== 'server') return;
     const at = performance.now();
     remember(this.#denials, key, { cost, denied: decision, at, until: at + Math.min(decision.waitMs, this.mostMs) });

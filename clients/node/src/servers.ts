@@ -246,7 +246,8 @@ export class Servers {
     }
     if (error instanceof TypeError || error instanceof RangeError) return error;
     server.drop(connection);
-    const late = error instanceof Late || isTimeout(error);
+    // valkey-glide has time-outs of its own.
+    const late = error instanceof Late || (error instanceof Error && error.name === 'TimeoutError');
     const failure = unreachable(late ? 'no reply from the server' : 'the connection to the server was lost', error, true, !late);
     if (late ? countsAgainst(error, full) : entered) server.breaker.failed(entered, failure);
     return failure;
@@ -298,8 +299,4 @@ function unreachable(what: string, cause: unknown, sent = false, lost = false) {
 
 function withWords({ args, otherwise, ...rest }: Call, words: Word[]): Call {
   return { ...rest, args: words.length ? [...args, ...words] : args, otherwise: otherwise && withWords(otherwise, words) };
-}
-
-function isTimeout(error: unknown) {
-  return error instanceof Error && error.name === 'TimeoutError';
 }

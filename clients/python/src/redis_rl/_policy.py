@@ -61,10 +61,9 @@ def _duration_us(value: object, what: str, error: type[InvalidArgument], *, up: 
     """The microseconds of a duration; `up` rounds a float up, which else is rounded to the nearest."""
     us: int | None = None
     if isinstance(value, str):
-        sign = -1 if signed and value.startswith("-") else 1
-        text = value[1:] if signed and value[:1] in ("-", "+") and value else value
-        us = _text_us(text)
-        us = us if us is None else sign * us
+        us = _text_us(re.sub("^[-+]", "", value) if signed else value)
+        if us is not None and signed and value.startswith("-"):
+            us = -us
     elif isinstance(value, datetime.timedelta):
         us = value // datetime.timedelta(microseconds=1)
     elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):

@@ -14,9 +14,7 @@ class Lost(Exception):
     """There is no reply. `sent`: the server may have executed the command."""
 
     def __init__(self, cause: BaseException, sent: bool) -> None:
-        super().__init__(str(cause) or repr(cause))
-        self.cause = cause
-        self.sent = sent
+        self.cause, self.sent = cause, sent
 
 
 _CODES = frozenset(
@@ -78,7 +76,7 @@ def is_reply(error: BaseException) -> bool:
 def unavailable(error: BaseException, sent: bool = False) -> Unavailable:
     """The error of a call without a decision."""
     if not is_reply(error):
-        return Unavailable(f"no decision: {error}; does the server run, and is its address right?", sent)
+        return Unavailable(f"no decision: {str(error) or repr(error)}; does the server run, and is its address right?", sent)
     code = code_of(error)
     advice = f"; {_ADVICE[code]}" if code in _ADVICE else ""
     return (NotAllowed if code in RIGHTS else Unavailable)(f"no decision: {error}{advice}", sent)

@@ -165,7 +165,7 @@ class Calls:
         end = begin + wait_us / 1_000_000
         until = deadline
         if until is None:
-            until = begin + (self.timeout if must and self.is_down else self.total)
+            until = end + (self.timeout if must and self.is_down else self.total)
         lost, first, redirects = False, True, 0
         # Where the last reply has sent the command, and what goes before it there.
         target: Address | None = None
@@ -176,7 +176,7 @@ class Calls:
             address, target = target, None
             if topology and address is None:
                 if topology.stale:
-                    self._refresh(topology, until)
+                    self._refresh(topology, min(until, time.monotonic() + self.total))
                 address = topology.address(slot)
             left_us = wait_us if first else max(0, int((end - time.monotonic()) * 1_000_000))
             first = False
@@ -186,7 +186,7 @@ class Calls:
             try:
                 wait = left_us / 1_000_000 if left_us else None
                 # A call that is not repeated ends by its own time-outs.
-                replies = self._node(address).ask([*before, *asking, command], wait, until + (wait or 0), must or lost)
+                replies = self._node(address).ask([*before, *asking, command], wait, until, must or lost)
                 if not isinstance(replies[-1], Exception):
                     return replies[-1], lost
                 error, asking = replies[-1], []
@@ -217,9 +217,6 @@ class Calls:
             if not must and self.is_closed():
                 raise Closed("the limits were closed while the call waited") from error
             now = time.monotonic()
-            if left_us and lost and deadline is None:
-                # The time in line does not count.
-                until = now + self.total
             if not repeat or not (again or lost or must) or now + PAUSE_S >= until:
                 if isinstance(error, Lost):
                     raise unavailable(error.cause, lost or error.sent) from error.cause

@@ -64,7 +64,7 @@ def app_of(limits, middleware=True, **options):
 ADA = {"x-user": "ada"}
 PROBLEM = {
     "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-    "title": "Too many requests",
+    "title": "Request cannot be satisfied as assigned quota has been exceeded",
     "status": 429,
 }
 

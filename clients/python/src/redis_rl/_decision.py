@@ -166,7 +166,7 @@ def problem(decisions: Iterable[Decision]) -> dict[str, Any]:
     """The body of an answer that these decisions have denied, application/problem+json."""
     return {
         "type": _QUOTA_EXCEEDED,
-        "title": "Too many requests",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
         "status": 429,
         "violated-policies": [decision.name for decision in decisions if not decision.allowed],
     }

@@ -318,12 +318,12 @@ describe('denials that are repeated in the process', () => {
       stopClock(t);
       const repeats = new Repeats(1000);
       const denied = await limits.limit('none', new Fixed('0/h')).take('key');
-      repeats.add('never', 1, denied);
+      repeats.add('never', 1, denied, 0);
       assert.equal(repeats.find('never', 1), undefined);
       const limit = limits.limit('one', new Fixed('1/h'));
       await limit.take('key');
       const denial = await limit.take('key');
-      for (let n = 0; n <= 10_000; n++) repeats.add(`key ${n}`, 1, denial);
+      for (let n = 0; n <= 10_000; n++) repeats.add(`key ${n}`, 1, denial, 0);
       assert.equal(repeats.find('key 0', 1), undefined);
       assert.equal(repeats.find('key 10000', 1).source, 'repeated');
     }));

@@ -81,14 +81,16 @@ async def exchange(
 ) -> list[Any]:
     """Sends commands, and returns their replies, errors among them. The server may delay the last reply by `wait` seconds.
     `disconnect` ends that wait."""
-    replies = []
+    replies: list[Any] = []
+    allowed = timeout
     try:
-        async with asyncio.timeout(timeout) as timer:
+        async with asyncio.timeout(allowed) as timer:
             for words in commands:
                 await connection.send_command(*words, check_health=False)
             for left in reversed(range(len(commands))):
                 if wait is not None and not left:
-                    timer.reschedule(asyncio.get_running_loop().time() + wait + max(1.0, timeout))
+                    allowed = wait + max(1.0, timeout)
+                    timer.reschedule(asyncio.get_running_loop().time() + allowed)
                 try:
                     replies.append(await connection.read_response())
                 except redis.RedisError as error:
@@ -96,7 +98,7 @@ async def exchange(
                         raise
                     replies.append(error)
     except TimeoutError:
-        raise redis.TimeoutError(f"no reply after {(wait or 0) + timeout:g} s") from None
+        raise redis.TimeoutError(f"no reply after {allowed:g} s") from None
     return replies
 
 

@@ -72,12 +72,11 @@ def exchange(
     for words in commands:
         connection.send_command(*words, check_health=False)
     for left in reversed(range(len(commands))):
-        end = time.monotonic() + timeout
-        if wait is not None and not left:
-            end = time.monotonic() + wait + max(1.0, timeout)
+        allowed = timeout if wait is None or left else wait + max(1.0, timeout)
+        end = time.monotonic() + allowed
         while not connection.can_read(timeout=max(0, min(end - time.monotonic(), LOOK_S if wait is not None else timeout))):
             if time.monotonic() >= end:
-                raise redis.TimeoutError(f"no reply after {(wait or 0) + timeout:g} s")
+                raise redis.TimeoutError(f"no reply after {allowed:g} s")
             if closed():
                 raise redis.ConnectionError("closed")
         try:

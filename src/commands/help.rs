@@ -29,7 +29,7 @@ pub(super) const COMMAND: Command = Command {
 /// What the limiters reply.
 pub(super) const FIVE_INTEGERS: &[&str] = &[
     "A limiter replies with five integers: granted (units; 0 = denied), limit, remaining (units free now), wait_ms, reset_ms.",
-    "wait_ms: if denied, until this call would be granted, -1 = never; else until the caller may act. reset_ms: until all units are free.",
+    "wait_ms: if denied, until this call would be granted if no other came first, -1 = never; else until the caller may act. reset_ms: until all units are free.",
 ];
 
 struct Help;

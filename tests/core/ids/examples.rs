@@ -95,6 +95,15 @@ fn core_and_model_answer_these_histories_alike() {
             vec![under(0, now, Amount::Cost(1), 0, "a"), under(1, now, Amount::Cost(1), 0, "b")],
         ),
         (
+            "a key lasts as long as it remembers an id, though all its units were given back",
+            vec![slide(5, 1_000_000, 65_536)],
+            vec![
+                charge(now, Amount::Cost(5), 0, "a"),
+                charge(now + 10_000, Amount::Refund(5), 0, ""),
+                charge(now + 20_000, Amount::Cost(5), 0, "a"),
+            ],
+        ),
+        (
             "a window that ends with nothing owed also ends the bookings of the windows after the next",
             vec![Rule { limit: 1, period: 1_000_000, form: Form::Fixed { windows: Windows::FirstCall } }],
             vec![

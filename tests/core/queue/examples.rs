@@ -150,6 +150,25 @@ fn the_next_client_moves_up_when_the_first_leaves() {
 }
 
 #[test]
+fn a_call_on_two_keys_stands_in_the_line_of_the_one_whose_waiting_calls_take_more_units() {
+    let policy = policy(Kind::Gcra, 10, 1_000);
+    let mut key = Key::default();
+    take(&mut key, &policy, Request::now(Amount::Cost(10)), EPOCH);
+    let claim = |name: &[u8], amount| Claim { key: name.into(), policy, amount, names_amount: true };
+    let call = |client, claims| Waiter { claims, ..waiter(policy, client, EPOCH, Instant::MAX) };
+    let mut queues = Queues::default();
+    // One call for 10 units waits for the first key. Two calls wait for the second, each for at least one unit.
+    for (client, name, amount) in
+        [(1, &b"one"[..], Amount::Cost(10)), (2, b"two", Amount::Cost(1)), (3, b"two", Amount::UpTo(10))]
+    {
+        queues.join(call(client, Claims::One(claim(name, amount))), slice::from_ref(&key));
+    }
+    let both = Claims::All([claim(b"one", Amount::Cost(1)), claim(b"two", Amount::Cost(1))].into());
+    queues.join(call(4, both), &[key.clone(), key]);
+    assert_eq!((queues.line(0, b"one"), queues.line(0, b"two")), (vec![1, 4], vec![2, 3]));
+}
+
+#[test]
 fn a_queue_that_ends_keeps_no_clients() {
     let policy = spaced();
     let key = Key { expires: None, ..used(&policy, EPOCH) };

@@ -110,6 +110,30 @@ fn of_several_waiters_with_one_id_the_first_is_charged() {
 }
 
 #[test]
+fn a_retry_whose_id_is_forgotten_before_it_is_answered_waits_in_line_again() {
+    for &kind in Kind::RATES {
+        let policy = policy(kind, 10, 1_000);
+        let (mut key, mut queues) = (Key::default(), Queues::default());
+        charge(&mut key, &policy, "first", 10, EPOCH);
+        for (client, id, n) in [(1, "same", 4), (2, "other", 10), (3, "same", 4)] {
+            join(&mut queues, 0, with_id(policy, client, id, n), &key);
+        }
+        release(&mut key, "first", at(10));
+        queues.wake(0, b"key", at(10));
+        assert_eq!(look(&mut queues, &mut key, at(10), true, 1), [(1, 4, false)], "{kind:?}");
+        // Client 3 would be answered now. But the id that makes it a retry is settled first, and then 5 units are taken.
+        release(&mut key, "same", at(10));
+        charge(&mut key, &policy, "last", 5, at(10));
+        queues.changed(0, b"key", at(10));
+        assert_eq!(look(&mut queues, &mut key, at(10), true, 10), [], "{kind:?}");
+        assert!(queues.next_wake() > Some(at(10)), "{kind:?}: the line is looked at for ever");
+        // Client 2 takes all units, so client 3 waits behind it.
+        assert_eq!(look(&mut queues, &mut key, at(3_000), true, 10), [(2, 10, false)], "{kind:?}");
+        assert_eq!(look(&mut queues, &mut key, at(6_000), true, 10), [(3, 4, false)], "{kind:?}");
+    }
+}
+
+#[test]
 fn a_waiter_whose_id_is_remembered_at_its_time_out_is_answered_as_a_retry() {
     let policy = policy(Kind::Fixed, 10, 1_000);
     let (mut key, mut queues) = (Key::default(), Queues::default());

@@ -303,28 +303,31 @@ async fn thousands_of_batches_leave_nothing_on_the_key() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_is_denied_keeps_no_units_from_others() {
     let server = Server::start();
+    // Of a sliding window, a refund gives back the newest units: those that the wallet is about to give back.
+    let hourly = |limits: &Limits| limits.limit("hourly", Fixed::new("100/h").expect("a policy")).expect("a name");
+    let used = || fact(&server, "hourly:a", &["used"]);
     let [one, other] = [100, 60].map(|batch| {
         let limits = patient(&server);
-        limits.wallet(&hourly(&limits, 100), batch).expect("a batch").idle(Duration::from_secs(3_600))
+        limits.wallet(&hourly(&limits), batch).expect("a batch").idle(Duration::from_secs(3_600))
     });
     let take = async |wallet: &Wallet, cost| wallet.take("a").cost(cost).await.expect("a decision").allowed();
-    let refund = async |units| hourly(&patient(&server), 100).refund("a", units).await.expect("a decision");
+    let refund = async |units| hourly(&patient(&server)).refund("a", units).await.expect("a decision");
     assert!(take(&one, 80).await && !take(&one, 80).await);
-    assert_eq!(used(&server, 100, "a").await, 80);
+    assert_eq!(used(), 80);
     assert!(take(&other, 20).await);
     // The server has too few.
     refund(50).await;
     assert!(!take(&one, 80).await);
-    assert_eq!(used(&server, 100, "a").await, 50);
+    assert_eq!(used(), 50);
     // A cost above the batch needs the units that are here, too.
     assert!(take(&other, 10).await);
-    assert_eq!(used(&server, 100, "a").await, 100);
+    assert_eq!(used(), 100);
     refund(50).await;
     assert!(take(&other, 90).await);
     // A call for fewer that waits for the same units gets them.
     refund(20).await;
     assert_eq!(tokio::join!(take(&one, 80), take(&one, 20)), (false, true));
-    assert_eq!(used(&server, 100, "a").await, 100);
+    assert_eq!(used(), 100);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

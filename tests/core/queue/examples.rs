@@ -107,6 +107,18 @@ fn reading_a_key_after_a_change_of_policy_does_not_delay_the_timer() {
 }
 
 #[test]
+fn a_call_on_the_record_of_another_algorithm_is_granted_when_that_has_a_free_unit() {
+    // GCRA frees a unit each 100 ms. A window of FIXED in which 10 units are used frees them after a second.
+    let (written, own) = (policy(Kind::Gcra, 10, 1_000), policy(Kind::Fixed, 10, 1_000).with(PolicyOption::CarriesOver));
+    let (mut key, mut queues) = (Key::default(), Queues::default());
+    take(&mut key, &written, Request::now(Amount::Cost(10)), EPOCH);
+    join(&mut queues, 0, waiter(own, 1, EPOCH, Instant::MAX), &key);
+    let due = queues.next_wake().expect("a time");
+    assert!((at(100)..=at(101)).contains(&due), "{due:?}");
+    assert_eq!(look(&mut queues, &mut key, due), [(1, 1)]);
+}
+
+#[test]
 fn a_call_that_can_never_be_granted_waits_for_its_deadline() {
     let policy = spaced();
     let mut key = used(&policy, EPOCH);
@@ -150,22 +162,29 @@ fn the_next_client_moves_up_when_the_first_leaves() {
 }
 
 #[test]
-fn a_call_on_two_keys_stands_in_the_line_of_the_one_whose_waiting_calls_take_more_units() {
-    let policy = policy(Kind::Gcra, 10, 1_000);
-    let mut key = Key::default();
-    take(&mut key, &policy, Request::now(Amount::Cost(10)), EPOCH);
-    let claim = |name: &[u8], amount| Claim { key: name.into(), policy, amount, names_amount: true };
-    let call = |client, claims| Waiter { claims, ..waiter(policy, client, EPOCH, Instant::MAX) };
-    let mut queues = Queues::default();
-    // One call for 10 units waits for the first key. Two calls wait for the second, each for at least one unit.
-    for (client, name, amount) in
-        [(1, &b"one"[..], Amount::Cost(10)), (2, b"two", Amount::Cost(1)), (3, b"two", Amount::UpTo(10))]
-    {
-        queues.join(call(client, Claims::One(claim(name, amount))), slice::from_ref(&key));
+fn a_call_on_two_keys_stands_in_the_line_of_the_one_whose_waiting_calls_take_longer() {
+    let ten = policy(Kind::Gcra, 10, 1_000);
+    let exhausted = |policy: &Policy, units| {
+        let mut key = Key::default();
+        take(&mut key, policy, Request::now(Amount::Cost(units)), EPOCH);
+        key
+    };
+    let claim = |name: &[u8], policy, amount| Claim { key: name.into(), policy, amount, names_amount: true };
+    // A call waits for 10 units of the first key, which take a second. Two calls wait for the second key: first for at least 2 of 10
+    // units a second, then for 21 of 100.
+    for (limit, amounts) in [(10, [Amount::Cost(1), Amount::UpTo(10)]), (100, [Amount::Cost(10), Amount::Cost(11)])] {
+        let two = policy(Kind::Gcra, limit, 1_000);
+        let (key_one, key_two) = (exhausted(&ten, 10), exhausted(&two, limit));
+        let mut queues = Queues::default();
+        let call = |client, claims| Waiter { claims, ..waiter(ten, client, EPOCH, Instant::MAX) };
+        queues.join(call(1, Claims::One(claim(b"one", ten, Amount::Cost(10)))), slice::from_ref(&key_one));
+        for (client, amount) in (2..).zip(amounts) {
+            queues.join(call(client, Claims::One(claim(b"two", two, amount))), slice::from_ref(&key_two));
+        }
+        let both = [claim(b"two", two, Amount::Cost(1)), claim(b"one", ten, Amount::Cost(1))];
+        queues.join(call(4, Claims::All(both.into())), &[key_two, key_one]);
+        assert_eq!((queues.line(0, b"one"), queues.line(0, b"two")), (vec![1, 4], vec![2, 3]), "{limit}");
     }
-    let both = Claims::All([claim(b"one", Amount::Cost(1)), claim(b"two", Amount::Cost(1))].into());
-    queues.join(call(4, both), &[key.clone(), key]);
-    assert_eq!((queues.line(0, b"one"), queues.line(0, b"two")), (vec![1, 4], vec![2, 3]));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod changes;
 mod exercise;
 mod ids;
 mod key;
+mod lease_model;
 mod leases;
 mod lines;
 mod model;

@@ -1,16 +1,19 @@
-/* A library to preload. It moves or freezes the clocks of a process, as the file CLOCK_FILE says.
+/* A library to preload. It moves or freezes the clocks of a process, and fills its disk, as the file CLOCK_FILE says.
 
-   The file holds two 64-bit numbers of microseconds: the steady clock (CLOCK_MONOTONIC), or 0 if the clocks go on as they do; and
+   The file holds 64-bit numbers. Two are microseconds: the steady clock (CLOCK_MONOTONIC), or 0 if the clocks go on as they do; and
    what the wall clock (CLOCK_REALTIME, gettimeofday, time) is ahead of the frozen steady clock, or of the time. So one write moves
-   both frozen clocks, and a write of the second number alone steps the wall clock. */
+   both frozen clocks, and a write of the second number alone steps the wall clock. While the third, which may be missing, is not 0, no
+   file takes another byte: the disk is full. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,7 +23,7 @@ static volatile int64_t *clocks(void) {
     if (!mapped) {
         const char *file = getenv("CLOCK_FILE");
         int fd = file ? open(file, O_RDONLY) : -1;
-        void *map = fd < 0 ? MAP_FAILED : mmap(NULL, 2 * sizeof *mapped, PROT_READ, MAP_SHARED, fd, 0);
+        void *map = fd < 0 ? MAP_FAILED : mmap(NULL, 3 * sizeof *mapped, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED) {
             fputs("clock.c: CLOCK_FILE names no file that can be mapped\n", stderr);
             _exit(1);
@@ -86,4 +89,16 @@ void *dlopen(const char *file, int flags) {
     static void *(*real)(const char *, int);
     if (!real) real = dlsym(RTLD_NEXT, "dlopen");
     return real(file, flags & ~RTLD_DEEPBIND);
+}
+
+/* The append-only file is written by this function, and a snapshot by others. */
+ssize_t write(int fd, const void *bytes, size_t count) {
+    static ssize_t (*real)(int, const void *, size_t);
+    if (!real) real = dlsym(RTLD_NEXT, "write");
+    struct stat status;
+    if (clocks()[2] && fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return real(fd, bytes, count);
 }

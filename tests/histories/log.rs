@@ -1,0 +1,218 @@
+//! Reads a node's append-only files: the states that the node's keys had, in order, with the marks of the calls.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+
+use crate::caller::MARK_MS;
+use crate::replies::State;
+use crate::workload::CallId;
+
+/// One effect on a key.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    Set(Vec<u8>, Option<i64>),
+    Patch(usize, Vec<u8>),
+    /// The deadline becomes this one.
+    Deadline(i64),
+    Delete,
+    /// The key arrives from another node.
+    Arrive(Vec<u8>, Option<i64>),
+}
+
+/// What was executed at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    /// The call whose mark was set, and when by the node's clock, in milliseconds.
+    pub mark: Option<(CallId, i64)>,
+    pub effects: Vec<(String, Effect)>,
+    /// Identifies the bytes of the commands.
+    pub hash: u64,
+}
+
+/// A part of a log.
+#[derive(Debug)]
+pub enum Item {
+    /// The node's keys become these: it has loaded a copy.
+    Copy(HashMap<String, State>),
+    Group(Group),
+}
+
+/// Which incremental files follow a base file, as the manifests have shown while the node ran.
+#[derive(Clone, Debug, Default)]
+pub struct Manifests(pub BTreeMap<String, String>);
+
+impl Manifests {
+    /// Reads a node's manifest. Call it often, so that none is missed.
+    pub fn look(&mut self, folder: &Path) {
+        let Ok(text) = std::fs::read_to_string(folder.join("appendonlydir/appendonly.aof.manifest")) else { return };
+        let file = |kind: &str| {
+            let line = text.lines().find(|line| line.ends_with(&format!("type {kind}")))?;
+            Some(line.split(' ').nth(1)?.to_string())
+        };
+        if let (Some(base), Some(first)) = (file("b"), file("i")) {
+            self.0.entry(base).or_insert(first);
+        }
+    }
+}
+
+/// The commands of a file. The last one may have been cut off.
+fn commands(bytes: &[u8]) -> Vec<Vec<&[u8]>> {
+    fn number(bytes: &[u8], at: &mut usize, sign: u8) -> Option<usize> {
+        let line = bytes.get(*at..)?;
+        let end = line.windows(2).position(|pair| pair == b"\r\n")?;
+        let digits = line[..end].strip_prefix(&[sign])?;
+        *at += end + 2;
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
+    fn next<'a>(bytes: &'a [u8], at: &mut usize) -> Option<Vec<&'a [u8]>> {
+        // Annotations.
+        while bytes.get(*at) == Some(&b'#') {
+            *at += bytes[*at..].windows(2).position(|pair| pair == b"\r\n")? + 2;
+        }
+        let count = number(bytes, at, b'*')?;
+        let mut words = Vec::with_capacity(count);
+        for _ in 0..count {
+            let len = number(bytes, at, b'$')?;
+            words.push(bytes.get(*at..*at + len)?);
+            *at += len + 2;
+        }
+        (*at <= bytes.len()).then_some(words)
+    }
+    let (mut at, mut all) = (0, Vec::new());
+    while let Some(words) = next(bytes, &mut at) {
+        all.push(words);
+    }
+    all
+}
+
+fn integer(word: &[u8]) -> i64 {
+    std::str::from_utf8(word).ok().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+/// The string in a payload of `DUMP`.
+fn dumped(payload: &[u8]) -> Vec<u8> {
+    assert_eq!(payload.first(), Some(&0), "a string");
+    let (len, from) = match payload[1] >> 6 {
+        0 => (usize::from(payload[1] & 63), 2),
+        1 => (usize::from(payload[1] & 63) << 8 | usize::from(payload[2]), 3),
+        2 => (u32::from_be_bytes(payload[2..6].try_into().expect("a length")) as usize, 6),
+        _ => panic!("an encoded string, although compression is off"),
+    };
+    payload[from..from + len].to_vec()
+}
+
+impl Group {
+    fn add(&mut self, words: &[&[u8]]) {
+        let name = String::from_utf8_lossy(words[0]).to_uppercase();
+        let key = |at: usize| String::from_utf8_lossy(words[at]).into_owned();
+        let has = |word: &str| words.iter().any(|other| other.eq_ignore_ascii_case(word.as_bytes()));
+        let effect = match name.as_str() {
+            "SET" => {
+                let deadline = words.iter().position(|word| word.eq_ignore_ascii_case(b"PXAT"));
+                let deadline = deadline.map(|at| integer(words[at + 1]));
+                if let Some(call) = CallId::parse(words[2]) {
+                    // A mark that a migration copies is older than a day less a moment.
+                    self.mark = deadline.map(|deadline| (call, deadline - MARK_MS));
+                }
+                Effect::Set(words[2].to_vec(), deadline)
+            }
+            "SETRANGE" => Effect::Patch(integer(words[2]) as usize, words[3].to_vec()),
+            "PEXPIREAT" => Effect::Deadline(integer(words[2])),
+            "RESTORE" | "RESTORE-ASKING" => {
+                let deadline = Some(integer(words[2])).filter(|&deadline| deadline > 0);
+                assert!(deadline.is_none() || has("ABSTTL"), "an absolute deadline");
+                Effect::Arrive(dumped(words[3]), deadline)
+            }
+            "DEL" | "UNLINK" => {
+                self.effects.extend((1..words.len()).map(|at| (key(at), Effect::Delete)));
+                return;
+            }
+            "SELECT" | "PING" | "FLUSHALL" | "FLUSHDB" | "FUNCTION" | "CLUSTER" | "SYNCSLOTS" => return,
+            other => panic!("the log has the command {other}"),
+        };
+        self.effects.push((key(1), effect));
+    }
+}
+
+/// Reads a node's files.
+pub fn read(folder: &Path, manifests: &Manifests) -> Vec<Item> {
+    let folder = folder.join("appendonlydir");
+    let mut files: Vec<(u64, String)> = Vec::new();
+    for entry in std::fs::read_dir(&folder).expect("the log") {
+        let name = entry.expect("a file").file_name().into_string().expect("a name");
+        if let Some(number) = name.strip_suffix(".incr.aof").and_then(|name| name.rsplit('.').next()) {
+            files.push((number.parse().expect("a number"), name));
+        }
+    }
+    files.sort();
+    let mut items = Vec::new();
+    for (number, name) in files {
+        let base = manifests.0.iter().find(|(_, first)| **first == name);
+        if let Some((base, _)) = base.filter(|_| number > 1) {
+            let bytes = std::fs::read(folder.join(base)).expect("a base file");
+            let mut keys = HashMap::new();
+            for words in commands(&bytes) {
+                let mut group = Group::default();
+                group.add(&words);
+                group.apply(&mut keys);
+            }
+            items.push(Item::Copy(keys));
+        }
+        let bytes = std::fs::read(folder.join(name)).expect("a file");
+        let mut open: Option<(Group, DefaultHasher)> = None;
+        for words in commands(&bytes) {
+            match words[0].to_ascii_uppercase().as_slice() {
+                b"MULTI" => open = Some(Default::default()),
+                b"EXEC" => {
+                    if let Some((group, hasher)) = open.take() {
+                        items.push(Item::Group(Group { hash: hasher.finish(), ..group }));
+                    }
+                }
+                b"SELECT" | b"PING" => {}
+                _ => {
+                    let is_alone = open.is_none();
+                    let (mut group, mut hasher) = open.take().unwrap_or_default();
+                    words.hash(&mut hasher);
+                    group.add(&words);
+                    if is_alone {
+                        items.push(Item::Group(Group { hash: hasher.finish(), ..group }));
+                    } else {
+                        open = Some((group, hasher));
+                    }
+                }
+            }
+        }
+    }
+    items
+}
+
+impl Group {
+    /// The states of the group's keys afterwards.
+    pub fn apply(&self, keys: &mut HashMap<String, State>) {
+        for (key, effect) in &self.effects {
+            effect.apply(keys.entry(key.clone()).or_default());
+        }
+    }
+}
+
+impl Effect {
+    pub fn apply(&self, state: &mut State) {
+        match self {
+            Self::Set(value, deadline) | Self::Arrive(value, deadline) => {
+                *state = Some((value.clone(), deadline.unwrap_or(0)))
+            }
+            Self::Patch(offset, patch) => {
+                let (value, _) = state.get_or_insert_default();
+                value.resize(value.len().max(offset + patch.len()), 0);
+                value[*offset..offset + patch.len()].copy_from_slice(patch);
+            }
+            Self::Deadline(deadline) => {
+                if let Some(state) = state {
+                    state.1 = *deadline;
+                }
+            }
+            Self::Delete => *state = None,
+        }
+    }
+}

@@ -140,3 +140,31 @@ fn a_full_ledger_takes_the_last_lease_and_no_more() {
     assert_eq!(call(LIMIT).granted, 0);
     assert_eq!((call(0).granted, call(LIMIT - 1).granted), (1, 1), "the first and the last lease are renewed");
 }
+
+#[test]
+fn a_denial_among_many_leases_names_a_wait_after_which_the_call_is_granted() {
+    const LEASES: u64 = 4_096;
+    const MS: i64 = 1_000;
+    let (ttl, start) = (10_000 * MS, 1_700_000_000_000_000);
+    let policy = policy(LEASES, ttl);
+    let mut key = Key::default();
+    // All units are held. Each ms one lease lapses, from `start + ttl` on.
+    for lease in 0..LEASES {
+        let name = lease.to_string();
+        let request = Request::now(Amount::Cost(1)).with_id(Id::new(name.as_bytes()).expect("an id"));
+        let now = Instant::from_us(start + lease as i64 * MS);
+        let outcome = policy.decide(key.value.as_deref(), now, request).expect("a decision");
+        key.apply(&outcome.change, &outcome.bytes);
+    }
+    let ask = |units, now| key.peek(&policy, Instant::from_us(now), Request::now(Amount::Cost(units))).expect("a decision");
+    // One lease has lapsed at this moment, so one unit is free.
+    let now = start + ttl;
+    for units in 100..300 {
+        let Wait::For(wait) = ask(units, now).wait else { panic!("{units} units can be held") };
+        // To sort so many leases out would take too long. The wait ends up to 64 leases late.
+        assert!((units - 1..units + 63).contains(&(wait.as_us() / MS as u64)), "{units} units: {wait:?}");
+        assert_eq!(ask(units, now + wait.as_us() as i64).granted, units);
+    }
+    // The clock has been set back. No lease is held for longer than its ttl.
+    assert_eq!(ask(200, start - ttl).wait, Wait::For(Span::from_us(ttl as u64)));
+}

@@ -157,13 +157,15 @@ fn a_denial_among_many_leases_names_a_wait_after_which_the_call_is_granted() {
         key.apply(&outcome.change, &outcome.bytes);
     }
     let ask = |units, now| key.peek(&policy, Instant::from_us(now), Request::now(Amount::Cost(units))).expect("a decision");
-    // One lease has lapsed at this moment, so one unit is free.
-    let now = start + ttl;
-    for units in 100..300 {
-        let Wait::For(wait) = ask(units, now).wait else { panic!("{units} units can be held") };
-        // To sort so many leases out would take too long. The wait ends up to 64 leases late.
-        assert!((units - 1..units + 63).contains(&(wait.as_us() / MS as u64)), "{units} units: {wait:?}");
-        assert_eq!(ask(units, now + wait.as_us() as i64).granted, units);
+    for lapsed in [1, 11] {
+        let now = start + ttl + (lapsed as i64 - 1) * MS;
+        for units in 100..300 {
+            let Wait::For(wait) = ask(units, now).wait else { panic!("{units} units can be held") };
+            // To sort so many leases out would take too long. The wait ends up to 64 leases late.
+            let missing = units - lapsed;
+            assert!((missing..missing + 64).contains(&(wait.as_us() / MS as u64)), "{units} units: {wait:?}");
+            assert_eq!(ask(units, now + wait.as_us() as i64).granted, units);
+        }
     }
     // The clock has been set back. No lease is held for longer than its ttl.
     assert_eq!(ask(200, start - ttl).wait, Wait::For(Span::from_us(ttl as u64)));

@@ -170,10 +170,12 @@ fn a_call_on_two_keys_stands_in_the_line_of_the_one_whose_waiting_calls_take_lon
         key
     };
     let claim = |name: &[u8], policy, amount| Claim { key: name.into(), policy, amount, names_amount: true };
-    // A call waits for 10 units of the first key, which take a second. Two calls wait for the second key: first for at least 2 of 10
-    // units a second, then for 21 of 100.
-    for (limit, amounts) in [(10, [Amount::Cost(1), Amount::UpTo(10)]), (100, [Amount::Cost(10), Amount::Cost(11)])] {
-        let two = policy(Kind::Gcra, limit, 1_000);
+    // A call waits for 10 units of the first key, which take a second. Two calls wait for the second key: first for at least 2 units of
+    // 5 a second, then for 21 units of 100 a second.
+    let fewer = (10, 2_000, [Amount::Cost(1), Amount::UpTo(10)]);
+    let faster = (100, 1_000, [Amount::Cost(10), Amount::Cost(11)]);
+    for (limit, period_ms, amounts) in [fewer, faster] {
+        let two = policy(Kind::Gcra, limit, period_ms);
         let (key_one, key_two) = (exhausted(&ten, 10), exhausted(&two, limit));
         let mut queues = Queues::default();
         let call = |client, claims| Waiter { claims, ..waiter(ten, client, EPOCH, Instant::MAX) };

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 /// The most calls in a batch.
 const BATCH: usize = 24;
 
-/// What a caller process is told in its environment.
+/// What a caller process reads from its environment.
 pub struct Task {
     pub run: Run,
     pub callers: Vec<u64>,

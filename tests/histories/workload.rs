@@ -109,13 +109,13 @@ impl Limit {
     }
 }
 
-/// The algorithms' lanes, each with the rules that its callers use. Most use the first.
 const MS: u64 = 1_000;
 const fn rate(limit: u64, period_ms: u64, form: Form) -> Limit {
     Limit::Rate(Rule { limit, period: period_ms * MS, form })
 }
 const FIXED: Form = Form::Fixed { windows: Windows::FirstCall };
 const LOG: Form = Form::Slide { segments: 65_536 };
+/// The lanes: the keys of a tag, each with the rules that its callers use. Most use the first.
 const LANES: &[(&str, &[Limit])] = &[
     ("fixed", &[rate(20, 400, FIXED), rate(24, 500, FIXED)]),
     ("aligned", &[rate(30, 700, Form::Fixed { windows: Windows::Align(-123_000) })]),

@@ -8,7 +8,7 @@ use crate::explain::{self, Done, Keys, Rule};
 use crate::log::{Effect, Group, Item};
 use crate::models::{Asked, Models};
 use crate::replies::{Record, Reply, State};
-use crate::workload::{policy_text, sends_batches, Call, CallId, Later, Part, Run, Verb, RULES};
+use crate::workload::{named, policy_text, sends_batches, Call, CallId, Later, Part, Run, Verb, RULES};
 
 /// A time that a call takes without a stall, in microseconds.
 const SHORT_US: i64 = 300_000;
@@ -100,7 +100,7 @@ struct Node {
     events: HashMap<u64, VecDeque<String>>,
 }
 
-/// A node's keys at a moment: those whose deadline has passed are gone, if `expire` says so.
+/// A node's keys: those whose deadline is before `expired_ms` count as gone.
 struct Sight<'a> {
     keys: &'a HashMap<String, State>,
     expired_ms: Option<i64>,
@@ -167,7 +167,7 @@ fn grants(reply: &str) -> bool {
     !reply.starts_with("0,") && !reply.starts_with('!') && reply != "nil"
 }
 
-/// The reply that an error became.
+/// What the node has replied; `None` if that is not known.
 fn reply_text(reply: &Reply) -> Option<String> {
     match reply {
         Reply::Text(text) => Some(text.clone()),
@@ -587,7 +587,9 @@ impl<'a> Checker<'a> {
             Verb::Take { .. } | Verb::Throttle { .. } | Verb::All { .. } => {
                 for (part, decision) in parts(call).iter().zip(&done.decisions) {
                     let behind = done.refused && decision.granted > 0;
-                    let Some(limit) = part.limit.or_else(|| explain::used_limit(&sight, call.tag)) else { continue };
+                    let Some(limit) = part.limit.or_else(|| explain::used_rule(&sight, call.tag).map(|rule| rule.0)) else {
+                        continue;
+                    };
                     let rule = Rule::of(&sight, call, part, call_id(call)).expect("a rule");
                     let value = sight.value(&part.key);
                     let paused = explain::paused_us(value, now_us) > 0;
@@ -888,18 +890,12 @@ impl<'a> Checker<'a> {
         if raw.is_none() && ghost.is_some() {
             states.push(ghost);
         }
-        let policies = |at_waiting: bool| {
-            let state = Sight { keys: &node.keys, expired_ms: None, other: &[] };
-            let rules: Vec<_> = match (&part.limit, at_waiting) {
-                // A waiting call keeps the rule that it came with, which is not known any more.
-                (None, true) => {
-                    RULES.iter().filter(|(_, shadow)| !shadow).map(|(limit, _)| explain::named_policy(limit)).collect()
-                }
-                _ => Rule::of(&state, &other.call, part, id).map(|rule| rule.policy).into_iter().collect(),
-            };
-            rules
+        let policies: Vec<_> = match part.limit {
+            Some(limit) => vec![limit.policy()],
+            // A waiting call keeps the rule that it came with, which is not known any more.
+            None => RULES.iter().filter(|(_, shadow)| !shadow).map(|(limit, _)| named(limit)).collect(),
         };
-        for policy in policies(true) {
+        for policy in policies {
             let rule = Rule::with(policy, part, id);
             for before in &states {
                 let stored = before.as_ref().map(|before| before.0.as_slice());
@@ -1091,20 +1087,16 @@ impl<'a> Checker<'a> {
             // What a primary executed last, and its successor never got.
             let partner = (index + self.history.logs.len() / 2) % self.history.logs.len();
             let mut term: Vec<CallId> = Vec::new();
-            for entry in sequence.iter().chain([&None]) {
+            for entry in sequence {
                 if let Some((id, true, ..)) = entry {
                     term.push(*id);
                     continue;
                 }
-                let ended = !std::ptr::eq(entry, &None);
-                let missing = term.iter().rev().take_while(|id| !copied[partner].contains(id));
-                if ended || !term.is_empty() {
-                    for id in missing.take(if ended { usize::MAX } else { 0 }) {
-                        let record = &self.history.records[id];
-                        self.tally.lost += u64::from(reply_text(&record.reply).is_some_and(|reply| grants(&reply)));
-                    }
+                // The node leads no more.
+                for id in term.drain(..).rev().take_while(|id| !copied[partner].contains(id)) {
+                    self.tally.lost +=
+                        u64::from(reply_text(&self.history.records[&id].reply).is_some_and(|reply| grants(&reply)));
                 }
-                term.clear();
             }
         }
     }

@@ -92,18 +92,18 @@ pub struct Rule<'a> {
     pub block: Option<Span>,
 }
 
-/// The rule that the policy keys of a tag state.
-pub fn used_rule(keys: &dyn Keys, tag: u64) -> Option<(Policy, bool)> {
+/// The rule that the policy keys of a tag state, and whether SHADOW follows it.
+pub fn used_rule(keys: &dyn Keys, tag: u64) -> Option<(Limit, bool)> {
     let text = POLICIES.iter().find_map(|policy| keys.value(&format!("{{t{tag}}}:{policy}")))?;
-    let rule = RULES.iter().find(|rule| policy_text(rule).as_bytes() == text).expect("a rule of the table");
-    Some((named(&rule.0), rule.1))
+    let rule = RULES.iter().find(|rule| policy_text(rule).as_bytes() == text);
+    Some(*rule.expect("a rule of the table"))
 }
 
 impl<'a> Rule<'a> {
     pub fn of(keys: &dyn Keys, call: &'a Call, part: &Part, id: Option<&'a str>) -> Option<Self> {
         let (policy, shadow) = match &part.limit {
             Some(limit) => (limit.policy(), false),
-            None => used_rule(keys, call.tag)?,
+            None => used_rule(keys, call.tag).map(|(limit, shadow)| (named(&limit), shadow))?,
         };
         let id = id.and_then(|id| Id::new(id.as_bytes()));
         let (mut renew, mut ahead, mut block) = (false, Span::ZERO, None);
@@ -381,17 +381,6 @@ impl<'a> Rule<'a> {
         let request = Request { id, ..Request::now(part.amount) };
         Self { policy, request, renew: false, shadow: false, names_amount: part.names_amount, block: None }
     }
-}
-
-/// The limit that the policy keys of a tag state.
-pub fn used_limit(keys: &dyn Keys, tag: u64) -> Option<Limit> {
-    let text = POLICIES.iter().find_map(|policy| keys.value(&format!("{{t{tag}}}:{policy}")))?;
-    RULES.iter().find(|rule| policy_text(rule).as_bytes() == text).map(|rule| rule.0)
-}
-
-/// The policy of `RL.USE` with this rule.
-pub fn named_policy(limit: &Limit) -> Policy {
-    named(limit)
 }
 
 /// Whether a change changes nothing.

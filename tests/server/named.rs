@@ -912,7 +912,11 @@ fn a_policy_that_changes_its_algorithm_under_load_is_no_error() {
         }
     });
     assert_eq!(held(&mut client), 0);
-    // A replica has the same keys, which the algorithms have written in turn, and the policy.
+    // A replica has the same keys, which the algorithms have written in turn, and the policy. The pauses keep these keys while
+    // they are compared.
+    for key in 0..2 {
+        call::<i64>(&mut client, &format!("RL.PAUSE key:{key} 1h"));
+    }
     server.wait_until_in_step(&replica);
     let copies = snapshots(&mut replica.client());
     assert!(copies.contains_key("policy") && copies.contains_key("key:0"));

@@ -57,8 +57,12 @@ pub fn info(client: &mut Connection, section: &str, field: &str) -> i64 {
 }
 
 fn optional_info(client: &mut Connection, section: &str, field: &str) -> Option<i64> {
-    let text: String = call(client, &format!("INFO {section}"));
-    text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?.trim().parse().ok()
+    number(&call::<String>(client, &format!("INFO {section}")), field)
+}
+
+/// The number in a field of a reply of `INFO`.
+fn number(report: &str, field: &str) -> Option<i64> {
+    report.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?.trim().parse().ok()
 }
 
 /// A number that `RL.INSPECT` reports of a key; `None` if there is no such key or no such number.
@@ -71,14 +75,14 @@ pub fn inspect(client: &mut Connection, key: &str, name: &str) -> Option<i64> {
 /// What a write moves on: the offset of replication, the size of the append-only file, if there is one, and the changes since the
 /// last snapshot.
 pub fn traces(client: &mut Connection) -> [i64; 3] {
+    // One report: between two, the server could move bytes from the buffer to the file, and neither would count them. It does so
+    // later if the disk is busy.
+    let persistence: String = call(client, "INFO persistence");
+    let read = |field| number(&persistence, field);
     [
         info(client, "replication", "master_repl_offset"),
-        // The server writes its buffer later if the disk is busy.
-        ["aof_current_size", "aof_buffer_length"]
-            .map(|field| optional_info(client, "persistence", field).unwrap_or(0))
-            .iter()
-            .sum(),
-        info(client, "persistence", "rdb_changes_since_last_save"),
+        read("aof_current_size").unwrap_or(0) + read("aof_buffer_length").unwrap_or(0),
+        read("rdb_changes_since_last_save").expect("the changes since the last snapshot"),
     ]
 }
 

@@ -1,19 +1,23 @@
 //! Replays the logs of all nodes, and explains each reply and each effect by the core and by the models.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redis_rl::limiter::{Decision, Request, Span};
 
 use crate::explain::{self, Done, Keys, Rule};
-use crate::log::{Effect, Group, Item};
+use crate::log::{hex, Effect, Group, Item};
 use crate::models::{Asked, Models};
+use crate::moments::moments;
 use crate::replies::{Record, Reply, State};
 use crate::workload::{named, policy_text, sends_batches, Call, CallId, Later, Part, Run, Verb, RULES};
 
 /// A time that a call takes without a stall, in microseconds.
 const SHORT_US: i64 = 300_000;
-/// The most moments that are tried for one call.
-const MOST_MOMENTS: i64 = 3_000_000;
+/// The time in which the moment of a call is looked for, if nothing limits it, in microseconds.
+const MOST_US: i64 = 3_000_000;
+/// The most by which the moment as of which a call is charged has passed: the module's `MAX_LATENESS`.
+const MAX_LATENESS_US: i64 = 100_000;
 /// How many events of a key a finding shows.
 const SHOWN: usize = 14;
 
@@ -78,6 +82,8 @@ struct Waiting {
     id: CallId,
     call: Call,
     mark_us: i64,
+    /// How many changes there were of the tag's keys before.
+    changed: usize,
 }
 
 /// A change of a key: the earliest and the latest time at which it can have been made, and the state before.
@@ -93,9 +99,15 @@ struct Node {
     /// The last state of keys that are gone.
     ghosts: HashMap<String, State>,
     models: Models,
+    /// As of when a call that has waited for a key was charged last, and when its units were due.
+    charged_us: HashMap<String, Vec<i64>>,
     waiting: HashMap<u64, VecDeque<Waiting>>,
     changes: HashMap<u64, VecDeque<Changed>>,
+    /// How many changes of each tag there were.
+    changed: HashMap<u64, usize>,
     leads: bool,
+    /// Calls that were executed without a mark, and are not replayed yet, with their times.
+    unmarked: VecDeque<(CallId, i64)>,
     /// The last events of each tag.
     events: HashMap<u64, VecDeque<String>>,
 }
@@ -195,6 +207,19 @@ fn is_transient(error: &str) -> bool {
     .contains(&code)
 }
 
+/// How hard a moment is looked for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Depth {
+    Likely,
+    All,
+    /// Also those that are no moments of the clock.
+    Any,
+}
+
+impl Depth {
+    const ALL: [Self; 3] = [Self::Likely, Self::All, Self::Any];
+}
+
 /// Checks a run.
 pub struct Checker<'a> {
     history: &'a History<'a>,
@@ -208,26 +233,40 @@ pub struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     pub fn check(history: &'a History<'a>) -> Self {
-        let mut checker = Self {
-            history,
-            tally: Tally::default(),
-            findings: Vec::new(),
-            executed: HashSet::new(),
-            served: HashSet::new(),
-        };
-        for (index, log) in history.logs.iter().enumerate() {
-            let begin = std::time::Instant::now();
-            checker.replay(index, log);
-            eprintln!(
-                "node {index}: {} items, {:.1} s, {} findings",
-                log.len(),
-                begin.elapsed().as_secs_f64(),
-                checker.findings.len()
-            );
+        let mut checker = Self::new(history);
+        let next = AtomicUsize::new(0);
+        let parts = std::thread::scope(|scope| {
+            let work = || {
+                let mut part = Self::new(history);
+                while let Some((index, log)) = history.logs.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
+                    let begin = std::time::Instant::now();
+                    part.replay(index, log);
+                    eprintln!("node {index}: {} items, {:.1} s", log.len(), begin.elapsed().as_secs_f64());
+                }
+                part
+            };
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a part")).collect::<Vec<_>>()
+        });
+        for part in parts {
+            checker.tally.add(&part.tally);
+            checker.findings.extend(part.findings);
+            for id in part.executed {
+                if !checker.executed.insert(id) {
+                    let what = format!("{} was executed twice", id.mark());
+                    checker.findings.push(Finding { what, timeline: String::new() });
+                }
+            }
+            checker.served.extend(part.served);
         }
         checker.copies();
         checker.replies();
         checker
+    }
+
+    fn new(history: &'a History<'a>) -> Self {
+        Self { history, tally: Tally::default(), findings: Vec::new(), executed: HashSet::new(), served: HashSet::new() }
     }
 
     fn is_origin(&self, id: CallId, node: usize) -> bool {
@@ -256,9 +295,18 @@ impl<'a> Checker<'a> {
             keys: HashMap::new(),
             ghosts: HashMap::new(),
             models: Models::default(),
+            charged_us: HashMap::new(),
             waiting: HashMap::new(),
             changes: HashMap::new(),
+            changed: HashMap::new(),
             leads: false,
+            unmarked: self
+                .history
+                .records
+                .iter()
+                .filter(|(_, record)| record.unmarked && record.node == index)
+                .map(|(&id, record)| (id, record.before_us))
+                .collect(),
             events: HashMap::new(),
         };
         // The time of the next mark after each place.
@@ -269,19 +317,15 @@ impl<'a> Checker<'a> {
                 _ => next_us[place + 1],
             };
         }
-        let mut unmarked: VecDeque<(CallId, i64)> = self
-            .history
-            .records
-            .iter()
-            .filter(|(_, record)| record.unmarked && record.node == index)
-            .map(|(&id, record)| (id, record.before_us))
-            .collect();
-        unmarked.make_contiguous().sort_by_key(|&(_, before_us)| before_us);
+        node.unmarked.make_contiguous().sort_by_key(|&(_, before_us)| before_us);
         let mut last_us = 0;
         for (place, item) in log.iter().enumerate() {
             let group = match item {
+                // The file was rewritten, and the keys are the same.
+                Item::Copy(keys) if Self::has(&node, keys, last_us) => continue,
                 Item::Copy(keys) => {
-                    self.end_waits(&mut node, None);
+                    self.begin_unmarked(&mut node, next_us[place]);
+                    self.end_waits(&mut node, None, None);
                     node.keys = keys.clone();
                     node.ghosts.clear();
                     node.changes.clear();
@@ -311,7 +355,7 @@ impl<'a> Checker<'a> {
             }
             let leads = self.is_origin(id, index);
             if node.leads && !leads {
-                self.end_waits(&mut node, None);
+                self.end_waits(&mut node, None, None);
             }
             node.leads = leads;
             if !leads {
@@ -326,20 +370,30 @@ impl<'a> Checker<'a> {
                 );
             }
             let call = self.history.run.draw(id);
-            self.end_waits(&mut node, Some(last_us));
-            while let Some(&(id, mark_us)) = unmarked.front().filter(|&&(_, before_us)| before_us <= last_us + 1_000) {
-                unmarked.pop_front();
-                let call = self.history.run.draw(id);
-                node.waiting.entry(call.tag).or_default().push_back(Waiting { id, call, mark_us });
-            }
+            self.end_waits(&mut node, Some(last_us), Some(id));
+            self.begin_unmarked(&mut node, last_us + 1_000);
             if sends_batches(id.caller) {
                 self.marked(&mut node, id, &call, group, [last_us, until_us]);
             } else {
                 self.note(&mut node, call.tag, id, &call, last_us);
-                node.waiting.entry(call.tag).or_default().push_back(Waiting { id, call, mark_us: last_us });
+                Self::begin(&mut node, id, call, last_us);
             }
         }
-        self.end_waits(&mut node, None);
+        self.end_waits(&mut node, None, None);
+    }
+
+    /// Notes calls that were executed without a mark until a time. Their places among the changes are not known.
+    fn begin_unmarked(&self, node: &mut Node, until_us: i64) {
+        while let Some((id, mark_us)) = node.unmarked.pop_front_if(|(_, before_us)| *before_us <= until_us) {
+            let call = self.history.run.draw(id);
+            node.waiting.entry(call.tag).or_default().push_back(Waiting { id, call, mark_us, changed: 0 });
+        }
+    }
+
+    /// Notes a call outside of a transaction.
+    fn begin(node: &mut Node, id: CallId, call: Call, mark_us: i64) {
+        let changed = node.changed.get(&call.tag).copied().unwrap_or_default();
+        node.waiting.entry(call.tag).or_default().push_back(Waiting { id, call, mark_us, changed });
     }
 
     /// A call with its times and its reply.
@@ -354,6 +408,14 @@ impl<'a> Checker<'a> {
         if events.len() > 6 * SHOWN {
             events.pop_front();
         }
+    }
+
+    /// Whether a node has these keys; a rewritten file may lack what has expired.
+    fn has(node: &Node, keys: &HashMap<String, State>, now_us: i64) -> bool {
+        let lives = |key: &str, state: &(Vec<u8>, i64)| keys.contains_key(key) || state.1 == 0 || state.1 * 1_000 > now_us;
+        let live = node.keys.iter().filter(|(key, state)| state.as_ref().is_some_and(|state| lives(key, state)));
+        let live: Vec<_> = live.collect();
+        live.len() == keys.len() && live.into_iter().all(|(key, state)| keys.get(key) == Some(state))
     }
 
     /// A replica does what its primary did.
@@ -392,12 +454,13 @@ impl<'a> Checker<'a> {
             }
             let tag = tag_of(key).unwrap_or_default();
             let events = node.events.entry(tag).or_default();
-            events.push_back(format!("  {between_us:?} {key} {before:02x?} -> {:02x?}", node.keys[key]));
+            events.push_back(format!("  {between_us:?} {key} {} -> {}", show(&before), show(&node.keys[key])));
             if events.len() > 6 * SHOWN {
                 events.pop_front();
             }
             let changes = node.changes.entry(tag).or_default();
             changes.push_back(Changed { between_us, key: key.clone(), before });
+            *node.changed.entry(tag).or_default() += 1;
             if changes.len() > 6_000 {
                 changes.pop_front();
             }
@@ -415,7 +478,7 @@ impl<'a> Checker<'a> {
         };
         if before == 0 || after == i64::MAX {
             let from = log_us[0].max(before);
-            return vec![[from, log_us[1].min(from + MOST_MOMENTS)]];
+            return vec![[from, log_us[1].min(from + MOST_US)]];
         }
         if after < before || stepped(before, after) {
             return vec![[log_us[0], log_us[0] + SHORT_US], [before, before + SHORT_US], [after - SHORT_US, after]];
@@ -480,8 +543,7 @@ impl<'a> Checker<'a> {
                 |key: &str| lines.iter().position(|other| *other == key).is_some_and(|place| subset >> place & 1 == 1);
             for expire in [true, false] {
                 for &[from, to] in &windows {
-                    let named = explain::moments_in(after.iter().flatten(), [from, to]);
-                    for now_us in named.into_iter().chain(from..=to) {
+                    for now_us in moments([from, to]) {
                         let sight =
                             Sight { keys: &node.keys, expired_ms: expire.then_some(now_us.div_euclid(1_000)), other: &[] };
                         let done = explain::execute(&sight, call, now_us, Span::ZERO, &line);
@@ -512,10 +574,10 @@ impl<'a> Checker<'a> {
                 node,
                 call.tag,
                 format!(
-                    "nothing explains {} {}\n{:02x?}\n-> {after:02x?}",
-                    id.mark(),
-                    call.words(),
-                    keys.iter().map(|&key| node.keys.get(key)).collect::<Vec<_>>()
+                    "nothing explains {}\n{:?}\n-> {:?}",
+                    self.shown(id, call),
+                    keys.iter().map(|&key| node.keys.get(key).map(show)).collect::<Vec<_>>(),
+                    after.iter().map(show).collect::<Vec<_>>()
                 ),
             );
             keys.iter().for_each(|key| node.models.forget(key));
@@ -685,15 +747,16 @@ impl<'a> Checker<'a> {
             let most = (1..=of_tag.min(40)).take_while(|&len| !begins_again(&left, len)).last().unwrap_or(1);
             let ends = |&len: &usize| len == of_tag || left[len - 1].0 != left[len].0 || begins_again(&left, len + 1);
             let (whole, parts): (Vec<_>, Vec<_>) = (1..=most).rev().partition(ends);
-            let served = [false, true].into_iter().find_map(|deep| {
+            let served = Depth::ALL.into_iter().find_map(|depth| {
                 whole.iter().chain(&parts).find_map(|&len| {
                     let effects = left.iter().take(len).cloned().collect();
                     let group = Group { effects, ..Group::default() };
-                    self.serve(node, tag, &group, log_us, deep).then_some(len)
+                    self.serve(node, tag, &group, log_us, depth).then_some(len)
                 })
             });
             if served.is_none() {
-                let keys: Vec<_> = left.iter().take(of_tag).map(|(key, effect)| format!("{key} {effect:02x?}")).collect();
+                let keys: Vec<_> =
+                    left.iter().take(of_tag).map(|(key, effect)| format!("{key} {}", effect.shown())).collect();
                 let waiting: Vec<_> = node.waiting.get(&tag).into_iter().flatten().collect();
                 let waiting: Vec<_> = waiting.iter().map(|other| self.shown(other.id, &other.call)).collect();
                 self.find(node, tag, format!("no call caused the effect of {log_us:?}: {keys:?}\nof {waiting:#?}"));
@@ -706,7 +769,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Finds the waiting call that was granted what a group changes, and carries the group out.
-    fn serve(&mut self, node: &mut Node, tag: u64, group: &Group, log_us: [i64; 2], deep: bool) -> bool {
+    fn serve(&mut self, node: &mut Node, tag: u64, group: &Group, log_us: [i64; 2], depth: Depth) -> bool {
         let waiting = node.waiting.remove(&tag).unwrap_or_default();
         // Of several that it may be, it is the one that was answered first.
         let mut places: Vec<usize> = (0..waiting.len()).collect();
@@ -715,14 +778,14 @@ impl<'a> Checker<'a> {
             (record.reply == Reply::HungUp, record.after_us)
         });
         let found =
-            places.into_iter().find_map(|place| Some((place, self.serves(node, &waiting[place], group, log_us, deep)?)));
+            places.into_iter().find_map(|place| Some((place, self.serves(node, &waiting[place], group, log_us, depth)?)));
         node.waiting.insert(tag, waiting);
         let Some((place, answered_us)) = found else { return false };
         let other = node.waiting.get_mut(&tag).and_then(|waiting| waiting.remove(place)).expect("a waiting call");
         self.served.insert(other.id);
         self.tally.waited += u64::from(answered_us - other.mark_us > 2_000);
         let record = &self.history.records[&other.id];
-        if record.reply == Reply::HungUp && log_us[0] > record.after_us {
+        if record.reply == Reply::HungUp && log_us[0] > record.after_us && !self.is_stepped(node.index, record, log_us[0]) {
             self.find(node, tag, format!("{} was granted after its caller had hung up", other.id.mark()));
         }
         let [part] = parts(&other.call) else {
@@ -749,7 +812,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Whether a group is what a waiting call was granted. Returns about when it was answered.
-    fn serves(&mut self, node: &mut Node, other: &Waiting, group: &Group, log_us: [i64; 2], deep: bool) -> Option<i64> {
+    fn serves(&mut self, node: &mut Node, other: &Waiting, group: &Group, log_us: [i64; 2], depth: Depth) -> Option<i64> {
         let record = &self.history.records[&other.id];
         let reply = reply_text(&record.reply);
         let keys = other.call.keys();
@@ -764,13 +827,12 @@ impl<'a> Checker<'a> {
         }
         let after = Self::after(node, group, &keys);
         let after_of = after.clone();
-        let latest_us = log_us[1]
-            .min(record.after_us.max(record.before_us))
-            .min(log_us[0].max(other.mark_us).saturating_add(MOST_MOMENTS));
+        let latest_us =
+            log_us[1].min(record.after_us.max(record.before_us)).min(log_us[0].max(other.mark_us).saturating_add(MOST_US));
         let earliest_us = log_us[0].max(record.before_us).min(latest_us);
         // If the clock was stepped meanwhile, only the log's own times count.
         let [earliest_us, latest_us] = if stepped && !(log_us[0]..=log_us[1]).contains(&record.after_us) {
-            [log_us[0].min(log_us[1]), log_us[1].min(log_us[0] + MOST_MOMENTS)]
+            [log_us[0].min(log_us[1]), log_us[1].min(log_us[0] + MOST_US)]
         } else if stepped {
             [log_us[0], record.after_us]
         } else {
@@ -778,19 +840,37 @@ impl<'a> Checker<'a> {
         };
         // A call that is not made to wait, or gives back.
         if block(&other.call).is_none() || !grants_all || parts(&other.call).is_empty() {
-            return self.at_once(node, other, &after, reply.as_deref(), [earliest_us, latest_us], deep);
+            return self.at_once(node, other, &after, reply.as_deref(), [earliest_us, latest_us], depth);
         }
         let id = call_id(&other.call);
-        let mut charged = Vec::new();
+        // As of when the call may be charged: its units were due then, or the last waiting call was charged.
+        let (tag, mut dues, mut charged) = (other.call.tag, Vec::new(), Vec::new());
+        for part in parts(&other.call) {
+            dues.extend(node.charged_us.get(&part.key).into_iter().flatten());
+            let Some(limit) = part.limit else { continue };
+            let rule = Rule::with(limit.policy(), part, None);
+            let states = [node.keys.get(&part.key), node.ghosts.get(&part.key)].into_iter().flatten();
+            // The line of a key may have looked when the key had another state.
+            let changes = node.changes.get(&tag).into_iter().flatten().rev().filter(|_| depth > Depth::Likely);
+            let made = node.changed.get(&tag).copied().unwrap_or_default() - other.changed;
+            let changes = changes.take(made);
+            let states = states.chain(changes.filter(|change| change.key == part.key).map(|change| &change.before));
+            for (value, _) in states.flatten() {
+                dues.extend(explain::due(&rule, Some(value), [other.mark_us, latest_us]));
+            }
+        }
+        dues.sort_unstable();
+        dues.dedup();
         for (place, (part, after)) in parts(&other.call).iter().zip(&after).enumerate() {
             let row = match reply.as_deref().map(|reply| row_of(&other.call, place, reply)) {
                 Some(None) => return None,
                 row => row.flatten(),
             };
-            let Some(found) = Self::charged_at(node, other, part, (id, row), after, [earliest_us, latest_us], deep) else {
+            let Some(found) = self.charged_at(node, other, part, (id, row), after, ([earliest_us, latest_us], &dues, depth))
+            else {
                 // Under SHADOW nobody waits.
                 return match part.limit {
-                    None => self.at_once(node, other, &after_of, reply.as_deref(), [earliest_us, latest_us], deep),
+                    None => self.at_once(node, other, &after_of, reply.as_deref(), [earliest_us, latest_us], depth),
                     Some(_) => None,
                 };
             };
@@ -807,6 +887,10 @@ impl<'a> Checker<'a> {
             let Some((now_us, decision, exists)) = charged else {
                 continue;
             };
+            let rule = Rule::with(limit.policy(), part, None);
+            let value = node.keys.get(&part.key).and_then(|state| Some(state.as_ref()?.0.as_slice()));
+            let due_us = explain::due(&rule, value, [other.mark_us, latest_us]);
+            node.charged_us.insert(part.key.clone(), due_us.into_iter().chain([*now_us]).collect());
             let request = Request::now(part.amount);
             let asked = Asked {
                 key: &part.key,
@@ -835,16 +919,14 @@ impl<'a> Checker<'a> {
         after: &[State],
         reply: Option<&str>,
         us: [i64; 2],
-        deep: bool,
+        depth: Depth,
     ) -> Option<i64> {
         let keys = other.call.keys();
         let mut found = None;
         'search: for expire in [true, false] {
-            let named = explain::moments_in(after.iter().flatten(), us);
             // It was executed just after its mark.
-            for now_us in
-                named.into_iter().chain(other.mark_us..=us[1].min(other.mark_us + if deep { SHORT_US } else { 5_000 }))
-            {
+            let latest_us = other.mark_us + if depth > Depth::Likely { SHORT_US } else { 5_000 };
+            for now_us in moments([other.mark_us, latest_us.min(us[1])]) {
                 let sight = Sight { keys: &node.keys, expired_ms: expire.then_some(now_us.div_euclid(1_000)), other: &[] };
                 let done = explain::execute(&sight, &other.call, now_us, Span::ZERO, &|_| false);
                 if done.changes.is_empty() && !matches!(other.call.verb, Verb::Policy { .. }) {
@@ -869,13 +951,13 @@ impl<'a> Checker<'a> {
     /// since the id was held already.
     #[allow(clippy::type_complexity)]
     fn charged_at(
+        &self,
         node: &Node,
         other: &Waiting,
         part: &Part,
         (id, row): (Option<&str>, Option<[i64; 5]>),
         after: &State,
-        us: [i64; 2],
-        deep: bool,
+        (us, dues, depth): ([i64; 2], &[i64], Depth),
     ) -> Option<Option<(i64, Decision, bool)>> {
         let raw = node.keys.get(&part.key).cloned().flatten();
         let ghost = node.ghosts.get(&part.key).cloned().flatten();
@@ -890,6 +972,7 @@ impl<'a> Checker<'a> {
         if raw.is_none() && ghost.is_some() {
             states.push(ghost);
         }
+        let is_stepped = self.is_stepped(node.index, &self.history.records[&other.id], us[0]);
         let policies: Vec<_> = match part.limit {
             Some(limit) => vec![limit.policy()],
             // A waiting call keeps the rule that it came with, which is not known any more.
@@ -903,19 +986,24 @@ impl<'a> Checker<'a> {
                 if held && *after == *before {
                     return Some(None);
                 }
-                let mut tries = explain::moments_in(after, [other.mark_us, us[1]]);
+                let mut tries = Vec::new();
                 if policy.charges_when_due() {
-                    // The moment at which the units were due follows from the state.
-                    for look in [other.mark_us, us[0], us[0] - 1_000_000] {
-                        if let Some(wait) = explain::waits(&rule, stored, look) {
-                            tries.push(look.saturating_add(wait));
-                        }
-                    }
+                    tries.extend(explain::due(&rule, stored, [other.mark_us, us[1]]));
+                    tries.extend_from_slice(dues);
                 }
-                tries.extend((us[0]..=us[1]).rev().take(if deep { MOST_MOMENTS as usize / 3 } else { 20_000 }));
-                tries.extend((us[0]..=us[1]).take(20_000));
-                if deep && policy.charges_when_due() {
-                    tries.extend((us[0] - SHORT_US..us[0]).rev());
+                tries.extend(moments(us).rev().take(if depth > Depth::Likely { usize::MAX } else { 200 }));
+                tries.extend(moments(us).take(200));
+                if policy.charges_when_due() {
+                    // When the call came, or when the one before it in the line was charged.
+                    let before = moments([other.mark_us.min(us[0]), us[0]]);
+                    tries.extend(before.take(if depth > Depth::Likely { usize::MAX } else { 20 }));
+                    // The module charges as of no moment that has passed for longer.
+                    tries.extend(moments(us).map(|now_us| now_us - MAX_LATENESS_US).filter(|_| depth > Depth::Likely));
+                    // The module moves what it has noted by about as much as the clock was stepped. With several keys, the moment
+                    // depends on when it looked at those with records under other policies.
+                    if depth == Depth::Any && (is_stepped || parts(&other.call).len() > 1) {
+                        tries.extend(us[0] - MAX_LATENESS_US..=us[1]);
+                    }
                 }
                 for at_us in tries {
                     if at_us < other.mark_us.min(us[0]) || at_us > us[1] {
@@ -936,22 +1024,26 @@ impl<'a> Checker<'a> {
         None
     }
 
-    /// Whether a call was answered before `now`; without a time, each was.
-    fn is_over(&self, node: &Node, other: &Waiting, now: Option<i64>) -> bool {
+    /// Whether a call was answered before `now` or before its caller made the call `next`; without both, each was.
+    fn is_over(&self, node: &Node, other: &Waiting, now: Option<i64>, next: Option<CallId>) -> bool {
         let record = &self.history.records[&other.id];
-        now.is_none_or(|now_us| {
-            record.after_us.saturating_add(5_000) < now_us
-                && (record.after_us.saturating_add(8_000_000) < now_us || !self.is_stepped(node.index, record, now_us))
-        })
+        // A caller makes one call at a time, unless it gave up the one before.
+        let came = !matches!(record.reply, Reply::Lost | Reply::HungUp);
+        let has_gone_on = next.is_some_and(|next| came && next.caller == other.id.caller && next.number > other.id.number);
+        has_gone_on
+            || now.is_none_or(|now_us| {
+                record.after_us.saturating_add(5_000) < now_us
+                    && (record.after_us.saturating_add(8_000_000) < now_us || !self.is_stepped(node.index, record, now_us))
+            })
     }
 
-    /// Ends the calls that were answered before `now`; without a time, all.
-    fn end_waits(&mut self, node: &mut Node, now: Option<i64>) {
-        let has_over = |waiting: &VecDeque<Waiting>| waiting.iter().any(|other| self.is_over(node, other, now));
+    /// Ends the calls that were answered before `now` or before the call `next`; without both, all.
+    fn end_waits(&mut self, node: &mut Node, now: Option<i64>, next: Option<CallId>) {
+        let has_over = |waiting: &VecDeque<Waiting>| waiting.iter().any(|other| self.is_over(node, other, now, next));
         let tags: Vec<u64> = node.waiting.iter().filter(|(_, waiting)| has_over(waiting)).map(|(&tag, _)| tag).collect();
         for tag in tags {
             let waiting = node.waiting.remove(&tag).unwrap_or_default();
-            let (over, left): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|other| self.is_over(node, other, now));
+            let (over, left): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|other| self.is_over(node, other, now, next));
             node.waiting.insert(tag, left.into());
             over.iter().for_each(|other| self.denied(node, other));
         }
@@ -962,7 +1054,7 @@ impl<'a> Checker<'a> {
         let record = &self.history.records[&other.id];
         let Some(reply) = reply_text(&record.reply) else { return };
         if reply.strip_prefix('!').is_some_and(is_transient)
-            || [false, true].into_iter().any(|deep| self.is_denied(node, other, &reply, deep))
+            || [Depth::Likely, Depth::All].into_iter().any(|depth| self.is_denied(node, other, &reply, depth))
         {
             return;
         }
@@ -970,7 +1062,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Whether a call was answered so in one of the states that its keys had meanwhile.
-    fn is_denied(&self, node: &Node, other: &Waiting, reply: &str, deep: bool) -> bool {
+    fn is_denied(&self, node: &Node, other: &Waiting, reply: &str, depth: Depth) -> bool {
         let record = &self.history.records[&other.id];
         let keys = other.call.keys();
         let waited = block(&other.call).unwrap_or(Span::ZERO);
@@ -980,24 +1072,32 @@ impl<'a> Checker<'a> {
             .filter(|(key, _)| tag_of(key) == Some(other.call.tag))
             .map(|(key, state)| (key.clone(), state.clone()))
             .collect();
-        let mut upper_us = record.after_us;
-        let changes: Vec<_> =
-            node.changes.get(&other.call.tag).map(|changes| changes.iter().rev().collect()).unwrap_or_default();
-        let lowest_us = record.before_us.max(record.after_us - 2 * SHORT_US).min(record.after_us);
-        let mut place = 0;
+        // The changes since the call's mark, the last one first. If the clock was stepped, their times say nothing.
+        let all = node.changes.get(&other.call.tag);
+        let made = node.changed.get(&other.call.tag).copied().unwrap_or_default() - other.changed;
+        let mut changes = all.into_iter().flatten().rev().take(made);
+        let is_stepped = self.is_stepped(node.index, record, record.after_us);
+        let [lowest_us, highest_us] = if is_stepped { [i64::MIN, i64::MAX] } else { [record.before_us, record.after_us] };
+        let mut upper_us = highest_us;
         loop {
-            let lower_us =
-                changes.get(place).map_or(lowest_us, |change| change.between_us[0]).clamp(lowest_us, record.after_us);
+            let change = changes.next();
+            let lower_us = match change {
+                Some(change) if !is_stepped => change.between_us[0].clamp(lowest_us, highest_us),
+                _ => lowest_us,
+            };
             let upper = upper_us.max(lower_us);
             // A call that is not made to wait is answered at once, and another when its time is over.
             let over_us = record.before_us.saturating_add_unsigned(waited.as_us());
             let likely = [[record.before_us, record.before_us + 400], [over_us, over_us + 3_000]];
-            let likely = likely.into_iter().flat_map(|[from, to]| from.max(lower_us)..=to.min(upper)).collect::<Vec<_>>();
             // A process may stand still for a while.
-            let late = [[record.before_us, record.before_us + 20_000], [over_us, over_us + 2 * SHORT_US]];
-            let late = late.into_iter().filter(|_| deep);
-            let all: Vec<_> = late.flat_map(|[from, to]| (from.max(lower_us)..=to.min(upper)).step_by(10)).collect();
-            for now_us in likely.into_iter().chain(all) {
+            let late = [
+                [record.before_us, record.before_us + 20_000],
+                [over_us, over_us + 2 * SHORT_US],
+                [record.after_us - 5_000, record.after_us],
+            ];
+            let late = late.into_iter().filter(|_| depth > Depth::Likely);
+            for now_us in likely.into_iter().chain(late).flat_map(|[from, to]| moments([from.max(lower_us), to.min(upper)]))
+            {
                 for subset in 0..1_u32 << keys.len() {
                     let behind = |key: &str| {
                         keys.iter().position(|other| *other == key).is_some_and(|place| subset >> place & 1 == 1)
@@ -1019,17 +1119,17 @@ impl<'a> Checker<'a> {
                     }
                 }
             }
-            let Some(change) = changes.get(place) else { break };
-            if change.between_us[1] < lowest_us {
-                break;
+            let Some(change) = change else { return false };
+            if !is_stepped {
+                upper_us = change.between_us[1].min(highest_us);
+                if change.between_us[1] < lowest_us {
+                    return false;
+                }
             }
-            upper_us = change.between_us[1].min(record.after_us);
             if let Some(state) = states.iter_mut().find(|(key, _)| *key == change.key) {
                 state.1.clone_from(&change.before);
             }
-            place += 1;
         }
-        false
     }
 
     /// Compares the replicas' logs with those of the nodes that executed the calls, and counts what takeovers have lost.
@@ -1079,7 +1179,8 @@ impl<'a> Checker<'a> {
                     let what = format!("node {index} differs from its primary between {} and {}", last.mark(), id.mark());
                     self.findings.push(Finding { what, timeline: String::new() });
                 }
-                if origin.0 != Some(*last) && origins.contains_key(last) && self.same_node(*last, *id) {
+                if origin.0.is_some_and(|before| before != *last) && origins.contains_key(last) && self.same_node(*last, *id)
+                {
                     let what = format!("node {index} lacks what came between {} and {}", last.mark(), id.mark());
                     self.findings.push(Finding { what, timeline: String::new() });
                 }
@@ -1125,7 +1226,9 @@ impl<'a> Checker<'a> {
                     let call = self.history.run.draw(*id);
                     let granted = grants(text) && !parts(&call).is_empty();
                     self.tally.granted += u64::from(granted);
-                    let executed = executed || record.unmarked && self.served.contains(id);
+                    // A node whose cluster is down sets no mark, and answers reads.
+                    let reads = matches!(call.verb, Verb::Peek(_));
+                    let executed = executed || record.unmarked && (reads || self.served.contains(id));
                     let missing = if sends_batches(id.caller) { !executed } else { !executed && granted };
                     if missing {
                         let what = format!("{} was answered {text}, and is in no log: {}", id.mark(), call.words());
@@ -1135,6 +1238,11 @@ impl<'a> Checker<'a> {
             }
         }
     }
+}
+
+/// A state as text: the deadline and the bytes.
+fn show(state: &State) -> String {
+    state.as_ref().map_or("none".into(), |(value, deadline_ms)| format!("{deadline_ms}:{}", hex(value)))
 }
 
 /// Whether the last of the first `len` effects sets a key that another of them changes.

@@ -171,7 +171,7 @@ pub fn execute(keys: &dyn Keys, call: &Call, now_us: i64, waited: Span, behind: 
             };
             let is_behind = refused && (decision.granted > 0 || behind(&part.key));
             if rule.shadow && !matches!(part.amount, Amount::Refund(_)) && (refused || decision.granted == 0) {
-                return Done { decisions: vec![decision], ..kept(row(&shadowed(decision, part.amount))) };
+                return Done { decisions: vec![decision], refused, ..kept(row(&shadowed(decision, part.amount))) };
             }
             let shown = if refused && (is_behind || rule.block.is_some()) {
                 denied(decision, waited)
@@ -394,13 +394,18 @@ pub fn holds(policy: &Policy, stored: Option<&[u8]>, id: &str, now_us: i64) -> b
     policy.view(stored, at(now_us)).is_ok_and(|view| view.held(id).is_some())
 }
 
-/// How long a rule's request would be denied for at a moment, in microseconds.
-pub fn waits(rule: &Rule<'_>, stored: Option<&[u8]>, now_us: i64) -> Option<i64> {
-    let (decision, _, _) = rule.decide(stored, now_us, false).ok()?;
-    match decision.wait {
-        Wait::For(wait) if decision.granted == 0 => i64::try_from(wait.as_us()).ok(),
-        _ => None,
+/// The first moment in a range at which a rule's request is granted, in microseconds.
+pub fn due(rule: &Rule<'_>, stored: Option<&[u8]>, [from_us, to_us]: [i64; 2]) -> Option<i64> {
+    let is_granted = |us: i64| charge(rule, stored, us).is_some();
+    if from_us > to_us || !is_granted(to_us) {
+        return None;
     }
+    let (mut denied_us, mut granted_us) = (from_us - 1, to_us);
+    while granted_us - denied_us > 1 {
+        let middle_us = denied_us + (granted_us - denied_us) / 2;
+        *(if is_granted(middle_us) { &mut granted_us } else { &mut denied_us }) = middle_us;
+    }
+    Some(granted_us)
 }
 
 /// Whether `RL.ALL` is answered so when its time ends: all rules would grant, but it is behind others.
@@ -426,25 +431,6 @@ pub fn is_row(decision: &Decision, at_us: i64, answered_us: [i64; 2], row: [i64;
     let wait = if let Wait::For(wait) = decision.wait { integer(wait.as_ms_ceil()) } else { -1 };
     row[..4] == [integer(decision.granted), integer(decision.limit), integer(decision.remaining), wait]
         && (reset(answered_us[1])..=reset(answered_us[0])).contains(&row[4])
-}
-
-/// The moments between two times that the values of keys name: many records hold the moment of their last write, or a lease's end.
-pub fn moments_in<'s>(states: impl IntoIterator<Item = &'s (Vec<u8>, i64)>, between_us: [i64; 2]) -> Vec<i64> {
-    let mut found = Vec::new();
-    for (value, _) in states {
-        // A moment takes seven bytes.
-        for bytes in value.windows(7) {
-            let mut whole = [0; 8];
-            whole[..7].copy_from_slice(bytes);
-            let number = i64::from_le_bytes(whole);
-            for moment in [Some(number), number.checked_sub(200_000), number.checked_sub(300_000)].into_iter().flatten() {
-                if (between_us[0]..=between_us[1]).contains(&moment) && !found.contains(&moment) {
-                    found.push(moment);
-                }
-            }
-        }
-    }
-    found
 }
 
 /// What the line of a key remembers of its value.

@@ -28,7 +28,15 @@ pub fn wall_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_micros() as i64
 }
 
-/// A number of the file that `clock.c` reads, in a node's folder.
+/// The numbers of the file that `clock.c` reads, by their places.
+const STEP: u64 = 1;
+const DISK: u64 = 2;
+const PARTED: u64 = 4;
+/// What a node may be parted from.
+const NODES: i64 = 1;
+const CLIENTS: i64 = 2;
+
+/// Sets a number of the file that `clock.c` reads, in a node's folder.
 fn set(folder: &Path, place: u64, number: i64) {
     let file = OpenOptions::new().write(true).open(folder.join("clock")).expect("the clock");
     file.write_all_at(&number.to_ne_bytes(), 8 * place).expect("a step");
@@ -55,7 +63,7 @@ impl<'a> Breaker<'a> {
         while start.elapsed() < time {
             sleep(Duration::from_millis(self.rng.u64(50..600)));
             let shard = self.rng.usize(..SHARDS);
-            let name = match self.rng.u8(..22) {
+            let name = match self.rng.u8(..26) {
                 0..=2 => self.kill_primary(shard, false),
                 3 | 4 => self.kill_primary(shard, true),
                 5 => self.restart_primary(shard),
@@ -73,6 +81,8 @@ impl<'a> Breaker<'a> {
                     let _: redis::RedisResult<()> = redis::cmd("BGREWRITEAOF").query(&mut self.fleet.client(node));
                     "rewrites of the append-only file"
                 }
+                21..=22 => self.part_from_nodes(shard),
+                23..=24 => self.part_from_clients(),
                 _ => {
                     let primary = self.fleet.primary(shard);
                     let ms = self.rng.u64(20..300);
@@ -156,7 +166,7 @@ impl<'a> Breaker<'a> {
         let node = self.rng.usize(..2 * SHARDS);
         let ahead_us = self.rng.i64(-1_500_000..1_500_000);
         let before = wall_us() + self.ahead_us[node];
-        set(self.fleet.node(node).dir(), 1, ahead_us);
+        set(self.fleet.node(node).dir(), STEP, ahead_us);
         self.ahead_us[node] = ahead_us;
         self.events.steps.push((node, [before, wall_us() + ahead_us]));
         if ahead_us < 0 {
@@ -166,11 +176,38 @@ impl<'a> Breaker<'a> {
         }
     }
 
+    /// Parts a primary from all other nodes, while clients reach it. Its replica takes over, or the partition ends before.
+    fn part_from_nodes(&mut self, shard: usize) -> &'static str {
+        let primary = self.fleet.primary(shard);
+        let from = if self.rng.bool() { NODES } else { NODES | CLIENTS };
+        set(self.fleet.node(primary).dir(), PARTED, from);
+        let elects = self.rng.bool();
+        if elects {
+            self.fleet.elect(Fleet::partner(primary));
+        }
+        sleep(Duration::from_millis(self.rng.u64(50..700)));
+        set(self.fleet.node(primary).dir(), PARTED, 0);
+        self.fleet.settle();
+        if elects {
+            "primaries parted from the other nodes until the replica took over"
+        } else {
+            "primaries parted from the other nodes for a moment"
+        }
+    }
+
+    fn part_from_clients(&mut self) -> &'static str {
+        let node = self.rng.usize(..2 * SHARDS);
+        set(self.fleet.node(node).dir(), PARTED, CLIENTS);
+        sleep(Duration::from_millis(self.rng.u64(50..900)));
+        set(self.fleet.node(node).dir(), PARTED, 0);
+        "nodes parted from the clients"
+    }
+
     fn fill(&mut self, shard: usize) -> &'static str {
         let primary = self.fleet.primary(shard);
-        set(self.fleet.node(primary).dir(), 2, 1);
+        set(self.fleet.node(primary).dir(), DISK, 1);
         sleep(Duration::from_millis(self.rng.u64(100..700)));
-        set(self.fleet.node(primary).dir(), 2, 0);
+        set(self.fleet.node(primary).dir(), DISK, 0);
         // The server tries again once a second.
         support::wait_for("the disk", || {
             call::<String>(&mut self.fleet.client(primary), "INFO persistence").contains("aof_last_write_status:ok")

@@ -196,7 +196,27 @@ impl Group {
     }
 }
 
+/// Bytes as text: of a long value the first ones.
+pub fn hex(bytes: &[u8]) -> String {
+    const SHOWN: usize = 128;
+    let mut text: String = bytes.iter().take(SHOWN).map(|byte| format!("{byte:02x}")).collect();
+    if bytes.len() > SHOWN {
+        text += &format!("... ({} bytes)", bytes.len());
+    }
+    text
+}
+
 impl Effect {
+    /// The effect as text.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Set(value, deadline) => format!("SET {} {deadline:?}", hex(value)),
+            Self::Patch(offset, patch) => format!("PATCH {offset} {}", hex(patch)),
+            Self::Arrive(value, deadline) => format!("RESTORE {} {deadline:?}", hex(value)),
+            other => format!("{other:?}"),
+        }
+    }
+
     pub fn apply(&self, state: &mut State) {
         match self {
             Self::Set(value, deadline) | Self::Arrive(value, deadline) => {

@@ -31,6 +31,7 @@ mod explain;
 mod faults;
 mod log;
 mod models;
+mod moments;
 mod replies;
 mod workload;
 
@@ -38,11 +39,10 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::fleet::{Fleet, SHARDS};
-use support::{root, server_program, witness};
+use support::{root, server_program, witness, Load};
 
 use caller::Task;
 use check::{Checker, Finding, History, Tally};
@@ -131,8 +131,12 @@ fn wrap_server(folder: &Path) {
     // The script runs in another folder.
     let program = if program.contains('/') { root().join(program).display().to_string() } else { program };
     let wrapper = folder.join("server");
+    let clock: Vec<u8> = [0, 0, 0, moments::STEP_US, 0].into_iter().flat_map(i64::to_ne_bytes).collect();
+    let first = folder.join("clock");
+    std::fs::write(&first, clock).expect("a file");
     let script = format!(
-        "#!/bin/sh\n[ -e clock ] || head -c 24 /dev/zero >clock\nCLOCK_FILE=clock LD_PRELOAD='{}' exec '{program}' \"$@\"\n",
+        "#!/bin/sh\n[ -e clock ] || cp '{}' clock\nCLOCK_FILE=clock LD_PRELOAD='{}' exec '{program}' \"$@\"\n",
+        first.display(),
         library.display()
     );
     std::fs::write(&wrapper, script).expect("a script");
@@ -164,7 +168,7 @@ fn round(seed: u64, time: Duration) -> (Tally, Vec<Finding>, Events) {
     let nodes: Vec<_> = (0..2 * SHARDS).map(|index| (fleet.node(index).port, fleet.node(index).socket())).collect();
     let folders: Vec<PathBuf> = (0..2 * SHARDS).map(|index| fleet.node(index).dir().to_path_buf()).collect();
     let run = Run { seed, start_s: (faults::wall_us() / 1_000_000) as u64 };
-    let over = AtomicBool::new(false);
+    let load = Load::lasting_at_most(Duration::from_secs(3_600));
     let mut manifests = vec![Manifests::default(); 2 * SHARDS];
     let mut children: Vec<_> = (0..PROCESSES)
         .map(|process| {
@@ -174,18 +178,19 @@ fn round(seed: u64, time: Duration) -> (Tally, Vec<Finding>, Events) {
         .collect();
     let events = std::thread::scope(|scope| {
         let look = scope.spawn(|| {
-            while !over.load(Ordering::SeqCst) {
+            while load.goes_on() {
                 manifests.iter_mut().zip(&folders).for_each(|(manifests, folder)| manifests.look(folder));
                 std::thread::sleep(Duration::from_millis(15));
             }
         });
+        let _end = load.ends_here();
         let mut breaker = Breaker::new(&mut fleet, seed);
         breaker.work(time);
         let events = breaker.events;
         std::fs::write(folder.path().join("stop"), "").expect("a file");
         children.iter_mut().for_each(|child| assert!(child.wait().expect("a caller").success(), "a caller failed"));
         fleet.settle();
-        over.store(true, Ordering::SeqCst);
+        load.end();
         look.join().expect("the manifests");
         events
     });

@@ -1,9 +1,13 @@
-/* A library to preload. It moves or freezes the clocks of a process, and fills its disk, as the file CLOCK_FILE says.
+/* A library to preload. It moves or freezes the clocks of a process, fills its disk and parts it from others, as the file CLOCK_FILE
+   says.
 
    The file holds 64-bit numbers. Two are microseconds: the steady clock (CLOCK_MONOTONIC), or 0 if the clocks go on as they do; and
    what the wall clock (CLOCK_REALTIME, gettimeofday, time) is ahead of the frozen steady clock, or of the time. So one write moves
-   both frozen clocks, and a write of the second number alone steps the wall clock. While the third, which may be missing, is not 0, no
-   file takes another byte: the disk is full. */
+   both frozen clocks, and a write of the second number alone steps the wall clock. The others may be missing. While the third is not
+   0, no append-only file takes another byte: the disk is full. (A node of a cluster ends if it can't write its configuration.) If the
+   fourth is not 0, the wall clock goes on in steps of about so many microseconds, and so shows few values: a test that looks for the
+   moment of a call has few to try. The fifth holds two bits: while the first is set, nothing passes the connections to other nodes
+   (TCP); while the second is set, nothing passes those to clients (Unix sockets). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,8 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,7 +28,7 @@ static volatile int64_t *clocks(void) {
     if (!mapped) {
         const char *file = getenv("CLOCK_FILE");
         int fd = file ? open(file, O_RDONLY) : -1;
-        void *map = fd < 0 ? MAP_FAILED : mmap(NULL, 3 * sizeof *mapped, PROT_READ, MAP_SHARED, fd, 0);
+        void *map = fd < 0 ? MAP_FAILED : mmap(NULL, 5 * sizeof *mapped, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED) {
             fputs("clock.c: CLOCK_FILE names no file that can be mapped\n", stderr);
             _exit(1);
@@ -47,6 +52,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
         us = (int64_t)time->tv_sec * 1000000 + time->tv_nsec / 1000;
     }
     if (wall) us += clocks()[1];
+    int64_t step = clocks()[3];
+    if (wall && step) us = us / step * step + ((uint64_t)(us / step) * 0x9e3779b97f4a7c15u >> 33) % step;
     time->tv_sec = us / 1000000;
     time->tv_nsec = us % 1000000 * 1000;
     return 0;
@@ -91,14 +98,40 @@ void *dlopen(const char *file, int flags) {
     return real(file, flags & ~RTLD_DEEPBIND);
 }
 
+/* Whether nothing passes the connection at present. */
+static int is_parted(int fd) {
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    if (!clocks()[4] || getsockname(fd, (struct sockaddr *)&address, &length)) return 0;
+    errno = EAGAIN;
+    return clocks()[4] & (address.ss_family == AF_UNIX ? 2 : 1);
+}
+
+ssize_t read(int fd, void *bytes, size_t count) {
+    static ssize_t (*real)(int, void *, size_t);
+    if (!real) real = dlsym(RTLD_NEXT, "read");
+    return is_parted(fd) ? -1 : real(fd, bytes, count);
+}
+
+ssize_t writev(int fd, const struct iovec *vectors, int count) {
+    static ssize_t (*real)(int, const struct iovec *, int);
+    if (!real) real = dlsym(RTLD_NEXT, "writev");
+    return is_parted(fd) ? -1 : real(fd, vectors, count);
+}
+
 /* The append-only file is written by this function, and a snapshot by others. */
 ssize_t write(int fd, const void *bytes, size_t count) {
     static ssize_t (*real)(int, const void *, size_t);
     if (!real) real = dlsym(RTLD_NEXT, "write");
-    struct stat status;
-    if (clocks()[2] && fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
-        errno = ENOSPC;
-        return -1;
+    if (is_parted(fd)) return -1;
+    if (clocks()[2]) {
+        char link[64], name[1024];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(link, name, sizeof name);
+        if (length > 4 && memcmp(name + length - 4, ".aof", 4) == 0) {
+            errno = ENOSPC;
+            return -1;
+        }
     }
     return real(fd, bytes, count);
 }

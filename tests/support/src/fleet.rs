@@ -281,12 +281,17 @@ impl Fleet {
 
     /// Makes the replica of a killed primary take over.
     pub fn take_over(&mut self, replica: usize) {
+        self.elect(replica);
+        self.settle();
+    }
+
+    /// Makes a replica take over whose primary the other nodes can't reach.
+    pub fn elect(&mut self, replica: usize) {
         self.wait_until_electable(replica);
         self.allow_takeover(replica, true);
         wait_for("the takeover", || self.leads(replica));
         self.elected[replica] = Some(Instant::now());
         self.allow_takeover(replica, false);
-        self.settle();
     }
 
     /// Waits until the node may be elected again.

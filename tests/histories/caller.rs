@@ -47,6 +47,8 @@ struct Caller<'a> {
     connections: HashMap<usize, Connection>,
     owners: Vec<usize>,
     history: BufWriter<File>,
+    /// What the keys of each call held afterwards, if the only node has no log.
+    states: Option<BufWriter<File>>,
 }
 
 fn time(connection: &mut Connection) -> RedisResult<i64> {
@@ -56,14 +58,15 @@ fn time(connection: &mut Connection) -> RedisResult<i64> {
 
 impl<'a> Caller<'a> {
     fn new(task: &'a Task, caller: u64) -> Self {
-        let file = File::create(task.folder.join(format!("calls.{caller}"))).expect("a file");
+        let file = |name| BufWriter::new(File::create(task.folder.join(format!("{name}.{caller}"))).expect("a file"));
         Self {
             task,
             caller,
             rng: Rng::with_seed(task.run.seed ^ caller),
             connections: HashMap::new(),
             owners: (0..TAGS as usize).map(|tag| tag % task.nodes.len()).collect(),
-            history: BufWriter::new(file),
+            history: file("calls"),
+            states: (task.nodes.len() == 1).then(|| file("states")),
         }
     }
 
@@ -71,17 +74,21 @@ impl<'a> Caller<'a> {
         let mut number = 0;
         let stop = self.task.folder.join("stop");
         while !stop.exists() {
-            let count = if sends_batches(self.caller) { 1 + self.rng.usize(..BATCH) } else { 1 };
+            let batches = self.states.is_some() || sends_batches(self.caller);
+            let count = if batches { 1 + self.rng.usize(..BATCH) } else { 1 };
             let calls: Vec<_> =
                 (0..count as u64).map(|more| CallId { caller: self.caller, number: number + more }).collect();
             number += count as u64;
-            if sends_batches(self.caller) {
+            if batches {
                 self.batch(&calls);
             } else {
                 self.bare(calls[0]);
             }
         }
         self.history.flush().expect("a written history");
+        if let Some(states) = &mut self.states {
+            states.flush().expect("written states");
+        }
     }
 
     /// Writes down a call: the node, the server's time before and after, and the reply. `-`: none came; `x`: the caller hung up;
@@ -140,18 +147,25 @@ impl<'a> Caller<'a> {
         pipe.cmd("TIME");
         for (id, call) in calls {
             pipe.cmd("MULTI");
-            pipe.cmd("SET").arg(Call::mark_key(call.tag)).arg(id.mark()).arg("PX").arg(MARK_MS);
+            match self.states {
+                Some(_) => pipe.cmd("INCR").arg(Call::mark_key(call.tag)),
+                None => pipe.cmd("SET").arg(Call::mark_key(call.tag)).arg(id.mark()).arg("PX").arg(MARK_MS),
+            };
             pipe.add_command(command(&call.words()));
+            for key in self.states.iter().flat_map(|_| call.keys()) {
+                pipe.cmd("GET").arg(key).cmd("PEXPIRETIME").arg(key);
+            }
             pipe.cmd("EXEC").cmd("TIME");
         }
         let connection = self.connection(node).ok_or(0_usize)?;
         connection.send_packed_command(&pipe.get_packed_pipeline()).map_err(|_| 0_usize)?;
         let mut before = time(connection).map_err(|_| 0_usize)?;
         for (done, (id, call)) in calls.iter().enumerate() {
-            let connection = self.connections.get_mut(&node).ok_or(done)?;
             let mut refused = None;
-            // MULTI, the mark and the call.
-            for _ in 0..3 {
+            // MULTI, the mark, the call, and what reads its keys.
+            let reads = self.states.iter().map(|_| 2 * call.keys().len()).sum::<usize>();
+            let connection = self.connections.get_mut(&node).ok_or(done)?;
+            for _ in 0..3 + reads {
                 if let Value::ServerError(error) = connection.recv_response().map_err(|_| done)? {
                     refused = refused.or(Some(error));
                 }
@@ -164,6 +178,9 @@ impl<'a> Caller<'a> {
                 written = format!("?{}", refused.as_ref().map_or("EXEC", |error| error.code()));
             } else if let Value::Array(values) = reply {
                 written = replies::of_call(values.get(1).unwrap_or(&Value::Nil));
+                if let Some(states) = &mut self.states {
+                    replies::write_states(states, *id, &values);
+                }
             }
             self.note(*id, node, [before, after], &written);
             before = after;

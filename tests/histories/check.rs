@@ -10,7 +10,7 @@ use crate::log::{hex, Effect, Group, Item};
 use crate::models::{Asked, Models};
 use crate::moments::moments;
 use crate::replies::{Record, Reply, State};
-use crate::workload::{named, policy_text, sends_batches, Call, CallId, Later, Part, Run, Verb, RULES};
+use crate::workload::{named, policy_text, sends_batches, Call, CallId, Later, Limit, Part, Run, Verb, RULES};
 
 /// A time that a call takes without a stall, in microseconds.
 const SHORT_US: i64 = 300_000;
@@ -60,8 +60,24 @@ impl Tally {
 /// A reply or an effect that nothing explains: what is wrong, and what happened to the key.
 #[derive(Clone, Debug)]
 pub struct Finding {
+    /// The tag of the keys, if it is known.
+    pub tag: Option<u64>,
     pub what: String,
     pub timeline: String,
+}
+
+/// What a check has shown.
+#[derive(Default)]
+pub struct Checked {
+    pub tally: Tally,
+    pub findings: Vec<Finding>,
+}
+
+impl Checked {
+    pub fn add(&mut self, other: Self) {
+        self.tally.add(&other.tally);
+        self.findings.extend(other.findings);
+    }
 }
 
 /// A slot that moved, or keys that a command of the run deleted: the tag, and the time in microseconds.
@@ -118,6 +134,8 @@ struct Sight<'a> {
     expired_ms: Option<i64>,
     /// Keys that had another state.
     other: &'a [(String, State)],
+    /// The rule that a waiting call has kept.
+    kept: Option<Limit>,
 }
 
 impl Sight<'_> {
@@ -145,6 +163,10 @@ impl Keys for Sight<'_> {
 
     fn deadline_ms(&self, key: &str) -> i64 {
         self.state(key).map_or(0, |state| state.1)
+    }
+
+    fn used_rule(&self, tag: u64) -> Option<(Limit, bool)> {
+        self.kept.map(|limit| (limit, false)).or_else(|| explain::stated_rule(self, tag))
     }
 }
 
@@ -175,7 +197,8 @@ fn call_id(call: &Call) -> Option<&str> {
     }
 }
 
-fn grants(reply: &str) -> bool {
+/// Whether a reply is a grant.
+pub fn grants(reply: &str) -> bool {
     !reply.starts_with("0,") && !reply.starts_with('!') && reply != "nil"
 }
 
@@ -223,8 +246,8 @@ impl Depth {
 /// Checks a run.
 pub struct Checker<'a> {
     history: &'a History<'a>,
-    pub tally: Tally,
-    pub findings: Vec<Finding>,
+    tally: Tally,
+    findings: Vec<Finding>,
     /// The calls whose marks the node of the call has executed.
     executed: HashSet<CallId>,
     /// The calls outside of transactions whose effect was found.
@@ -232,16 +255,14 @@ pub struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    pub fn check(history: &'a History<'a>) -> Self {
+    pub fn check(history: &'a History<'a>) -> Checked {
         let mut checker = Self::new(history);
         let next = AtomicUsize::new(0);
         let parts = std::thread::scope(|scope| {
             let work = || {
                 let mut part = Self::new(history);
                 while let Some((index, log)) = history.logs.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
-                    let begin = std::time::Instant::now();
                     part.replay(index, log);
-                    eprintln!("node {index}: {} items, {:.1} s", log.len(), begin.elapsed().as_secs_f64());
                 }
                 part
             };
@@ -254,15 +275,14 @@ impl<'a> Checker<'a> {
             checker.findings.extend(part.findings);
             for id in part.executed {
                 if !checker.executed.insert(id) {
-                    let what = format!("{} was executed twice", id.mark());
-                    checker.findings.push(Finding { what, timeline: String::new() });
+                    checker.find_call(id, format!("{} was executed twice", id.mark()));
                 }
             }
             checker.served.extend(part.served);
         }
         checker.copies();
         checker.replies();
-        checker
+        Checked { tally: checker.tally, findings: checker.findings }
     }
 
     fn new(history: &'a History<'a>) -> Self {
@@ -271,6 +291,11 @@ impl<'a> Checker<'a> {
 
     fn is_origin(&self, id: CallId, node: usize) -> bool {
         self.history.records.get(&id).is_some_and(|record| record.node == node)
+    }
+
+    /// Whether a call was made in a transaction: on a lone server all are.
+    fn in_transaction(&self, id: CallId) -> bool {
+        self.history.logs.len() == 1 || sends_batches(id.caller)
     }
 
     /// Whether a mark is of a call that this node has sent on to another one, whose slot was moving.
@@ -282,10 +307,13 @@ impl<'a> Checker<'a> {
 
     fn find(&mut self, node: &Node, tag: u64, what: String) {
         let events = node.events.get(&tag).map(|events| events.iter().cloned().collect::<Vec<_>>().join("\n"));
-        if self.findings.len() < 6 {
-            eprintln!("{}\n", what.chars().take(2500).collect::<String>());
-        }
-        self.findings.push(Finding { what: format!("node {}: {what}", node.index), timeline: events.unwrap_or_default() });
+        let what = format!("node {}: {what}", node.index);
+        self.findings.push(Finding { tag: Some(tag), what, timeline: events.unwrap_or_default() });
+    }
+
+    /// Notes what is wrong with a call.
+    fn find_call(&mut self, id: CallId, what: String) {
+        self.findings.push(Finding { tag: Some(self.history.run.draw(id).tag), what, timeline: String::new() });
     }
 
     /// Follows the states of a node's keys.
@@ -372,7 +400,7 @@ impl<'a> Checker<'a> {
             let call = self.history.run.draw(id);
             self.end_waits(&mut node, Some(last_us), Some(id));
             self.begin_unmarked(&mut node, last_us + 1_000);
-            if sends_batches(id.caller) {
+            if self.in_transaction(id) {
                 self.marked(&mut node, id, &call, group, [last_us, until_us]);
             } else {
                 self.note(&mut node, call.tag, id, &call, last_us);
@@ -410,12 +438,13 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether a node has these keys; a rewritten file may lack what has expired.
+    /// Whether a node has these keys, apart from marks; a rewritten file may lack what has expired.
     fn has(node: &Node, keys: &HashMap<String, State>, now_us: i64) -> bool {
         let lives = |key: &str, state: &(Vec<u8>, i64)| keys.contains_key(key) || state.1 == 0 || state.1 * 1_000 > now_us;
         let live = node.keys.iter().filter(|(key, state)| state.as_ref().is_some_and(|state| lives(key, state)));
-        let live: Vec<_> = live.collect();
-        live.len() == keys.len() && live.into_iter().all(|(key, state)| keys.get(key) == Some(state))
+        let live: Vec<_> = live.filter(|(key, _)| !key.ends_with(":m")).collect();
+        live.len() == keys.keys().filter(|key| !key.ends_with(":m")).count()
+            && live.into_iter().all(|(key, state)| keys.get(key) == Some(state))
     }
 
     /// A replica does what its primary did.
@@ -544,8 +573,12 @@ impl<'a> Checker<'a> {
             for expire in [true, false] {
                 for &[from, to] in &windows {
                     for now_us in moments([from, to]) {
-                        let sight =
-                            Sight { keys: &node.keys, expired_ms: expire.then_some(now_us.div_euclid(1_000)), other: &[] };
+                        let sight = Sight {
+                            keys: &node.keys,
+                            expired_ms: expire.then_some(now_us.div_euclid(1_000)),
+                            other: &[],
+                            kept: None,
+                        };
                         let done = explain::execute(&sight, call, now_us, Span::ZERO, &line);
                         if reply.as_ref().is_some_and(|reply| !explain::same_reply(call, &done.reply, reply)) {
                             continue;
@@ -642,14 +675,15 @@ impl<'a> Checker<'a> {
 
     /// Compares what the core decided with the models. Returns how many have said the same.
     fn model(&self, node: &mut Node, call: &Call, done: &Done, now_us: i64, expire: bool) -> Result<u64, String> {
-        let sight = Sight { keys: &node.keys, expired_ms: expire.then_some(now_us.div_euclid(1_000)), other: &[] };
+        let sight =
+            Sight { keys: &node.keys, expired_ms: expire.then_some(now_us.div_euclid(1_000)), other: &[], kept: None };
         let mut verdicts = Vec::new();
         match &call.verb {
             Verb::Take { renew: true, .. } if done.refused || done.reply.starts_with("0,") => {}
             Verb::Take { .. } | Verb::Throttle { .. } | Verb::All { .. } => {
                 for (part, decision) in parts(call).iter().zip(&done.decisions) {
                     let behind = done.refused && decision.granted > 0;
-                    let Some(limit) = part.limit.or_else(|| explain::used_rule(&sight, call.tag).map(|rule| rule.0)) else {
+                    let Some(limit) = part.limit.or_else(|| sight.used_rule(call.tag).map(|rule| rule.0)) else {
                         continue;
                     };
                     let rule = Rule::of(&sight, call, part, call_id(call)).expect("a rule");
@@ -696,12 +730,14 @@ impl<'a> Checker<'a> {
     }
 
     /// Whether a call that stood in line certainly still did so at a moment: it was granted later, or denied when its time was over.
-    fn waited(call: &Call, record: &Record, now_us: i64) -> bool {
-        let Some(block) = block(call) else { return false };
+    fn waited(&self, node: &Node, other: &Waiting, now_us: i64) -> bool {
+        let record = &self.history.records[&other.id];
+        let (Some(block), Reply::Text(reply)) = (block(&other.call), &record.reply) else { return false };
         let until_us = record.before_us.saturating_add_unsigned(block.as_us());
-        let granted = matches!(&record.reply, Reply::Text(reply) if grants(reply));
-        let timed_out = matches!(&record.reply, Reply::Text(_)) && record.after_us >= until_us && now_us < until_us;
-        record.after_us.saturating_sub(2_000) > now_us && (granted || timed_out)
+        let timed_out = || record.after_us >= until_us && now_us < until_us;
+        // A call that would wait for too long is denied at once, however late its caller learns it.
+        let denied_at_once = || self.is_denied(node, other, reply, Depth::All, now_us);
+        record.after_us.saturating_sub(2_000) > now_us && (grants(reply) || timed_out() && !denied_at_once())
     }
 
     /// A call that certainly stands in the line of a call's only key at `now_us`.
@@ -716,7 +752,7 @@ impl<'a> Checker<'a> {
             let record = &self.history.records[&other.id];
             let [own] = parts(&other.call) else { return false };
             let waits = own.key == part.key && own.limit.is_some() && record.before_us < now_us;
-            waits && Self::waited(&other.call, record, now_us) && !self.served.contains(&other.id)
+            waits && self.waited(node, other, now_us) && !self.served.contains(&other.id)
         };
         node.waiting.get(&call.tag)?.iter().find(waits).map(|other| other.id)
     }
@@ -794,9 +830,8 @@ impl<'a> Checker<'a> {
         };
         if part.amount.takes_free_units() && block(&other.call).is_some() {
             let overtaken = node.waiting[&tag].iter().take(place).find(|first| {
-                let record = &self.history.records[&first.id];
                 let same = matches!(parts(&first.call), [own] if own.key == part.key && own.limit.is_some());
-                same && Self::waited(&first.call, record, log_us[1]) && call_id(&other.call).is_none()
+                same && call_id(&other.call).is_none() && self.waited(node, first, log_us[1])
             });
             if let Some(first) = overtaken.map(|first| first.id) {
                 let first = self.shown(first, &self.history.run.draw(first));
@@ -927,7 +962,12 @@ impl<'a> Checker<'a> {
             // It was executed just after its mark.
             let latest_us = other.mark_us + if depth > Depth::Likely { SHORT_US } else { 5_000 };
             for now_us in moments([other.mark_us, latest_us.min(us[1])]) {
-                let sight = Sight { keys: &node.keys, expired_ms: expire.then_some(now_us.div_euclid(1_000)), other: &[] };
+                let sight = Sight {
+                    keys: &node.keys,
+                    expired_ms: expire.then_some(now_us.div_euclid(1_000)),
+                    other: &[],
+                    kept: None,
+                };
                 let done = explain::execute(&sight, &other.call, now_us, Span::ZERO, &|_| false);
                 if done.changes.is_empty() && !matches!(other.call.verb, Verb::Policy { .. }) {
                     continue;
@@ -1054,15 +1094,15 @@ impl<'a> Checker<'a> {
         let record = &self.history.records[&other.id];
         let Some(reply) = reply_text(&record.reply) else { return };
         if reply.strip_prefix('!').is_some_and(is_transient)
-            || [Depth::Likely, Depth::All].into_iter().any(|depth| self.is_denied(node, other, &reply, depth))
+            || [Depth::Likely, Depth::All].into_iter().any(|depth| self.is_denied(node, other, &reply, depth, i64::MAX))
         {
             return;
         }
         self.find(node, other.call.tag, format!("at no moment was {} answered", self.shown(other.id, &other.call)));
     }
 
-    /// Whether a call was answered so in one of the states that its keys had meanwhile.
-    fn is_denied(&self, node: &Node, other: &Waiting, reply: &str, depth: Depth) -> bool {
+    /// Whether a call was answered so by `until_us`, in one of the states that its keys had meanwhile.
+    fn is_denied(&self, node: &Node, other: &Waiting, reply: &str, depth: Depth, until_us: i64) -> bool {
         let record = &self.history.records[&other.id];
         let keys = other.call.keys();
         let waited = block(&other.call).unwrap_or(Span::ZERO);
@@ -1077,8 +1117,13 @@ impl<'a> Checker<'a> {
         let made = node.changed.get(&other.call.tag).copied().unwrap_or_default() - other.changed;
         let mut changes = all.into_iter().flatten().rev().take(made);
         let is_stepped = self.is_stepped(node.index, record, record.after_us);
-        let [lowest_us, highest_us] = if is_stepped { [i64::MIN, i64::MAX] } else { [record.before_us, record.after_us] };
+        let [lowest_us, highest_us] =
+            if is_stepped { [i64::MIN, i64::MAX] } else { [record.before_us, record.after_us.min(until_us)] };
         let mut upper_us = highest_us;
+        // A call that has waited has kept the rule that it came with.
+        let uses = matches!(parts(&other.call), [Part { limit: None, .. }]) && depth > Depth::Likely;
+        let kept = RULES.iter().filter(|(_, shadow)| uses && !shadow).map(|(limit, _)| Some(*limit));
+        let rules: Vec<_> = std::iter::once(None).chain(kept).collect();
         loop {
             let change = changes.next();
             let lower_us = match change {
@@ -1104,16 +1149,20 @@ impl<'a> Checker<'a> {
                     };
                     for expire in [true, false] {
                         let expired_ms = expire.then_some(now_us.div_euclid(1_000));
-                        let sight = Sight { keys: &node.keys, expired_ms, other: &states };
-                        let done = explain::execute(&sight, &other.call, now_us, waited, &behind);
-                        let changes = done.changes.iter().any(|(_, pending)| !explain::changes_nothing(pending));
-                        if !changes && explain::same_reply(&other.call, &done.reply, reply)
-                            || done.decisions.len() > 1
-                                && explain::denied_in_line(&sight, &other.call, now_us, waited, reply)
-                        {
-                            return true;
+                        let mut any_expired = false;
+                        for &kept in &rules {
+                            let sight = Sight { keys: &node.keys, expired_ms, other: &states, kept };
+                            let done = explain::execute(&sight, &other.call, now_us, waited, &behind);
+                            let changes = done.changes.iter().any(|(_, pending)| !explain::changes_nothing(pending));
+                            if !changes && explain::same_reply(&other.call, &done.reply, reply)
+                                || done.decisions.len() > 1
+                                    && explain::denied_in_line(&sight, &other.call, now_us, waited, reply)
+                            {
+                                return true;
+                            }
+                            any_expired = sight.any_expired();
                         }
-                        if !sight.any_expired() {
+                        if !any_expired {
                             break;
                         }
                     }
@@ -1168,21 +1217,20 @@ impl<'a> Checker<'a> {
             for pair in pairs {
                 let [Some((last, false, ..)), Some((id, false, before, hash))] = pair else { continue };
                 let Some(origin) = origins.get(id) else {
-                    self.findings.push(Finding {
-                        what: format!("node {index} has {}, which no node executed", id.mark()),
-                        timeline: String::new(),
-                    });
+                    self.find_call(*id, format!("node {index} has {}, which no node executed", id.mark()));
                     continue;
                 };
                 // After a takeover, the new primary goes on where its copy ended.
                 if before.is_some() && origin.0 == Some(*last) && origin.1 != *hash {
                     let what = format!("node {index} differs from its primary between {} and {}", last.mark(), id.mark());
-                    self.findings.push(Finding { what, timeline: String::new() });
+                    self.find_call(*id, what);
                 }
-                if origin.0.is_some_and(|before| before != *last) && origins.contains_key(last) && self.same_node(*last, *id)
-                {
-                    let what = format!("node {index} lacks what came between {} and {}", last.mark(), id.mark());
-                    self.findings.push(Finding { what, timeline: String::new() });
+                let lacks = origin.0.filter(|before| before != last && origins.contains_key(last));
+                if let Some(lacks) = lacks.filter(|_| self.same_node(*last, *id)) {
+                    self.find_call(
+                        lacks,
+                        format!("node {index} lacks what came after {}, to {}", last.mark(), lacks.mark()),
+                    );
                 }
             }
             // What a primary executed last, and its successor never got.
@@ -1215,9 +1263,8 @@ impl<'a> Checker<'a> {
                 Reply::Lost | Reply::HungUp => self.tally.unknown += 1,
                 Reply::Refused(code) => {
                     self.tally.refused += 1;
-                    if executed && sends_batches(id.caller) {
-                        let what = format!("{} was refused with {code}, and executed", id.mark());
-                        self.findings.push(Finding { what, timeline: String::new() });
+                    if executed && self.in_transaction(*id) {
+                        self.find_call(*id, format!("{} was refused with {code}, and executed", id.mark()));
                     }
                 }
                 Reply::Failed(_) => self.tally.replies += 1,
@@ -1229,10 +1276,10 @@ impl<'a> Checker<'a> {
                     // A node whose cluster is down sets no mark, and answers reads.
                     let reads = matches!(call.verb, Verb::Peek(_));
                     let executed = executed || record.unmarked && (reads || self.served.contains(id));
-                    let missing = if sends_batches(id.caller) { !executed } else { !executed && granted };
+                    let missing = if self.in_transaction(*id) { !executed } else { !executed && granted };
                     if missing {
                         let what = format!("{} was answered {text}, and is in no log: {}", id.mark(), call.words());
-                        self.findings.push(Finding { what, timeline: String::new() });
+                        self.find_call(*id, what);
                     }
                 }
             }

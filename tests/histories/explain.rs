@@ -56,6 +56,15 @@ pub trait Keys {
     fn value(&self, key: &str) -> Option<&[u8]>;
     /// When the key expires, in milliseconds; 0 if never or if it is missing.
     fn deadline_ms(&self, key: &str) -> i64;
+    /// The rule of the calls of `RL.USE`, and whether SHADOW follows it.
+    fn used_rule(&self, tag: u64) -> Option<(Limit, bool)>;
+}
+
+/// The rule that the policy keys of a tag state, and whether SHADOW follows it.
+pub fn stated_rule(keys: &dyn Keys, tag: u64) -> Option<(Limit, bool)> {
+    let text = POLICIES.iter().find_map(|policy| keys.value(&format!("{{t{tag}}}:{policy}")))?;
+    let rule = RULES.iter().find(|rule| policy_text(rule).as_bytes() == text);
+    Some(*rule.expect("a rule of the table"))
 }
 
 /// What a call did: its reply, and the changes of its keys.
@@ -92,18 +101,11 @@ pub struct Rule<'a> {
     pub block: Option<Span>,
 }
 
-/// The rule that the policy keys of a tag state, and whether SHADOW follows it.
-pub fn used_rule(keys: &dyn Keys, tag: u64) -> Option<(Limit, bool)> {
-    let text = POLICIES.iter().find_map(|policy| keys.value(&format!("{{t{tag}}}:{policy}")))?;
-    let rule = RULES.iter().find(|rule| policy_text(rule).as_bytes() == text);
-    Some(*rule.expect("a rule of the table"))
-}
-
 impl<'a> Rule<'a> {
     pub fn of(keys: &dyn Keys, call: &'a Call, part: &Part, id: Option<&'a str>) -> Option<Self> {
         let (policy, shadow) = match &part.limit {
             Some(limit) => (limit.policy(), false),
-            None => used_rule(keys, call.tag).map(|(limit, shadow)| (named(&limit), shadow))?,
+            None => keys.used_rule(call.tag).map(|(limit, shadow)| (named(&limit), shadow))?,
         };
         let id = id.and_then(|id| Id::new(id.as_bytes()));
         let (mut renew, mut ahead, mut block) = (false, Span::ZERO, None);

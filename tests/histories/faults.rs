@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
-use support::call;
 use support::fleet::{Fleet, SHARDS};
+use support::{call, Server, Signal};
 
 use crate::check::Move;
 use crate::workload::TAGS;
@@ -40,6 +40,44 @@ const CLIENTS: i64 = 2;
 fn set(folder: &Path, place: u64, number: i64) {
     let file = OpenOptions::new().write(true).open(folder.join("clock")).expect("the clock");
     file.write_all_at(&number.to_ne_bytes(), 8 * place).expect("a step");
+}
+
+/// Breaks a lone server for so long: steps of its clock, stops of its process, partitions from its clients.
+pub fn break_lone(server: &Server, seed: u64, time: Duration) -> Events {
+    let (start, mut rng) = (Instant::now(), Rng::with_seed(seed));
+    let (mut events, mut ahead_us) = (Events::default(), 0);
+    let pid = call::<String>(&mut server.client(), "INFO server")
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:")?.trim().parse().ok())
+        .expect("a process");
+    while start.elapsed() < time {
+        sleep(Duration::from_millis(rng.u64(200..900)));
+        let ms = Duration::from_millis(rng.u64(20..500));
+        let name = match rng.u8(..3) {
+            0 => {
+                let (before, to_us) = (wall_us() + ahead_us, rng.i64(-1_500_000..1_500_000));
+                set(server.dir(), STEP, to_us);
+                ahead_us = to_us;
+                events.steps.push((0, [before, wall_us() + ahead_us]));
+                "clocks stepped on a lone server"
+            }
+            1 => {
+                support::send(pid, Signal::STOP);
+                sleep(ms);
+                support::send(pid, Signal::CONT);
+                "stops of a lone server"
+            }
+            _ => {
+                set(server.dir(), PARTED, CLIENTS);
+                sleep(ms);
+                set(server.dir(), PARTED, 0);
+                "lone servers parted from their clients"
+            }
+        };
+        *events.counts.entry(name).or_default() += 1;
+        events.told.push(format!("{} {name}", wall_us()));
+    }
+    events
 }
 
 /// A cluster that is being broken.

@@ -31,7 +31,7 @@ pub struct Group {
 }
 
 /// A part of a log.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Item {
     /// The node's keys become these: it has loaded a copy.
     Copy(HashMap<String, State>),
@@ -103,6 +103,15 @@ fn dumped(payload: &[u8]) -> Vec<u8> {
 }
 
 impl Group {
+    fn of(commands: &[Vec<&[u8]>]) -> Item {
+        let (mut group, mut hasher) = (Self::default(), DefaultHasher::new());
+        for words in commands {
+            words.hash(&mut hasher);
+            group.add(words);
+        }
+        Item::Group(Self { hash: hasher.finish(), ..group })
+    }
+
     fn add(&mut self, words: &[&[u8]]) {
         let name = String::from_utf8_lossy(words[0]).to_uppercase();
         let key = |at: usize| String::from_utf8_lossy(words[at]).into_owned();
@@ -146,6 +155,7 @@ pub fn read(folder: &Path, manifests: &Manifests) -> Vec<Item> {
         }
     }
     files.sort();
+    let last = files.last().map(|(number, _)| *number);
     let mut items = Vec::new();
     for (number, name) in files {
         let base = manifests.0.iter().find(|(_, first)| **first == name);
@@ -160,28 +170,24 @@ pub fn read(folder: &Path, manifests: &Manifests) -> Vec<Item> {
             items.push(Item::Copy(keys));
         }
         let bytes = std::fs::read(folder.join(name)).expect("a file");
-        let mut open: Option<(Group, DefaultHasher)> = None;
+        let mut open: Option<Vec<Vec<&[u8]>>> = None;
         for words in commands(&bytes) {
             match words[0].to_ascii_uppercase().as_slice() {
-                b"MULTI" => open = Some(Default::default()),
-                b"EXEC" => {
-                    if let Some((group, hasher)) = open.take() {
-                        items.push(Item::Group(Group { hash: hasher.finish(), ..group }));
-                    }
+                b"MULTI" => {
+                    // A server that was killed within a transaction leaves its MULTI. What follows was executed alone.
+                    items.extend(open.replace(Vec::new()).into_iter().flatten().map(|words| Group::of(&[words])));
                 }
+                b"EXEC" => items.extend(open.take().map(|commands| Group::of(&commands))),
                 b"SELECT" | b"PING" => {}
-                _ => {
-                    let is_alone = open.is_none();
-                    let (mut group, mut hasher) = open.take().unwrap_or_default();
-                    words.hash(&mut hasher);
-                    group.add(&words);
-                    if is_alone {
-                        items.push(Item::Group(Group { hash: hasher.finish(), ..group }));
-                    } else {
-                        open = Some((group, hasher));
-                    }
-                }
+                _ => match &mut open {
+                    Some(commands) => commands.push(words),
+                    None => items.push(Group::of(&[words])),
+                },
             }
+        }
+        // The server has begun the next file between two calls. So this is no transaction that a kill has cut off.
+        if last != Some(number) {
+            items.extend(open.into_iter().flatten().map(|words| Group::of(&[words])));
         }
     }
     items

@@ -32,6 +32,8 @@ mod faults;
 mod log;
 mod models;
 mod moments;
+mod plant;
+mod recorded;
 mod replies;
 mod workload;
 
@@ -42,17 +44,21 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use support::fleet::{Fleet, SHARDS};
-use support::{root, server_program, witness, Load};
+use support::{root, server_program, witness, Load, Server};
+use tempfile::TempDir;
 
 use caller::Task;
-use check::{Checker, Finding, History, Tally};
+use check::{Checked, Finding};
 use faults::{Breaker, Events};
 use log::Manifests;
+use recorded::Recorded;
 use workload::Run;
 
 /// How many clients call, and in how many processes.
 const CALLERS: u64 = 36;
 const PROCESSES: u64 = 4;
+/// How long a round of calls takes.
+const ROUND: Duration = Duration::from_secs(12);
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -64,41 +70,48 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Ok(folder) = std::env::var("HISTORIES_CHECK") {
-        let (tally, findings) = check(folder.as_ref());
+        let recorded = Recorded::read(folder.as_ref());
+        let Checked { tally, findings } = recorded.check();
         println!("{tally:?}");
-        findings.iter().take(5).for_each(|Finding { what, timeline }| println!("FINDING: {what}\n{timeline}\n"));
-        return if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        show(&findings);
+        let all_found = findings.is_empty() && recorded.finds_planted_faults();
+        return if all_found { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    // A cluster is used for so long, and then checked.
-    let seconds = number("HISTORIES_SECONDS", 12);
-    let total = Duration::from_secs(number("HISTORIES_TOTAL", seconds));
+    let hours: f64 = std::env::var("HISTORIES_HOURS").map_or(0.0, |hours| hours.parse().expect("a number of hours"));
     let mut seed = number("HISTORIES_SEED", 7);
     let begin = Instant::now();
-    let mut all = Tally::default();
+    let mut all = Checked::default();
     let mut events: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut found = 0;
+    let (mut rounds, mut all_found) = (0, true);
     loop {
-        let (tally, findings, told) = round(seed, Duration::from_secs(seconds));
-        println!("seed {seed}: {tally:?}");
-        for Finding { what, timeline } in findings.iter().take(5) {
-            println!("  FINDING: {what}\n{timeline}\n");
+        // One round in four has no recorder.
+        let round = if rounds % 4 == 3 { lone_round(seed) } else { cluster_round(seed, rounds == 0) };
+        println!("seed {seed}: {:?}", round.checked.tally);
+        show(&round.checked.findings);
+        if !round.checked.findings.is_empty() {
+            println!("  events:\n{}", round.events.told.join("\n"));
         }
-        if !findings.is_empty() {
-            println!("  events:\n{}", told.told.join("\n"));
-        }
-        found += findings.len();
-        all.add(&tally);
-        told.counts.into_iter().for_each(|(name, count)| *events.entry(name).or_default() += count);
-        if begin.elapsed() >= total {
+        all.add(round.checked);
+        all_found &= round.all_found;
+        round.events.counts.into_iter().for_each(|(name, count)| *events.entry(name).or_default() += count);
+        (seed, rounds) = (seed + 1, rounds + 1);
+        if begin.elapsed().as_secs_f64() >= hours * 3_600.0 {
             break;
         }
-        seed += 1;
     }
-    println!("{all:?}\n{events:?}\n{found} findings in {:.0} s", begin.elapsed().as_secs_f64());
-    if found == 0 {
+    println!("{events:#?}");
+    let Checked { tally, findings } = all;
+    println!("{tally:#?}\n{} findings in {rounds} rounds and {:.0} s", findings.len(), begin.elapsed().as_secs_f64());
+    if findings.is_empty() && all_found {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+fn show(findings: &[Finding]) {
+    for Finding { what, timeline, .. } in findings.iter().take(5) {
+        println!("  FINDING: {what}\n{timeline}\n");
     }
 }
 
@@ -152,30 +165,81 @@ fn lasts(key: &str) -> bool {
         && deadlines.filter(|&ms| ms > 0).all(|ms| ms > soon_ms)
 }
 
-/// Starts a cluster, breaks it under load, and checks what has happened.
-fn round(seed: u64, time: Duration) -> (Tally, Vec<Finding>, Events) {
-    let folder = tempfile::tempdir().expect("a folder");
+/// A round that was checked.
+struct Round {
+    checked: Checked,
+    events: Events,
+    /// Whether all planted faults were found.
+    all_found: bool,
+}
+
+impl Round {
+    /// Checks what was recorded. If there is a finding, what was recorded stays, so that `HISTORIES_CHECK=<folder>` checks it again.
+    fn check(folder: TempDir, events: Events, findings: Vec<Finding>, plants: bool) -> Self {
+        let recorded = Recorded::read(folder.path());
+        let mut checked = recorded.check();
+        checked.findings.extend(findings);
+        if !checked.findings.is_empty() {
+            println!("recorded in {}", folder.keep().display());
+        }
+        let all_found = !plants || !checked.findings.is_empty() || recorded.finds_planted_faults();
+        Self { checked, events, all_found }
+    }
+}
+
+/// Starts servers whose clocks can be stepped.
+fn start<T>(folder: &Path, start: impl FnOnce() -> T) -> T {
     let before = std::env::var("REDIS_RL_SERVER").ok();
-    wrap_server(folder.path());
-    let options =
-        "--appendonly yes --appendfsync no --aof-use-rdb-preamble no --aof-disable-auto-gc yes --rdbcompression no \
-                   --auto-aof-rewrite-percentage 0 --notify-keyspace-events KEA --repl-backlog-size 64mb";
-    let mut fleet = Fleet::start(&options.split_whitespace().collect::<Vec<_>>());
+    wrap_server(folder);
+    let started = start();
     match before {
         Some(before) => std::env::set_var("REDIS_RL_SERVER", before),
         None => std::env::remove_var("REDIS_RL_SERVER"),
     }
+    started
+}
+
+/// Starts the processes that call these nodes.
+fn start_callers(run: Run, folder: &Path, nodes: &[(u16, PathBuf)]) -> Vec<Child> {
+    let callers = |process| (0..CALLERS).filter(move |caller| caller / 3 % PROCESSES == process).collect::<Vec<_>>();
+    (0..PROCESSES).map(|process| start_caller(run, &callers(process), folder, nodes)).collect()
+}
+
+/// Ends the calls, and waits for the processes.
+fn end_callers(callers: Vec<Child>, folder: &Path) {
+    std::fs::write(folder.join("stop"), "").expect("a file");
+    for mut caller in callers {
+        assert!(caller.wait().expect("a caller").success(), "a caller failed");
+    }
+}
+
+/// Breaks a lone server under load, which has neither a replica nor an append-only file.
+fn lone_round(seed: u64) -> Round {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), || Server::with(&["--save", ""]));
+    let run = Run::new(seed);
+    let callers = start_callers(run, folder.path(), &[(server.port, server.socket())]);
+    let events = faults::break_lone(&server, seed, ROUND);
+    end_callers(callers, folder.path());
+    drop(server);
+    recorded::write(folder.path(), run, &events, &[], &[]);
+    Round::check(folder, events, Vec::new(), false)
+}
+
+/// Breaks a cluster under load.
+fn cluster_round(seed: u64, plants: bool) -> Round {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options =
+        "--appendonly yes --appendfsync no --aof-use-rdb-preamble no --aof-disable-auto-gc yes --rdbcompression no \
+                   --auto-aof-rewrite-percentage 0 --notify-keyspace-events KEA --repl-backlog-size 64mb";
+    let options: Vec<_> = options.split_whitespace().collect();
+    let mut fleet = start(folder.path(), || Fleet::start(&options));
     let nodes: Vec<_> = (0..2 * SHARDS).map(|index| (fleet.node(index).port, fleet.node(index).socket())).collect();
     let folders: Vec<PathBuf> = (0..2 * SHARDS).map(|index| fleet.node(index).dir().to_path_buf()).collect();
-    let run = Run { seed, start_s: (faults::wall_us() / 1_000_000) as u64 };
+    let run = Run::new(seed);
     let load = Load::lasting_at_most(Duration::from_secs(3_600));
     let mut manifests = vec![Manifests::default(); 2 * SHARDS];
-    let mut children: Vec<_> = (0..PROCESSES)
-        .map(|process| {
-            let callers: Vec<_> = (0..CALLERS).filter(|caller| caller / 3 % PROCESSES == process).collect();
-            start_caller(run, &callers, folder.path(), &nodes)
-        })
-        .collect();
+    let callers = start_callers(run, folder.path(), &nodes);
     let events = std::thread::scope(|scope| {
         let look = scope.spawn(|| {
             while load.goes_on() {
@@ -185,10 +249,9 @@ fn round(seed: u64, time: Duration) -> (Tally, Vec<Finding>, Events) {
         });
         let _end = load.ends_here();
         let mut breaker = Breaker::new(&mut fleet, seed);
-        breaker.work(time);
+        breaker.work(ROUND);
         let events = breaker.events;
-        std::fs::write(folder.path().join("stop"), "").expect("a file");
-        children.iter_mut().for_each(|child| assert!(child.wait().expect("a caller").success(), "a caller failed"));
+        end_callers(callers, folder.path());
         fleet.settle();
         load.end();
         look.join().expect("the manifests");
@@ -196,81 +259,11 @@ fn round(seed: u64, time: Duration) -> (Tally, Vec<Finding>, Events) {
     });
     fleet.assert_healthy();
     let compared = fleet.compare();
-    let mut findings: Vec<_> =
-        compared.differ.into_iter().filter(|key| lasts(key)).map(|what| Finding { what, timeline: String::new() }).collect();
+    let finding = |what| Finding { tag: None, what, timeline: String::new() };
+    let mut findings: Vec<_> = compared.differ.into_iter().filter(|key| lasts(key)).map(finding).collect();
     let endless = compared.endless.iter().filter(|key| lasts(key) && !key.contains(":policy:"));
-    findings.extend(endless.map(|key| Finding { what: format!("{key} has no deadline"), timeline: String::new() }));
-    let record = Recorded { run, events, manifests };
-    record.write(folder.path(), &folders);
+    findings.extend(endless.map(|key| finding(format!("{key} has no deadline"))));
+    recorded::write(folder.path(), run, &events, &manifests, &folders);
     drop(fleet);
-    let (tally, found) = check(folder.path());
-    findings.extend(found);
-    if !findings.is_empty() {
-        // What was recorded stays, so that `HISTORIES_CHECK=<folder>` checks it again.
-        println!("recorded in {}", folder.keep().display());
-    }
-    (tally, findings, record.events)
-}
-
-/// What is recorded of a run besides the histories and the logs.
-struct Recorded {
-    run: Run,
-    events: Events,
-    manifests: Vec<Manifests>,
-}
-
-impl Recorded {
-    /// Moves the nodes' logs into the folder, and writes down the rest.
-    fn write(&self, folder: &Path, nodes: &[PathBuf]) {
-        let mut text = format!("run {} {}\n", self.run.seed, self.run.start_s);
-        for (tag, [from, to]) in &self.events.moves {
-            text += &format!("move {tag} {from} {to}\n");
-        }
-        for (node, [before, after]) in &self.events.steps {
-            text += &format!("step {node} {before} {after}\n");
-        }
-        for (node, manifests) in self.manifests.iter().enumerate() {
-            for (base, first) in &manifests.0 {
-                text += &format!("base {node} {base} {first}\n");
-            }
-        }
-        std::fs::write(folder.join("run"), text).expect("a file");
-        for (number, node) in nodes.iter().enumerate() {
-            let to = folder.join(number.to_string());
-            std::fs::create_dir(&to).expect("a folder");
-            std::fs::rename(node.join("appendonlydir"), to.join("appendonlydir")).expect("the log");
-        }
-    }
-
-    fn read(folder: &Path) -> Self {
-        let mut record = Self {
-            run: Run { seed: 0, start_s: 0 },
-            events: Events::default(),
-            manifests: vec![Manifests::default(); 2 * SHARDS],
-        };
-        for line in std::fs::read_to_string(folder.join("run")).expect("a recorded run").lines() {
-            let words: Vec<_> = line.split(' ').collect();
-            let number = |at: usize| words[at].parse::<i64>().expect("a number");
-            match words[0] {
-                "run" => record.run = Run { seed: number(1) as u64, start_s: number(2) as u64 },
-                "move" => record.events.moves.push((number(1) as u64, [number(2), number(3)])),
-                "step" => record.events.steps.push((number(1) as usize, [number(2), number(3)])),
-                _ => drop(record.manifests[number(1) as usize].0.insert(words[2].into(), words[3].into())),
-            }
-        }
-        record
-    }
-}
-
-/// Checks a recorded run.
-fn check(folder: &Path) -> (Tally, Vec<Finding>) {
-    let Recorded { run, events, manifests } = Recorded::read(folder);
-    let nodes = manifests.iter().enumerate();
-    let logs: Vec<_> = nodes.map(|(node, manifests)| log::read(&folder.join(node.to_string()), manifests)).collect();
-    let records = replies::read(folder, CALLERS);
-    let history = History { run, records: &records, logs: &logs, moves: &events.moves, steps: &events.steps };
-    let begin = Instant::now();
-    let checker = Checker::check(&history);
-    println!("{} calls checked in {:.1} s", records.len(), begin.elapsed().as_secs_f64());
-    (checker.tally, checker.findings)
+    Round::check(folder, events, findings, plants)
 }

@@ -1,6 +1,7 @@
 //! The calls of a run. A call follows from the seed, the caller and its number alone, so a history need not contain it.
 
 use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
 use redis_rl::limiter::{Amount, Instant, Kind, Policy, PolicyOption, Quota, Span};
@@ -310,6 +311,12 @@ impl Call {
 }
 
 impl Run {
+    /// A run that begins now.
+    pub fn new(seed: u64) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
+        Self { seed, start_s: now.as_secs() }
+    }
+
     fn rng(self, call: CallId) -> Rng {
         let mut rng = Rng::with_seed(self.seed ^ call.caller.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ call.number << 20);
         rng.u64(..);

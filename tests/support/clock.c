@@ -5,8 +5,7 @@
    what the wall clock (CLOCK_REALTIME, gettimeofday, time) is ahead of the frozen steady clock, or of the time. So one write moves
    both frozen clocks, and a write of the second number alone steps the wall clock. The others may be missing. While the third is not
    0, no append-only file takes another byte: the disk is full. (A node of a cluster ends if it can't write its configuration.) If the
-   fourth is not 0, the wall clock goes on in steps of about so many microseconds, and so shows few values: a test that looks for the
-   moment of a call has few to try. The fifth holds two bits: while the first is set, nothing passes the connections to other nodes
+   fourth is not 0, both clocks show multiples of so many microseconds: a test that looks for the moment of a call has few to try. The fifth holds two bits: while the first is set, nothing passes the connections to other nodes
    (TCP); while the second is set, nothing passes those to clients (Unix sockets). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,7 +43,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
     int64_t us, steady = clocks()[0];
     int wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
-    if (!wall && (clock != CLOCK_MONOTONIC || !steady)) return real(clock, time);
+    int64_t step = clocks()[3];
+    if (!wall && (clock != CLOCK_MONOTONIC || !(steady || step))) return real(clock, time);
     us = steady;
     if (!us) {
         int status = real(clock, time);
@@ -52,8 +52,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
         us = (int64_t)time->tv_sec * 1000000 + time->tv_nsec / 1000;
     }
     if (wall) us += clocks()[1];
-    int64_t step = clocks()[3];
-    if (wall && step) us = us / step * step + ((uint64_t)(us / step) * 0x9e3779b97f4a7c15u >> 33) % step;
+    if (step) us -= us % step;
     time->tv_sec = us / 1000000;
     time->tv_nsec = us % 1000000 * 1000;
     return 0;
@@ -79,7 +78,7 @@ time_t time(time_t *into) {
 FILE *fopen(const char *path, const char *mode) {
     static FILE *(*real)(const char *, const char *);
     if (!real) real = dlsym(RTLD_NEXT, "fopen");
-    return real(strcmp(path, "/proc/cpuinfo") == 0 && clocks()[0] ? "/dev/null" : path, mode);
+    return real(strcmp(path, "/proc/cpuinfo") == 0 && (clocks()[0] || clocks()[3]) ? "/dev/null" : path, mode);
 }
 
 /* While the steady clock is frozen, random numbers are, too: records with ids have equal bytes then. */

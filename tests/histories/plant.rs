@@ -1,0 +1,466 @@
+//! Plants faults into a recorded run, as a faulty module would have caused them, to show that the checker finds each.
+
+use std::collections::HashMap;
+
+use fastrand::Rng;
+
+use crate::check::grants;
+use crate::log::{Effect, Group, Item};
+use crate::replies::{Record, Reply};
+use crate::workload::{sends_batches, Call, CallId, Later, Run, Verb, TAGS};
+
+type Records = HashMap<CallId, Record>;
+
+/// A call in a log, or an effect of a call that waited.
+struct Site {
+    node: usize,
+    place: usize,
+    /// The call whose mark is set there.
+    call: Option<(CallId, Call)>,
+    tag: u64,
+    /// Whether the node is a replica there.
+    copies: bool,
+}
+
+/// A fault: where it may be, and what it changes.
+struct Fault {
+    name: &'static str,
+    /// How often it is planted.
+    times: usize,
+    plant: fn(&mut Scene<'_>) -> bool,
+}
+
+/// What a fault changes.
+struct Scene<'a> {
+    log: &'a mut Vec<Item>,
+    records: &'a mut Records,
+    site: &'a Site,
+    rng: &'a mut Rng,
+}
+
+impl Scene<'_> {
+    fn group(&mut self) -> &mut Group {
+        match &mut self.log[self.site.place] {
+            Item::Group(group) => group,
+            Item::Copy(_) => unreachable!("a site is a group"),
+        }
+    }
+
+    fn call(&self) -> Option<&Call> {
+        self.site.call.as_ref().map(|(_, call)| call)
+    }
+
+    fn record(&mut self) -> Option<&mut Record> {
+        self.records.get_mut(&self.site.call.as_ref()?.0)
+    }
+
+    /// The reply, if it is known and the call took no long time.
+    fn reply(&mut self) -> Option<String> {
+        match self.record()? {
+            Record { reply: Reply::Text(text), before_us, after_us, unmarked: false, .. }
+                if (0..50_000).contains(&(*after_us - *before_us)) =>
+            {
+                Some(text.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// The call of a transaction with its reply, if it changed keys as `changes` says.
+    fn transaction(&mut self, changes: bool) -> Option<(Verb, String)> {
+        let (id, call) = self.site.call.as_ref().filter(|_| !self.site.copies)?;
+        let (is_batch, verb) = (sends_batches(id.caller), call.verb.clone());
+        let reply = self.reply()?;
+        (is_batch && changes == self.changes_keys()).then_some((verb, reply))
+    }
+
+    fn is_mark(key: &str) -> bool {
+        key.ends_with(":m")
+    }
+
+    fn changes_keys(&mut self) -> bool {
+        self.group().effects.iter().any(|(key, _)| !Self::is_mark(key))
+    }
+
+    /// Removes the effects on keys for which this holds.
+    fn lose(&mut self, loses: impl Fn(&str) -> bool) -> bool {
+        self.group().effects.retain(|(key, _)| Self::is_mark(key) || !loses(key));
+        true
+    }
+
+    /// Removes the call and its effects.
+    fn drop_group(&mut self) -> bool {
+        *self.group() = Group::default();
+        true
+    }
+
+    /// Repeats the call with its effects.
+    fn repeat(&mut self) -> bool {
+        let group = self.group().clone();
+        self.log.insert(self.site.place + 1, Item::Group(group));
+        true
+    }
+
+    /// Changes a number of the reply.
+    fn miscount(&mut self, place: usize, by: i64) -> bool {
+        let Some(Record { reply: Reply::Text(text), .. }) = self.record() else { return false };
+        let mut words: Vec<String> = text.split(',').map(str::to_string).collect();
+        let Some(number) = words.get(place).and_then(|word| word.parse::<i64>().ok()) else { return false };
+        words[place] = (number + by).to_string();
+        *text = words.join(",");
+        true
+    }
+
+    /// Changes the deadline that the call sets.
+    fn mistime(&mut self, by_ms: i64) -> bool {
+        let effects = self.group().effects.iter_mut().filter(|(key, _)| !Self::is_mark(key));
+        for (_, effect) in effects {
+            match effect {
+                Effect::Set(_, Some(deadline)) | Effect::Deadline(deadline) => {
+                    *deadline += by_ms;
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        false
+    }
+
+    /// Changes a byte of what the call writes.
+    fn garble(&mut self) -> bool {
+        let number = self.rng.usize(..);
+        let effects = self.group().effects.iter_mut().filter(|(key, _)| !Self::is_mark(key));
+        for (_, effect) in effects {
+            if let Effect::Set(bytes, _) | Effect::Patch(_, bytes) = effect {
+                let place = number % bytes.len();
+                bytes[place] ^= 1 << (number / bytes.len() % 8);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn takes(verb: &Verb) -> bool {
+    matches!(verb, Verb::Take { .. } | Verb::All { .. } | Verb::Throttle { .. })
+}
+
+/// Whether the scene is a granted call of a transaction.
+fn is_charge(scene: &mut Scene<'_>) -> bool {
+    scene.transaction(true).is_some_and(|(verb, reply)| matches!(verb, Verb::Take { .. }) && grants(&reply))
+}
+
+/// Whether the scene is a denied call with one key of a transaction.
+fn is_denial(scene: &mut Scene<'_>) -> bool {
+    scene.transaction(false).is_some_and(|(verb, reply)| {
+        matches!(verb, Verb::Take { renew: false, .. }) && reply.starts_with("0,") && reply.split(',').count() == 5
+    })
+}
+
+fn is_lease(verb: &Verb) -> bool {
+    matches!(verb, Verb::Take { part, .. } if part.limit.is_some_and(|limit| limit.is_lease()))
+}
+
+/// Whether the scene is a call that waited, as its reply says.
+fn has_waited(scene: &mut Scene<'_>) -> bool {
+    let Some((id, call)) = &scene.site.call else { return false };
+    let blocks = matches!(&call.verb, Verb::Take { later: Later::Block(_), part, .. } if part.limit.is_some());
+    let (waits, id) = (blocks && !sends_batches(id.caller) && !scene.site.copies, *id);
+    let record = &scene.records[&id];
+    waits
+        && matches!(&record.reply, Reply::Text(text) if grants(text))
+        && (20_000..200_000).contains(&(record.after_us - record.before_us))
+}
+
+/// Whether the scene is the effect of calls that waited.
+fn is_late_effect(scene: &mut Scene<'_>) -> bool {
+    let alone = scene.site.call.is_none() && !scene.site.copies;
+    alone && scene.group().effects.iter().all(|(_, effect)| matches!(effect, Effect::Set(..) | Effect::Patch(..)))
+}
+
+const FAULTS: &[Fault] = &[
+    Fault {
+        name: "a granted call charges nothing",
+        times: 6,
+        plant: |scene| {
+            is_charge(scene) && scene.lose(|_| true)
+        },
+    },
+    Fault {
+        name: "a lease is granted, and nobody holds it",
+        times: 2,
+        plant: |scene| {
+            is_charge(scene) && is_lease(&scene.call().expect("a call").verb) && scene.lose(|_| true)
+        },
+    },
+    Fault {
+        name: "a call with several keys charges only some",
+        times: 3,
+        plant: |scene| {
+            let all = scene.transaction(true).filter(|(verb, _)| matches!(verb, Verb::All { .. }));
+            let keys = scene.call().map(|call| call.keys().iter().map(|key| key.to_string()).collect::<Vec<_>>());
+            all.is_some_and(|(_, reply)| grants(&reply)) && {
+                let keys = keys.unwrap_or_default();
+                scene.lose(|key| key == keys[0])
+            }
+        },
+    },
+    Fault {
+        name: "a settlement is lost",
+        times: 4,
+        plant: |scene| {
+            let settled = scene.transaction(true).filter(|(_, reply)| reply != "nil");
+            settled.is_some_and(|(verb, _)| matches!(verb, Verb::Settle { .. })) && scene.lose(|_| true)
+        },
+    },
+    Fault {
+        name: "a pause is lost",
+        times: 2,
+        plant: |scene| {
+            let pauses = scene.transaction(true).is_some_and(|(verb, _)| matches!(verb, Verb::Pause { .. }));
+            pauses && scene.lose(|_| true)
+        },
+    },
+    Fault {
+        name: "a policy is not deleted",
+        times: 1,
+        plant: |scene| {
+            let deleted = scene.transaction(true).filter(|(_, reply)| reply == "1");
+            deleted.is_some_and(|(verb, _)| matches!(verb, Verb::Policy { rule: None, .. })) && scene.lose(|_| true)
+        },
+    },
+    Fault {
+        name: "another policy is written",
+        times: 1,
+        plant: |scene| {
+            let sets = scene.transaction(true).is_some_and(|(verb, _)| matches!(verb, Verb::Policy { rule: Some(_), .. }));
+            sets && scene.garble()
+        },
+    },
+    Fault { name: "a key lives ten seconds longer", times: 3, plant: |scene| is_charge(scene) && scene.mistime(10_000) },
+    Fault { name: "a key lives a millisecond less", times: 2, plant: |scene| is_charge(scene) && scene.mistime(-1) },
+    Fault { name: "a bit of a record differs", times: 8, plant: |scene| is_charge(scene) && scene.garble() },
+    Fault {
+        name: "a denial deletes the key",
+        times: 2,
+        plant: |scene| {
+            let key = scene.call().and_then(|call| Some(call.keys().first()?.to_string()));
+            is_denial(scene) && {
+                scene.group().effects.push((key.expect("a key"), Effect::Delete));
+                true
+            }
+        },
+    },
+    Fault {
+        name: "a call changes another key",
+        times: 2,
+        plant: |scene| {
+            is_charge(scene) && {
+                let tag = scene.site.tag;
+                let effects = scene.group().effects.iter_mut().filter(|(key, _)| !Scene::is_mark(key));
+                effects.for_each(|(key, _)| *key = format!("{{t{tag}}}:other"));
+                true
+            }
+        },
+    },
+    Fault {
+        name: "a denied call is answered with a grant",
+        times: 4,
+        plant: |scene| is_denial(scene) && scene.miscount(0, 1),
+    },
+    Fault {
+        name: "a lease above the limit",
+        times: 2,
+        plant: |scene| is_denial(scene) && is_lease(&scene.call().expect("a call").verb) && scene.miscount(0, 1),
+    },
+    Fault {
+        name: "a granted call is answered with a denial",
+        times: 2,
+        plant: |scene| {
+            let granted = scene.reply().and_then(|reply| reply.split(',').next()?.parse::<i64>().ok());
+            is_charge(scene) && scene.miscount(0, -granted.unwrap_or(0))
+        },
+    },
+    Fault { name: "one unit more remains", times: 2, plant: |scene| is_charge(scene) && scene.miscount(2, 1) },
+    Fault { name: "one unit less remains", times: 1, plant: |scene| is_charge(scene) && scene.miscount(2, -1) },
+    Fault { name: "another limit in a reply", times: 1, plant: |scene| is_charge(scene) && scene.miscount(1, 1) },
+    Fault { name: "a wait too short", times: 2, plant: |scene| is_denial(scene) && scene.miscount(3, -2) },
+    Fault { name: "a wait too long", times: 2, plant: |scene| is_denial(scene) && scene.miscount(3, 2) },
+    Fault { name: "a wrong reset", times: 2, plant: |scene| is_charge(scene) && scene.miscount(4, 60) },
+    Fault {
+        name: "RL.PEEK shows a unit more",
+        times: 1,
+        plant: |scene| {
+            let peeks = scene.transaction(false).is_some_and(|(verb, _)| matches!(verb, Verb::Peek(_)));
+            peeks && scene.miscount(2, 1)
+        },
+    },
+    Fault {
+        name: "RL.INSPECT shows another number",
+        times: 1,
+        plant: |scene| {
+            let inspects = scene
+                .transaction(false)
+                .is_some_and(|(verb, reply)| matches!(verb, Verb::Inspect { .. }) && reply.starts_with("algorithm,"));
+            inspects && scene.miscount(3, 1)
+        },
+    },
+    Fault {
+        name: "CL.THROTTLE shows a unit more",
+        times: 1,
+        plant: |scene| {
+            let throttles = scene.transaction(true).is_some_and(|(verb, _)| matches!(verb, Verb::Throttle { .. }));
+            throttles && scene.miscount(2, 1)
+        },
+    },
+    Fault {
+        name: "RL.ALL states another wait",
+        times: 1,
+        plant: |scene| {
+            let denies = scene
+                .transaction(false)
+                .is_some_and(|(verb, reply)| matches!(verb, Verb::All { .. }) && reply.starts_with("0,"));
+            denies && scene.miscount(1, 2)
+        },
+    },
+    Fault {
+        name: "a settlement shows a unit more",
+        times: 1,
+        plant: |scene| {
+            let settles = scene.transaction(true).is_some_and(|(verb, _)| matches!(verb, Verb::Settle { .. }));
+            settles && scene.miscount(2, 1)
+        },
+    },
+    Fault {
+        name: "an answered call was never executed",
+        times: 2,
+        plant: |scene| {
+            let answered = scene.transaction(false).is_some_and(|(verb, _)| takes(&verb));
+            answered && scene.drop_group()
+        },
+    },
+    Fault {
+        name: "a call is executed twice",
+        times: 2,
+        plant: |scene| {
+            is_charge(scene) && scene.repeat()
+        },
+    },
+    Fault {
+        name: "the grant of a call that waited is lost",
+        times: 3,
+        plant: |scene| {
+            is_late_effect(scene) && scene.drop_group()
+        },
+    },
+    Fault {
+        name: "an effect happens twice",
+        times: 2,
+        plant: |scene| {
+            is_late_effect(scene) && scene.repeat()
+        },
+    },
+    Fault {
+        name: "a waiting call is granted after its caller hung up",
+        times: 3,
+        plant: |scene| {
+            has_waited(scene) && {
+                let record = scene.record().expect("a record");
+                (record.reply, record.after_us) = (Reply::HungUp, record.before_us + 2_000);
+                true
+            }
+        },
+    },
+    Fault {
+        name: "a copy differs from its primary",
+        times: 2,
+        plant: |scene| {
+            scene.site.copies && scene.site.call.is_some() && scene.changes_keys() && scene.garble() && {
+                scene.group().hash ^= 1;
+                true
+            }
+        },
+    },
+    Fault {
+        name: "a copy lacks a call",
+        times: 2,
+        plant: |scene| {
+            scene.site.copies && scene.site.call.is_some() && scene.drop_group()
+        },
+    },
+    Fault {
+        name: "a call that waited is answered with a unit more",
+        times: 2,
+        plant: |scene| has_waited(scene) && scene.miscount(2, 1),
+    },
+];
+
+/// A fault that was planted.
+pub struct Planted {
+    pub name: &'static str,
+    pub tag: u64,
+    /// Where it is.
+    pub place: String,
+}
+
+/// Plants a fault for each tag, from the fault with this number on. Returns also the number of the next fault.
+pub fn plant(run: Run, records: &mut Records, logs: &mut [Vec<Item>], rng: &mut Rng, first: usize) -> (Vec<Planted>, usize) {
+    let mut sites: HashMap<u64, Vec<Site>> = HashMap::new();
+    let nodes = logs.len();
+    for (node, log) in logs.iter().enumerate() {
+        let mut copies = true;
+        for (place, item) in log.iter().enumerate() {
+            let Item::Group(group) = item else {
+                copies = true;
+                continue;
+            };
+            let record = group.mark.and_then(|(id, _)| records.get(&id));
+            // A call that another shard has sent on is nobody's.
+            if record.is_some_and(|record| record.node % (nodes / 2) != node % (nodes / 2)) {
+                continue;
+            }
+            copies = record.map_or(copies, |record| record.node != node);
+            let tag = group.effects.first().and_then(|(key, _)| key.strip_prefix("{t")?.split('}').next()?.parse().ok());
+            let call = group.mark.map(|(id, _)| (id, run.draw(id)));
+            let Some(tag) = tag else { continue };
+            sites.entry(tag).or_default().push(Site { node, place, call, tag, copies });
+        }
+    }
+    let all: Vec<_> = FAULTS.iter().flat_map(|fault| std::iter::repeat_n(fault, fault.times)).collect();
+    let (mut planted, mut next, mut inserted) = (Vec::new(), first, Vec::new());
+    for tag in 0..TAGS {
+        let Some(fault) = all.get(next) else { break };
+        let sites = sites.get(&tag).map(Vec::as_slice).unwrap_or_default();
+        for _ in 0..20_000.min(sites.len() * 4) {
+            let site = &sites[rng.usize(..sites.len())];
+            // An inserted item moves all behind it.
+            let moved = inserted.iter().filter(|&&(node, place)| node == site.node && place < site.place).count();
+            let moved = Site { place: site.place + moved, call: site.call.clone(), ..*site };
+            let log = &mut logs[site.node];
+            let len = log.len();
+                "{:?} {:?}",
+                site.call.as_ref().map(|(id, _)| records[id].clone()),
+                match &log[moved.place] {
+                    Item::Group(g) => g.effects.iter().map(|(k, e)| format!("{k} {}", e.shown())).collect::<Vec<_>>(),
+                    _ => vec![],
+                }
+            );
+            if (fault.plant)(&mut Scene { log, records, site: &moved, rng }) {
+                if logs[site.node].len() > len {
+                    inserted.push((site.node, site.place));
+                }
+                let mark =
+                    site.call.as_ref().map_or("an effect".into(), |(id, call)| format!("{} {}", id.mark(), call.words()));
+                planted.push(Planted { name: fault.name, tag, place: format!("node {}, {mark}", site.node) });
+                next += 1;
+                break;
+            }
+        }
+    }
+    (planted, next)
+}
+
+/// How many faults there are to plant.
+pub fn count() -> usize {
+    FAULTS.iter().map(|fault| fault.times).sum()
+}

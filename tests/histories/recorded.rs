@@ -1,0 +1,108 @@
+//! What is recorded of a round, in a folder: the callers' histories, the nodes' logs, and what was done to the clocks and slots.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use fastrand::Rng;
+
+use crate::check::{Checked, Checker, History, Move};
+use crate::faults::Events;
+use crate::log::{self, Item, Manifests};
+use crate::plant;
+use crate::replies::{self, Record};
+use crate::workload::{CallId, Run};
+use crate::CALLERS;
+
+/// A recorded round.
+pub struct Recorded {
+    run: Run,
+    moves: Vec<Move>,
+    steps: Vec<(usize, [i64; 2])>,
+    records: HashMap<CallId, Record>,
+    logs: Vec<Vec<Item>>,
+}
+
+/// Moves the nodes' logs into the folder of the histories, and writes down the rest.
+pub fn write(folder: &Path, run: Run, events: &Events, manifests: &[Manifests], nodes: &[PathBuf]) {
+    let mut text = format!("run {} {}\n", run.seed, run.start_s);
+    for (tag, [from, to]) in &events.moves {
+        text += &format!("move {tag} {from} {to}\n");
+    }
+    for (node, [before, after]) in &events.steps {
+        text += &format!("step {node} {before} {after}\n");
+    }
+    for (node, manifests) in manifests.iter().enumerate() {
+        for (base, first) in &manifests.0 {
+            text += &format!("base {node} {base} {first}\n");
+        }
+    }
+    std::fs::write(folder.join("run"), text).expect("a file");
+    for (number, node) in nodes.iter().enumerate() {
+        let to = folder.join(number.to_string());
+        std::fs::create_dir(&to).expect("a folder");
+        std::fs::rename(node.join("appendonlydir"), to.join("appendonlydir")).expect("the log");
+    }
+}
+
+impl Recorded {
+    /// Reads a folder.
+    pub fn read(folder: &Path) -> Self {
+        let mut run = Run { seed: 0, start_s: 0 };
+        let (mut moves, mut steps) = (Vec::new(), Vec::new());
+        let mut manifests: Vec<Manifests> = Vec::new();
+        for line in std::fs::read_to_string(folder.join("run")).expect("a recorded run").lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            let number = |at: usize| words[at].parse::<i64>().expect("a number");
+            match words[0] {
+                "run" => run = Run { seed: number(1) as u64, start_s: number(2) as u64 },
+                "move" => moves.push((number(1) as u64, [number(2), number(3)])),
+                "step" => steps.push((number(1) as usize, [number(2), number(3)])),
+                _ => {
+                    let node = number(1) as usize;
+                    manifests.resize_with(manifests.len().max(node + 1), Manifests::default);
+                    manifests[node].0.insert(words[2].into(), words[3].into());
+                }
+            }
+        }
+        let records = replies::read(folder, CALLERS);
+        let nodes = manifests.iter().enumerate();
+        let mut logs: Vec<_> = nodes.map(|(node, manifests)| log::read(&folder.join(node.to_string()), manifests)).collect();
+        if logs.is_empty() {
+            logs.push(replies::log_of_states(folder, CALLERS, run, &records));
+        }
+        Self { run, moves, steps, records, logs }
+    }
+
+    /// Checks the round.
+    pub fn check(&self) -> Checked {
+        self.checked(&self.records, &self.logs)
+    }
+
+    fn checked(&self, records: &HashMap<CallId, Record>, logs: &[Vec<Item>]) -> Checked {
+        Checker::check(&History { run: self.run, records, logs, moves: &self.moves, steps: &self.steps })
+    }
+
+    /// Plants faults, and returns whether each is found.
+    pub fn finds_planted_faults(&self) -> bool {
+        let mut rng = Rng::with_seed(self.run.seed);
+        let (mut next, mut missed) = (0, 0);
+        while next < plant::count() {
+            let (mut records, mut logs) = (self.records.clone(), self.logs.clone());
+            let (planted, after) = plant::plant(self.run, &mut records, &mut logs, &mut rng, next);
+            if planted.is_empty() {
+                println!("a planted fault has no place in this round, the one with number {next}");
+                return false;
+            }
+            next = after;
+            let findings = self.checked(&records, &logs).findings;
+            for fault in planted {
+                if !findings.iter().any(|finding| finding.tag == Some(fault.tag)) {
+                    println!("  MISSED: {} ({})", fault.name, fault.place);
+                    missed += 1;
+                }
+            }
+        }
+        println!("{} of {} planted faults found", next - missed, next);
+        missed == 0
+    }
+}

@@ -179,19 +179,11 @@ fn is_late_effect(scene: &mut Scene<'_>) -> bool {
 }
 
 const FAULTS: &[Fault] = &[
-    Fault {
-        name: "a granted call charges nothing",
-        times: 6,
-        plant: |scene| {
-            is_charge(scene) && scene.lose(|_| true)
-        },
-    },
+    Fault { name: "a granted call charges nothing", times: 6, plant: |scene| is_charge(scene) && scene.lose(|_| true) },
     Fault {
         name: "a lease is granted, and nobody holds it",
         times: 2,
-        plant: |scene| {
-            is_charge(scene) && is_lease(&scene.call().expect("a call").verb) && scene.lose(|_| true)
-        },
+        plant: |scene| is_charge(scene) && is_lease(&scene.call().expect("a call").verb) && scene.lose(|_| true),
     },
     Fault {
         name: "a call with several keys charges only some",
@@ -339,27 +331,13 @@ const FAULTS: &[Fault] = &[
             answered && scene.drop_group()
         },
     },
-    Fault {
-        name: "a call is executed twice",
-        times: 2,
-        plant: |scene| {
-            is_charge(scene) && scene.repeat()
-        },
-    },
+    Fault { name: "a call is executed twice", times: 2, plant: |scene| is_charge(scene) && scene.repeat() },
     Fault {
         name: "the grant of a call that waited is lost",
         times: 3,
-        plant: |scene| {
-            is_late_effect(scene) && scene.drop_group()
-        },
+        plant: |scene| is_late_effect(scene) && scene.drop_group(),
     },
-    Fault {
-        name: "an effect happens twice",
-        times: 2,
-        plant: |scene| {
-            is_late_effect(scene) && scene.repeat()
-        },
-    },
+    Fault { name: "an effect happens twice", times: 2, plant: |scene| is_late_effect(scene) && scene.repeat() },
     Fault {
         name: "a waiting call is granted after its caller hung up",
         times: 3,
@@ -384,9 +362,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "a copy lacks a call",
         times: 2,
-        plant: |scene| {
-            scene.site.copies && scene.site.call.is_some() && scene.drop_group()
-        },
+        plant: |scene| scene.site.copies && scene.site.call.is_some() && scene.drop_group(),
     },
     Fault {
         name: "a call that waited is answered with a unit more",
@@ -438,13 +414,6 @@ pub fn plant(run: Run, records: &mut Records, logs: &mut [Vec<Item>], rng: &mut 
             let moved = Site { place: site.place + moved, call: site.call.clone(), ..*site };
             let log = &mut logs[site.node];
             let len = log.len();
-                "{:?} {:?}",
-                site.call.as_ref().map(|(id, _)| records[id].clone()),
-                match &log[moved.place] {
-                    Item::Group(g) => g.effects.iter().map(|(k, e)| format!("{k} {}", e.shown())).collect::<Vec<_>>(),
-                    _ => vec![],
-                }
-            );
             if (fault.plant)(&mut Scene { log, records, site: &moved, rng }) {
                 if logs[site.node].len() > len {
                     inserted.push((site.node, site.place));

@@ -80,8 +80,17 @@ impl Checked {
     }
 }
 
-/// A slot that moved, or keys that a command of the run deleted: the tag, and the time in microseconds.
-pub type Move = (u64, [i64; 2]);
+/// A slot that moved.
+#[derive(Clone, Copy)]
+pub struct Move {
+    pub tag: u64,
+    /// When, in microseconds: it began not before, and ended not after.
+    pub us: [i64; 2],
+    /// The shard that got the slot.
+    pub to: usize,
+    /// Whether the slot moved as a whole. Then the new node gets the keys as commands like those of calls, and not by RESTORE.
+    pub whole: bool,
+}
 
 /// A recorded run.
 pub struct History<'a> {
@@ -534,11 +543,16 @@ impl<'a> Checker<'a> {
     fn is_gone(&self, node: &Node, key: &str, until_us: i64) -> bool {
         let Some(Some((_, deadline_ms))) = node.keys.get(key) else { return true };
         let expired = *deadline_ms > 0 && deadline_ms * 1_000 <= until_us;
-        let tag = tag_of(key);
-        let moved = |(other, [from, to]): &Move| {
-            Some(*other) == tag && *from - 4_000_000 <= until_us && until_us.saturating_sub(5_000_000) <= *to
+        expired || self.moves_of(tag_of(key), until_us).next().is_some()
+    }
+
+    /// The moves of a tag about a time.
+    fn moves_of(&self, tag: Option<u64>, us: i64) -> impl Iterator<Item = &Move> {
+        // The clocks differ by up to 3 seconds.
+        let about = move |moved: &&Move| {
+            Some(moved.tag) == tag && moved.us[0] - 4_000_000 <= us && us.saturating_sub(5_000_000) <= moved.us[1]
         };
-        expired || self.history.moves.iter().any(moved)
+        self.history.moves.iter().filter(about)
     }
 
     /// Explains a call in a transaction.
@@ -790,7 +804,14 @@ impl<'a> Checker<'a> {
                     self.serve(node, tag, &group, log_us, depth).then_some(len)
                 })
             });
-            if served.is_none() {
+            let shards = self.history.logs.len() / 2;
+            let arrives = |moved: &Move| moved.whole && moved.to == node.index % shards;
+            if served.is_none() && self.moves_of(Some(tag), log_us[1]).any(arrives) {
+                let effects: Vec<_> = left.iter().take(of_tag).cloned().collect();
+                effects.iter().for_each(|(key, _)| node.models.forget(key));
+                self.tally.copied += 1;
+                self.apply(node, &Group { effects, ..Group::default() }, log_us);
+            } else if served.is_none() {
                 let keys: Vec<_> =
                     left.iter().take(of_tag).map(|(key, effect)| format!("{key} {}", effect.shown())).collect();
                 let waiting: Vec<_> = node.waiting.get(&tag).into_iter().flatten().collect();

@@ -180,14 +180,19 @@ impl<'a> Breaker<'a> {
         let slot = self.fleet.slot(&format!("{{t{tag}}}"));
         let to = (self.fleet.shard(slot) + 1 + self.rng.usize(..SHARDS - 1)) % SHARDS;
         let from_us = wall_us() - self.ahead_us.iter().map(|ahead| ahead.abs()).max().unwrap_or(0);
-        if self.whole && self.rng.bool() {
+        let whole = self.whole && self.rng.bool();
+        if whole {
             self.fleet.move_whole_slot(slot, to);
         } else {
             self.fleet.move_slot(slot, to);
         }
         let to_us = wall_us() + self.ahead_us.iter().map(|ahead| ahead.abs()).max().unwrap_or(0);
-        self.events.moves.push((tag, [from_us, to_us]));
-        "moved slots"
+        self.events.moves.push(Move { tag, us: [from_us, to_us], to, whole });
+        if whole {
+            "slots moved as a whole"
+        } else {
+            "moved slots"
+        }
     }
 
     fn stop(&mut self, shard: usize) -> &'static str {

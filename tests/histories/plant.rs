@@ -7,7 +7,7 @@ use fastrand::Rng;
 use crate::check::grants;
 use crate::log::{Effect, Group, Item};
 use crate::replies::{Record, Reply};
-use crate::workload::{sends_batches, Call, CallId, Later, Run, Verb, TAGS};
+use crate::workload::{policy_text, sends_batches, Call, CallId, Later, Run, Verb, RULES, TAGS};
 
 type Records = HashMap<CallId, Record>;
 
@@ -225,8 +225,15 @@ const FAULTS: &[Fault] = &[
         name: "another policy is written",
         times: 1,
         plant: |scene| {
-            let sets = scene.transaction(true).is_some_and(|(verb, _)| matches!(verb, Verb::Policy { rule: Some(_), .. }));
-            sets && scene.garble()
+            let Some((Verb::Policy { rule: Some(rule), .. }, _)) = scene.transaction(true) else { return false };
+            let other = policy_text(&RULES[(rule + 1) % RULES.len()]).into_bytes();
+            scene.group().effects.iter_mut().any(|(key, effect)| match effect {
+                Effect::Set(bytes, _) if !Scene::is_mark(key) => {
+                    bytes.clone_from(&other);
+                    true
+                }
+                _ => false,
+            })
         },
     },
     Fault { name: "a key lives ten seconds longer", times: 3, plant: |scene| is_charge(scene) && scene.mistime(10_000) },

@@ -25,8 +25,8 @@ pub struct Recorded {
 /// Moves the nodes' logs into the folder of the histories, and writes down the rest.
 pub fn write(folder: &Path, run: Run, events: &Events, manifests: &[Manifests], nodes: &[PathBuf]) {
     let mut text = format!("run {} {}\n", run.seed, run.start_s);
-    for (tag, [from, to]) in &events.moves {
-        text += &format!("move {tag} {from} {to}\n");
+    for Move { tag, us: [from, until], to, whole } in &events.moves {
+        text += &format!("move {tag} {from} {until} {to} {}\n", u8::from(*whole));
     }
     for (node, [before, after]) in &events.steps {
         text += &format!("step {node} {before} {after}\n");
@@ -55,7 +55,10 @@ impl Recorded {
             let number = |at: usize| words[at].parse::<i64>().expect("a number");
             match words[0] {
                 "run" => run = Run { seed: number(1) as u64, start_s: number(2) as u64 },
-                "move" => moves.push((number(1) as u64, [number(2), number(3)])),
+                "move" => {
+                    let (tag, us, to) = (number(1) as u64, [number(2), number(3)], number(4) as usize);
+                    moves.push(Move { tag, us, to, whole: number(5) > 0 });
+                }
                 "step" => steps.push((number(1) as usize, [number(2), number(3)])),
                 _ => {
                     let node = number(1) as usize;

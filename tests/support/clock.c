@@ -5,8 +5,9 @@
    what the wall clock (CLOCK_REALTIME, gettimeofday, time) is ahead of the frozen steady clock, or of the time. So one write moves
    both frozen clocks, and a write of the second number alone steps the wall clock. The others may be missing. While the third is not
    0, no append-only file takes another byte: the disk is full. (A node of a cluster ends if it can't write its configuration.) If the
-   fourth is not 0, both clocks show multiples of so many microseconds: a test that looks for the moment of a call has few to try. The fifth holds two bits: while the first is set, nothing passes the connections to other nodes
-   (TCP); while the second is set, nothing passes those to clients (Unix sockets). */
+   fourth is not 0, both clocks show multiples of so many microseconds: a test that looks for the moment of a call has few to try. The
+   fifth holds two bits: while the first is set, nothing passes the connections to other nodes (TCP); while the second is set, nothing
+   passes those to clients (Unix sockets). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -75,10 +76,20 @@ time_t time(time_t *into) {
 }
 
 /* Valkey takes its steady clock from the processor if this file says that the processor's counter is steady. */
+static const char *hide(const char *path) {
+    return strcmp(path, "/proc/cpuinfo") == 0 && (clocks()[0] || clocks()[3]) ? "/dev/null" : path;
+}
+
 FILE *fopen(const char *path, const char *mode) {
     static FILE *(*real)(const char *, const char *);
     if (!real) real = dlsym(RTLD_NEXT, "fopen");
-    return real(strcmp(path, "/proc/cpuinfo") == 0 && (clocks()[0] || clocks()[3]) ? "/dev/null" : path, mode);
+    return real(hide(path), mode);
+}
+
+FILE *fopen64(const char *path, const char *mode) {
+    static FILE *(*real)(const char *, const char *);
+    if (!real) real = dlsym(RTLD_NEXT, "fopen64");
+    return real(hide(path), mode);
 }
 
 /* While the steady clock is frozen, random numbers are, too: records with ids have equal bytes then. */

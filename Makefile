@@ -9,7 +9,7 @@ SERVERS ?=
 PORT ?= 6379
 export SERVER SERVERS PORT
 
-.PHONY: help run test busy bare recipes clients outages languages monitoring matrix redis-suite servers sanitize fuzz mutants chaos histories lines named differential instructions core waiters bench bench-report scale scale-report demo demo-picture plots build deps install uninstall dist deb wheel packages lint fmt clean
+.PHONY: help run test busy bare recipes clients outages languages monitoring matrix redis-suite servers sanitize fuzz mutants histories lines named differential instructions core waiters bench bench-report scale scale-report demo demo-picture plots build deps install uninstall dist deb wheel packages lint fmt clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,14 +65,10 @@ fuzz: ## Fuzz the pure parts: replay all kept inputs, then look for new ones, SE
 mutants: ## Change the pure core in one place at a time, and list the changes that no test notices (FILE=, ONLY=, SHARD=0/8)
 	@scripts/mutants.sh
 
-CHAOS ?= 120
 SEED ?= $(shell date +%s)
-chaos: ## Run a cluster under load for CHAOS=120 seconds, with kills, failovers, restarts and slot moves that SEED determines
-	@scripts/tool.sh chaos --seconds "$(CHAOS)" --seed "$(SEED)"
-
-HISTORIES ?= 600
-histories: build ## Explain each reply of clusters that are broken under load for HISTORIES=600 seconds, from SEED on (unfinished)
-	@HISTORIES_TOTAL="$(HISTORIES)" HISTORIES_SEED="$(SEED)" cargo test --profile tools --test histories
+HOURS ?= 0.1
+histories: ## Break clusters under load for HOURS=0.1, from SEED on, and explain each reply by exact arithmetic
+	@HOURS="$(HOURS)" SEED="$(SEED)" scripts/tool.sh histories
 
 LINES ?= 10000000
 lines: ## Simulate calls that wait in the lines of several keys, in LINES=10000000 steps from SEED on; a finding names its seed

@@ -4,6 +4,7 @@
 # The name `differential` compares the build of that commit with the one at hand, on SERVER.
 # The name `core` runs the benchmark of benches/ instead, and `lines` a simulation of calls that wait in the lines of several keys;
 # these need no server. STEPS is how many steps the simulation makes, SEED the seed of the first world. A finding names its seed.
+# The name `histories` breaks clusters under load for HOURS, from SEED on, and explains each reply.
 # The name `named` runs a test: it makes CALLS random calls by SEED, both by RL.USE and by the command that states the rule.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -36,6 +37,10 @@ build
 if [ "$name" = named ]; then
   export NAMED_CALLS=$CALLS NAMED_SEED=$SEED REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
   exec cargo test --quiet --test server -- --nocapture named::a_policy_key_says_what
+fi
+if [ "$name" = histories ]; then
+  export HISTORIES_HOURS=$HOURS HISTORIES_SEED=$SEED REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
+  exec cargo test --quiet --test histories
 fi
 if [ "${1:-}" = --base ]; then
   build_base "${2:-}"

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use fastrand::Rng;
 
-use crate::check::grants;
 use crate::log::{Effect, Group, Item};
-use crate::replies::{Record, Reply};
-use crate::workload::{policy_text, sends_batches, Call, CallId, Later, Run, Verb, RULES, TAGS};
+use crate::replies::{grants, Record, Reply};
+use crate::workload::{policy_text, sends_batches, Call, CallId, Later, Run, Verb, RULES};
 
 type Records = HashMap<CallId, Record>;
 
@@ -386,8 +385,14 @@ pub struct Planted {
     pub place: String,
 }
 
-/// Plants a fault for each tag, from the fault with this number on. Returns also the number of the next fault.
-pub fn plant(run: Run, records: &mut Records, logs: &mut [Vec<Item>], rng: &mut Rng, first: usize) -> (Vec<Planted>, usize) {
+/// Plants a fault for each of some tags, from the fault with this number on. Returns also the number of the next fault.
+pub fn plant(
+    run: Run,
+    (records, logs): (&mut Records, &mut [Vec<Item>]),
+    tags: &[u64],
+    rng: &mut Rng,
+    first: usize,
+) -> (Vec<Planted>, usize) {
     let mut sites: HashMap<u64, Vec<Site>> = HashMap::new();
     let nodes = logs.len();
     for (node, log) in logs.iter().enumerate() {
@@ -411,7 +416,7 @@ pub fn plant(run: Run, records: &mut Records, logs: &mut [Vec<Item>], rng: &mut 
     }
     let all: Vec<_> = FAULTS.iter().flat_map(|fault| std::iter::repeat_n(fault, fault.times)).collect();
     let (mut planted, mut next, mut inserted) = (Vec::new(), first, Vec::new());
-    for tag in 0..TAGS {
+    for &tag in tags {
         let Some(fault) = all.get(next) else { break };
         let sites = sites.get(&tag).map(Vec::as_slice).unwrap_or_default();
         for _ in 0..20_000.min(sites.len() * 4) {

@@ -10,7 +10,7 @@ use crate::faults::Events;
 use crate::log::{self, Item, Manifests};
 use crate::plant;
 use crate::replies::{self, Record};
-use crate::workload::{CallId, Run};
+use crate::workload::{CallId, Run, TAGS};
 use crate::CALLERS;
 
 /// A recorded round.
@@ -89,9 +89,12 @@ impl Recorded {
     pub fn finds_planted_faults(&self) -> bool {
         let mut rng = Rng::with_seed(self.run.seed);
         let (mut next, mut missed) = (0, 0);
+        // While a slot moves as a whole, effects without a call are no finding.
+        let moved = |tag: &u64| self.moves.iter().any(|moved| moved.whole && moved.tag == *tag);
+        let tags: Vec<_> = (0..TAGS).filter(|tag| !moved(tag)).collect();
         while next < plant::count() {
             let (mut records, mut logs) = (self.records.clone(), self.logs.clone());
-            let (planted, after) = plant::plant(self.run, &mut records, &mut logs, &mut rng, next);
+            let (planted, after) = plant::plant(self.run, (&mut records, &mut logs), &tags, &mut rng, next);
             if planted.is_empty() {
                 println!("a planted fault has no place in this round, the one with number {next}");
                 return false;

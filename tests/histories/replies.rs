@@ -63,6 +63,11 @@ pub fn of_call(reply: &Value) -> String {
     written
 }
 
+/// Whether a reply is a grant.
+pub fn grants(reply: &str) -> bool {
+    !reply.starts_with("0,") && !reply.starts_with('!') && reply != "nil"
+}
+
 /// Reads the histories in a folder.
 pub fn read(folder: &Path, callers: u64) -> HashMap<CallId, Record> {
     let mut records = HashMap::new();

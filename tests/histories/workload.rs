@@ -298,6 +298,32 @@ impl Call {
         }
     }
 
+    /// How long the call waits at most.
+    pub fn block(&self) -> Option<Span> {
+        match self.verb {
+            Verb::Take { later: Later::Block(us), .. } => Some(Span::from_us(us)),
+            Verb::All { block_us, .. } => block_us.map(Span::from_us),
+            _ => None,
+        }
+    }
+
+    /// What the call takes from each key.
+    pub fn parts(&self) -> &[Part] {
+        match &self.verb {
+            Verb::Take { part, .. } | Verb::Throttle { part, .. } | Verb::Peek(part) => std::slice::from_ref(part),
+            Verb::All { parts, .. } => parts,
+            _ => &[],
+        }
+    }
+
+    /// The id that the call gives its charge.
+    pub fn id(&self) -> Option<&str> {
+        match &self.verb {
+            Verb::Take { id, .. } | Verb::All { id, .. } => id.as_deref(),
+            _ => None,
+        }
+    }
+
     /// The keys of the call, except policy keys that it reads.
     pub fn keys(&self) -> Vec<&str> {
         match &self.verb {

@@ -191,7 +191,11 @@ impl<'a> Checker<'a> {
         self.history.records.get(&id).is_some_and(|record| record.node != node && record.node != partner)
     }
 
-    pub fn find(&mut self, node: &Node, tag: u64, what: String) {
+    /// Notes what is wrong with the keys of a tag. What follows on them is not checked: it would only be wrong, too.
+    pub fn find(&mut self, node: &mut Node, tag: u64, what: String) {
+        if !node.broken.insert(tag) {
+            return;
+        }
         let events = node.events.get(&tag).map(|events| events.iter().cloned().collect::<Vec<_>>().join("\n"));
         let what = format!("node {}: {what}", node.index);
         self.findings.push(Finding { tag: Some(tag), what, timeline: events.unwrap_or_default() });
@@ -226,6 +230,7 @@ impl<'a> Checker<'a> {
                     node.ghosts.clear();
                     node.changes.clear();
                     node.models.forget_all();
+                    node.broken.clear();
                     node.leads = false;
                     continue;
                 }
@@ -260,7 +265,7 @@ impl<'a> Checker<'a> {
             }
             if !self.executed.insert(id) {
                 self.find(
-                    &node,
+                    &mut node,
                     tag_of(&group.effects[0].0).unwrap_or_default(),
                     format!("{} was executed twice", id.mark()),
                 );
@@ -280,7 +285,8 @@ impl<'a> Checker<'a> {
 
     /// Notes calls that were executed without a mark until a time. Their places among the changes are not known.
     pub fn begin_unmarked(&self, node: &mut Node, until_us: i64) {
-        while let Some((id, mark_us)) = node.unmarked.pop_front_if(|(_, before_us)| *before_us <= until_us) {
+        while let Some(&(id, mark_us)) = node.unmarked.front().filter(|(_, before_us)| *before_us <= until_us) {
+            node.unmarked.pop_front();
             let call = self.history.run.draw(id);
             node.waiting.entry(call.tag).or_default().push_back(Waiting { id, call, mark_us, changed: 0 });
         }
@@ -418,6 +424,9 @@ impl<'a> Checker<'a> {
     pub fn marked(&mut self, node: &mut Node, id: CallId, call: &Call, group: &Group, log_us: [i64; 2]) {
         let record = &self.history.records[&id];
         self.note(node, call.tag, id, call, log_us[0]);
+        if node.broken.contains(&call.tag) {
+            return self.apply(node, group, log_us);
+        }
         let keys = call.keys();
         let after = Self::after(node, group, &keys);
         let reply = reply_text(&record.reply);

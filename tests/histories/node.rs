@@ -1,6 +1,6 @@
 //! What a node's log says: the states of its keys, and the calls that may wait for them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::explain::{self, Keys};
 use crate::log::hex;
@@ -38,6 +38,8 @@ pub struct Node {
     /// How many changes of each tag there were.
     pub changed: HashMap<u64, usize>,
     pub leads: bool,
+    /// The tags for which there is a finding.
+    pub broken: HashSet<u64>,
     /// Calls that were executed without a mark, and are not replayed yet, with their times.
     pub unmarked: VecDeque<(CallId, i64)>,
     /// The last events of each tag.
@@ -57,6 +59,7 @@ impl Node {
             changes: HashMap::new(),
             changed: HashMap::new(),
             leads: false,
+            broken: HashSet::new(),
             unmarked,
             events: HashMap::new(),
         }

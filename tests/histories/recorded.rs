@@ -94,7 +94,7 @@ impl Recorded {
         let tags: Vec<_> = (0..TAGS).filter(|tag| !moved(tag)).collect();
         while next < plant::count() {
             let (mut records, mut logs) = (self.records.clone(), self.logs.clone());
-            let (planted, after) = plant::plant(self.run, (&mut records, &mut logs), &tags, &mut rng, next);
+            let (planted, after) = plant::plant(self.run, (&mut records, &mut logs), (&tags, &self.steps), &mut rng, next);
             if planted.is_empty() {
                 println!("a planted fault has no place in this round, the one with number {next}");
                 return false;

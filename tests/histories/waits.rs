@@ -89,27 +89,26 @@ impl Checker<'_> {
             let most = (1..=of_tag.min(40)).take_while(|&len| !begins_again(&left, len)).last().unwrap_or(1);
             let ends = |&len: &usize| len == of_tag || left[len - 1].0 != left[len].0 || begins_again(&left, len + 1);
             let (whole, parts): (Vec<_>, Vec<_>) = (1..=most).rev().partition(ends);
-            let served = Depth::ALL.into_iter().find_map(|depth| {
+            let depths = if node.broken.contains(&tag) { &[] } else { &Depth::ALL[..] };
+            let served = depths.iter().find_map(|&depth| {
                 whole.iter().chain(&parts).find_map(|&len| {
                     let effects = left.iter().take(len).cloned().collect();
                     let group = Group { effects, ..Group::default() };
                     self.serve(node, tag, &group, log_us, depth).then_some(len)
                 })
             });
-            let shards = self.history.logs.len() / 2;
-            let arrives = |moved: &Move| moved.whole && moved.to == node.index % shards;
-            if served.is_none() && self.moves_of(Some(tag), log_us[1]).any(arrives) {
+            if served.is_none() {
                 let effects: Vec<_> = left.iter().take(of_tag).cloned().collect();
-                effects.iter().for_each(|(key, _)| node.models.forget(key));
-                self.tally.copied += 1;
-                self.apply(node, &Group { effects, ..Group::default() }, log_us);
-            } else if served.is_none() {
-                let keys: Vec<_> =
-                    left.iter().take(of_tag).map(|(key, effect)| format!("{key} {}", effect.shown())).collect();
-                let waiting: Vec<_> = node.waiting.get(&tag).into_iter().flatten().collect();
-                let waiting: Vec<_> = waiting.iter().map(|other| self.shown(other.id, &other.call)).collect();
-                self.find(node, tag, format!("no call caused the effect of {log_us:?}: {keys:?}\nof {waiting:#?}"));
-                let effects: Vec<_> = left.iter().take(of_tag).cloned().collect();
+                let shards = self.history.logs.len() / 2;
+                let arrives = |moved: &Move| moved.whole && moved.to == node.index % shards;
+                if self.moves_of(Some(tag), log_us[1]).any(arrives) {
+                    self.tally.copied += 1;
+                } else {
+                    let keys: Vec<_> = effects.iter().map(|(key, effect)| format!("{key} {}", effect.shown())).collect();
+                    let waiting = node.waiting.get(&tag).into_iter().flatten();
+                    let waiting: Vec<_> = waiting.map(|other| self.shown(other.id, &other.call)).collect();
+                    self.find(node, tag, format!("no call caused the effect of {log_us:?}: {keys:?}\nof {waiting:#?}"));
+                }
                 effects.iter().for_each(|(key, _)| node.models.forget(key));
                 self.apply(node, &Group { effects, ..Group::default() }, log_us);
             }
@@ -412,7 +411,7 @@ impl Checker<'_> {
     /// Checks the reply to a call outside of a transaction that has changed nothing.
     pub fn denied(&mut self, node: &mut Node, other: &Waiting) {
         let record = &self.history.records[&other.id];
-        let Some(reply) = reply_text(&record.reply) else { return };
+        let Some(reply) = reply_text(&record.reply).filter(|_| !node.broken.contains(&other.call.tag)) else { return };
         if reply.strip_prefix('!').is_some_and(is_transient)
             || [Depth::Likely, Depth::All].into_iter().any(|depth| self.is_denied(node, other, &reply, depth, i64::MAX))
         {

@@ -332,6 +332,8 @@ impl Checker<'_> {
             states.push(ghost);
         }
         let is_stepped = self.is_stepped(node.index, &self.history.records[&other.id], us[0]);
+        // When the call came, by the present clock.
+        let since_us = if is_stepped { us[0] - MAX_LATENESS_US } else { other.mark_us.min(us[0]) };
         let policies: Vec<_> = match part.limit {
             Some(limit) => vec![limit.policy()],
             // A waiting call keeps the rule that it came with, which is not known any more.
@@ -347,14 +349,14 @@ impl Checker<'_> {
                 }
                 let mut tries = Vec::new();
                 if policy.charges_when_due() {
-                    tries.extend(explain::due(&rule, stored, [other.mark_us, us[1]]));
+                    tries.extend(explain::due(&rule, stored, [since_us, us[1]]));
                     tries.extend_from_slice(dues);
                 }
                 tries.extend(moments(us).rev().take(if depth > Depth::Likely { usize::MAX } else { 200 }));
                 tries.extend(moments(us).take(200));
                 if policy.charges_when_due() {
                     // When the call came, or when the one before it in the line was charged.
-                    let before = moments([other.mark_us.min(us[0]), us[0]]);
+                    let before = moments([since_us, us[0]]);
                     tries.extend(before.take(if depth > Depth::Likely { usize::MAX } else { 20 }));
                     // The module charges as of no moment that has passed for longer.
                     tries.extend(moments(us).map(|now_us| now_us - MAX_LATENESS_US).filter(|_| depth > Depth::Likely));
@@ -365,7 +367,7 @@ impl Checker<'_> {
                     }
                 }
                 for at_us in tries {
-                    if at_us < other.mark_us.min(us[0]) || at_us > us[1] {
+                    if at_us < since_us || at_us > us[1] {
                         continue;
                     }
                     let Some((decision, pending)) = explain::charge(&rule, stored, at_us) else { continue };
@@ -413,7 +415,7 @@ impl Checker<'_> {
         let record = &self.history.records[&other.id];
         let Some(reply) = reply_text(&record.reply).filter(|_| !node.broken.contains(&other.call.tag)) else { return };
         if reply.strip_prefix('!').is_some_and(is_transient)
-            || [Depth::Likely, Depth::All].into_iter().any(|depth| self.is_denied(node, other, &reply, depth, i64::MAX))
+            || Depth::ALL.into_iter().any(|depth| self.is_denied(node, other, &reply, depth, i64::MAX))
         {
             return;
         }
@@ -460,7 +462,10 @@ impl Checker<'_> {
                 [record.after_us - 5_000, record.after_us],
             ];
             let late = late.into_iter().filter(|_| depth > Depth::Likely);
-            for now_us in likely.into_iter().chain(late).flat_map(|[from, to]| moments([from.max(lower_us), to.min(upper)]))
+            // Or for long.
+            let any = [[over_us, record.after_us]].into_iter().filter(|_| depth == Depth::Any);
+            for now_us in
+                likely.into_iter().chain(late).chain(any).flat_map(|[from, to]| moments([from.max(lower_us), to.min(upper)]))
             {
                 for subset in 0..1_u32 << keys.len() {
                     let behind = |key: &str| {

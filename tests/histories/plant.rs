@@ -100,6 +100,21 @@ impl Scene<'_> {
         true
     }
 
+    /// Whether the next effect on the call's key comes so late that the call was not granted at once.
+    fn is_granted_later(&self) -> bool {
+        let Some((id, call)) = &self.site.call else { return false };
+        let (keys, mut last_us) = (call.keys(), 0);
+        for item in &self.log[self.site.place + 1..] {
+            let Item::Group(group) = item else { return false };
+            match group.mark {
+                Some((_, ms)) => last_us = ms * 1_000,
+                None if group.effects.iter().any(|(key, _)| keys.contains(&key.as_str())) => break,
+                None => {}
+            }
+        }
+        last_us > self.records[id].before_us + 5_000
+    }
+
     /// Changes a number of the reply.
     fn miscount(&mut self, place: usize, by: i64) -> bool {
         let Some(Record { reply: Reply::Text(text), .. }) = self.record() else { return false };
@@ -348,7 +363,7 @@ const FAULTS: &[Fault] = &[
         name: "a waiting call is granted after its caller hung up",
         times: 3,
         plant: |scene| {
-            has_waited(scene) && {
+            has_waited(scene) && scene.is_granted_later() && {
                 let record = scene.record().expect("a record");
                 (record.reply, record.after_us) = (Reply::HungUp, record.before_us + 2_000);
                 true

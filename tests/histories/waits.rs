@@ -66,6 +66,15 @@ impl Checker<'_> {
     /// Explains effects without a mark: keys have expired or moved, or calls that waited were granted. The server's timer serves several
     /// clients at once.
     pub fn effect(&mut self, node: &mut Node, group: &Group, log_us: [i64; 2]) {
+        if let [(key, Effect::Delete)] = group.effects.as_slice() {
+            // A call that gives back can delete its key.
+            let tag = tag_of(key).unwrap_or_default();
+            let gives_back = |other: &Waiting| other.call.block().is_none() && other.call.keys().contains(&key.as_str());
+            let may_be = node.waiting.get(&tag).is_some_and(|waiting| waiting.iter().any(gives_back));
+            if may_be && !node.broken.contains(&tag) && self.serve(node, tag, group, log_us, Depth::Likely) {
+                return;
+            }
+        }
         let mut left: VecDeque<(String, Effect)> = VecDeque::new();
         for (key, effect) in &group.effects {
             let changed = left.iter().any(|(other, _)| other == key);

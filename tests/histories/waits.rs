@@ -193,11 +193,10 @@ impl Checker<'_> {
         let latest_us =
             log_us[1].min(record.after_us.max(record.before_us)).min(log_us[0].max(other.mark_us).saturating_add(MOST_US));
         let earliest_us = log_us[0].max(record.before_us).min(latest_us);
-        // If the clock was stepped meanwhile, only the log's own times count.
-        let [earliest_us, latest_us] = if stepped && !(log_us[0]..=log_us[1]).contains(&record.after_us) {
-            [log_us[0].min(log_us[1]), log_us[1].min(log_us[0] + MOST_US)]
-        } else if stepped {
-            [log_us[0], record.after_us]
+        // If the clock was stepped meanwhile, only the log's own times count. It may have been stepped between them.
+        let [earliest_us, latest_us] = if stepped {
+            let earliest_us = log_us[0].min(log_us[1]);
+            [earliest_us, log_us[1].max(log_us[0] + 5_000).min(earliest_us + MOST_US)]
         } else {
             [earliest_us, latest_us]
         };
@@ -472,7 +471,8 @@ impl Checker<'_> {
             ];
             let late = late.into_iter().filter(|_| depth > Depth::Likely);
             // Or for long.
-            let any = [[over_us, record.after_us]].into_iter().filter(|_| depth == Depth::Any);
+            let any =
+                [[over_us.min(record.after_us - SHORT_US), record.after_us]].into_iter().filter(|_| depth == Depth::Any);
             for now_us in
                 likely.into_iter().chain(late).chain(any).flat_map(|[from, to]| moments([from.max(lower_us), to.min(upper)]))
             {

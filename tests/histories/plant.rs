@@ -192,6 +192,9 @@ fn is_late_effect(scene: &mut Scene<'_>) -> bool {
     alone && scene.group().effects.iter().all(|(_, effect)| matches!(effect, Effect::Set(..) | Effect::Patch(..)))
 }
 
+/// The deadline of a log may be later than its last entry needs, by a part of the period.
+const TWENTY_DAYS_MS: i64 = 1_728_000_000;
+
 const FAULTS: &[Fault] = &[
     Fault { name: "a granted call charges nothing", times: 6, plant: |scene| is_charge(scene) && scene.lose(|_| true) },
     Fault {
@@ -250,8 +253,16 @@ const FAULTS: &[Fault] = &[
             })
         },
     },
-    Fault { name: "a key lives ten seconds longer", times: 3, plant: |scene| is_charge(scene) && scene.mistime(10_000) },
-    Fault { name: "a key lives a second less", times: 2, plant: |scene| is_charge(scene) && scene.mistime(-1_000) },
+    Fault {
+        name: "a key lives twenty days longer",
+        times: 3,
+        plant: |scene| is_charge(scene) && scene.mistime(TWENTY_DAYS_MS),
+    },
+    Fault {
+        name: "a key lives twenty days less",
+        times: 2,
+        plant: |scene| is_charge(scene) && scene.mistime(-TWENTY_DAYS_MS),
+    },
     Fault { name: "a bit of a record differs", times: 6, plant: |scene| is_charge(scene) && scene.garble() },
     Fault {
         name: "a denial deletes the key",

@@ -9,7 +9,7 @@ use crate::explain::{self, Done, Keys, Rule};
 use crate::log::{Group, Item};
 use crate::models::Asked;
 use crate::moments::moments;
-use crate::node::{show, tag_of, Changed, Node, Sight, Waiting};
+use crate::node::{show, tag_of, Changed, Look, Node, Sight, Waiting};
 use crate::replies::{Record, Reply, State};
 use crate::workload::{policy_text, sends_batches, Call, CallId, Run, Verb, RULES};
 
@@ -452,15 +452,13 @@ impl<'a> Checker<'a> {
             let behind = subset > 0;
             let line =
                 |key: &str| lines.iter().position(|other| *other == key).is_some_and(|place| subset >> place & 1 == 1);
-            for expire in [true, false] {
+            // Nothing records that the clock of a lone server was ahead, and that keys expired then.
+            let ahead_us =
+                self.history.steps.iter().flat_map(|(_, times)| times).max().filter(|_| self.history.logs.len() == 1);
+            for look in [Look::Live, Look::Stored, Look::ExpiredBy(ahead_us.map_or(0, |us| us / 1_000))] {
                 for &[from, to] in &windows {
                     for now_us in moments([from, to]) {
-                        let sight = Sight {
-                            keys: &node.keys,
-                            expired_ms: expire.then_some(now_us.div_euclid(1_000)),
-                            other: &[],
-                            kept: None,
-                        };
+                        let sight = Sight { keys: &node.keys, expired_ms: look.expired_ms(now_us), other: &[], kept: None };
                         let done = explain::execute(&sight, call, now_us, Span::ZERO, &line);
                         if reply.as_ref().is_some_and(|reply| !explain::same_reply(call, &done.reply, reply)) {
                             continue;
@@ -468,7 +466,7 @@ impl<'a> Checker<'a> {
                         if Self::leads(&sight, call, &done, &keys, &after, node, [now_us; 2]) {
                             // Several moments may explain the call. The models have to agree at one of them.
                             let kept = node.models.of(&keys);
-                            let verdict = self.model(node, call, &done, now_us, expire);
+                            let verdict = self.model(node, call, &done, now_us, look);
                             if verdict.is_err() {
                                 node.models.restore(kept);
                                 tries += 1;
@@ -556,9 +554,8 @@ impl<'a> Checker<'a> {
     }
 
     /// Compares what the core decided with the models. Returns how many have said the same.
-    pub fn model(&self, node: &mut Node, call: &Call, done: &Done, now_us: i64, expire: bool) -> Result<u64, String> {
-        let sight =
-            Sight { keys: &node.keys, expired_ms: expire.then_some(now_us.div_euclid(1_000)), other: &[], kept: None };
+    pub fn model(&self, node: &mut Node, call: &Call, done: &Done, now_us: i64, look: Look) -> Result<u64, String> {
+        let sight = Sight { keys: &node.keys, expired_ms: look.expired_ms(now_us), other: &[], kept: None };
         let mut verdicts = Vec::new();
         match &call.verb {
             Verb::Take { renew: true, .. } if done.refused || done.reply.starts_with("0,") => {}

@@ -66,6 +66,28 @@ impl Node {
     }
 }
 
+/// Which keys a call finds.
+#[derive(Clone, Copy)]
+pub enum Look {
+    /// Those that have not expired.
+    Live,
+    /// All that are stored.
+    Stored,
+    /// Those that had not expired by this time in milliseconds.
+    ExpiredBy(i64),
+}
+
+impl Look {
+    /// The keys are gone whose deadline is before this time in milliseconds.
+    pub fn expired_ms(self, now_us: i64) -> Option<i64> {
+        match self {
+            Self::Live => Some(now_us.div_euclid(1_000)),
+            Self::Stored => None,
+            Self::ExpiredBy(ms) => Some(ms),
+        }
+    }
+}
+
 /// A node's keys: those whose deadline is before `expired_ms` count as gone.
 pub struct Sight<'a> {
     pub keys: &'a HashMap<String, State>,

@@ -76,6 +76,11 @@ impl Recorded {
         Self { run, moves, steps, records, logs }
     }
 
+    /// Whether it is of a lone server.
+    pub fn is_lone(&self) -> bool {
+        self.logs.len() == 1
+    }
+
     /// Checks the round.
     pub fn check(&self) -> Checked {
         self.checked(&self.records, &self.logs)

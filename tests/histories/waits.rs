@@ -9,7 +9,7 @@ use crate::explain::{self, Done, Rule};
 use crate::log::{Effect, Group};
 use crate::models::Asked;
 use crate::moments::moments;
-use crate::node::{tag_of, Node, Sight, Waiting};
+use crate::node::{tag_of, Look, Node, Sight, Waiting};
 use crate::replies::{grants, Reply, State};
 use crate::workload::{named, Call, CallId, Part, Verb, RULES};
 
@@ -285,16 +285,11 @@ impl Checker<'_> {
     ) -> Option<i64> {
         let keys = other.call.keys();
         let mut found = None;
-        'search: for expire in [true, false] {
+        'search: for look in [Look::Live, Look::Stored] {
             // It was executed just after its mark.
             let latest_us = other.mark_us + if depth > Depth::Likely { SHORT_US } else { 5_000 };
             for now_us in moments([other.mark_us, latest_us.min(us[1])]) {
-                let sight = Sight {
-                    keys: &node.keys,
-                    expired_ms: expire.then_some(now_us.div_euclid(1_000)),
-                    other: &[],
-                    kept: None,
-                };
+                let sight = Sight { keys: &node.keys, expired_ms: look.expired_ms(now_us), other: &[], kept: None };
                 let done = explain::execute(&sight, &other.call, now_us, Span::ZERO, &|_| false);
                 if done.changes.is_empty() && !matches!(other.call.verb, Verb::Policy { .. }) {
                     continue;
@@ -303,13 +298,13 @@ impl Checker<'_> {
                     continue;
                 }
                 if Self::leads(&sight, &other.call, &done, &keys, after, node, [now_us; 2]) {
-                    found = Some((now_us, done, expire));
+                    found = Some((now_us, done, look));
                     break 'search;
                 }
             }
         }
-        let (now_us, done, expire) = found?;
-        let verdict = self.model(node, &other.call, &done, now_us, expire);
+        let (now_us, done, look) = found?;
+        let verdict = self.model(node, &other.call, &done, now_us, look);
         self.judge(node, other.id, &other.call, verdict);
         Some(now_us)
     }
@@ -480,8 +475,8 @@ impl Checker<'_> {
                     let behind = |key: &str| {
                         keys.iter().position(|other| *other == key).is_some_and(|place| subset >> place & 1 == 1)
                     };
-                    for expire in [true, false] {
-                        let expired_ms = expire.then_some(now_us.div_euclid(1_000));
+                    for look in [Look::Live, Look::Stored] {
+                        let expired_ms = look.expired_ms(now_us);
                         let mut any_expired = false;
                         for &kept in &rules {
                             let sight = Sight { keys: &node.keys, expired_ms, other: &states, kept };

@@ -31,6 +31,7 @@ struct Fault {
 
 /// What a fault changes.
 struct Scene<'a> {
+    run: Run,
     log: &'a mut Vec<Item>,
     records: &'a mut Records,
     site: &'a Site,
@@ -186,12 +187,24 @@ fn has_waited(scene: &mut Scene<'_>) -> bool {
         && (20_000..200_000).contains(&(record.after_us - record.before_us))
 }
 
-/// Whether the scene is the effect of calls that waited.
+/// Whether the scene is the effect of calls that waited, all of which were answered.
 fn is_late_effect(scene: &mut Scene<'_>) -> bool {
     let alone = scene.site.call.is_none() && !scene.site.copies;
-    alone && scene.group().effects.iter().all(|(_, effect)| matches!(effect, Effect::Set(..) | Effect::Patch(..)))
+    let effects = &scene.group().effects;
+    if !alone || !effects.iter().all(|(_, effect)| matches!(effect, Effect::Set(..) | Effect::Patch(..))) {
+        return false;
+    }
+    let keys: Vec<_> = effects.iter().map(|(key, _)| key.clone()).collect();
+    let before = &scene.log[scene.site.place.saturating_sub(LONGEST_WAIT)..scene.site.place];
+    before.iter().all(|item| {
+        let Item::Group(Group { mark: Some((id, _)), .. }) = item else { return true };
+        let unknown = scene.records.get(id).is_some_and(|record| matches!(record.reply, Reply::Lost | Reply::HungUp));
+        !unknown || !scene.run.draw(*id).keys().iter().any(|key| keys.iter().any(|other| other == key))
+    })
 }
 
+/// For about how many items of a log a call may wait.
+const LONGEST_WAIT: usize = 10_000;
 /// The deadline of a log may be later than its last entry needs, by a part of the period.
 const TWENTY_DAYS_MS: i64 = 1_728_000_000;
 
@@ -220,6 +233,15 @@ const FAULTS: &[Fault] = &[
         plant: |scene| {
             let settled = scene.transaction(true).filter(|(_, reply)| reply != "nil");
             settled.is_some_and(|(verb, _)| matches!(verb, Verb::Settle { .. })) && scene.lose(|_| true)
+        },
+    },
+    Fault {
+        name: "a released lease is still held",
+        times: 1,
+        plant: |scene| {
+            let released = scene.transaction(true).filter(|(_, reply)| reply != "nil");
+            let is_lease = |verb: &Verb| matches!(verb, Verb::Settle { key, .. } if key.ends_with(":lease"));
+            released.is_some_and(|(verb, _)| is_lease(&verb)) && scene.lose(|_| true)
         },
     },
     Fault {
@@ -461,7 +483,7 @@ pub fn plant(
             let moved = Site { place: site.place + moved, call: site.call.clone(), ..*site };
             let log = &mut logs[site.node];
             let len = log.len();
-            if (fault.plant)(&mut Scene { log, records, site: &moved, rng }) {
+            if (fault.plant)(&mut Scene { run, log, records, site: &moved, rng }) {
                 if logs[site.node].len() > len {
                     inserted.push((site.node, site.place));
                 }

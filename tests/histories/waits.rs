@@ -136,6 +136,11 @@ impl Checker<'_> {
         });
         let found =
             places.into_iter().find_map(|place| Some((place, self.serves(node, &waiting[place], group, log_us, depth)?)));
+        // Of equal calls with equal replies, it is the one that came first, however late its caller asked for the time.
+        let found = found.map(|(place, answered_us)| {
+            let equals = |first: &usize| self.equals(&waiting[*first], &waiting[place]);
+            ((0..place).find(equals).unwrap_or(place), answered_us)
+        });
         node.waiting.insert(tag, waiting);
         let Some((place, answered_us)) = found else { return false };
         let other = node.waiting.get_mut(&tag).and_then(|waiting| waiting.remove(place)).expect("a waiting call");
@@ -165,6 +170,14 @@ impl Checker<'_> {
         }
         self.apply(node, group, log_us);
         true
+    }
+
+    /// Whether two calls ask the same of the same key, without ids, and have the same reply.
+    fn equals(&self, one: &Waiting, other: &Waiting) -> bool {
+        let ([part], [same]) = (one.call.parts(), other.call.parts()) else { return false };
+        let [reply, same_reply] = [one, other].map(|call| &self.history.records[&call.id].reply);
+        let waits = [one, other].iter().all(|call| call.call.block().is_some() && call.call.id().is_none());
+        waits && reply == same_reply && (&part.key, part.limit, part.amount) == (&same.key, same.limit, same.amount)
     }
 
     /// Whether a group is what a waiting call was granted. Returns about when it was answered.

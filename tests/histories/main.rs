@@ -260,6 +260,13 @@ fn cluster_round(seed: u64, plants: bool) -> Round {
         events
     });
     fleet.assert_healthy();
+    for (index, manifests) in manifests.iter_mut().enumerate() {
+        support::wait_for("the append-only file", || {
+            let report: String = support::call(&mut fleet.client(index), "INFO persistence");
+            report.contains("aof_rewrite_in_progress:0") && report.contains("aof_rewrite_scheduled:0")
+        });
+        manifests.look(fleet.node(index).dir());
+    }
     let compared = fleet.compare();
     let finding = |what| Finding { tag: None, what, timeline: String::new() };
     let mut findings: Vec<_> = compared.differ.into_iter().filter(|key| lasts(key)).map(finding).collect();

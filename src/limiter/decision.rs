@@ -94,7 +94,7 @@ pub struct Decision {
     pub granted: u64,
     /// The capacity in force, in units.
     pub limit: u64,
-    /// Whole units that could be taken right now, 0 ..= limit, rounded down.
+    /// Whole units that are free now, 0 ..= limit, rounded down.
     pub remaining: u64,
     /// Granted: how long the caller must wait before it acts; zero unless the units are booked. Denied: how long until the
     /// same call would be granted if no other call came in between.
@@ -115,7 +115,7 @@ impl Decision {
 /// The state of a limiter, whatever the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Whole units that could be taken right now, rounded down.
+    /// Whole units that are free now, rounded down.
     pub remaining: u64,
     /// How long until no unit is used any more, rounded up to a microsecond.
     pub reset: Span,

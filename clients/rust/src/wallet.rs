@@ -38,8 +38,8 @@ impl Limits {
 ///
 /// It never spends more than the server has charged, and a batch only until the window in which it was charged is over: until nothing is in
 /// use on the server, or for a period, whichever is shorter, counted from before the call. What is left is given back when no call has
-/// taken units of its key for [`idle`](Self::idle), at once if it is not enough for a call, and by [`close`](Self::close). One batch of a
-/// key is fetched at a time; the calls of the key wait for it. Cheap to clone.
+/// taken units of its key for [`idle`](Self::idle), at once if a call is denied because the server can't add enough to it, and by
+/// [`close`](Self::close). One batch of a key is fetched at a time; the calls of the key wait for it. Cheap to clone.
 #[derive(Clone)]
 pub struct Wallet {
     inner: Arc<Inner>,

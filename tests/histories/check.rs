@@ -1,6 +1,6 @@
 //! Replays the logs of all nodes, and explains each reply and each effect by the core and by the models.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redis_rl::limiter::{Request, Span};
@@ -15,6 +15,8 @@ use crate::workload::{policy_text, sends_batches, Call, CallId, Run, Verb, RULES
 
 /// A time that a call takes without a stall, in microseconds.
 pub const SHORT_US: i64 = 300_000;
+/// How much less than the time a mark may show.
+const STALE_US: i64 = 50_000;
 /// The time in which the moment of a call is looked for, if nothing limits it, in microseconds.
 pub const MOST_US: i64 = 3_000_000;
 /// How many events of a key a finding shows.
@@ -210,13 +212,22 @@ impl<'a> Checker<'a> {
     pub fn replay(&mut self, index: usize, log: &[Item]) {
         let unmarked = self.history.records.iter().filter(|(_, record)| record.unmarked && record.node == index);
         let mut node = Node::new(index, unmarked.map(|(&id, record)| (id, record.before_us)).collect());
-        // The time of the next mark after each place.
+        // The time after each place, as the next marks show it. Some show less: a server executes what follows a call that has waited
+        // with the time of its last event.
         let mut next_us = vec![i64::MAX; log.len() + 1];
+        // Whether the next mark is of a call to this node.
+        let mut leads_on = vec![false; log.len() + 1];
+        let mut marks: VecDeque<i64> = VecDeque::new();
         for (place, item) in log.iter().enumerate().rev() {
-            next_us[place] = match item {
-                Item::Group(Group { mark: Some((_, ms)), .. }) => ms * 1_000,
-                _ => next_us[place + 1],
-            };
+            leads_on[place] = leads_on[place + 1];
+            if let Item::Group(Group { mark: Some((id, ms)), .. }) = item {
+                marks.push_front(ms * 1_000);
+                marks.truncate(8);
+                if !self.is_stray(*id, index) {
+                    leads_on[place] = self.is_origin(*id, index);
+                }
+            }
+            next_us[place] = marks.iter().max().copied().unwrap_or(i64::MAX);
         }
         let mut last_us = 0;
         for (place, item) in log.iter().enumerate() {
@@ -236,9 +247,11 @@ impl<'a> Checker<'a> {
                 }
                 Item::Group(group) => group,
             };
-            let until_us = next_us[place + 1].saturating_add(1_000);
+            let next_us = next_us[place + 1].saturating_add(1_000);
+            let until_us = if next_us < last_us { next_us.max(last_us + STALE_US) } else { next_us };
             let Some((id, mark_ms)) = group.mark else {
                 if node.leads {
+                    node.leads_on = leads_on[place + 1];
                     self.effect(&mut node, group, [last_us, until_us]);
                 } else {
                     Self::take_over(&mut node, group);

@@ -38,6 +38,8 @@ pub struct Node {
     /// How many changes of each tag there were.
     pub changed: HashMap<u64, usize>,
     pub leads: bool,
+    /// Whether the node still leads when the next mark is set. If not, its next effects may be copies.
+    pub leads_on: bool,
     /// The tags for which there is a finding.
     pub broken: HashSet<u64>,
     /// Calls that were executed without a mark, and are not replayed yet, with their times.
@@ -59,6 +61,7 @@ impl Node {
             changes: HashMap::new(),
             changed: HashMap::new(),
             leads: false,
+            leads_on: false,
             broken: HashSet::new(),
             unmarked,
             events: HashMap::new(),

@@ -110,7 +110,7 @@ impl Checker<'_> {
                 let effects: Vec<_> = left.iter().take(of_tag).cloned().collect();
                 let shards = self.history.logs.len() / 2;
                 let arrives = |moved: &Move| moved.whole && moved.to == node.index % shards;
-                if self.moves_of(Some(tag), log_us[1]).any(arrives) {
+                if !node.leads_on || self.moves_of(Some(tag), log_us[1]).any(arrives) {
                     self.tally.copied += 1;
                 } else {
                     let keys: Vec<_> = effects.iter().map(|(key, effect)| format!("{key} {}", effect.shown())).collect();
@@ -298,10 +298,13 @@ impl Checker<'_> {
     ) -> Option<i64> {
         let keys = other.call.keys();
         let mut found = None;
+        let record = &self.history.records[&other.id];
+        let is_stepped = self.is_stepped(node.index, record, us[0]);
+        let since_us = if is_stepped { other.mark_us } else { other.mark_us.max(record.before_us) };
         'search: for look in [Look::Live, Look::Stored] {
             // It was executed just after its mark.
             let latest_us = other.mark_us + if depth > Depth::Likely { SHORT_US } else { 5_000 };
-            for now_us in moments([other.mark_us, latest_us.min(us[1])]) {
+            for now_us in moments([since_us, latest_us.min(us[1])]) {
                 let sight = Sight { keys: &node.keys, expired_ms: look.expired_ms(now_us), other: &[], kept: None };
                 let done = explain::execute(&sight, &other.call, now_us, Span::ZERO, &|_| false);
                 if done.changes.is_empty() && !matches!(other.call.verb, Verb::Policy { .. }) {

@@ -67,7 +67,7 @@ fn ids_take_as_much_memory_as_the_documents_say() {
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(words), "it does not say: {words}");
     };
-    let sentence = "On a key with 100 ids or more, an id of 16 bytes takes";
+    let sentence = "On a key with 100 ids or more, few of which have ended, an id of 16 bytes takes";
     says(
         "docs/commands.md",
         &format!("{sentence} {low} to {high} bytes of memory, and one of 32 bytes {low_long} to {high_long}"),

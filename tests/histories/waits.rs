@@ -128,8 +128,9 @@ impl Checker<'_> {
     /// Finds the waiting call that was granted what a group changes, and carries the group out.
     pub fn serve(&mut self, node: &mut Node, tag: u64, group: &Group, log_us: [i64; 2], depth: Depth) -> bool {
         let waiting = node.waiting.remove(&tag).unwrap_or_default();
-        // Of several that it may be, it is the one that was answered first.
-        let mut places: Vec<usize> = (0..waiting.len()).collect();
+        // Of several that it may be, it is the one that was answered first, and only then one whose reply nobody knows.
+        let is_known = |place: &usize| reply_text(&self.history.records[&waiting[*place].id].reply).is_some();
+        let mut places: Vec<usize> = (0..waiting.len()).filter(|place| depth == Depth::Any || is_known(place)).collect();
         places.sort_by_key(|&place| {
             let record = &self.history.records[&waiting[place].id];
             (record.reply == Reply::HungUp, record.after_us)

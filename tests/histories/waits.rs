@@ -98,13 +98,15 @@ impl Checker<'_> {
             let most = (1..=of_tag.min(40)).take_while(|&len| !begins_again(&left, len)).last().unwrap_or(1);
             let ends = |&len: &usize| len == of_tag || left[len - 1].0 != left[len].0 || begins_again(&left, len + 1);
             let (whole, parts): (Vec<_>, Vec<_>) = (1..=most).rev().partition(ends);
-            let depths = if node.broken.contains(&tag) { &[] } else { &Depth::ALL[..] };
-            let served = depths.iter().find_map(|&depth| {
-                whole.iter().chain(&parts).find_map(|&len| {
-                    let effects = left.iter().take(len).cloned().collect();
-                    let group = Group { effects, ..Group::default() };
-                    self.serve(node, tag, &group, log_us, depth).then_some(len)
-                })
+            // What changes several keys belongs to a call with several keys, rather than to several calls.
+            let has_keys = |len: usize| left.iter().take(len).any(|(key, _)| *key != left[0].0);
+            let joint =
+                whole.iter().filter(|&&len| has_keys(len)).flat_map(|&len| [(Depth::Likely, len), (Depth::All, len)]);
+            let single = Depth::ALL.into_iter().flat_map(|depth| whole.iter().chain(&parts).map(move |&len| (depth, len)));
+            let served = joint.chain(single).filter(|_| !node.broken.contains(&tag)).collect::<Vec<_>>();
+            let served = served.into_iter().find_map(|(depth, len)| {
+                let group = Group { effects: left.iter().take(len).cloned().collect(), ..Group::default() };
+                self.serve(node, tag, &group, log_us, depth).then_some(len)
             });
             if served.is_none() {
                 let effects: Vec<_> = left.iter().take(of_tag).cloned().collect();

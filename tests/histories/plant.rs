@@ -101,19 +101,32 @@ impl Scene<'_> {
         true
     }
 
+    /// Whether the node still leads when the next mark after a place is set: if not, effects before it may be copies.
+    fn leads_on(&self, place: usize) -> bool {
+        let marks = self.log[place + 1..].iter().map(|item| match item {
+            Item::Group(group) => {
+                group.mark.map(|(id, _)| self.records.get(&id).is_some_and(|record| record.node == self.site.node))
+            }
+            Item::Copy(_) => Some(false),
+        });
+        marks.flatten().next().unwrap_or(false)
+    }
+
     /// Whether the next effect on the call's key comes so late that the call was not granted at once.
     fn is_granted_later(&self) -> bool {
         let Some((id, call)) = &self.site.call else { return false };
         let (keys, mut last_us) = (call.keys(), 0);
-        for item in &self.log[self.site.place + 1..] {
+        for (place, item) in self.log.iter().enumerate().skip(self.site.place + 1) {
             let Item::Group(group) = item else { return false };
             match group.mark {
                 Some((_, ms)) => last_us = ms * 1_000,
-                None if group.effects.iter().any(|(key, _)| keys.contains(&key.as_str())) => break,
+                None if group.effects.iter().any(|(key, _)| keys.contains(&key.as_str())) => {
+                    return last_us > self.records[id].before_us + 5_000 && self.leads_on(place);
+                }
                 None => {}
             }
         }
-        last_us > self.records[id].before_us + 5_000
+        false
     }
 
     /// Changes a number of the reply.
@@ -195,6 +208,9 @@ fn is_late_effect(scene: &mut Scene<'_>) -> bool {
         return false;
     }
     let keys: Vec<_> = effects.iter().map(|(key, _)| key.clone()).collect();
+    if !scene.leads_on(scene.site.place) {
+        return false;
+    }
     let before = &scene.log[scene.site.place.saturating_sub(LONGEST_WAIT)..scene.site.place];
     before.iter().all(|item| {
         let Item::Group(Group { mark: Some((id, _)), .. }) = item else { return true };

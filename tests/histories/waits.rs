@@ -529,9 +529,10 @@ impl Checker<'_> {
     }
 }
 
-/// Whether the last of the first `len` effects sets a key that another of them changes.
+/// Whether the last of the first `len` effects begins another change of a key that one before has changed: it sets the key, or writes
+/// to its beginning.
 fn begins_again(effects: &VecDeque<(String, Effect)>, len: usize) -> bool {
-    let Some((key, Effect::Set(..))) = effects.get(len - 1) else { return false };
+    let Some((key, Effect::Set(..) | Effect::Patch(0, _))) = effects.get(len - 1) else { return false };
     effects.iter().take(len - 1).any(|(other, _)| other == key)
 }
 

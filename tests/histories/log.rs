@@ -1,12 +1,13 @@
-//! Reads a node's append-only files: the states that the node's keys had, in order, with the marks of the calls.
+//! Reads a node's append-only files: the states that the node's keys had, in order, with the marks of the calls. For a server without
+//! these files, the callers have read the states.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use crate::caller::MARK_MS;
-use crate::replies::State;
-use crate::workload::CallId;
+use crate::replies::{Record, State};
+use crate::workload::{Call, CallId, Run};
 
 /// One effect on a key.
 #[derive(Clone, Debug)]
@@ -241,4 +242,45 @@ impl Effect {
             Self::Delete => *state = None,
         }
     }
+}
+
+/// The log that a server without a log would have written, from the states that callers have read after each call.
+pub fn of_states(folder: &Path, callers: u64, run: Run, records: &HashMap<CallId, Record>) -> Vec<Item> {
+    let mut calls = Vec::new();
+    for caller in 0..callers {
+        let text = std::fs::read_to_string(folder.join(format!("states.{caller}"))).expect("states");
+        for line in text.lines() {
+            let mut words = line.split(' ');
+            let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).expect("a number");
+            let (id, place) = (CallId { caller, number: number() }, number());
+            let state = |word: &str| {
+                let (deadline_ms, hex) = word.split_once(':')?;
+                let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("a byte");
+                Some(((0..hex.len()).step_by(2).map(byte).collect(), deadline_ms.parse().expect("a deadline")))
+            };
+            calls.push((run.draw(id), place, id, words.map(state).collect::<Vec<State>>()));
+        }
+    }
+    calls.sort_by_key(|&(ref call, place, ..)| (call.tag, place));
+    let mut known: HashMap<String, State> = HashMap::new();
+    let mut log = Vec::new();
+    for (call, _, id, states) in calls {
+        let mark = (id, records[&id].after_us / 1_000);
+        let mut effects = vec![(Call::mark_key(call.tag), Effect::Delete)];
+        for (key, state) in call.keys().into_iter().zip(states) {
+            let before = known.entry(key.to_string()).or_default();
+            if *before != state {
+                before.clone_from(&state);
+                let effect = match state {
+                    Some((value, deadline_ms)) => {
+                        Effect::Set(value, Some(deadline_ms).filter(|&deadline_ms| deadline_ms > 0))
+                    }
+                    None => Effect::Delete,
+                };
+                effects.push((key.to_string(), effect));
+            }
+        }
+        log.push(Item::Group(Group { mark: Some(mark), effects, hash: 0 }));
+    }
+    log
 }

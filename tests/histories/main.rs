@@ -54,10 +54,9 @@ use check::{Checked, Finding};
 use faults::{Breaker, Events};
 use log::Manifests;
 use recorded::Recorded;
-use workload::Run;
+use workload::{Run, CALLERS};
 
-/// How many clients call, and in how many processes.
-const CALLERS: u64 = 36;
+/// In how many processes clients call.
 const PROCESSES: u64 = 4;
 /// How long a round of calls takes.
 const ROUND: Duration = Duration::from_secs(12);

@@ -74,6 +74,11 @@ impl Scene<'_> {
         (is_batch && changes == self.changes_keys()).then_some((verb, reply))
     }
 
+    /// Whether this is such a call of a transaction, which changed keys or not.
+    fn makes(&mut self, changes: bool, is_such: fn(&Verb) -> bool) -> bool {
+        self.transaction(changes).is_some_and(|(verb, _)| is_such(&verb))
+    }
+
     fn is_mark(key: &str) -> bool {
         key.ends_with(":m")
     }
@@ -221,6 +226,7 @@ fn is_late_effect(scene: &mut Scene<'_>) -> bool {
 
 /// For about how many items of a log a call may wait.
 const LONGEST_WAIT: usize = 10_000;
+
 /// The deadline of a log may be later than its last entry needs, by a part of the period.
 const TWENTY_DAYS_MS: i64 = 1_728_000_000;
 
@@ -263,10 +269,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "a pause is lost",
         times: 2,
-        plant: |scene| {
-            let pauses = scene.transaction(true).is_some_and(|(verb, _)| matches!(verb, Verb::Pause { .. }));
-            pauses && scene.lose(|_| true)
-        },
+        plant: |scene| scene.makes(true, |verb| matches!(verb, Verb::Pause { .. })) && scene.lose(|_| true),
     },
     Fault {
         name: "a policy is not deleted",
@@ -352,10 +355,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "RL.PEEK shows a unit more",
         times: 1,
-        plant: |scene| {
-            let peeks = scene.transaction(false).is_some_and(|(verb, _)| matches!(verb, Verb::Peek(_)));
-            peeks && scene.miscount(2, 1)
-        },
+        plant: |scene| scene.makes(false, |verb| matches!(verb, Verb::Peek(_))) && scene.miscount(2, 1),
     },
     Fault {
         name: "RL.INSPECT shows another number",
@@ -370,10 +370,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "CL.THROTTLE shows a unit more",
         times: 1,
-        plant: |scene| {
-            let throttles = scene.transaction(true).is_some_and(|(verb, _)| matches!(verb, Verb::Throttle { .. }));
-            throttles && scene.miscount(2, 1)
-        },
+        plant: |scene| scene.makes(true, |verb| matches!(verb, Verb::Throttle { .. })) && scene.miscount(2, 1),
     },
     Fault {
         name: "RL.ALL states another wait",
@@ -388,10 +385,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "a settlement shows a unit more",
         times: 1,
-        plant: |scene| {
-            let settles = scene.transaction(true).is_some_and(|(verb, _)| matches!(verb, Verb::Settle { .. }));
-            settles && scene.miscount(2, 1)
-        },
+        plant: |scene| scene.makes(true, |verb| matches!(verb, Verb::Settle { .. })) && scene.miscount(2, 1),
     },
     Fault {
         name: "an answered call was never executed",

@@ -10,8 +10,7 @@ use crate::faults::Events;
 use crate::log::{self, Item, Manifests};
 use crate::plant;
 use crate::replies::{self, Record};
-use crate::workload::{CallId, Run, TAGS};
-use crate::CALLERS;
+use crate::workload::{CallId, Run, CALLERS, TAGS};
 
 /// A recorded round.
 pub struct Recorded {
@@ -71,7 +70,7 @@ impl Recorded {
         let nodes = manifests.iter().enumerate();
         let mut logs: Vec<_> = nodes.map(|(node, manifests)| log::read(&folder.join(node.to_string()), manifests)).collect();
         if logs.is_empty() {
-            logs.push(replies::log_of_states(folder, CALLERS, run, &records));
+            logs.push(log::of_states(folder, CALLERS, run, &records));
         }
         Self { run, moves, steps, records, logs }
     }

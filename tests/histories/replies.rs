@@ -6,8 +6,7 @@ use std::path::Path;
 
 use redis::Value;
 
-use crate::log::{Effect, Group, Item};
-use crate::workload::{Call, CallId, Run};
+use crate::workload::CallId;
 
 /// The reply to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,45 +104,4 @@ pub fn write_states(into: &mut impl Write, call: CallId, values: &[Value]) {
         _ => " -".into(),
     });
     writeln!(into, "{} {place}{}", call.number, states.collect::<String>()).expect("written states");
-}
-
-/// The log that a server without a log would have written, from the states that callers have read after each call.
-pub fn log_of_states(folder: &Path, callers: u64, run: Run, records: &HashMap<CallId, Record>) -> Vec<Item> {
-    let mut calls = Vec::new();
-    for caller in 0..callers {
-        let text = std::fs::read_to_string(folder.join(format!("states.{caller}"))).expect("states");
-        for line in text.lines() {
-            let mut words = line.split(' ');
-            let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).expect("a number");
-            let (id, place) = (CallId { caller, number: number() }, number());
-            let state = |word: &str| {
-                let (deadline_ms, hex) = word.split_once(':')?;
-                let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("a byte");
-                Some(((0..hex.len()).step_by(2).map(byte).collect(), deadline_ms.parse().expect("a deadline")))
-            };
-            calls.push((run.draw(id), place, id, words.map(state).collect::<Vec<State>>()));
-        }
-    }
-    calls.sort_by_key(|&(ref call, place, ..)| (call.tag, place));
-    let mut known: HashMap<String, State> = HashMap::new();
-    let mut log = Vec::new();
-    for (call, _, id, states) in calls {
-        let mark = (id, records[&id].after_us / 1_000);
-        let mut effects = vec![(Call::mark_key(call.tag), Effect::Delete)];
-        for (key, state) in call.keys().into_iter().zip(states) {
-            let before = known.entry(key.to_string()).or_default();
-            if *before != state {
-                before.clone_from(&state);
-                let effect = match state {
-                    Some((value, deadline_ms)) => {
-                        Effect::Set(value, Some(deadline_ms).filter(|&deadline_ms| deadline_ms > 0))
-                    }
-                    None => Effect::Delete,
-                };
-                effects.push((key.to_string(), effect));
-            }
-        }
-        log.push(Item::Group(Group { mark: Some(mark), effects, hash: 0 }));
-    }
-    log
 }

@@ -8,6 +8,8 @@ use redis_rl::limiter::{Amount, Instant, Kind, Policy, PolicyOption, Quota, Span
 
 use crate::model::{Form, Rule, Windows};
 
+/// How many clients call.
+pub const CALLERS: u64 = 36;
 /// How many hash tags the keys have.
 pub const TAGS: u64 = 24;
 /// Every third caller sends transactions in batches. The others make one call at a time, which may wait.

@@ -23,7 +23,7 @@ use crate::server::{random_seed, run_command, Argument, Call, Command, CommandHa
 
 pub(super) const FIXED: Command = command::<{ Kind::Fixed as usize }>(
     c"rl.fixed",
-    "RL.FIXED user:42 100 1h",
+    "RL.FIXED downloads:42 100 1h",
     c"Takes units from a fixed window.",
     c"O(1); with BLOCK, O(log(N)) with N the waiting clients",
 );
@@ -41,7 +41,7 @@ pub(super) const GCRA: Command = command::<{ Kind::Gcra as usize }>(
 );
 pub(super) const BUCKET: Command = command::<{ Kind::Bucket as usize }>(
     c"rl.bucket",
-    "RL.BUCKET user:42 10 1s CAPACITY 100 UPTO 50",
+    "RL.BUCKET uploads:42 10 1s CAPACITY 100 UPTO 50",
     c"Takes tokens from a bucket that refills with time.",
     c"O(1); with BLOCK, O(log(N)) with N the waiting clients",
 );

@@ -24,7 +24,7 @@ pub(super) const COMMAND: Command = Command {
     summary: c"Returns the state of the limiter that a key holds.",
     complexity: c"O(log(N)) with N the grants in the window for SLIDE; O(N*log(N)) with N the leases for LEASE; O(1) for the others, plus O(N) with N the ids",
     arguments,
-    reply: &["Replies with a map: algorithm, limit, remaining, reset_ms and more; nil if there is no such key."],
+    reply: &["Replies with a map: algorithm, remaining, reset_ms and more; nil if there is no such key."],
     example: "RL.INSPECT user:42",
 };
 

@@ -11,7 +11,7 @@ use crate::models::Asked;
 use crate::moments::moments;
 use crate::node::{show, tag_of, Changed, Look, Node, Sight, Waiting};
 use crate::replies::{Record, Reply, State};
-use crate::workload::{policy_text, sends_batches, Call, CallId, Run, Verb, RULES};
+use crate::workload::{policy_text, sends_batches, Call, CallId, Part, Run, Verb, RULES};
 
 /// A time that a call takes without a stall, in microseconds.
 pub const SHORT_US: i64 = 300_000;
@@ -459,6 +459,9 @@ impl<'a> Checker<'a> {
         }
         let windows = self.windows(node.index, record, log_us);
         let lines: Vec<&str> = keys.iter().copied().filter(|key| self.may_stand_in_line(node, call.tag, key)).collect();
+        // A server whose clock goes back within a transaction deletes what was set there, if its first look at the clock says so.
+        let looked_us =
+            if self.history.logs.len() == 1 && record.after_us < record.before_us { record.before_us } else { 0 };
         let (mut explained, mut tries) = (None, 0);
         // Whether a call that may stand in a line does, is not known. So all cases are tried.
         'search: for subset in 0..1_u32 << lines.len() {
@@ -476,7 +479,7 @@ impl<'a> Checker<'a> {
                         if reply.as_ref().is_some_and(|reply| !explain::same_reply(call, &done.reply, reply)) {
                             continue;
                         }
-                        if Self::leads(&sight, call, &done, &keys, &after, node, [now_us; 2]) {
+                        if Self::leads(&sight, call, &done, &keys, &after, node, [now_us, now_us.max(looked_us)]) {
                             // Several moments may explain the call. The models have to agree at one of them.
                             let kept = node.models.of(&keys);
                             let verdict = self.model(node, call, &done, now_us, look);
@@ -520,10 +523,16 @@ impl<'a> Checker<'a> {
             }
         }
         self.judge(node, id, call, verdict);
+        // A log names its moments less exactly than its model does. After a step of the clock, several moments may explain the call.
+        if self.history.logs.len() == 1 && self.is_stepped(node.index, &self.history.records[&id], now_us) {
+            let names_exactly = |part: &Part| part.limit.is_some_and(|limit| !limit.is_log());
+            call.parts().iter().filter(|part| !names_exactly(part)).for_each(|part| node.models.forget(&part.key));
+        }
         self.apply(node, group, [now_us; 2]);
     }
 
-    /// Whether what a call does leads to the states that its keys have.
+    /// Whether what a call does leads to the states that its keys have. `us` is when it does so, and the latest moment by which the server
+    /// deletes what has expired.
     pub fn leads(
         sight: &Sight<'_>,
         call: &Call,
@@ -539,6 +548,7 @@ impl<'a> Checker<'a> {
         }
         keys.iter().zip(after).enumerate().all(|(place, (&key, after))| {
             let before = sight.state(key).cloned();
+            let stored = before.as_ref().map(|before| before.0.as_slice());
             let Some((_, pending)) = done.changes.iter().find(|(other, _)| *other == place) else {
                 return before == *after || node.keys.get(key).is_some_and(|raw| raw == after);
             };
@@ -548,7 +558,8 @@ impl<'a> Checker<'a> {
                 let at = again.changes.iter().position(|(other, _)| *other == place)?;
                 Some(again.changes.swap_remove(at).1)
             };
-            explain::leads_to(pending, again, &before, after, us[0], us[1])
+            explain::leads_to(pending, again, &before, after, us[0], us[0])
+                || after.is_none() && us[1] > us[0] && pending.expires_by(stored, us)
                 || before.is_none()
                     && node.keys.get(key).is_some_and(|raw| raw == after)
                     && explain::changes_nothing(pending)

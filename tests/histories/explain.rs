@@ -49,6 +49,11 @@ impl Pending {
         let range = [first.as_ms_ceil(), first.saturating_add(slack).as_ms_ceil()];
         After::Value(value.unwrap_or_default(), range)
     }
+
+    /// Whether the key gets a deadline that has passed by the second moment, when it is changed at the first one.
+    pub fn expires_by(&self, stored: Option<&[u8]>, [now_us, until_us]: [i64; 2]) -> bool {
+        matches!(self.after(stored, now_us), After::Value(_, [first_ms, _]) if first_ms * 1_000 <= until_us)
+    }
 }
 
 /// Where a key's state comes from.

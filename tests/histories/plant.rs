@@ -443,14 +443,15 @@ pub struct Planted {
     pub place: String,
 }
 
-/// Plants a fault for each of some tags, from the fault with this number on. Returns also the number of the next fault.
+/// Plants the wanted faults, in turn: one for each tag. It stops at one that has no place in any tag
+/// that is left. So those planted are the first of the wanted ones.
 pub fn plant(
     run: Run,
     (records, logs): (&mut Records, &mut [Vec<Item>]),
     (tags, steps): (&[u64], &[(usize, [i64; 2])]),
     rng: &mut Rng,
-    first: usize,
-) -> (Vec<Planted>, usize) {
+    wanted: &[usize],
+) -> Vec<Planted> {
     let mut sites: HashMap<u64, Vec<Site>> = HashMap::new();
     let nodes = logs.len();
     for (node, log) in logs.iter().enumerate() {
@@ -473,9 +474,10 @@ pub fn plant(
         }
     }
     let all: Vec<_> = FAULTS.iter().flat_map(|fault| std::iter::repeat_n(fault, fault.times)).collect();
-    let (mut planted, mut next, mut inserted) = (Vec::new(), first, Vec::new());
+    let (mut planted, mut inserted) = (Vec::new(), Vec::new());
     for &tag in tags {
-        let Some(fault) = all.get(next) else { break };
+        let Some(&number) = wanted.get(planted.len()) else { break };
+        let fault = all[number];
         let sites = sites.get(&tag).map(Vec::as_slice).unwrap_or_default();
         for _ in 0..20_000.min(sites.len() * 4) {
             let site = &sites[rng.usize(..sites.len())];
@@ -500,15 +502,14 @@ pub fn plant(
                 let mark =
                     site.call.as_ref().map_or("an effect".into(), |(id, call)| format!("{} {}", id.mark(), call.words()));
                 planted.push(Planted { name: fault.name, tag, place: format!("node {}, {mark}", site.node) });
-                next += 1;
                 break;
             }
         }
     }
-    (planted, next)
+    planted
 }
 
-/// How many faults there are to plant.
-pub fn count() -> usize {
-    FAULTS.iter().map(|fault| fault.times).sum()
+/// The numbers of all faults.
+pub fn all() -> Vec<usize> {
+    (0..FAULTS.iter().map(|fault| fault.times).sum()).collect()
 }

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use crate::check::{Checked, Checker, History, Move};
 use crate::faults::Events;
 use crate::log::{self, Item, Manifests};
-use crate::plant;
+use crate::plant::{self, Planted};
 use crate::replies::{self, Record};
 use crate::workload::{CallId, Run, CALLERS, TAGS};
 
@@ -89,30 +89,28 @@ impl Recorded {
         Checker::check(&History { run: self.run, records, logs, moves: &self.moves, steps: &self.steps })
     }
 
-    /// Plants faults, and returns whether each is found.
-    pub fn finds_planted_faults(&self) -> bool {
+    /// Plants the first of the wanted faults, one for each tag, and removes them there. Returns how many, and how many of them the
+    /// checker missed.
+    pub fn plant(&self, wanted: &mut Vec<usize>) -> [usize; 2] {
         let mut rng = Rng::with_seed(self.run.seed);
-        let (mut next, mut missed) = (0, 0);
+        let (mut records, mut logs) = (self.records.clone(), self.logs.clone());
         // While a slot moves as a whole, effects without a call are no finding.
         let moved = |tag: &u64| self.moves.iter().any(|moved| moved.whole && moved.tag == *tag);
         let tags: Vec<_> = (0..TAGS).filter(|tag| !moved(tag)).collect();
-        while next < plant::count() {
-            let (mut records, mut logs) = (self.records.clone(), self.logs.clone());
-            let (planted, after) = plant::plant(self.run, (&mut records, &mut logs), (&tags, &self.steps), &mut rng, next);
-            if planted.is_empty() {
-                println!("a planted fault has no place in this round, the one with number {next}");
-                return false;
+        let mut planted = Vec::new();
+        for _ in 0..wanted.len() {
+            planted = plant::plant(self.run, (&mut records, &mut logs), (&tags, &self.steps), &mut rng, wanted);
+            if !planted.is_empty() {
+                break;
             }
-            next = after;
-            let findings = self.checked(&records, &logs).findings;
-            for fault in planted {
-                if !findings.iter().any(|finding| finding.tag == Some(fault.tag)) {
-                    println!("  MISSED: {} ({})", fault.name, fault.place);
-                    missed += 1;
-                }
-            }
+            // The first fault has no place in this round. Another round may have one.
+            wanted.rotate_left(1);
         }
-        println!("{} of {} planted faults found", next - missed, next);
-        missed == 0
+        wanted.drain(..planted.len());
+        let findings = self.checked(&records, &logs).findings;
+        let is_missed = |fault: &&Planted| !findings.iter().any(|finding| finding.tag == Some(fault.tag));
+        let missed: Vec<_> = planted.iter().filter(is_missed).collect();
+        missed.iter().for_each(|fault| println!("  MISSED: {} ({})", fault.name, fault.place));
+        [planted.len(), missed.len()]
     }
 }

@@ -23,10 +23,12 @@ pub enum Depth {
     All,
     /// Also those that are no moments of the clock.
     Any,
+    /// As `Any`, also for calls whose replies nobody knows.
+    Unknown,
 }
 
 impl Depth {
-    pub const ALL: [Self; 3] = [Self::Likely, Self::All, Self::Any];
+    pub const ALL: [Self; 4] = [Self::Likely, Self::All, Self::Any, Self::Unknown];
 }
 
 impl Checker<'_> {
@@ -100,8 +102,9 @@ impl Checker<'_> {
             let (whole, parts): (Vec<_>, Vec<_>) = (1..=most).rev().partition(ends);
             // What changes several keys belongs to a call with several keys, rather than to several calls.
             let has_keys = |len: usize| left.iter().take(len).any(|(key, _)| *key != left[0].0);
+            let known = [Depth::Likely, Depth::All, Depth::Any];
             let joint =
-                whole.iter().filter(|&&len| has_keys(len)).flat_map(|&len| [(Depth::Likely, len), (Depth::All, len)]);
+                known.into_iter().flat_map(|depth| whole.iter().filter(|&&len| has_keys(len)).map(move |&len| (depth, len)));
             let single = Depth::ALL.into_iter().flat_map(|depth| whole.iter().chain(&parts).map(move |&len| (depth, len)));
             let served = joint.chain(single).filter(|_| !node.broken.contains(&tag)).collect::<Vec<_>>();
             let served = served.into_iter().find_map(|(depth, len)| {
@@ -132,7 +135,7 @@ impl Checker<'_> {
         let waiting = node.waiting.remove(&tag).unwrap_or_default();
         // Of several that it may be, it is the one that was answered first, and only then one whose reply nobody knows.
         let is_known = |place: &usize| reply_text(&self.history.records[&waiting[*place].id].reply).is_some();
-        let mut places: Vec<usize> = (0..waiting.len()).filter(|place| depth == Depth::Any || is_known(place)).collect();
+        let mut places: Vec<usize> = (0..waiting.len()).filter(|place| depth == Depth::Unknown || is_known(place)).collect();
         places.sort_by_key(|&place| {
             let record = &self.history.records[&waiting[place].id];
             (record.reply == Reply::HungUp, record.after_us)
@@ -384,7 +387,7 @@ impl Checker<'_> {
                     tries.extend(moments(us).map(|now_us| now_us - MAX_LATENESS_US).filter(|_| depth > Depth::Likely));
                     // The module moves what it has noted by about as much as the clock was stepped. With several keys, the moment
                     // depends on when it looked at those with records under other policies.
-                    if depth == Depth::Any && (is_stepped || other.call.parts().len() > 1) {
+                    if depth >= Depth::Any && (is_stepped || other.call.parts().len() > 1) {
                         tries.extend(us[0] - MAX_LATENESS_US..=us[1]);
                     }
                 }
@@ -486,7 +489,7 @@ impl Checker<'_> {
             let late = late.into_iter().filter(|_| depth > Depth::Likely);
             // Or for long.
             let any =
-                [[over_us.min(record.after_us - SHORT_US), record.after_us]].into_iter().filter(|_| depth == Depth::Any);
+                [[over_us.min(record.after_us - SHORT_US), record.after_us]].into_iter().filter(|_| depth >= Depth::Any);
             for now_us in
                 likely.into_iter().chain(late).chain(any).flat_map(|[from, to]| moments([from.max(lower_us), to.min(upper)]))
             {

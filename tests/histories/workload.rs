@@ -80,6 +80,11 @@ impl Limit {
         matches!(self, Self::Lease(..))
     }
 
+    /// Whether a key holds a log of grants.
+    pub const fn is_log(&self) -> bool {
+        matches!(self, Self::Rate(Rule { form: Form::Slide { .. }, .. }))
+    }
+
     /// The algorithm, the limit, the period and the options, as in a call.
     pub fn words(&self) -> String {
         let mut words = String::new();

@@ -15,9 +15,10 @@ const LAYERS: [&str; 6] = ["commands", "commands/shared", "server", "queue", "sk
 const MAX_LINES: usize = 450;
 
 /// The folders of the crates: the module, its tests, and the tools that have several files.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "src",
     "tests/core",
+    "tests/histories",
     "tests/server",
     "tests/support/src",
     "tools/src/bin/bench",

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs all checks: format, lints, unit and property tests, and the integration tests on a server. In CI also a little fuzzing, the
-# integration tests on every server of the table in scripts/servers.sh, the recipes, the client packages, the programs of
-# docs/languages.md, the files for monitoring, the packages to install, the demo and the plots.
+# integration tests on every server of the table in scripts/servers.sh, two minutes of checked histories, the recipes, the client
+# packages, the programs of docs/languages.md, the files for monitoring, the packages to install, the demo and the plots.
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-began=$SECONDS
+began=$SECONDS began_at=$(date +%s)
 if [ -n "${CI:-}" ]; then
   say "All tests on all servers: 40 to 50 minutes on two cores."
   need_all shellcheck c++ pip venv node npm openssl go redigo php predis ruby
@@ -32,12 +32,22 @@ pictures() {
   scripts/tool.sh plots --out "$root/target/plots" --late 2000
 }
 
+# A minute on Redis, and a minute on Valkey, which moves slots as a whole.
+histories() {
+  local valkey
+  export HOURS=0.017
+  SEED=$began_at scripts/tool.sh histories
+  valkey=$(scripts/servers.sh valkey-9.1.2 | cut -f 2)
+  SEED=$((began_at + 1)) SERVER=$valkey scripts/tool.sh histories
+}
+
 stage "Format and lints" scripts/lint.sh
 stage "The module" build
 stage "Tests of the pure core" cargo test --lib --test core
 if [ -n "${CI:-}" ]; then
   SECONDS_EACH=15 stage "Fuzzing" scripts/fuzz.sh
   stage "Tests with a server, on each server" scripts/matrix.sh
+  stage "Checked histories" histories
   stage "Recipes" scripts/recipes.sh
   stage "The Python client package" scripts/clients.sh python
   stage "The Node.js client package" scripts/clients.sh node

@@ -15,6 +15,8 @@ use crate::workload::{policy_text, sends_batches, Call, CallId, Part, Run, Verb,
 
 /// A time that a call takes without a stall, in microseconds.
 pub const SHORT_US: i64 = 300_000;
+/// At how many moments that explain a call the models are asked.
+pub const MOST_TRIES: usize = 200;
 /// How much less than the time a mark may show.
 const STALE_US: i64 = 50_000;
 /// The time in which the moment of a call is looked for, if nothing limits it, in microseconds.
@@ -490,7 +492,7 @@ impl<'a> Checker<'a> {
                             if verdict.is_ok() || explained.is_none() {
                                 explained = Some((now_us, done, behind, verdict));
                             }
-                            if explained.as_ref().is_some_and(|explained| explained.3.is_ok()) || tries > 200 {
+                            if explained.as_ref().is_some_and(|explained| explained.3.is_ok()) || tries > MOST_TRIES {
                                 break 'search;
                             }
                         }

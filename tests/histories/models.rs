@@ -21,7 +21,11 @@ pub enum Known {
 /// The models of a node's keys. A key that exists and has none is not modelled until it is made anew: for instance, because another
 /// node had it before, or because the contract leaves an answer open.
 #[derive(Default)]
-pub struct Models(HashMap<String, Known>);
+pub struct Models {
+    known: HashMap<String, Known>,
+    /// The latest moment of a call on each key.
+    latest_us: HashMap<String, i64>,
+}
 
 fn fits(model: &Model, rule: &Rule) -> bool {
     matches!(
@@ -51,40 +55,48 @@ pub struct Asked<'a> {
 
 impl Models {
     pub fn forget(&mut self, key: &str) {
-        self.0.remove(key);
+        self.known.remove(key);
     }
 
     pub fn forget_all(&mut self) {
-        self.0.clear();
+        self.known.clear();
     }
 
     /// The models of some keys, for [`Self::restore`].
     pub fn of(&self, keys: &[&str]) -> Vec<(String, Option<Known>)> {
-        keys.iter().map(|&key| (key.to_string(), self.0.get(key).cloned())).collect()
+        keys.iter().map(|&key| (key.to_string(), self.known.get(key).cloned())).collect()
     }
 
     /// Makes the models what they were.
     pub fn restore(&mut self, kept: Vec<(String, Option<Known>)>) {
         for (key, known) in kept {
             match known {
-                Some(known) => self.0.insert(key, known),
-                None => self.0.remove(&key),
+                Some(known) => self.known.insert(key, known),
+                None => self.known.remove(&key),
             };
         }
     }
 
     /// Notes that a key that did not exist has got a pause.
     pub fn begin(&mut self, key: &str) {
-        self.0.insert(key.into(), Known::Fresh);
+        self.known.insert(key.into(), Known::Fresh);
     }
 
     /// Compares a decision with that of the key's model. Returns whether the key has one; and the model's decision, if it is another.
     pub fn compare(&mut self, asked: &Asked<'_>) -> Result<bool, String> {
         let Asked { key, exists, limit, request, id, now_us, charged, paused, decision } = *asked;
         if !exists {
-            self.0.insert(key.into(), Known::Fresh);
+            self.known.insert(key.into(), Known::Fresh);
         }
-        let Some(known) = self.0.get_mut(key) else { return Ok(false) };
+        let latest_us = self.latest_us.entry(key.into()).or_default();
+        let went_back = now_us < *latest_us - 1_000;
+        *latest_us = now_us.max(*latest_us);
+        // After the clock has gone back, a window can begin at another moment than its rule says. RL.SETTLE, which states no rule, shows
+        // when a window that began then ends.
+        if went_back && limit.aligns() {
+            self.known.remove(key);
+        }
+        let Some(known) = self.known.get_mut(key) else { return Ok(false) };
         let is_refused_by_pause = paused && !charged;
         if is_refused_by_pause {
             return Ok(true);
@@ -92,7 +104,7 @@ impl Models {
         let (said, next) = match (limit, known.clone()) {
             // When callers with several periods share a log, what is left depends on moments that the log does not name exactly.
             (_, Known::Rate(model)) if model.is_shared() => {
-                self.0.remove(key);
+                self.known.remove(key);
                 return Ok(false);
             }
             (Limit::Rate(rule), Known::Fresh) => Self::rate(Model::new(&rule), &rule, now_us, request, id),
@@ -105,12 +117,12 @@ impl Models {
             }
             // Another algorithm carries the usage over.
             _ => {
-                self.0.remove(key);
+                self.known.remove(key);
                 return Ok(false);
             }
         };
         let Some(said) = said else {
-            self.0.remove(key);
+            self.known.remove(key);
             return Ok(false);
         };
         if charged {
@@ -145,7 +157,7 @@ impl Models {
         paused: bool,
         decision: Option<&Decision>,
     ) -> Result<bool, String> {
-        let said = match self.0.get_mut(key) {
+        let said = match self.known.get_mut(key) {
             None => return Ok(false),
             Some(Known::Fresh) => Ok(None),
             Some(Known::Rate(model)) if model.is_shared() => Err(()),
@@ -153,7 +165,7 @@ impl Models {
             Some(Known::Lease(model)) => Ok(model.release(now_us, id)),
         };
         let Ok(said) = said else {
-            self.0.remove(key);
+            self.known.remove(key);
             return Ok(false);
         };
         let shown = said.map(|said| if paused { Decision { remaining: 0, ..said } } else { said });

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use redis_rl::limiter::{Decision, Request, Span};
 
-use crate::check::{is_transient, reply_text, Checker, Move, MOST_US, SHORT_US};
+use crate::check::{is_transient, reply_text, Checker, Move, MOST_TRIES, MOST_US, SHORT_US};
 use crate::explain::{self, Done, Rule};
 use crate::log::{Effect, Group};
 use crate::models::Asked;
@@ -303,14 +303,16 @@ impl Checker<'_> {
         depth: Depth,
     ) -> Option<i64> {
         let keys = other.call.keys();
-        let mut found = None;
         let record = &self.history.records[&other.id];
-        let is_stepped = self.is_stepped(node.index, record, us[0]);
-        let since_us = if is_stepped { other.mark_us } else { other.mark_us.max(record.before_us) };
+        // It was executed just after its mark.
+        let latest_us = (other.mark_us + if depth > Depth::Likely { SHORT_US } else { 5_000 }).min(us[1]);
+        let mut windows = vec![[other.mark_us.max(record.before_us), latest_us]];
+        if self.is_stepped(node.index, record, us[0]) {
+            windows.push([other.mark_us, latest_us]);
+        }
+        let (mut found, mut tries) = (None, 0);
         'search: for look in [Look::Live, Look::Stored] {
-            // It was executed just after its mark.
-            let latest_us = other.mark_us + if depth > Depth::Likely { SHORT_US } else { 5_000 };
-            for now_us in moments([since_us, latest_us.min(us[1])]) {
+            for now_us in windows.iter().flat_map(|&window| moments(window)) {
                 let sight = Sight { keys: &node.keys, expired_ms: look.expired_ms(now_us), other: &[], kept: None };
                 let done = explain::execute(&sight, &other.call, now_us, Span::ZERO, &|_| false);
                 if done.changes.is_empty() && !matches!(other.call.verb, Verb::Policy { .. }) {
@@ -320,13 +322,24 @@ impl Checker<'_> {
                     continue;
                 }
                 if Self::leads(&sight, &other.call, &done, &keys, after, node, [now_us; 2]) {
-                    found = Some((now_us, done, look));
-                    break 'search;
+                    // Several moments may explain the call. The models have to agree at one of them.
+                    let kept = node.models.of(&keys);
+                    let verdict = self.model(node, &other.call, &done, now_us, look);
+                    let agree = verdict.is_ok();
+                    if !agree {
+                        node.models.restore(kept);
+                        tries += 1;
+                    }
+                    if agree || found.is_none() {
+                        found = Some((now_us, verdict));
+                    }
+                    if agree || tries > MOST_TRIES {
+                        break 'search;
+                    }
                 }
             }
         }
-        let (now_us, done, look) = found?;
-        let verdict = self.model(node, &other.call, &done, now_us, look);
+        let (now_us, verdict) = found?;
         self.judge(node, other.id, &other.call, verdict);
         Some(now_us)
     }

@@ -80,6 +80,11 @@ impl Limit {
         matches!(self, Self::Lease(..))
     }
 
+    /// Whether the rule says when windows begin or end.
+    pub fn aligns(&self) -> bool {
+        matches!(self, Self::Rate(Rule { form: Form::Fixed { windows }, .. }) if !matches!(windows, Windows::FirstCall))
+    }
+
     /// Whether a key holds a log of grants.
     pub const fn is_log(&self) -> bool {
         matches!(self, Self::Rate(Rule { form: Form::Slide { .. }, .. }))

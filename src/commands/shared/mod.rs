@@ -1,8 +1,8 @@
 //! What the commands share. Each file here uses only files below it in this list, the core, and the server:
 //!
 //! ```text
-//! waiting     BLOCK: the lines, a call that joins one, the timer that serves them, the answers
 //! commit      carries out the decision on a command's only key, or lets its client wait
+//! waiting     BLOCK: the lines, a call that joins one, the timer that serves them, the answers
 //! target      a command's key, and the decisions on it
 //! policies    the rule that a policy key holds as text
 //! repeated    what a call takes over from the call before it

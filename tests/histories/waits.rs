@@ -140,13 +140,25 @@ impl Checker<'_> {
             let record = &self.history.records[&waiting[place].id];
             (record.reply == Reply::HungUp, record.after_us)
         });
-        let found =
-            places.into_iter().find_map(|place| Some((place, self.serves(node, &waiting[place], group, log_us, depth)?)));
+        let found = places.into_iter().find_map(|place| {
+            let kept = node.models.of(&waiting[place].call.keys());
+            let answered_us = self.serves(node, &waiting[place], group, log_us, depth)?;
+            // It is the one that came first, if that was still waiting and may have got this, however late its caller asked for the time.
+            let Some(first) = self.overtaken(node, &waiting, place, log_us[1]) else { return Some((place, answered_us)) };
+            let after = node.models.of(&waiting[place].call.keys());
+            node.models.restore(kept);
+            if let Some(answered_us) = self.serves(node, &waiting[first], group, log_us, depth) {
+                return Some((first, answered_us));
+            }
+            node.models.restore(after);
+            Some((place, answered_us))
+        });
         // Of equal calls with equal replies, it is the one that came first, however late its caller asked for the time.
         let found = found.map(|(place, answered_us)| {
             let equals = |first: &usize| self.equals(&waiting[*first], &waiting[place]);
             ((0..place).find(equals).unwrap_or(place), answered_us)
         });
+        let overtaken = found.and_then(|(place, _)| Some(waiting[self.overtaken(node, &waiting, place, log_us[1])?].id));
         node.waiting.insert(tag, waiting);
         let Some((place, answered_us)) = found else { return false };
         let other = node.waiting.get_mut(&tag).and_then(|waiting| waiting.remove(place)).expect("a waiting call");
@@ -156,26 +168,26 @@ impl Checker<'_> {
         if record.reply == Reply::HungUp && log_us[0] > record.after_us && !self.is_stepped(node.index, record, log_us[0]) {
             self.find(node, tag, format!("{} was granted after its caller had hung up", other.id.mark()));
         }
-        let [part] = other.call.parts() else {
-            self.apply(node, group, log_us);
-            return true;
-        };
-        if part.amount.takes_free_units() && other.call.block().is_some() {
-            let overtaken = node.waiting[&tag].iter().take(place).find(|first| {
-                let same = matches!(first.call.parts(), [own] if own.key == part.key && own.limit.is_some());
-                same && other.call.id().is_none() && self.waited(node, first, log_us[1])
-            });
-            if let Some(first) = overtaken.map(|first| first.id) {
-                let first = self.shown(first, &self.history.run.draw(first));
-                self.find(
-                    node,
-                    tag,
-                    format!("{log_us:?} {} was granted before {first}, which came first", self.shown(other.id, &other.call)),
-                );
-            }
+        if let Some(first) = overtaken {
+            let first = self.shown(first, &self.history.run.draw(first));
+            let other = self.shown(other.id, &other.call);
+            self.find(node, tag, format!("{log_us:?} {other} was granted before {first}, which came first"));
         }
         self.apply(node, group, log_us);
         true
+    }
+
+    /// A call that came before the one at a place, stands in line for the same key, and still waits later.
+    fn overtaken(&self, node: &Node, waiting: &VecDeque<Waiting>, place: usize, now_us: i64) -> Option<usize> {
+        let call = &waiting[place].call;
+        let [part] = call.parts() else { return None };
+        if !part.amount.takes_free_units() || call.block().is_none() || call.id().is_some() {
+            return None;
+        }
+        waiting.iter().take(place).position(|first| {
+            let same = matches!(first.call.parts(), [own] if own.key == part.key && own.limit.is_some());
+            same && self.waited(node, first, now_us)
+        })
     }
 
     /// Whether two calls ask the same of the same key, without ids, and have the same reply.

@@ -136,6 +136,8 @@ pub fn is_transient(error: &str) -> bool {
 /// Checks a run.
 pub struct Checker<'a> {
     pub history: &'a History<'a>,
+    /// Only the keys of these tags are checked, if there are some.
+    only: Option<&'a HashSet<u64>>,
     pub tally: Tally,
     pub findings: Vec<Finding>,
     /// The calls whose marks the node of the call has executed.
@@ -145,12 +147,13 @@ pub struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    pub fn check(history: &'a History<'a>) -> Checked {
-        let mut checker = Self::new(history);
+    /// Checks all keys, or those of some tags.
+    pub fn check(history: &'a History<'a>, only: Option<&'a HashSet<u64>>) -> Checked {
+        let mut checker = Self::new(history, only);
         let next = AtomicUsize::new(0);
         let parts = std::thread::scope(|scope| {
             let work = || {
-                let mut part = Self::new(history);
+                let mut part = Self::new(history, only);
                 while let Some((index, log)) = history.logs.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
                     part.replay(index, log);
                 }
@@ -175,8 +178,15 @@ impl<'a> Checker<'a> {
         Checked { tally: checker.tally, findings: checker.findings }
     }
 
-    pub fn new(history: &'a History<'a>) -> Self {
-        Self { history, tally: Tally::default(), findings: Vec::new(), executed: HashSet::new(), served: HashSet::new() }
+    fn new(history: &'a History<'a>, only: Option<&'a HashSet<u64>>) -> Self {
+        Self {
+            history,
+            only,
+            tally: Tally::default(),
+            findings: Vec::new(),
+            executed: HashSet::new(),
+            served: HashSet::new(),
+        }
     }
 
     pub fn is_origin(&self, id: CallId, node: usize) -> bool {
@@ -251,7 +261,13 @@ impl<'a> Checker<'a> {
             };
             let next_us = next_us[place + 1].saturating_add(1_000);
             let until_us = if next_us < last_us { next_us.max(last_us + STALE_US) } else { next_us };
+            let is_checked =
+                |(key, _): &(String, _)| self.only.is_none_or(|only| tag_of(key).is_none_or(|tag| only.contains(&tag)));
+            let is_checked = group.effects.iter().any(is_checked);
             let Some((id, mark_ms)) = group.mark else {
+                if !is_checked {
+                    continue;
+                }
                 if node.leads {
                     node.leads_on = leads_on[place + 1];
                     self.effect(&mut node, group, [last_us, until_us]);
@@ -284,6 +300,9 @@ impl<'a> Checker<'a> {
                     tag_of(&group.effects[0].0).unwrap_or_default(),
                     format!("{} was executed twice", id.mark()),
                 );
+            }
+            if !is_checked {
+                continue;
             }
             let call = self.history.run.draw(id);
             self.end_waits(&mut node, Some(last_us), Some(id));
@@ -474,8 +493,8 @@ impl<'a> Checker<'a> {
             let ahead_us =
                 self.history.steps.iter().flat_map(|(_, times)| times).max().filter(|_| self.history.logs.len() == 1);
             for look in [Look::Live, Look::Stored, Look::ExpiredBy(ahead_us.map_or(0, |us| us / 1_000))] {
-                for &[from, to] in &windows {
-                    for now_us in moments([from, to]) {
+                for &window in &windows {
+                    for now_us in moments(window) {
                         let sight = Sight { keys: &node.keys, expired_ms: look.expired_ms(now_us), other: &[], kept: None };
                         let done = explain::execute(&sight, call, now_us, Span::ZERO, &line);
                         if reply.as_ref().is_some_and(|reply| !explain::same_reply(call, &done.reply, reply)) {

@@ -269,7 +269,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "a pause is lost",
         times: 2,
-        plant: |scene| scene.makes(true, |verb| matches!(verb, Verb::Pause { .. })) && scene.lose(|_| true),
+        plant: |scene| scene.makes(true, |verb| matches!(verb, Verb::Pause { us: 1.., .. })) && scene.lose(|_| true),
     },
     Fault {
         name: "a policy is not deleted",

@@ -12,6 +12,9 @@ use crate::plant::{self, Planted};
 use crate::replies::{self, Record};
 use crate::workload::{CallId, Run, CALLERS, TAGS};
 
+/// How many faults a round gets.
+const MOST_FAULTS: usize = 12;
+
 /// A recorded round.
 pub struct Recorded {
     run: Run,
@@ -82,21 +85,23 @@ impl Recorded {
 
     /// Checks the round.
     pub fn check(&self) -> Checked {
-        self.checked(&self.records, &self.logs)
+        Checker::check(&self.history(&self.records, &self.logs), None)
     }
 
-    fn checked(&self, records: &HashMap<CallId, Record>, logs: &[Vec<Item>]) -> Checked {
-        Checker::check(&History { run: self.run, records, logs, moves: &self.moves, steps: &self.steps })
+    fn history<'a>(&'a self, records: &'a HashMap<CallId, Record>, logs: &'a [Vec<Item>]) -> History<'a> {
+        History { run: self.run, records, logs, moves: &self.moves, steps: &self.steps }
     }
 
-    /// Plants the first of the wanted faults, one for each tag, and removes them there. Returns how many, and how many of them the
-    /// checker missed.
+    /// Plants the first of the wanted faults, one for each of some tags, and removes them from the list. Returns how many, and how many
+    /// of them the checker missed.
     pub fn plant(&self, wanted: &mut Vec<usize>) -> [usize; 2] {
         let mut rng = Rng::with_seed(self.run.seed);
         let (mut records, mut logs) = (self.records.clone(), self.logs.clone());
         // While a slot moves as a whole, effects without a call are no finding.
         let moved = |tag: &u64| self.moves.iter().any(|moved| moved.whole && moved.tag == *tag);
-        let tags: Vec<_> = (0..TAGS).filter(|tag| !moved(tag)).collect();
+        let mut tags: Vec<_> = (0..TAGS).filter(|tag| !moved(tag)).collect();
+        rng.shuffle(&mut tags);
+        tags.truncate(MOST_FAULTS);
         let mut planted = Vec::new();
         for _ in 0..wanted.len() {
             planted = plant::plant(self.run, (&mut records, &mut logs), (&tags, &self.steps), &mut rng, wanted);
@@ -107,7 +112,8 @@ impl Recorded {
             wanted.rotate_left(1);
         }
         wanted.drain(..planted.len());
-        let findings = self.checked(&records, &logs).findings;
+        let tags = planted.iter().map(|fault| fault.tag).collect();
+        let findings = Checker::check(&self.history(&records, &logs), Some(&tags)).findings;
         let is_missed = |fault: &&Planted| !findings.iter().any(|finding| finding.tag == Some(fault.tag));
         let missed: Vec<_> = planted.iter().filter(is_missed).collect();
         missed.iter().for_each(|fault| println!("  MISSED: {} ({})", fault.name, fault.place));

@@ -23,12 +23,14 @@ pub enum Depth {
     All,
     /// Also those that are no moments of the clock.
     Any,
-    /// As `Any`, also for calls whose replies nobody knows.
+    /// As `Any`, for calls whose replies nobody knows.
     Unknown,
 }
 
 impl Depth {
     pub const ALL: [Self; 4] = [Self::Likely, Self::All, Self::Any, Self::Unknown];
+    /// For calls whose replies are known.
+    const KNOWN: [Self; 3] = [Self::Likely, Self::All, Self::Any];
 }
 
 impl Checker<'_> {
@@ -135,7 +137,8 @@ impl Checker<'_> {
         let waiting = node.waiting.remove(&tag).unwrap_or_default();
         // Of several that it may be, it is the one that was answered first, and only then one whose reply nobody knows.
         let is_known = |place: &usize| reply_text(&self.history.records[&waiting[*place].id].reply).is_some();
-        let mut places: Vec<usize> = (0..waiting.len()).filter(|place| depth == Depth::Unknown || is_known(place)).collect();
+        let mut places: Vec<usize> =
+            (0..waiting.len()).filter(|place| is_known(place) == (depth < Depth::Unknown)).collect();
         places.sort_by_key(|&place| {
             let record = &self.history.records[&waiting[place].id];
             (record.reply == Reply::HungUp, record.after_us)
@@ -284,10 +287,14 @@ impl Checker<'_> {
             let value = node.keys.get(&part.key).and_then(|state| Some(state.as_ref()?.0.as_slice()));
             let due_us = explain::due(&rule, value, [other.mark_us, latest_us]);
             node.charged_us.insert(part.key.clone(), due_us.into_iter().chain([*now_us]).collect());
+            let Some(exists) = *exists else {
+                node.models.forget(&part.key);
+                continue;
+            };
             let request = Request::now(part.amount);
             let asked = Asked {
                 key: &part.key,
-                exists: *exists,
+                exists,
                 limit,
                 request,
                 id,
@@ -356,8 +363,8 @@ impl Checker<'_> {
         Some(now_us)
     }
 
-    /// As of when a part of a waiting call was charged, with the decision, and whether the key existed. `Some(None)`: nothing was charged,
-    /// since the id was held already.
+    /// As of when a part of a waiting call was charged, with the decision, and whether the key existed, unless a line remembered it.
+    /// `Some(None)`: nothing was charged, since the id was held already.
     #[allow(clippy::type_complexity)]
     pub fn charged_at(
         &self,
@@ -367,7 +374,7 @@ impl Checker<'_> {
         (id, row): (Option<&str>, Option<[i64; 5]>),
         after: &State,
         (us, dues, depth): ([i64; 2], &[i64], Depth),
-    ) -> Option<Option<(i64, Decision, bool)>> {
+    ) -> Option<Option<(i64, Decision, Option<bool>)>> {
         let raw = node.keys.get(&part.key).cloned().flatten();
         let ghost = node.ghosts.get(&part.key).cloned().flatten();
         let mut states = vec![raw.clone()];
@@ -427,7 +434,9 @@ impl Checker<'_> {
                     if row.is_none_or(|row| explain::is_row(&decision, at_us, answered, row))
                         && explain::leads_to(&pending, again, before, after, at_us, us[1])
                     {
-                        return Some(Some((at_us, decision, before.is_some())));
+                        // The models don't know what a line remembers of a key that is gone.
+                        let exists = (before.is_none() || *before == raw).then_some(before.is_some());
+                        return Some(Some((at_us, decision, exists)));
                     }
                 }
             }
@@ -465,7 +474,7 @@ impl Checker<'_> {
         let record = &self.history.records[&other.id];
         let Some(reply) = reply_text(&record.reply).filter(|_| !node.broken.contains(&other.call.tag)) else { return };
         if reply.strip_prefix('!').is_some_and(is_transient)
-            || Depth::ALL.into_iter().any(|depth| self.is_denied(node, other, &reply, depth, i64::MAX))
+            || Depth::KNOWN.into_iter().any(|depth| self.is_denied(node, other, &reply, depth, i64::MAX))
         {
             return;
         }

@@ -28,15 +28,25 @@ const SHOWN: usize = 14;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub calls: u64,
+    /// Calls whose replies are known.
     pub replies: u64,
     pub granted: u64,
+    /// Calls that waited, and were granted.
     pub waited: u64,
+    /// Changes of keys in the logs.
     pub effects: u64,
+    /// Decisions of which the models say the same.
     pub modelled: u64,
-    pub copied: u64,
-    /// Calls whose effect a takeover lost, though their callers have a reply.
+    /// Keys that arrived with their slot.
+    pub arrived: u64,
+    /// Effects that no call explains, where the effects of another node can stand: in a slot that moved as a whole, or as the last ones
+    /// before a node stopped leading.
+    pub unproved: u64,
+    /// Granted calls that a takeover lost: no copy has them.
     pub lost: u64,
+    /// Calls whose replies did not come.
     pub unknown: u64,
+    /// Calls that a node did not execute.
     pub refused: u64,
 }
 
@@ -50,7 +60,8 @@ impl Tally {
             (&mut self.waited, other.waited),
             (&mut self.effects, other.effects),
             (&mut self.modelled, other.modelled),
-            (&mut self.copied, other.copied),
+            (&mut self.arrived, other.arrived),
+            (&mut self.unproved, other.unproved),
             (&mut self.lost, other.lost),
             (&mut self.unknown, other.unknown),
             (&mut self.refused, other.refused),

@@ -91,7 +91,7 @@ impl Checker<'_> {
                 left.push_back((key.clone(), effect.clone()));
                 continue;
             }
-            self.tally.copied += u64::from(matches!(effect, Effect::Arrive(..)));
+            self.tally.arrived += u64::from(matches!(effect, Effect::Arrive(..)));
             node.models.forget(key);
             self.apply(node, &Group { effects: vec![(key.clone(), effect.clone())], ..Group::default() }, log_us);
         }
@@ -118,7 +118,7 @@ impl Checker<'_> {
                 let shards = self.history.logs.len() / 2;
                 let arrives = |moved: &Move| moved.whole && moved.to == node.index % shards;
                 if !node.leads_on || self.moves_of(Some(tag), log_us[1]).any(arrives) {
-                    self.tally.copied += 1;
+                    self.tally.unproved += 1;
                 } else {
                     let keys: Vec<_> = effects.iter().map(|(key, effect)| format!("{key} {}", effect.shown())).collect();
                     let waiting = node.waiting.get(&tag).into_iter().flatten();

@@ -27,8 +27,14 @@ pub enum Depth {
     Unknown,
 }
 
+/// Whether a call may be granted before one that stands before it in the line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Own,
+    Any,
+}
+
 impl Depth {
-    pub const ALL: [Self; 4] = [Self::Likely, Self::All, Self::Any, Self::Unknown];
     /// For calls whose replies are known.
     const KNOWN: [Self; 3] = [Self::Likely, Self::All, Self::Any];
 }
@@ -75,7 +81,7 @@ impl Checker<'_> {
             let tag = tag_of(key).unwrap_or_default();
             let gives_back = |other: &Waiting| other.call.block().is_none() && other.call.keys().contains(&key.as_str());
             let may_be = node.waiting.get(&tag).is_some_and(|waiting| waiting.iter().any(gives_back));
-            if may_be && !node.broken.contains(&tag) && self.serve(node, tag, group, log_us, Depth::Likely) {
+            if may_be && !node.broken.contains(&tag) && self.serve(node, tag, group, log_us, (Depth::Likely, Turn::Any)) {
                 return;
             }
         }
@@ -102,16 +108,25 @@ impl Checker<'_> {
             let most = (1..=of_tag.min(40)).take_while(|&len| !begins_again(&left, len)).last().unwrap_or(1);
             let ends = |&len: &usize| len == of_tag || left[len - 1].0 != left[len].0 || begins_again(&left, len + 1);
             let (whole, parts): (Vec<_>, Vec<_>) = (1..=most).rev().partition(ends);
-            // What changes several keys belongs to a call with several keys, rather than to several calls.
+            // What changes several keys belongs to a call with several keys, rather than to several calls. Only what no other call explains
+            // can be a grant out of turn.
             let has_keys = |len: usize| left.iter().take(len).any(|(key, _)| *key != left[0].0);
-            let known = [Depth::Likely, Depth::All, Depth::Any];
-            let joint =
-                known.into_iter().flat_map(|depth| whole.iter().filter(|&&len| has_keys(len)).map(move |&len| (depth, len)));
-            let single = Depth::ALL.into_iter().flat_map(|depth| whole.iter().chain(&parts).map(move |&len| (depth, len)));
-            let served = joint.chain(single).filter(|_| !node.broken.contains(&tag)).collect::<Vec<_>>();
-            let served = served.into_iter().find_map(|(depth, len)| {
+            let joint: Vec<_> = whole.iter().copied().filter(|&len| has_keys(len)).collect();
+            let single: Vec<_> = whole.into_iter().chain(parts).collect();
+            let tries = [
+                (&Depth::KNOWN[..], &joint, Turn::Own),
+                (&Depth::KNOWN, &single, Turn::Own),
+                (&[Depth::Unknown], &joint, Turn::Own),
+                (&[Depth::Unknown], &single, Turn::Own),
+                (&Depth::KNOWN, &single, Turn::Any),
+            ];
+            let tries = tries.into_iter().filter(|_| !node.broken.contains(&tag)).collect::<Vec<_>>();
+            let tries = tries.into_iter().flat_map(|(depths, lens, turn)| {
+                depths.iter().flat_map(move |&depth| lens.iter().map(move |&len| (depth, len, turn)))
+            });
+            let served = tries.into_iter().find_map(|(depth, len, turn)| {
                 let group = Group { effects: left.iter().take(len).cloned().collect(), ..Group::default() };
-                self.serve(node, tag, &group, log_us, depth).then_some(len)
+                self.serve(node, tag, &group, log_us, (depth, turn)).then_some(len)
             });
             if served.is_none() {
                 let effects: Vec<_> = left.iter().take(of_tag).cloned().collect();
@@ -133,7 +148,7 @@ impl Checker<'_> {
     }
 
     /// Finds the waiting call that was granted what a group changes, and carries the group out.
-    pub fn serve(&mut self, node: &mut Node, tag: u64, group: &Group, log_us: [i64; 2], depth: Depth) -> bool {
+    fn serve(&mut self, node: &mut Node, tag: u64, group: &Group, log_us: [i64; 2], (depth, turn): (Depth, Turn)) -> bool {
         let waiting = node.waiting.remove(&tag).unwrap_or_default();
         // Of several that it may be, it is the one that was answered first, and only then one whose reply nobody knows.
         let is_known = |place: &usize| reply_text(&self.history.records[&waiting[*place].id].reply).is_some();
@@ -149,9 +164,13 @@ impl Checker<'_> {
             // It is the one that came first, if that was still waiting and may have got this, however late its caller asked for the time.
             let Some(first) = self.overtaken(node, &waiting, place, log_us[1]) else { return Some((place, answered_us)) };
             let after = node.models.of(&waiting[place].call.keys());
-            node.models.restore(kept);
+            node.models.restore(kept.clone());
             if let Some(answered_us) = self.serves(node, &waiting[first], group, log_us, depth) {
                 return Some((first, answered_us));
+            }
+            if turn == Turn::Own {
+                node.models.restore(kept);
+                return None;
             }
             node.models.restore(after);
             Some((place, answered_us))

@@ -231,7 +231,8 @@ const fn target(index: usize, rule: &Rule<'_>) -> Target {
     Target::at(index + 1, rule.policy.kind())
 }
 
-/// Refuses a call that names a key twice, because each of the two rules would overwrite the other's charge.
+/// Refuses a call that names a key twice, because each of the two rules would overwrite the other's charge. `ReadKey::value` also
+/// relies on this: a call has each key open only once.
 fn check_distinct(call: &Call<'_>, keys: usize) -> Result<(), Error> {
     let name = |index: usize| (call.argument(FIRST_KEY + index), index + 1);
     if keys == 2 {

@@ -32,10 +32,10 @@ pictures() {
   scripts/tool.sh plots --out "$root/target/plots" --late 2000
 }
 
-# A minute on Redis, and a minute on Valkey, which moves slots as a whole.
+# One round on Redis, and one on Valkey, which moves slots as a whole: a minute each.
 histories() {
   local valkey
-  export HOURS=0.017
+  export HOURS=0
   SEED=$began_at scripts/tool.sh histories
   valkey=$(scripts/servers.sh valkey-9.1.2 | cut -f 2)
   SEED=$((began_at + 1)) SERVER=$valkey scripts/tool.sh histories

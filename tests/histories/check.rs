@@ -503,7 +503,9 @@ impl<'a> Checker<'a> {
             // Nothing records that the clock of a lone server was ahead, and that keys expired then.
             let ahead_us =
                 self.history.steps.iter().flat_map(|(_, times)| times).max().filter(|_| self.history.logs.len() == 1);
-            for look in [Look::Live, Look::Stored, Look::ExpiredBy(ahead_us.map_or(0, |us| us / 1_000))] {
+            let mut looks = Look::all(&node.keys, &keys, [record.before_us, record.after_us]);
+            looks.extend(ahead_us.map(|us| Look::ExpiredBy(us / 1_000)));
+            for look in looks {
                 for &window in &windows {
                     for now_us in moments(window) {
                         let sight = Sight { keys: &node.keys, expired_ms: look.expired_ms(now_us), other: &[], kept: None };

@@ -81,6 +81,14 @@ pub enum Look {
 }
 
 impl Look {
+    /// What a call on these keys can find that is executed between two moments. A server takes one time for all keys of a call, which can
+    /// be earlier than the time that the module asks for later.
+    pub fn all(states: &HashMap<String, State>, keys: &[&str], [from_us, to_us]: [i64; 2]) -> Vec<Self> {
+        let deadlines = keys.iter().filter_map(|&key| Some(states.get(key)?.as_ref()?.1));
+        let during = deadlines.filter(|ms| (from_us..=to_us).contains(&(ms * 1_000)));
+        [Self::Live, Self::Stored].into_iter().chain(during.map(|ms| Self::ExpiredBy(ms - 1))).collect()
+    }
+
     /// The keys are gone whose deadline is before this time in milliseconds.
     pub fn expired_ms(self, now_us: i64) -> Option<i64> {
         match self {

@@ -349,7 +349,7 @@ impl Checker<'_> {
             windows.push([other.mark_us, latest_us]);
         }
         let (mut found, mut tries) = (None, 0);
-        'search: for look in [Look::Live, Look::Stored] {
+        'search: for look in Look::all(&node.keys, &keys, [other.mark_us, latest_us]) {
             for now_us in windows.iter().flat_map(|&window| moments(window)) {
                 let sight = Sight { keys: &node.keys, expired_ms: look.expired_ms(now_us), other: &[], kept: None };
                 let done = explain::execute(&sight, &other.call, now_us, Span::ZERO, &|_| false);

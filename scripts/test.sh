@@ -32,10 +32,10 @@ pictures() {
   scripts/tool.sh plots --out "$root/target/plots" --late 2000
 }
 
-# One round on Redis, and one on Valkey, which moves slots as a whole: a minute each.
+# About a minute on Redis, and one on Valkey, which moves slots as a whole.
 histories() {
   local valkey
-  export HOURS=0
+  export HOURS=0.01
   SEED=$began_at scripts/tool.sh histories
   valkey=$(scripts/servers.sh valkey-9.1.2 | cut -f 2)
   SEED=$((began_at + 1)) SERVER=$valkey scripts/tool.sh histories

@@ -180,7 +180,9 @@ impl Checker<'_> {
             let equals = |first: &usize| self.equals(&waiting[*first], &waiting[place]);
             ((0..place).find(equals).unwrap_or(place), answered_us)
         });
-        let overtaken = found.and_then(|(place, _)| Some(waiting[self.overtaken(node, &waiting, place, log_us[1])?].id));
+        let out_of_turn = found.filter(|_| turn == Turn::Any);
+        let overtaken =
+            out_of_turn.and_then(|(place, _)| Some(waiting[self.overtaken(node, &waiting, place, log_us[1])?].id));
         node.waiting.insert(tag, waiting);
         let Some((place, answered_us)) = found else { return false };
         let other = node.waiting.get_mut(&tag).and_then(|waiting| waiting.remove(place)).expect("a waiting call");

@@ -98,7 +98,7 @@ fn run<const KIND: usize>(call: &Call<'_>) -> Result<Answered<Decision>, Box<Err
 fn run_with_options<const KIND: usize>(call: &Call<'_>) -> Result<Answered<Decision>, Box<Error>> {
     let kind = Kind::ALL[KIND];
     match parse(kind, call) {
-        // The rule is borrowed, because to copy it takes as long as a part of the decision.
+        // The rule is borrowed, because copying it would take a good part of the time that a decision takes.
         Ok(ref rule) => decide(call, kind, rule, None),
         Err(error) => Err(error),
     }
@@ -131,8 +131,8 @@ pub(super) fn decide(
         Some(denial) if !in_line => target.stored(&key)?.and_then(|record| denial.repeated(record, now)),
         _ => None,
     };
-    // This is the path of most calls. RL.LEASE does by `Target::view` and `commit_or_wait` what is written out here. These copy the
-    // decision, which takes as long as a part of the work to decide.
+    // This is the path of most calls. RL.LEASE does by `Target::view` and `commit_or_wait` what is written out here. These two
+    // functions copy the decision, which would take a good part of the time that a decision takes.
     let (decision, changed) = if let Some(denial) = repeated {
         (denial, false)
     } else {

@@ -94,8 +94,8 @@ fn settle_record(
 }
 
 /// Sets the pause of a key to `length`, at most [`MAX_PAUSE`](super::MAX_PAUSE), if the present one ends sooner; 0 ends it. `stored` is
-/// the value of the key; `None`: the key does not exist. `deadline` is when the key expires, if it does: a pause never makes the state
-/// of a limiter last longer than that, or than the pause itself. Returns how long the pause lasts that is then in force, and the change
+/// the value of the key; `None`: the key does not exist. `deadline` is when the key expires, if it does: with a pause,
+/// the state of a limiter lasts until then or until the pause ends, whichever is later. Returns how long the pause lasts that is then in force, and the change
 /// of the value.
 ///
 /// # Errors

@@ -32,7 +32,7 @@ struct Slowest<'k, K> {
 
 /// The keys that grant a call.
 pub(super) struct FreeKeys {
-    /// When the last of them has come to grant it, as far as that is known.
+    /// When the last of them began to grant it, as far as that is known.
     since: Instant,
     /// For each claim of the call, whether its client is charged as of `since`, and not as of the answer.
     charged_when_due: Vec<bool>,
@@ -44,7 +44,7 @@ impl FreeKeys {
         Self { since: Instant::MIN, charged_when_due: vec![false; keys] }
     }
 
-    /// Adds the key of claim `index`. `known` is the moment of [`Ask::Free`]. If there is none, the key has come to grant the call at
+    /// Adds the key of claim `index`. `known` is the moment of [`Ask::Free`]. If there is none, the key began to grant the call at
     /// `computed`.
     fn add(&mut self, index: usize, claim: &Claim, known: Option<Instant>, computed: Instant) {
         self.since = self.since.max(known.unwrap_or(computed));
@@ -274,7 +274,7 @@ impl<C: Client> Queues<C> {
             let asked = line.ask(waiter, claim, key, self.refused, now).map_err(|error| (index, error))?;
             let due = match asked {
                 Ask::Held => continue,
-                // If it is not known since when, the key does not make the client late.
+                // If it is not known when the key began to grant the call, the key does not change `free.since`.
                 Ask::Free(known) if line.is_first(number) => {
                     free.add(index, claim, known, Instant::MIN);
                     continue;

@@ -106,8 +106,8 @@ pub type ClaimError<E> = (usize, E);
 pub type Served<C, E> = (Waiter<C>, Result<Vec<Decision>, ClaimError<E>>);
 
 /// Turns the decision that a key makes at present into a denial. `timeout` is how long the client waits, or would wait, before it is
-/// denied; zero if it does not wait. The wait in the denial counts from the end of `timeout`: it is how long after it the same call
-/// would be granted if no other client waited.
+/// denied; zero if it does not wait. The wait in the denial is the time after which the same call, with the same `timeout`, would be
+/// granted if no other client waited.
 pub fn denied(decision: Decision, timeout: Span) -> Decision {
     let wait = match decision.wait {
         Wait::Never => Wait::Never,

@@ -1,5 +1,5 @@
 """The exporter shows what the server says, on each server, and its user can do nothing else. The replies that docs/monitoring.md
-describes are those of each server; and its blocks that the tests of the module do not run."""
+describes are those of each server. This file also runs the blocks of that page that the tests of the module do not run."""
 
 import contextlib
 import os

@@ -21,7 +21,7 @@ pub fn decide(call: &Call<'_>, rule: &Rule<'_>, view: &View<'_>, waiters: &mut W
     let request = rule.request;
     if let Some(held) = request.id.and_then(|id| view.held(id)) {
         rule.check_cost(held)?;
-        // A retry or a renewal does not wait for other clients. Nor does it restore an earlier value, so no line need be served for it.
+        // A retry or a renewal does not wait for other clients. It frees no units either, so no line need be served after it.
         *waiters = Waiters::None;
     } else if rule.renew {
         let present = view.peek(request)?;

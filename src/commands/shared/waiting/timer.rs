@@ -11,8 +11,8 @@ use crate::limiter::{Instant, Span};
 use crate::queue::{self, Task};
 use crate::server::{EventHandler, Moved, Server, WriteKey};
 
-/// How many keys the timer asks for lines that are due, and then again for waits that have ended, before the server goes on with other
-/// work. A call counts once for each of its keys.
+/// How many keys the timer opens before the server goes on with other work: so many to serve lines that are due, and as many again to
+/// answer clients whose wait has ended. A call counts once for each of its keys.
 const BATCH: usize = 500;
 
 /// If the timer is later than this, it is replaced: see [`WaitQueues::on_cron`].

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-use super::{api, contain_panic, propagation, raw, string_bytes, write_refusals, Ctx, Server, ServerString};
+use super::{api, contain_panic, propagation, raw, string_bytes, write_refusals, Ctx, Info, Server, ServerString};
 
 /// Handles the timer and the server's events. A panic ends in the callback that calls the handler.
 pub trait EventHandler {
@@ -13,8 +13,8 @@ pub trait EventHandler {
     /// Called when a key of the selected database has changed: see [`Server::subscribe_to_key_events`].
     fn on_key_event(server: &Server<'_>, name: &[u8]);
 
-    /// Called when a database was flushed or swapped, all keys were exchanged after a load, or the server has become a primary or a
-    /// replica.
+    /// Called when a database was flushed or swapped, all keys were exchanged after a load, the server has become a primary or a
+    /// replica, or `CLUSTER MIGRATION` has moved slots.
     fn on_database_event(server: &Server<'_>);
 
     /// Called by the server's periodic work, ten times a second unless `hz` says otherwise. Unlike timers, it keeps this pace
@@ -56,14 +56,19 @@ impl Server<'_> {
             raw::REDISMODULE_EVENT_LOADING,
             raw::REDISMODULE_EVENT_REPLICA_CHANGE,
         ];
-        let subscribed = EVENTS.map(|id| {
+        let subscribe = |id| {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
             // SAFETY: `self.ctx` is live. The callback does not use the event's data, whose layout depends on `dataver`.
             let status = unsafe { api!(RedisModule_SubscribeToServerEvent(self.ctx, event, Some(server_event::<H>))) };
             status == raw::REDISMODULE_OK as c_int
-        });
+        };
+        let subscribed = EVENTS.map(subscribe);
         if subscribed == [true; EVENTS.len()] {
             propagation::start(self);
+        }
+        // Redis before 8.4 refuses this subscription. In Valkey, the number means another event.
+        if !Info::is_valkey(self) {
+            subscribe(raw::REDISMODULE_EVENT_CLUSTER_SLOT_MIGRATION);
         }
     }
 
@@ -107,7 +112,10 @@ unsafe extern "C" fn server_event<H: EventHandler>(ctx: Ctx, event: raw::RedisMo
     let server = unsafe { Server::new(ctx) };
     contain_panic(|| match event.id {
         raw::REDISMODULE_EVENT_CRON_LOOP => H::on_cron(&server),
-        raw::REDISMODULE_EVENT_FLUSHDB | raw::REDISMODULE_EVENT_SWAPDB => H::on_database_event(&server),
+        // `CLUSTER MIGRATION` removes the keys of a slot without key events.
+        raw::REDISMODULE_EVENT_FLUSHDB | raw::REDISMODULE_EVENT_SWAPDB | raw::REDISMODULE_EVENT_CLUSTER_SLOT_MIGRATION => {
+            H::on_database_event(&server)
+        }
         // After an asynchronous load, a replica exchanges all its keys for those of its primary, and fires none of the events above.
         raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED | raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD => {
             propagation::ask_at_next_effect();

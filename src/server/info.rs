@@ -18,6 +18,11 @@ impl<'s> Info<'s> {
         Self { server, data }
     }
 
+    /// Whether the server is a Valkey. Newer numbers of options and events mean something else there than in Redis.
+    pub(super) fn is_valkey(server: &Server<'_>) -> bool {
+        Info::section(server, c"server").text(c"server_name") == Some(c"valkey")
+    }
+
     /// Returns the text of a field; `None` if the section has no such field.
     pub(super) fn text(&self, field: &CStr) -> Option<&CStr> {
         // SAFETY: `data` is freed only when `self` is dropped. The text of a field ends with a NUL and lives as long as `data`.

@@ -139,8 +139,7 @@ fn set_options(server: &Server<'_>) {
 fn known_options(server: &Server<'_>) -> c_int {
     // SAFETY: the server's loader writes the pointer before any code of the module runs; afterwards it is only read.
     let Some(all) = (unsafe { raw::RedisModule_GetModuleOptionsAll }) else { return 0 };
-    let is_valkey = Info::section(server, c"server").text(c"server_name") == Some(c"valkey");
-    if !is_valkey {
+    if !Info::is_valkey(server) {
         return 0;
     }
     // SAFETY: the function has no requirements.

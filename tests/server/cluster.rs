@@ -600,6 +600,36 @@ fn a_pause_moves_with_its_slot() {
 }
 
 #[test]
+fn the_move_of_a_slot_as_a_whole_ends_waits() {
+    let _alone = alone();
+    let mut fleet = Fleet::start(&[]);
+    if !fleet.moves_whole_slots() {
+        return;
+    }
+    let tags = fleet.tags(0, 2);
+    let slot = fleet.slot(&tags[0]);
+    let wait = |shard: usize, tag: &str| {
+        let node = fleet.node(fleet.primary(shard));
+        Held::send(node, &format!("RL.GCRA {tag} 5 12h BLOCK 1d"))
+    };
+    for tag in &tags {
+        assert_eq!(limit(&mut fleet.client(fleet.primary(0)), &format!("RL.GCRA {tag} 5 12h COST 5"))[0], 5);
+    }
+    let stays = wait(0, &tags[1]);
+    for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+        let mut moved = wait(from, &tags[0]);
+        fleet.move_whole_slot(slot, to);
+        let error = moved.reply().row.expect_err("the key is gone");
+        assert!(error.starts_with("TRYAGAIN "), "{error}");
+    }
+    let mut client = fleet.client(fleet.primary(0));
+    assert_eq!(support::held(&mut client), 1, "a call that waits for a key of another slot still waits");
+    assert_eq!(limit(&mut client, &format!("RL.GCRA {} 5 12h REFUND 1", tags[1]))[..2], [1, 5]);
+    assert_eq!(stays.row()[0], 1);
+    fleet.assert_healthy();
+}
+
+#[test]
 fn a_failover_ends_waits() {
     let _alone = alone();
     let mut fleet = Fleet::start(&[]);

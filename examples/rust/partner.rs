@@ -1,5 +1,5 @@
 //! Calls a third party that allows 5 calls a second. However many processes run this program, they share one line: each call
-//! waits until it is its turn, and none is dropped.
+//! waits until it is its turn.
 
 use redis_rl_client::{Error, Limits, Slide};
 use tokio::task::JoinSet;

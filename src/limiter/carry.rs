@@ -117,8 +117,8 @@ impl Policy {
         granted
     }
 
-    /// `decision` with a wait after which the same call is granted. It is the one on the value that `carried` stands for; the key holds
-    /// `stored`.
+    /// Returns `decision` with a wait after which the same call is granted. `decision` was made on the value that `carried` stands for;
+    /// the key holds `stored`.
     pub fn with_kept_wait(
         &self,
         carried: &Carried<'_>,

@@ -17,7 +17,7 @@ static PARSED: [MainThread<Parsed>; PLACES] = [const { MainThread::new(Parsed::N
 /// A text, and what it means. No reply shows whether a text is remembered.
 struct Parsed {
     text: Vec<u8>,
-    /// What a call requests that states nothing besides the policy; `None`: there is no text.
+    /// The rule of a call that names the policy and nothing else; `None`: there is no text.
     rule: Option<Rule<'static>>,
     /// The last denial of this rule.
     denial: LastDenial,

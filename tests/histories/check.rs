@@ -98,6 +98,7 @@ impl Checked {
 #[derive(Clone, Copy)]
 pub struct Move {
     pub tag: u64,
+    pub slot: u16,
     /// When, in microseconds: it began not before, and ended not after.
     pub us: [i64; 2],
     /// The shard that got the slot.

@@ -187,7 +187,7 @@ impl<'a> Breaker<'a> {
             self.fleet.move_slot(slot, to);
         }
         let to_us = wall_us() + self.ahead_us.iter().map(|ahead| ahead.abs()).max().unwrap_or(0);
-        self.events.moves.push(Move { tag, us: [from_us, to_us], to, whole });
+        self.events.moves.push(Move { tag, slot, us: [from_us, to_us], to, whole });
         if whole {
             "slots moved as a whole"
         } else {

@@ -1,7 +1,7 @@
 //! Reads a node's append-only files: the states that the node's keys had, in order, with the marks of the calls. For a server without
 //! these files, the callers have read the states.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
@@ -27,6 +27,8 @@ pub struct Group {
     /// The call whose mark was set, and when by the node's clock, in milliseconds.
     pub mark: Option<(CallId, i64)>,
     pub effects: Vec<(String, Effect)>,
+    /// The slots whose keys were all deleted, from the first to the last.
+    pub trimmed: Vec<[u16; 2]>,
     /// Identifies the bytes of the commands.
     pub hash: u64,
 }
@@ -48,8 +50,10 @@ impl Manifests {
     pub fn look(&mut self, folder: &Path) {
         let Ok(text) = std::fs::read_to_string(folder.join("appendonlydir/appendonly.aof.manifest")) else { return };
         let file = |kind: &str| {
-            let line = text.lines().find(|line| line.ends_with(&format!("type {kind}")))?;
-            Some(line.split(' ').nth(1)?.to_string())
+            // Redis 8 writes more words behind the kind.
+            let mut lines = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+            let words = lines.find(|words| words.get(5) == Some(&kind))?;
+            Some(words.get(1)?.to_string())
         };
         if let (Some(base), Some(first)) = (file("b"), file("i")) {
             self.0.entry(base).or_insert(first);
@@ -138,6 +142,12 @@ impl Group {
                 self.effects.extend((1..words.len()).map(|at| (key(at), Effect::Delete)));
                 return;
             }
+            // Redis 8.4 deletes the keys of a slot that has moved as a whole.
+            "TRIMSLOTS" => {
+                let slots: Vec<_> = words[3..].iter().map(|slot| integer(slot) as u16).collect();
+                self.trimmed.extend(slots.chunks(2).map(|slots| [slots[0], slots[1]]));
+                return;
+            }
             "SELECT" | "PING" | "FLUSHALL" | "FLUSHDB" | "FUNCTION" | "CLUSTER" | "SYNCSLOTS" => return,
             other => panic!("the log has the command {other}"),
         };
@@ -145,8 +155,8 @@ impl Group {
     }
 }
 
-/// Reads a node's files.
-pub fn read(folder: &Path, manifests: &Manifests) -> Vec<Item> {
+/// Reads a node's files. `tags` are the tags of the slots that have moved.
+pub fn read(folder: &Path, manifests: &Manifests, tags: &HashMap<u16, u64>) -> Vec<Item> {
     let folder = folder.join("appendonlydir");
     let mut files: Vec<(u64, String)> = Vec::new();
     for entry in std::fs::read_dir(&folder).expect("the log") {
@@ -189,6 +199,22 @@ pub fn read(folder: &Path, manifests: &Manifests) -> Vec<Item> {
         // The server has begun the next file between two calls. So this is no transaction that a kill has cut off.
         if last != Some(number) {
             items.extend(open.into_iter().flatten().map(|words| Group::of(&[words])));
+        }
+    }
+    // Names the keys that were deleted with their slots.
+    let mut names = BTreeSet::new();
+    for item in &mut items {
+        match item {
+            Item::Copy(keys) => names.extend(keys.keys().cloned()),
+            Item::Group(group) => {
+                names.extend(group.effects.iter().map(|(key, _)| key.clone()));
+                for [first, last] in std::mem::take(&mut group.trimmed) {
+                    let tags = tags.iter().filter(|(slot, _)| (first..=last).contains(slot));
+                    let tags: Vec<_> = tags.map(|(_, tag)| format!("{{t{tag}}}")).collect();
+                    let deleted = names.iter().filter(|name| tags.iter().any(|tag| name.starts_with(tag)));
+                    group.effects.extend(deleted.map(|name| (name.clone(), Effect::Delete)));
+                }
+            }
         }
     }
     items
@@ -280,7 +306,7 @@ pub fn of_states(folder: &Path, callers: u64, run: Run, records: &HashMap<CallId
                 effects.push((key.to_string(), effect));
             }
         }
-        log.push(Item::Group(Group { mark: Some(mark), effects, hash: 0 }));
+        log.push(Item::Group(Group { mark: Some(mark), effects, ..Group::default() }));
     }
     log
 }

@@ -27,8 +27,8 @@ pub struct Recorded {
 /// Moves the nodes' logs into the folder of the histories, and writes down the rest.
 pub fn write(folder: &Path, run: Run, events: &Events, manifests: &[Manifests], nodes: &[PathBuf]) {
     let mut text = format!("run {} {}\n", run.seed, run.start_s);
-    for Move { tag, us: [from, until], to, whole } in &events.moves {
-        text += &format!("move {tag} {from} {until} {to} {}\n", u8::from(*whole));
+    for Move { tag, slot, us: [from, until], to, whole } in &events.moves {
+        text += &format!("move {tag} {from} {until} {to} {} {slot}\n", u8::from(*whole));
     }
     for (node, [before, after]) in &events.steps {
         text += &format!("step {node} {before} {after}\n");
@@ -59,7 +59,7 @@ impl Recorded {
                 "run" => run = Run { seed: number(1) as u64, start_s: number(2) as u64 },
                 "move" => {
                     let (tag, us, to) = (number(1) as u64, [number(2), number(3)], number(4) as usize);
-                    moves.push(Move { tag, us, to, whole: number(5) > 0 });
+                    moves.push(Move { tag, slot: number(6) as u16, us, to, whole: number(5) > 0 });
                 }
                 "step" => steps.push((number(1) as usize, [number(2), number(3)])),
                 _ => {
@@ -71,7 +71,9 @@ impl Recorded {
         }
         let records = replies::read(folder, CALLERS);
         let nodes = manifests.iter().enumerate();
-        let mut logs: Vec<_> = nodes.map(|(node, manifests)| log::read(&folder.join(node.to_string()), manifests)).collect();
+        let tags = moves.iter().map(|moved| (moved.slot, moved.tag)).collect();
+        let logs = nodes.map(|(node, manifests)| log::read(&folder.join(node.to_string()), manifests, &tags));
+        let mut logs: Vec<_> = logs.collect();
         if logs.is_empty() {
             logs.push(log::of_states(folder, CALLERS, run, &records));
         }

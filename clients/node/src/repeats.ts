@@ -10,11 +10,11 @@ export class Repeats {
 
   constructor(readonly mostMs: number) {}
 
-  /** The denial of before, if this call would get it again. */
+  /** The last denial, if this call has the same cost and would get it again. A higher cost would be denied, too, but for longer. */
   find(key: string, cost: number) {
     const found = this.#denials.get(key);
     const now = performance.now();
-    if (!found || cost < found.cost || now >= found.until) return undefined;
+    if (!found || cost !== found.cost || now >= found.until) return undefined;
     const { name, policy, limit, remaining, waitMs, resetMs } = found.denied;
     const passed = Math.floor(now - found.at);
     const row = [0, limit, remaining, Math.max(1, Number(waitMs) - passed), Math.max(0, resetMs - passed)];

@@ -108,6 +108,9 @@ for (const [name, { single }] of EACH) {
         const sources = async () => [(await limit.take('a')).source, (await limit.take('a')).source];
         await limit.take('a', 10);
         assert.deepEqual(await sources(), ['server', 'repeated']);
+        // A call of another cost has another wait.
+        const beyond = await limit.take('a', 11);
+        assert.deepEqual([beyond.source, beyond.wait], ['server', null]);
         await limit.pause('a', '2h');
         const denied = await limit.take('a');
         assert.deepEqual([denied.source, denied.wait > 3600], ['server', true]);

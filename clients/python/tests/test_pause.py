@@ -125,6 +125,9 @@ def test_a_denial_is_not_repeated_after_a_pause_or_its_end(kind, socket):
 
         await value(limit.take("a", 10))
         assert await sources() == ["server", "repeated"]
+        # A call of another cost has another wait.
+        beyond = await value(limit.take("a", 11))
+        assert beyond.source == "server" and beyond.wait is None
         await value(limit.pause("a", "2h"))
         denied = await value(limit.take("a"))
         assert denied.source == "server" and denied.wait > 3600

@@ -122,8 +122,8 @@ impl Limits {
         self
     }
 
-    /// How long a denial may be repeated in the process: [`Limit::take`](crate::Limit::take) and [`Limit::admit`](crate::Limit::admit) of the same key with the same cost or a
-    /// higher one are denied without a call for this time, or until the wait is over if that is sooner. At most 1 s; 0 by default.
+    /// How long a denial may be repeated in the process: [`Limit::take`](crate::Limit::take) and [`Limit::admit`](crate::Limit::admit) of the same key with the same cost
+    /// are denied without a call for this time, or until the wait is over if that is sooner. At most 1 s; 0 by default.
     #[must_use]
     pub fn repeat_denials(mut self, time: Duration) -> Self {
         self.repeat_denials = time.min(Duration::from_secs(1));

@@ -58,14 +58,14 @@ impl Repeats {
         }
     }
 
-    /// The denial of a call with this cost, if it is still to be repeated.
+    /// The denial of a call with this cost, if it is still to be repeated. A higher cost would be denied, too, but for longer.
     fn find(&self, key: &[u8], cost: u64) -> Option<Decision> {
         if self.longest.is_zero() {
             return None;
         }
         let mut denials = self.denials.lock();
         let now = Instant::now();
-        let denied = denials.get(key).filter(|denied| denied.cost <= cost && now < denied.until)?;
+        let denied = denials.get(key).filter(|denied| denied.cost == cost && now < denied.until)?;
         let passed = u64::try_from(now.duration_since(denied.asked).as_millis()).unwrap_or(u64::MAX);
         let left = |ms: u64| ms.saturating_sub(passed).max(1);
         let Decision { wait_ms, reset_ms, .. } = denied.decision;

@@ -158,10 +158,9 @@ async fn a_denial_is_repeated_for_a_moment() {
         assert!(!few.take("a").cost(2).await.expect("a decision").allowed());
         let before = asked();
         let same = few.take("a").cost(2).await.expect("a decision");
-        let more = few.take("a").cost(3).await.expect("a decision");
         let error = few.admit("a").cost(2).await.expect_err("a denial");
         let Error::RateLimited(denial) = error else { panic!("a denial, and not {error:?}") };
-        let all = [same, more, denial.decision];
+        let all = [same, denial.decision];
         for decision in &all {
             assert!(!decision.allowed() && decision.wait_ms > Some(3_000_000), "{decision:?}");
             assert_eq!(decision.headers().len(), 6);
@@ -169,10 +168,12 @@ async fn a_denial_is_repeated_for_a_moment() {
         all.iter().all(|decision| decision.source == Source::Repeated) && asked() == before
     })
     .await;
-    // A lower cost, another key and a call with an id are asked for.
+    // A lower or higher cost, another key and a call with an id are asked for.
     for decision in [few.take("a").await, few.take("b").await, few.take("a").cost(2).id("order-1").await] {
         assert_eq!(decision.expect("a decision").source, Source::Server);
     }
+    let beyond = few.take("a").cost(1000).await.expect("a decision");
+    assert!(beyond.source == Source::Server && beyond.wait().is_none(), "{beyond:?}");
     // Units that this process gives back count at once.
     few.take("a").await.expect("a decision");
     few.refund("a", 1).await.expect("a decision");

@@ -161,14 +161,13 @@ class Denials:
         self.changes = 0
 
     def find(self, key: bytes, cost: int) -> Decision | None:
-        """The decision, if a call was denied just now that cost no more."""
+        """The decision, if a call of the same cost was denied just now. A higher cost would be denied, too, but for longer."""
         until, since, denied, decision = self._of.get(key, (0.0, 0.0, 0, None))
         now = time.monotonic()
-        if decision is None or cost < denied or now >= until:
+        if decision is None or cost != denied or now >= until:
             return None
         passed = int((now - since) * 1000)
-        never = decision.wait_ms is None or cost > decision.limit
-        wait_ms = None if never else max(1, (decision.wait_ms or 0) - passed)
+        wait_ms = None if decision.wait_ms is None else max(1, decision.wait_ms - passed)
         return decision.changed(wait_ms=wait_ms, reset_ms=max(0, decision.reset_ms - passed), source="repeated")
 
     def add(self, key: bytes, cost: int, decision: Decision, since: float, changes: int) -> None:

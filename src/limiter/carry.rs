@@ -79,7 +79,7 @@ impl Policy {
         Some(Some(bytes.as_slice().to_vec()))
     }
 
-    /// The record of this policy, if it has taken at `moment` what was used then; `None` if that is nothing.
+    /// The record that this policy writes if it takes at `moment` all the units that were used then; `None` if none were used.
     fn taken(&self, source: &Source<'_>, moment: Instant, now: Instant) -> Option<Bytes> {
         let (used, old, new) = (source.used_at(moment, now), source.capacity().into(), self.capacity().into());
         let units = used.min(old).min(new) + used.saturating_sub(old);
@@ -131,8 +131,8 @@ impl Policy {
         if !carried.is_of_other_algorithm() || decision.granted > 0 {
             return decision;
         }
-        // The same call carries the record over anew, and may find another level than the one that `decision` saw drain. But when nothing
-        // of the record counts any more, all units are free.
+        // The same call will carry the record over anew, and may then find another level than `decision` expected. But when nothing of
+        // the record counts any more, all units are free.
         let soon = now.saturating_add(wait);
         let is_granted = self.peek_carried(stored, request, soon).is_some_and(|decision| decision.granted > 0);
         let record_ends = || stored.and_then(|stored| ends(Stored::split(stored).ok()?.inner?, now).ok());

@@ -94,9 +94,9 @@ fn settle_record(
 }
 
 /// Sets the pause of a key to `length`, at most [`MAX_PAUSE`](super::MAX_PAUSE), if the present one ends sooner; 0 ends it. `stored` is
-/// the value of the key; `None`: the key does not exist. `deadline` is when the key expires, if it does: with a pause,
-/// the state of a limiter lasts until then or until the pause ends, whichever is later. Returns how long the pause lasts that is then in force, and the change
-/// of the value.
+/// the value of the key; `None`: the key does not exist. `deadline` is when the key expires, if it does; the state of a limiter ends
+/// then at the latest, unless the pause lasts longer. Returns how long the pause lasts that is then in force, and the change of the
+/// value.
 ///
 /// # Errors
 /// If `stored` is not a limiter's value.

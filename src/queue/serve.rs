@@ -297,8 +297,8 @@ impl<C: Client> Queues<C> {
         Ok(Some(due))
     }
 
-    /// Sets the wake times of the lines in which a client is the first. `due` is when all its keys are expected to grant it. If
-    /// another key than that of the line changes before that, the line of that key is served.
+    /// Sets the wake times of the lines in which a client is the first. `due` is when all its keys are expected to grant it. A key that
+    /// changes before `due` has its line served.
     pub(super) fn sleep<K: KeyState>(&mut self, number: u64, keys: &[K], due: Instant) {
         let Some(waiter) = present(self.waiters.get(&number)) else { return };
         for (claim, key) in waiter.claims.iter().zip(keys) {

@@ -8,7 +8,7 @@ use super::{Aggregate, Id, Ledger, BLOCK, LOWER};
 use crate::limiter::record::{self, take};
 use crate::limiter::{Bytes, Change, Kind};
 
-/// The weights of a ledger add up to less than this. If a weight has fallen below zero, it has become more.
+/// The weights of a ledger add up to less than this. A weight that has wrapped around below zero is more.
 const MOST_WEIGHT: u128 = 1 << 127;
 /// The same for the layers of a SLIDE ledger, which are the lower halves of the weights.
 const MOST_LAYERS: u128 = 1 << 63;

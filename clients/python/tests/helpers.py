@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib
+import re
 
 import pytest
 import redis
@@ -84,6 +85,11 @@ def held(client, key):
 
 def waiting(client):
     return client.info("rl")["rl_waiting_clients"]
+
+
+def refused(client):
+    """How many calls the server has answered with READONLY. redis-py 5 leaves the text as it is."""
+    return int(re.findall(r"\d+", str(client.info("errorstats").get("errorstat_READONLY", "0")))[-1])
 
 
 def lost(block):

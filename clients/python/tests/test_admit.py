@@ -3,7 +3,6 @@
 import asyncio
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import redis
 import redis.asyncio
 
 from conftest import PATIENCE, eventually, inspect, running_server
-from helpers import lease_class, lost, block, Both, CLUSTERS, held, KINDS, limits_of, used, waiting
+from helpers import lease_class, lost, block, Both, CLUSTERS, held, KINDS, limits_of, refused, used, waiting
 from redis_rl import (
     Bucket,
     Unavailable,
@@ -613,9 +612,7 @@ def test_a_stream_that_breaks_is_charged_what_it_has_sent(socket, client):
 @KINDS
 def test_a_waiting_call_that_a_failover_ends_calls_again(kind, socket, client):
     """The waiting call gets UNBLOCKED, and then READONLY each time that it calls again, until the server is a primary."""
-    # redis-py 5 leaves the text as it is.
-    refused = lambda: int(re.findall(r"\d+", str(client.info("errorstats").get("errorstat_READONLY", "0")))[-1])
-    before = refused()
+    before = refused(client)
 
     def blocked(*seen):
         return [each["id"] for each in client.client_list() if "b" in each["flags"] and each["id"] not in seen]
@@ -629,7 +626,7 @@ def test_a_waiting_call_that_a_failover_ends_calls_again(kind, socket, client):
                 client.client_unblock(seen[-1], error=True)
             eventually(lambda: blocked(*seen))
             client.replicaof("127.0.0.1", 1)
-            eventually(lambda: refused() >= before + 2)
+            eventually(lambda: refused(client) >= before + 2)
             client.replicaof("NO", "ONE")
             eventually(lambda: waiting(client) == 1)
             client.execute_command("RL.RELEASE", HOLDS, "other")

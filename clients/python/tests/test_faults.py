@@ -29,7 +29,7 @@ from conftest import (
     running_server,
     tls_options,
 )
-from helpers import HALF, lease_class, lost, block, Both, CLUSTERS, held, HOUR, KINDS, limits_of, used, value, waiting
+from helpers import HALF, lease_class, lost, block, Both, CLUSTERS, held, HOUR, KINDS, limits_of, refused, used, value, waiting
 from redis_rl import (
     Closed,
     Unavailable,
@@ -1086,12 +1086,42 @@ def test_a_slot_that_moves(kind, cluster):
             move.back()
 
 
+@KINDS
+def test_a_wait_without_an_id_that_a_failover_ends_goes_on(kind, socket, client):
+    """The call gets UNBLOCKED, and then READONLY each time that it calls again, until the server is a primary."""
+    before = refused(client)
+
+    async def test(limits):
+        limit = limits.limit("api", Fixed("1/h"))
+        assert await value(limit.take("a"))
+
+        def change():
+            eventually(lambda: waiting(client) == 1)
+            client.replicaof("127.0.0.1", 1)
+            eventually(lambda: refused(client) >= before + 2)
+            client.replicaof("NO", "ONE")
+            eventually(lambda: waiting(client) == 1)
+            client.execute_command("RL.FIXED", "api:a", 1, 3600, "REFUND", 1)
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        assert await value(limit.wait("a", "2h"))
+        thread.join()
+        assert used(client, "api:a") == 1
+
+    try:
+        Both(kind, unix_socket_path=socket).run(test)
+    finally:
+        client.replicaof("NO", "ONE")
+
+
 @CLUSTERS
-def test_a_call_that_waits_while_its_slot_moves(kind, cluster):
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_call_that_waits_while_its_slot_moves(kind, cluster, has_id):
     """The server answers TRYAGAIN, and the call waits at the slot's new node."""
     move = Move(cluster, "jobs:a")
     with cluster.node(move.source) as here, cluster.node(move.target) as there:
-        here.execute_command("RL.LEASE", "jobs:a", 1, 600, "ID", "other")
+        here.execute_command(*("RL.LEASE jobs:a 1 600 ID other" if has_id else "RL.FIXED jobs:a 1 3600").split())
 
         def work():
             eventually(lambda: waiting(here) == 1)
@@ -1099,13 +1129,17 @@ def test_a_call_that_waits_while_its_slot_moves(kind, cluster):
             here.execute_command("MIGRATE", "127.0.0.1", move.target, "jobs:a", 0, 10_000)
             move.end(move.source, move.target)
             eventually(lambda: waiting(there) == 1)
-            there.execute_command("RL.RELEASE", "jobs:a", "other")
+            there.execute_command(*("RL.RELEASE jobs:a other" if has_id else "RL.FIXED jobs:a 1 3600 REFUND 1").split())
 
         async def test(limits):
             thread = threading.Thread(target=work)
             thread.start()
-            async with block(limits.limit("jobs", Lease(1, 600)).hold("a", wait=120)):
-                assert inspect(there, "jobs:a")["held"] == 1
+            if has_id:
+                async with block(limits.limit("jobs", Lease(1, 600)).hold("a", wait=120)):
+                    assert inspect(there, "jobs:a")["held"] == 1
+            else:
+                assert await value(limits.limit("jobs", Fixed("1/h")).wait("a", "2h"))
+                assert inspect(there, "jobs:a")["used"] == 1
             thread.join()
 
         try:

@@ -1,4 +1,4 @@
-//! Sends a request: once, or repeatedly if it has an id.
+//! Sends a request: once, or repeatedly if it has an id. A wait that the server ends goes on in any case.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,7 @@ impl Limits {
         // A call that waits is worth repeating as long as it waits.
         let end = until.unwrap_or_else(Instant::now) + budget;
         let mut sent = 0;
-        let (mut lost, mut command) = (false, &request.command);
+        let (mut lost, mut ended, mut command) = (false, false, &request.command);
         loop {
             sent += 1;
             let began = Instant::now();
@@ -116,7 +116,13 @@ impl Limits {
                 }
                 (Err(failure), _) => failure,
             };
-            lost |= matches!(failure, Failure::Down(Error::Unavailable { sent: true, .. }, _) | Failure::Unanswered(_));
+            let unanswered =
+                matches!(failure, Failure::Down(Error::Unavailable { sent: true, .. }, _) | Failure::Unanswered(_));
+            lost |= unanswered;
+            // The server has ended the wait and charged nothing.
+            let ends = |error: &redis::RedisError| matches!(error.code(), Some("UNBLOCKED" | "TRYAGAIN"));
+            ended |= until.is_some() && matches!(&failure, Failure::Reply(error) if ends(error));
+            let goes_on = request.repeat || ended && !unanswered;
             let pause = match &failure {
                 // A server that is known to be down is not waited for, unless this call itself has lost its connection.
                 Failure::Down(_, pause) if sent > 1 => Some(*pause),
@@ -127,7 +133,7 @@ impl Limits {
                 _ => None,
             };
             match pause {
-                Some(pause) if request.repeat && Instant::now() + pause < end => tokio::time::sleep(pause).await,
+                Some(pause) if goes_on && Instant::now() + pause < end => tokio::time::sleep(pause).await,
                 _ => {
                     let error = Error::from(failure).with_keys(&request.keys);
                     // The server may have executed it once.

@@ -482,18 +482,27 @@ async fn a_waiting_call_outlasts_the_time_in_which_its_server_is_a_replica() {
     let limits = patient(&server);
     let first = limits.admit(rules(&limits)).estimate(600).await.expect("an admission");
     let waiter = tokio::spawn(limits.admit(rules(&limits)).estimate(600).wait(WAIT).into_future());
-    eventually("the wait", async || waiting(&server) == 1).await;
-    // The waiting call gets UNBLOCKED, and then READONLY each time that it calls again.
+    // A call without an id waits, too.
+    let hourly = limits.limit("hourly", fixed("1/h")).expect("a name");
+    assert!(hourly.take("a").await.expect("a decision").allowed());
+    let without_id = tokio::spawn({
+        let hourly = hourly.clone();
+        async move { hourly.wait("a", WAIT).await }
+    });
+    eventually("the waits", async || waiting(&server) == 2).await;
+    // The waiting calls get UNBLOCKED, and then READONLY each time that they call again.
     call::<()>(&mut server.client(), "REPLICAOF 127.0.0.1 1");
-    eventually("two refusals", async || {
+    eventually("refusals", async || {
         let errors: String = call(&mut server.client(), "INFO errorstats");
         let count = errors.lines().find_map(|line| line.strip_prefix("errorstat_READONLY:count=")?.trim().parse().ok());
-        count.unwrap_or(0) >= 2
+        count.unwrap_or(0) >= 6
     })
     .await;
     call::<()>(&mut server.client(), "REPLICAOF NO ONE");
-    eventually("the wait", async || waiting(&server) == 1).await;
+    eventually("the waits", async || waiting(&server) == 2).await;
     first.release().await.expect("no loss");
+    hourly.refund("a", 1).await.expect("a decision");
+    assert!(without_id.await.expect("no panic").expect("a decision").allowed());
     let second: Admission = waiter.await.expect("no panic").expect("an admission");
     second.settle(50).await.expect("no loss");
     assert_eq!((charged(&server), ids(&server)), ([0, 2, 50, 50], 0));

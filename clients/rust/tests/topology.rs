@@ -117,13 +117,20 @@ async fn calls_follow_a_slot_that_moves() {
     let line = limits.limit("{moving}line", Fixed::new("1/h").expect("a policy")).expect("a name");
     assert_eq!(calls.take("a").await.expect("a decision").remaining, 99);
     assert_eq!(line.take("a").await.expect("a decision").remaining, 0);
+    let source = cluster.owner("{moving}");
+    let waiters = |node: &Server| info(&mut node.client(), "everything", "rl_waiting_clients");
+    // One has an id, the other does not.
     let waiting = tokio::spawn({
         let line = line.clone();
         async move { line.charge("a", 1).wait("2h").await }
     });
-
-    let source = cluster.owner("{moving}");
-    eventually("the wait", async || info(&mut source.client(), "everything", "rl_waiting_clients") == 1).await;
+    eventually("the wait", async || waiters(source) == 1).await;
+    assert_eq!(line.take("c").await.expect("a decision").remaining, 0);
+    let without_id = tokio::spawn({
+        let line = line.clone();
+        async move { line.wait("c", "2h").await }
+    });
+    eventually("the waits", async || waiters(source) == 2).await;
     let target = cluster.nodes.iter().find(|node| node.port != source.port).expect("another node");
     let slot: u16 = call(&mut source.client(), "CLUSTER KEYSLOT {moving}");
     let [from, to]: [String; 2] = [source, target].map(|node| call(&mut node.client(), "CLUSTER MYID"));
@@ -150,10 +157,11 @@ async fn calls_follow_a_slot_that_moves() {
     let all = limits.all([calls.rule("a"), line.rule("b")]).await.expect("a decision");
     assert!(all.granted);
     assert_eq!(cluster.moved(), before);
-    // The call that waited was told TRYAGAIN, and waits at the new node.
-    eventually("the wait", async || info(&mut target.client(), "everything", "rl_waiting_clients") == 1).await;
-    call::<()>(&mut target.client(), "DEL {moving}line:a");
+    // The calls that waited got TRYAGAIN, and wait at the new node.
+    eventually("the waits", async || waiters(target) == 2).await;
+    call::<()>(&mut target.client(), "DEL {moving}line:a {moving}line:c");
     waiting.await.expect("no panic").expect("a charge").finish().await.expect("no loss");
+    assert!(without_id.await.expect("no panic").expect("a decision").allowed());
 
     // Keys of different slots are refused before a call is made.
     let other = limits.limit("other", Gcra::new("10/m").expect("a policy")).expect("a name");

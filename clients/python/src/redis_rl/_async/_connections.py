@@ -156,7 +156,7 @@ class Calls:
     ) -> tuple[Any, bool]:
         """Returns the reply, and whether the command may have been executed before without one.
 
-        repeat  sends it again after a lost connection: it has an id
+        repeat  sends it again after a lost connection: it has an id. A wait that the server ends without a charge goes on in any case
         must    also while the server counts as down, and after the limits were closed
         before  commands that are sent before it on the same connection"""
         begin = time.monotonic()
@@ -165,7 +165,7 @@ class Calls:
         until = deadline
         if until is None:
             until = end + (self.timeout if must and self.is_down else self.total)
-        lost, first, redirects = False, True, 0
+        lost, ended, first, redirects = False, False, True, 0
         # Where the last reply has sent the command, and what goes before it there.
         target: Address | None = None
         asking: list[Sequence[Word]] = []
@@ -181,11 +181,11 @@ class Calls:
             first = False
             command = (*words, "BLOCK", us_text(left_us)) if left_us else words
             error: Exception
-            again = False
+            again = sent = False
             try:
                 wait = left_us / 1_000_000 if left_us else None
                 # A call that is not repeated ends by its own time-outs.
-                replies = await self._node(address).ask([*before, *asking, command], wait, until, must or lost)
+                replies = await self._node(address).ask([*before, *asking, command], wait, until, must or lost or ended)
                 if not isinstance(replies[-1], Exception):
                     return replies[-1], lost
                 error, asking = replies[-1], []
@@ -203,10 +203,11 @@ class Calls:
                     continue
                 if code not in AGAIN:
                     raise translated(error, words, key) from error
-                lost = lost or code == "UNBLOCKED"
+                ended = ended or left_us > 0 and code in ("TRYAGAIN", "UNBLOCKED")
+                lost = lost or repeat and code == "UNBLOCKED"
                 again = code == "TRYAGAIN"
             except Lost as broken:
-                error, asking = broken, []
+                error, asking, sent = broken, [], broken.sent
                 # Not after a time-out: the server may hang.
                 lost = lost or (broken.sent and not isinstance(broken.cause, redis.TimeoutError))
                 if must and not lost:
@@ -216,7 +217,8 @@ class Calls:
             if not must and self.is_closed():
                 raise Closed("the limits were closed while the call waited") from error
             now = time.monotonic()
-            if not repeat or not (again or lost or must) or now + PAUSE_S >= until:
+            goes_on = again or lost or must if repeat else ended and not sent
+            if not goes_on or now + PAUSE_S >= until:
                 if isinstance(error, Lost):
                     raise unavailable(error.cause, lost or error.sent) from error.cause
                 raise unavailable(error, lost) from error

@@ -94,8 +94,8 @@ impl<P: LeasePolicy> Limit<P> {
 /// A call of a [`Limit`]. Nothing is sent before it is awaited. `ID` says that it may have an id, and `ADMIT` that a denial is an
 /// error and that the call may wait.
 ///
-/// Without an id it is sent once. If its reply is lost, the result is [`Error::Unavailable`], and the server may have charged it. If
-/// the future is dropped, the same is true.
+/// Without an id it is sent once, except a wait that the server has ended without a charge. If its reply is lost, the result is
+/// [`Error::Unavailable`], and the server may have charged it. If the future is dropped, the same is true.
 #[must_use = "nothing is sent before the call is awaited"]
 #[derive(Clone, Debug)]
 pub struct Take<const ID: bool, const ADMIT: bool>(Call);

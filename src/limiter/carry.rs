@@ -1,13 +1,15 @@
 //! A change of algorithm on a live key: a policy reads the record of another algorithm.
 //!
 //! Usage is carried over in units, by the rule for a change of policy (see `meter::migrate`): with U units used under the old
-//! capacity A, the new capacity B counts min(U, A, B) + max(0, U - A). The key is then as if the new algorithm had taken these units at
-//! the moment of the change. A denied call writes nothing, so the record does not show that moment. So usage is computed for a change at
-//! each of three moments: now, right after the record was written, and when its debt was paid. The least of the three counts.
+//! capacity A, the new capacity B counts min(U, A, B) + max(0, U - A). The key is then as if the new algorithm had taken these
+//! units at the moment of the change. A denied call writes nothing, so the record does not show that moment. So usage is computed
+//! for a change at each of three moments: now, right after the record was written, and when its debt was paid. The policy takes the
+//! least of the three.
 //!
-//! For example, `GCRA 10 10s` has taken 8 units at once, 4 seconds ago, and the policy becomes `FIXED 6 10s`. For a change now, 4 units
-//! are used, in a window that begins now. For a change right after the write it is 6 units, in a window that began 4 seconds ago. So 4
-//! are used, and a call for 3 is denied. The same call a second later finds 3 units used, and is granted.
+//! For example, `GCRA 10 10s` has taken 8 units at once, 4 seconds ago, and the policy becomes `FIXED 6 10s`. For a change now, 4
+//! units are used, in a window that begins now. For a change right after the write, 6 units are used, in a window that began 4
+//! seconds ago. The least is 4 units, so a call for 3 units is denied. The same call a second later finds 3 units used, and is
+//! granted.
 
 use std::borrow::Cow;
 
@@ -32,7 +34,7 @@ impl<'a> Carried<'a> {
         matches!(self.value, Some(Cow::Owned(_)))
     }
 
-    /// Turns a change of [`Self::value`] into one of the key's own value.
+    /// Turns a change of [`Self::value`] into a change of the value that the key itself holds.
     pub fn change(&self, change: Change, bytes: &mut Bytes) -> Change {
         match &self.value {
             Some(Cow::Owned(value)) => change.whole(Some(value), bytes),
@@ -42,9 +44,9 @@ impl<'a> Carried<'a> {
 }
 
 impl Policy {
-    /// The value of a key as this policy reads it at `now`: if the policy [`carries_over`](super::PolicyOption::CarriesOver), and the
-    /// value is the record of another algorithm, a record of this policy that stands for it. The ids of the record are forgotten, and
-    /// its pause stays. Any other value is returned as it is.
+    /// Returns the value of a key as this policy reads it at `now`. If the policy [carries over](super::PolicyOption::CarriesOver),
+    /// and the value is the record of another algorithm, the result is a record of this policy with the usage that counts. The ids
+    /// of the other record are forgotten; its pause stays. Any other value is returned as it is.
     #[inline]
     pub fn carried<'a>(&self, stored: Option<&'a [u8]>, now: Instant) -> Carried<'a> {
         let other = if self.carries_over() { stored.and_then(|stored| self.carry(stored, now)) } else { None };
@@ -60,8 +62,8 @@ impl Policy {
         }
     }
 
-    /// Carries over the record of another algorithm, with its pause; `None` if the value is something else. The result is `None` if
-    /// nothing of the value counts under this policy.
+    /// Carries over the record of another algorithm, with its pause. `None`: the value is not such a record. `Some(None)`: the
+    /// value has no pause, and nothing of it counts under this policy.
     #[cold]
     fn carry(&self, stored: &[u8], now: Instant) -> Option<Option<Vec<u8>>> {
         let split = Stored::split(stored).ok()?;
@@ -79,7 +81,8 @@ impl Policy {
         Some(Some(bytes.as_slice().to_vec()))
     }
 
-    /// The record that this policy writes if it takes at `moment` all the units that were used then; `None` if none were used.
+    /// The record that this policy writes if it takes at `moment` the units that were used at `moment`, as far as they count;
+    /// `None` if none count.
     fn taken(&self, source: &Source<'_>, moment: Instant, now: Instant) -> Option<Bytes> {
         let (used, old, new) = (source.used_at(moment, now), source.capacity().into(), self.capacity().into());
         let units = used.min(old).min(new) + used.saturating_sub(old);
@@ -90,19 +93,20 @@ impl Policy {
             matches!(view.store(&next, || 0, &mut bytes), Change::Write { .. }).then_some(bytes)
         };
         let units = u64::try_from(units).unwrap_or(u64::MAX);
-        // A debt that fits no record of this policy counts as its capacity.
+        // If a debt fits no record of this policy, the policy's capacity counts instead.
         (units > 0).then(|| take(units).or_else(|| take(self.capacity()))).flatten()
     }
 
-    /// The decision of [`View::peek`] on the value that this policy reads at `now`; `None` if there is none.
+    /// The decision of [`View::peek`] on the value that this policy reads at `now`; `None` in case of an error.
     fn peek_carried(&self, stored: Option<&[u8]>, request: Request<'_>, now: Instant) -> Option<Decision> {
         self.view(self.carried(stored, now).value(), now).ok()?.peek(request).ok()
     }
 
-    /// The first moment at which a request that is denied `now` is granted, if nothing else changes the key, to the millisecond.
-    /// `latest` is a moment at which it is.
+    /// `request` is denied `now`. Returns the first moment at which it is granted if nothing changes the key before; the result is
+    /// at most a millisecond late. `latest` is a moment at which the request is granted.
     ///
-    /// The level after a change of policy is the lowest of several, each of which only falls with time. So bisection finds the moment.
+    /// After a change of policy, the level is the lowest of several levels, and each of these only falls with time. So bisection
+    /// finds the moment.
     pub fn first_grant(&self, stored: Option<&[u8]>, request: Request<'_>, now: Instant, latest: Instant) -> Instant {
         const PRECISION: Span = Span::from_us(1_000);
         let (mut too_early, mut granted) = (now, latest);
@@ -117,8 +121,8 @@ impl Policy {
         granted
     }
 
-    /// Returns `decision` with a wait after which the same call is granted. `decision` was made on the value that `carried` stands for;
-    /// the key holds `stored`.
+    /// Returns `decision` with a wait after which the same call is granted. `stored` is the value of the key. `carried` is that
+    /// value as this policy reads it, and `decision` is the decision on `carried`.
     pub fn with_kept_wait(
         &self,
         carried: &Carried<'_>,
@@ -131,8 +135,8 @@ impl Policy {
         if !carried.is_of_other_algorithm() || decision.granted > 0 {
             return decision;
         }
-        // The same call will carry the record over anew, and may then find another level than `decision` expected. But when nothing of
-        // the record counts any more, all units are free.
+        // When the same call comes again, it carries the record over anew, and may find another level than `decision` expected. But
+        // once nothing of the record counts any more, all units are free.
         let soon = now.saturating_add(wait);
         let is_granted = self.peek_carried(stored, request, soon).is_some_and(|decision| decision.granted > 0);
         let record_ends = || stored.and_then(|stored| ends(Stored::split(stored).ok()?.inner?, now).ok());
@@ -148,7 +152,8 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Decodes a record whose algorithm is not `kind`; `None` if it is another value, or one whose units are held.
+    /// Decodes the record of an algorithm other than `kind`; `None` if `record` is anything else, or the record of an algorithm
+    /// that holds units (LEASE).
     fn of_other(record: &'a [u8], kind: Kind, now: Instant) -> Option<Self> {
         let other = record::kind(record).ok().filter(|&other| other != kind && !other.spec().holds)?;
         if other == Kind::Slide {
@@ -158,7 +163,7 @@ impl<'a> Source<'a> {
         Some(Self::Meter(meter::Record::decode_any(record, other).ok()?))
     }
 
-    /// The units of its own policy that may be in use.
+    /// How many units may be in use under the record's own policy.
     const fn capacity(&self) -> u64 {
         match self {
             Self::Meter(record) => record.meter.capacity,
@@ -166,7 +171,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The units in use at `moment`, under its own policy, rounded up.
+    /// The units in use at `moment` under the record's own policy, rounded up.
     fn used_at(&self, moment: Instant, now: Instant) -> u128 {
         match self {
             Self::Meter(record) => record.used_units_at(moment, now),
@@ -192,7 +197,8 @@ fn slide_view(record: &[u8], now: Instant) -> Option<slide::View<'_>> {
 }
 
 impl View<'_> {
-    /// What is used, in the unit of the algorithm, and how long until nothing is, to compare records of one policy.
+    /// The usage, in grains or in units, and how long until nothing is used any more. Only records of one policy can be compared by
+    /// this.
     fn used(&self) -> (u128, Span) {
         match self {
             Self::Meter(view) => (view.used_grains(), view.snapshot().reset),

@@ -10,8 +10,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// `limit` units (0 ..= [`MAX_UNITS`]) for each `period` ([`MIN_PERIOD`] ..= [`MAX_PERIOD`]); `None` outside of
-    /// these.
+    /// `limit` units (0 ..= [`MAX_UNITS`]) for each `period` ([`MIN_PERIOD`] ..= [`MAX_PERIOD`]); `None` outside of these ranges.
     pub fn new(limit: u64, period: Span) -> Option<Self> {
         (limit <= MAX_UNITS && (MIN_PERIOD..=MAX_PERIOD).contains(&period)).then_some(Self { limit, period })
     }
@@ -90,7 +89,7 @@ impl Wait {
 /// A limiter's decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Units granted, or given back; 0 is a denial.
+    /// Units granted, or given back. 0 is a denial, except for [`Amount::Refund`].
     pub granted: u64,
     /// The capacity in force, in units.
     pub limit: u64,
@@ -101,8 +100,8 @@ pub struct Decision {
     pub wait: Wait,
     /// How long until no unit is used any more, rounded up to a microsecond.
     pub reset: Span,
-    /// Whether the key remembers a charge with the id of the request, so that the call takes nothing. `granted` then shows the
-    /// units of that charge, and `wait` what is left until its booking acts.
+    /// Whether the key remembers a charge with the id of the request. If so, the call takes nothing: `granted` shows the units of
+    /// that charge, and `wait` shows how long its caller must still wait before it acts.
     pub retried: bool,
 }
 

@@ -1,5 +1,5 @@
-//! FIXED: a window that starts with its first call, or at a multiple of the period, or that ends when its callers say, and grants
-//! `limit` units.
+//! FIXED: a window that grants `limit` units. It starts with its first call, or at a multiple of the period; or its callers state
+//! when it ends.
 //!
 //! The window is a [`Meter`] whose capacity is the limit and which drains by the limit at each window's end. So a level
 //! above the limit (a debt) is paid by the next windows, `limit` units by each. After that, the next call starts a new

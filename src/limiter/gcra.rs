@@ -1,8 +1,7 @@
 //! GCRA, the generic cell rate algorithm: units one emission interval apart, and a burst of them at once.
 //!
-//! The algorithm is that of ITU-T I.371, annex A. The [`Meter`] is its continuous-state leaky bucket; the documentation of
-//! its module says why. Besides its own records, GCRA reads the values that redis-cell stored, so that a key of that module
-//! keeps its state.
+//! The algorithm is that of ITU-T I.371, annex A. The [`Meter`] is the continuous-state leaky bucket of that annex; `meter/mod.rs`
+//! says why. Besides its own records, GCRA reads the values that redis-cell stored, so that a key of that module keeps its state.
 
 use super::inspection::ids_facts;
 use super::meter::{Drain, Meter, Record};
@@ -36,13 +35,13 @@ pub(super) fn inspect(record: &Record<'_>, inspection: &mut Inspection) {
     inspection.extend([("burst", Fact::count(record.meter.capacity)), ("tat_ms", Fact::Number(tat_ms))]);
 }
 
-/// When the usage has drained that a theoretical arrival time of redis-cell stands for; `None` if `stored` is not one.
+/// When all usage has drained, by a theoretical arrival time that redis-cell stored; `None` if `stored` is not such a time.
 pub(super) fn redis_cell_ends(stored: &[u8]) -> Option<Instant> {
     let tat_ns = tat_ns(stored)?;
     Some(Instant::from_us(tat_ns.div_euclid(1_000) + i64::from(tat_ns % 1_000 != 0)))
 }
 
-/// The facts in a theoretical arrival time that redis-cell stored; `None` if `stored` is not one. redis-cell does not store
+/// The facts in a theoretical arrival time that redis-cell stored; `None` if `stored` is not such a time. redis-cell does not store
 /// the policy, so most facts are unknown.
 pub(super) fn inspect_redis_cell(stored: &[u8], now: Instant) -> Option<Inspection> {
     let tat = redis_cell_ends(stored)?;

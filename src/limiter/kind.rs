@@ -35,10 +35,10 @@ pub struct Spec {
     pub charges_when_due: bool,
     /// What commands and messages call the period.
     pub period: &'static str,
-    /// Whether a call holds its units until it releases them or its time to live ends. Then each call has an id, by which it can also
-    /// renew them; it takes all of its units or none, and books none ahead.
+    /// Whether a call holds its units until they are released, or until their time to live ends. If so, each call has an id, with
+    /// which the units can also be renewed. The call takes all of its units or none, and books none ahead.
     pub holds: bool,
-    /// Whether an option can state the moment at which the window ends, so that it is checked with
+    /// Whether an option can state the moment at which the window ends. Such a moment is checked with
     /// [`Policy::is_too_far_ahead`](super::Policy::is_too_far_ahead).
     pub takes_moment: bool,
 }

@@ -1,7 +1,7 @@
 //! The pure core: the decisions of each algorithm, exact to the unit and the microsecond.
 //!
-//! This module reads no clock, opens no key and does not depend on Redis. Time is an argument, a stored value is a slice of
-//! bytes, and all arithmetic is on integers, with the same decisions as in rational numbers.
+//! This module reads no clock, opens no key and does not depend on Redis. Time is an argument, a stored value is a slice of bytes,
+//! and all arithmetic is on integers. The decisions are the same as with rational numbers.
 //!
 //! Every command takes the same three steps:
 //!
@@ -13,8 +13,8 @@
 //!
 //! Only `store` produces bytes, so a caller that drops `next` changes nothing.
 //!
-//! A new algorithm needs one file with a [`Spec`], a variant of [`Kind`], and an arm in each `match` on
-//! [`Kind`] that the compiler reports. Some places compile without it: docs/internals.md lists them, under "A sixth algorithm".
+//! A new algorithm needs one file with a [`Spec`], a variant of [`Kind`], and an arm in each `match` on [`Kind`] that the compiler
+//! reports. Other places compile unchanged: docs/internals.md lists them, under "A sixth algorithm".
 #![forbid(unsafe_code)]
 
 mod bucket;

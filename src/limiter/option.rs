@@ -17,7 +17,7 @@ pub enum PolicyOption {
     Capacity(u64),
     /// BUCKET: a period's tokens arrive all at once, at its end.
     Step,
-    /// All but LEASE: the policy reads the records of other algorithms, too: see [`Policy::carried`](super::Policy::carried).
+    /// All but LEASE: the policy also reads the records of other algorithms. See [`Policy::carried`](super::Policy::carried).
     CarriesOver,
 }
 

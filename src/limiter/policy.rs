@@ -108,16 +108,16 @@ impl Policy {
         self
     }
 
-    /// Whether the policy states a moment that lies so far ahead that it must be a mistake: more than two periods, for
-    /// example because the caller wrote milliseconds.
+    /// Whether the policy states a moment that lies more than two periods ahead. Such a moment must be a mistake: for example, the
+    /// caller wrote milliseconds.
     #[inline(always)]
     pub const fn is_too_far_ahead(&self, now: Instant) -> bool {
         matches!(self, Self::Meter(meter) if meter.is_too_far_ahead(now))
     }
 
-    /// Whether a waiting client is charged as of the moment at which its units were due, even if it is granted them a little
-    /// later. Then the units that flow in between these two moments are not lost. If false, it is charged as of the moment
-    /// of the grant.
+    /// Whether a waiting client is charged as of the moment at which its units were due, even if the grant comes a little later.
+    /// Then the units that flow in between the two moments are not lost. If false, the client is charged as of the moment of the
+    /// grant.
     pub const fn charges_when_due(&self) -> bool {
         self.kind().spec().charges_when_due
     }
@@ -127,7 +127,7 @@ impl Policy {
         !self.kind().spec().holds || amount == Amount::Cost(held)
     }
 
-    /// Whether the waits in denials are upper bounds, because units are usually given back before they fall free by themselves.
+    /// Whether units are usually given back before they fall free by themselves. If so, the waits in denials are upper bounds.
     pub const fn frees_early(&self) -> bool {
         self.kind().spec().holds
     }

@@ -22,9 +22,9 @@ pub(super) const PAUSED: u8 = 4;
 /// The bits of the third byte that hold the algorithm's number.
 pub(super) const TAG_BITS: u8 = 0b111;
 
-/// The digits of a theoretical arrival time of redis-cell. redis-cell stores this time as the whole value of a key, as a
-/// decimal number of nanoseconds since the Unix epoch, which has 19 digits from 2001 until the end of its range in 2262. A
-/// number of another length is not taken for such a time.
+/// The digits of a theoretical arrival time of redis-cell. redis-cell stores this time as the whole value of a key, as a decimal
+/// number of nanoseconds since the Unix epoch. From 2001 until the end of its range in 2262, this number has 19 digits. A number of
+/// another length is not taken for such a time.
 pub(super) const TAT_DIGITS: usize = 19;
 
 /// Parses a theoretical arrival time that redis-cell stored, in nanoseconds since the Unix epoch.
@@ -88,8 +88,8 @@ fn not_of_the_wanted_algorithm(bytes: &[u8]) -> RecordError {
 #[inline(always)]
 pub(super) fn take(fields: &mut &[u8], width: usize) -> u128 {
     let Some((number, rest)) = fields.split_at_checked(width) else { return 0 };
-    // If eight bytes are left, they are read by one load. A number that is written to memory byte by byte and then loaded as
-    // a whole stalls the processor.
+    // If eight bytes are left, one load reads them all. If a number is first copied to memory byte by byte, and then loaded as a
+    // whole, the load stalls the processor.
     let taken = match fields.first_chunk() {
         Some(&eight) if width <= 8 => (u64::from_le_bytes(eight) & (u64::MAX >> (64 - 8 * width.clamp(1, 8)))).into(),
         _ => number.iter().rev().fold(0, |number, &byte| number << 8 | u128::from(byte)),

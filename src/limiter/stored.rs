@@ -1,4 +1,4 @@
-//! What is done with a stored value, whatever its algorithm is, and whether or not it has a pause.
+//! Functions on a stored value of any algorithm, with or without a pause.
 
 use std::borrow::Cow;
 
@@ -47,10 +47,9 @@ fn inspect_record(stored: &[u8], now: Instant) -> Result<Inspection, RecordError
     }
 }
 
-/// Settles the charge with this id to `units`, and forgets the id. If `units` are fewer than were charged, the key is then as
-/// if the charge had taken only them. If they are more, the difference is taken now, as
-/// [`Amount::Force`](super::Amount::Force) does. A lease can only be settled to 0 units, which ends it. `None`: the key does not
-/// remember the id, and stays as it is.
+/// Settles the charge with this id to `units`, and forgets the id. If `units` is less than was charged, the key is then as if the
+/// charge had taken only `units`. If `units` is more, the difference is taken now, as [`Amount::Force`](super::Amount::Force) does.
+/// A lease can only be settled to 0 units, and ends then. `None`: the key does not remember the id, and stays as it is.
 ///
 /// # Errors
 /// See [`SettleError`].
@@ -93,10 +92,10 @@ fn settle_record(
     }
 }
 
-/// Sets the pause of a key to `length`, at most [`MAX_PAUSE`](super::MAX_PAUSE), if the present one ends sooner; 0 ends it. `stored` is
-/// the value of the key; `None`: the key does not exist. `deadline` is when the key expires, if it does; the state of a limiter ends
-/// then at the latest, unless the pause lasts longer. Returns how long the pause lasts that is then in force, and the change of the
-/// value.
+/// Sets the pause of a key to `length`, at most [`MAX_PAUSE`](super::MAX_PAUSE). A present pause that lasts longer stays in force;
+/// but a `length` of 0 ends it. `stored` is the value of the key; `None`: the key does not exist. `deadline` is when the key
+/// expires; `None`: it has no deadline. The state of the limiter ends at `deadline` at the latest, unless the pause ends later than
+/// `deadline`. Returns what is left of the pause that is now in force, and the change of the value.
 ///
 /// # Errors
 /// If `stored` is not a limiter's value.
@@ -140,17 +139,17 @@ pub fn pause(
     Ok((length, change))
 }
 
-/// What is left of the pause of a key; zero if it has none, or holds no limiter.
+/// What is left of the pause of a key; zero if the key has no pause, or holds no limiter.
 pub fn rest_of_pause(stored: Option<&[u8]>, now: Instant) -> Span {
     stored.and_then(|stored| Stored::split(stored).ok()).map_or(Span::ZERO, |stored| stored.rest(now))
 }
 
-/// Whether a value is that of a limiter, also of one that this version of the module does not read.
+/// Whether a value is that of a limiter. The value may be in a format that this version of the module does not read.
 pub fn is_limiter(stored: &[u8]) -> bool {
     stored.first() == Some(&record::MAGIC) || record::tat_ns(stored).is_some()
 }
 
-/// From when on a value without a pause affects no decision.
+/// The moment from which on a value without a pause affects no decision.
 pub(super) fn ends(stored: &[u8], now: Instant) -> Result<Instant, RecordError> {
     match record::kind(stored) {
         Ok(Kind::Slide) => Ok(slide::View::of_record(stored, now)?.ends()),
@@ -160,7 +159,8 @@ pub(super) fn ends(stored: &[u8], now: Instant) -> Result<Instant, RecordError> 
     }
 }
 
-/// The front of a value, which changes with each write: the whole value, or without the ids. `None` if it is too long to be kept.
+/// The front of a value, which changes with each write: the whole value, or the value without its ids. `None` if the front is too
+/// long to be kept.
 pub fn fingerprint(stored: &[u8]) -> Option<&[u8]> {
     match Stored::split(stored) {
         Ok(Stored { pause: Some(_), inner: Some(inner) }) => {

@@ -1,4 +1,4 @@
-//! The state of a key under a policy at a moment: what is decided there, and what the key has afterwards.
+//! The state of a key under a policy at a moment: the decision on a request, and the state of the key afterwards.
 
 use super::lease;
 use super::meter::{self, LastingDenial};
@@ -34,8 +34,8 @@ pub enum Next<'r> {
     Meter(meter::Next),
     /// A log with added or removed units.
     Slide(slide::Next),
-    /// As [`Self::Meter`], with the ids of charges. The next states with ids are boxed, because those without are then smaller and
-    /// faster.
+    /// As [`Self::Meter`], with the ids of charges. The next states with ids are boxed: this makes the type smaller, and so the
+    /// decisions without ids faster.
     MeterWithIds(Box<(meter::Next, Charge<'r>)>),
     /// As [`Self::Slide`], with the ids of charges.
     SlideWithIds(Box<(slide::Next, Charge<'r>)>),
@@ -108,8 +108,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns the decision of [`Self::decide`], but with `remaining` and `reset` of the present state, as no units are
-    /// taken.
+    /// Returns the decision of [`Self::decide`], but with `remaining` and `reset` of the present state, because no units are taken.
     ///
     /// # Errors
     /// As [`Self::decide`].
@@ -128,8 +127,8 @@ impl View<'_> {
         Ok(Decision { remaining, reset, ..decision })
     }
 
-    /// The lasting form of `decision`, which [`Self::decide`] returned for `COST 1`; `None` if it is a grant, or may not last.
-    /// `record` is the value of the key.
+    /// The lasting form of `decision`, which [`Self::decide`] returned for `COST 1`; `None` if `decision` is a grant, or a denial
+    /// that is not sure to last. `record` is the value of the key.
     #[inline(always)]
     pub fn lasting_denial(&self, record: &[u8], decision: &Decision) -> Option<LastingDenial> {
         match self {
@@ -173,8 +172,8 @@ impl View<'_> {
 
 /// The state of a key whose value has a pause, perhaps one that is over.
 ///
-/// It holds no view of the state without the pause, but computes that in each function: a box for it would have to be freed at the end of
-/// each call, also of those on keys without a pause.
+/// It holds no view of the state without the pause: such a view would need a box, which each call would have to free at its end,
+/// even a call on a key without a pause. So each function computes that view.
 pub struct Paused<'a> {
     pub(super) policy: &'a Policy,
     pub(super) stored: Stored<'a>,
@@ -199,13 +198,13 @@ impl Paused<'_> {
         self.inner().matches_policy()
     }
 
-    /// The decision on a request that the pause does not refuse: `remaining` is 0 while it lasts.
+    /// The decision on a request that the pause does not refuse: `remaining` is 0 while the pause lasts.
     fn shown(&self, decision: Decision) -> Decision {
         let remaining = if self.stored.rest(self.now) > Span::ZERO { 0 } else { decision.remaining };
         Decision { remaining, ..decision }
     }
 
-    /// The denial of a request that takes units or places; `None` if the pause does not refuse the request. `inner` is the state without
+    /// The denial of a request that needs free units; `None` if the pause does not refuse the request. `inner` is the state without
     /// the pause.
     fn denial(&self, inner: &View<'_>, request: Request<'_>) -> Result<Option<Decision>, Overflow> {
         let rest = self.stored.rest(self.now);

@@ -3,7 +3,7 @@
 use super::{weight, word, Slot};
 use crate::limiter::Kind;
 
-/// A summary of slots: the sum of their weights, and the first and the last [`Slot::when`] of those that are live.
+/// A summary of slots: the sum of their weights, and the first and the last [`Slot::when`] of the live slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::limiter) struct Aggregate {
     /// The sum of the weights, modulo 2^128: see [`layers`](super::layers). LEASE: the sum of the units of the live slots.
@@ -34,12 +34,12 @@ impl Aggregate {
         }
     }
 
-    /// The aggregate of a slot without weight; `None` if it is dead.
+    /// The aggregate of a slot without weight. `when` is its [`Slot::when`]; `None`: the slot is dead.
     pub(super) fn of_moment(when: Option<i64>) -> Self {
         when.map_or(Self::NONE, |when| Self { weights: 0, first: when, last: when })
     }
 
-    /// The aggregate of both.
+    /// The aggregate of the slots of `self` and of `other`.
     #[must_use]
     pub(in crate::limiter) fn join(self, other: Self) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Aggregate {
         }
     }
 
-    /// Whether the first or the last moment may be another one when `after` replaces `before`.
+    /// Whether the moments may lie closer together after slot `after` has replaced slot `before`.
     pub(super) fn may_narrow(&self, before: &Slot, after: &Slot) -> bool {
         let stays = after.is_live() && after.when == before.when;
         before.is_live() && !stays && (self.first == before.when || self.last == before.when)

@@ -51,7 +51,7 @@ use slot::{EMPTIED, HEAD, SLOT, WEIGHT};
 use super::record::{self, RecordError};
 use super::{Bytes, Kind};
 
-/// The most ids that a key remembers. One more forgets the oldest.
+/// The most ids that a key remembers. When one more is added, the oldest is forgotten.
 pub const MAX_IDS: usize = 65_536;
 
 /// The number of slots that share an aggregate.
@@ -83,8 +83,8 @@ impl<'a> Id<'a> {
     }
 }
 
-/// A record with a ledger, not decoded. The views of keys hold this instead of a [`Ledger`], so that a view is small also when
-/// the record has no ids.
+/// A record with a ledger, not decoded. The views of keys hold this instead of a [`Ledger`], so that every view is small, also that
+/// of a record without ids.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WithIds<'a>(&'a [u8]);
 
@@ -100,7 +100,7 @@ impl<'a> WithIds<'a> {
         self.0
     }
 
-    /// The sum of all weights, of charges.
+    /// The sum of all weights, in a ledger of charges.
     pub(super) fn weights(self) -> u128 {
         let is_version_2 = self.0.get(1) == Some(&record::OLD_IDS);
         let (header, aggregate) =
@@ -185,7 +185,7 @@ impl<'a> Ledger<'a> {
         (0..self.len()).map(|index| (index, self.slot(index)))
     }
 
-    /// The sum of the units of those leases in a block whose deadline is after `when`.
+    /// The sum of the units of leases in a block: those leases whose deadline is after `when`.
     pub(super) fn units_after(&self, block: usize, when: i64) -> u64 {
         let Aggregate { weights, first, .. } = self.block(block);
         if first > when && !self.header.is_version_2 {
@@ -266,7 +266,7 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// What this id holds, if that is not past. `is_past` says so of a [`Slot::when`].
+    /// What this id holds; `None` if it holds nothing, or what it holds is past. `is_past` says whether a [`Slot::when`] is past.
     pub(super) fn remembered(self, id: Id<'_>, is_past: impl Fn(i64) -> bool) -> Option<Remembered<'a>> {
         let index = self.find(id)?;
         let slot = self.slot(index);
@@ -280,9 +280,9 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// A short part of a value, at its front, that is another one after each change of a limiter's record. Of a record without ids this is
-/// the whole record. Of a record with ids it is the header, which has a revision, and the inner record. `None` if it would be long, as
-/// that of most SLIDE logs.
+/// A short part at the front of a value. Each change of a limiter's record changes this part. In a record without ids, the part is
+/// the whole record. In a record with ids, it is the header, which has a revision, and the inner record. `None` if the part would
+/// be long, as in most SLIDE logs.
 pub fn fingerprint(stored: &[u8]) -> Option<&[u8]> {
     const MAX: usize = 160;
     if stored.len() <= Bytes::SHORT {
@@ -310,7 +310,8 @@ fn weight(bytes: &[u8], at: usize) -> u128 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |&number| u128::from_le_bytes(number))
 }
 
-/// A hash of an id. A caller who does not know the seed cannot choose ids that collide. [`Edit`] takes another seed if they do.
+/// A hash of an id. A caller who does not know the seed cannot choose ids that collide. If many ids collide all the same, [`Edit`]
+/// takes another seed.
 fn hash(seed: u64, id: &[u8]) -> u64 {
     let mut hash = seed ^ id.len() as u64;
     for chunk in id.chunks(8) {

@@ -8,12 +8,13 @@ use super::{Aggregate, Id, Ledger, BLOCK, LOWER};
 use crate::limiter::record::{self, take};
 use crate::limiter::{Bytes, Change, Kind};
 
-/// The weights of a ledger add up to less than this. A weight that has wrapped around below zero is more.
+/// The weights of a ledger add up to less than this. A weight that was lowered below zero has wrapped around, and is more than
+/// this.
 const MOST_WEIGHT: u128 = 1 << 127;
 /// The same for the layers of a SLIDE ledger, which are the lower halves of the weights.
 const MOST_LAYERS: u128 = 1 << 63;
-/// A ledger of n slots is checked at every (n / EACH + 1)th revision. So the checks of a long ledger take about as much time per
-/// edit as those of a ledger with this many slots.
+/// A ledger of n slots is checked at every (n / EACH + 1)th revision. So, per edit, the checks of a long ledger take about as much
+/// time as the checks of a ledger with `EACH` slots.
 const EACH: usize = 32;
 
 /// A fault in the ledger that `change` makes of `old`; `None` if there is none, or if `old` had one already.
@@ -70,7 +71,7 @@ impl Ledger<'_> {
         (total >= most).then(|| format!("the weights add up to {total}"))
     }
 
-    /// Version 2 has other aggregates, and is never written.
+    /// A record of version 2 is not checked: it has other aggregates, and is never written.
     fn fault_of_aggregates(&self, kind: Kind) -> Option<String> {
         let mut all = Aggregate::NONE;
         for block in (0..self.blocks()).filter(|_| !self.header.is_version_2) {
@@ -86,7 +87,7 @@ impl Ledger<'_> {
             .then(|| format!("the blocks have {all:?} in total, and not {aggregate:?}"))
     }
 
-    /// LEASE: the units in the inner record are those of all leases.
+    /// LEASE: the inner record holds the sum of the units of all leases.
     fn fault_of_leases(&self) -> Option<String> {
         let mut fields = self.inner().get(16..)?;
         let (held, (_, units)) = (take(&mut fields, 8), self.count(&|_| false));

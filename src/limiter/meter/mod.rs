@@ -9,10 +9,10 @@
 //! Usage is counted in *grains*. Where usage drains continuously, a unit consists of as many grains as the period has
 //! microseconds. So exactly `limit` grains drain per microsecond, and no division leaves a remainder.
 //!
-//! With [`Drain::Steps`] all usage is whole units, which leaves room in the record for the time of the write, besides that
-//! of the last step: [`Meter::written`] subtracts from the usage one grain for each microsecond between the two.
-//! [`Meter::read`] rounds the usage up to whole units again, so this affects no decision under [`Drain::Steps`]. The time of
-//! the write is needed when the policy changes from steps to a continuous flow: tokens then flow from that time on.
+//! With [`Drain::Steps`] all usage is whole units. So the number of grains in the record also has room for the time of the write:
+//! [`Meter::written`] subtracts from the usage one grain for each microsecond from the last step to the write. [`Meter::read`]
+//! rounds the usage up to whole units again, so the subtraction affects no decision under [`Drain::Steps`]. The time of the write
+//! is needed when the policy changes from steps to a continuous flow: tokens then flow from that time on.
 
 mod alignment;
 mod denial;
@@ -38,8 +38,8 @@ pub enum Drain {
     Smooth,
     /// `limit` units at once at the end of each period.
     Steps,
-    /// As [`Self::Steps`], but a period is a window: it runs even if nothing is used in it, and its end also ends the usage in
-    /// it, debt aside.
+    /// As [`Self::Steps`], but each period is a window. A window runs even if nothing is used in it. Its end also ends the usage in
+    /// it, except debt.
     Windows,
 }
 
@@ -76,7 +76,7 @@ pub struct Meter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Level {
     /// The date: with [`Drain::Smooth`] the moment as of which `used` holds, with [`Drain::Steps`] the last step, with
-    /// [`Drain::Windows`] the window's start, or with [`Alignment::Until`] a period before its end.
+    /// [`Drain::Windows`] the window's start (with [`Alignment::Until`]: a period before the window's end).
     at: Instant,
     /// Usage in grains. What exceeds the capacity is debt.
     used: u128,
@@ -120,7 +120,7 @@ impl Meter {
         u128::from(units) * u128::from(self.grains_per_unit())
     }
 
-    /// The level at `now`: subtracts the usage that has drained since its date. A date in the future counts as `now`.
+    /// The level at `now`: subtracts the usage that has drained since the level's date. A date in the future counts as `now`.
     #[inline]
     fn advance(&self, level: Level, now: Instant) -> Level {
         let since_us = now.since(level.at).as_us();
@@ -172,7 +172,8 @@ impl Meter {
         }
         let step = self.grains(self.limit);
         let steps = if grains <= step { 1 } else { grains.div_ceil(step) };
-        // The date is less than a period ago. It lies ahead if a window ends more than one period ahead: see `alignment`.
+        // The date is less than a period before `now`. It lies after `now` if a window ends more than one period ahead: see
+        // `alignment`.
         let since_us = i128::from(now.as_us()) - i128::from(level.at.as_us());
         Span::saturating(steps.saturating_mul(self.period_us.into()).saturating_add_signed(-since_us).max(1))
     }
@@ -223,7 +224,7 @@ pub struct View<'a> {
     now: Instant,
     /// The level at `now`.
     level: Level,
-    /// The date of the level that [`Meter::read`] returned for the record; without a record, that of `level`. With
+    /// The date of the level that [`Meter::read`] returned for the record; without a record, the date of `level`. With
     /// [`Alignment::Until`], the date that the level would have if the record alone said when its window ends.
     recorded_at: Instant,
     /// See [`super::View::matches_policy`].
@@ -287,8 +288,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Computes the level of a key that holds a theoretical arrival time of redis-cell. The value does not hold the policy that
-    /// it was written under, so this policy is assumed, as in redis-cell. Rounding up costs the caller less than one grain.
+    /// Computes the level of a key that holds a theoretical arrival time of redis-cell. The value does not hold the policy that it
+    /// was written under, so the view assumes `meter`, as redis-cell assumes the policy of the call. Rounding up costs the caller
+    /// less than one grain.
     #[cold]
     fn load_redis_cell(meter: &'a Meter, bytes: &[u8], now: Instant) -> Option<Self> {
         let tat_ns = if meter.kind == Kind::Gcra { tat_ns(bytes)? } else { return None };
@@ -382,7 +384,7 @@ impl<'a> View<'a> {
         Ok((decision, next))
     }
 
-    /// The next state with `used` grains, which have drained after `reset`.
+    /// The next state with `used` grains. `reset` is how long until these have drained.
     #[inline(always)]
     fn next(&self, used: u128, reset: Span) -> Result<Next, Overflow> {
         let Self { meter, now, level, .. } = *self;
@@ -401,7 +403,7 @@ impl<'a> View<'a> {
             return self.store_lengthened(next, bytes);
         }
         record::encode(self.meter, next.level, bytes);
-        // All grants in a window expire with the window. The slack says that the deadline may be right already.
+        // All grants in a window expire with the window. With the slack, the key keeps a deadline that is right already.
         let slack = if self.meter.drain == Drain::Windows { Span::from_us(1_000) } else { Span::ZERO };
         Change::Write { offset: 0, head: 0, expires: next.expires, slack }
     }
@@ -414,8 +416,8 @@ impl<'a> View<'a> {
     /// The start and the end of the step or window in force; `None` if usage drains continuously, or if nothing is used.
     pub(super) fn step(&self) -> Option<(Instant, Instant)> {
         let Self { meter, level, recorded_at, .. } = self;
-        // A level with usage always has a step or window in force. A window without usage is in force if it is the recorded
-        // one: a window that has ended was replaced by one with another date.
+        // A level with usage always has a step or window in force. A window without usage is in force if it is the window in the
+        // record: a window that has ended was replaced by a window with another date.
         let over = level.used == 0 && (meter.drain != Drain::Windows || level.at != *recorded_at);
         let end = level.at.saturating_add(Span::from_us(meter.period_us));
         (meter.drain != Drain::Smooth && !over).then_some((level.at, end))

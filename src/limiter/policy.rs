@@ -10,8 +10,8 @@ impl Kind {
     /// Every algorithm, in the order of the variants: `ALL[kind as usize]` is `kind`.
     pub const ALL: &'static [Self] = &[Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket, Self::Lease];
 
-    /// The algorithms that limit how many units are taken per period: all but [`Self::Lease`]. Tests and measurements take them from
-    /// here.
+    /// The algorithms that limit how many units are taken per period: all but [`Self::Lease`]. Tests and measurements take them
+    /// from here.
     pub const RATES: &'static [Self] = &[Self::Fixed, Self::Slide, Self::Gcra, Self::Bucket];
 
     /// The constants.

@@ -9,8 +9,8 @@ use super::queues::Queues;
 use super::waiter::Client;
 use crate::limiter::Instant;
 
-/// Queues of n clients are checked at about every (n / EACH + 1)th change. So the checks of many clients take about as much time per
-/// change as those of this many.
+/// Queues of n clients are checked at about every (n / EACH + 1)th change. So, per change, the checks of many clients take about as
+/// much time as the checks of `EACH` clients.
 const EACH: usize = 8;
 
 impl<C: Client> Queues<C> {
@@ -50,7 +50,7 @@ impl<C: Client> Queues<C> {
     }
 
     fn fault_of_lines(&self) -> Option<String> {
-        // The calls with a claim for each key, and their units.
+        // For each key: how many calls have a claim for it, and how many units these calls take.
         let mut calls: BTreeMap<(i32, &[u8]), (usize, u64)> = BTreeMap::new();
         for waiter in self.waiters.values() {
             for claim in &*waiter.claims {

@@ -3,7 +3,7 @@
 use super::waiter::{Claim, Waiter};
 use crate::limiter::{Bytes, Change, Decision, Instant, Overflow, Policy, RecordError, Request, Wait};
 
-/// Why a key refuses a call, whatever the units that are free.
+/// Why a key refuses a call, no matter how many units are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The value is not a record of the policy's algorithm.
@@ -40,7 +40,8 @@ pub trait KeyState {
     /// The value of the key; an error if it can't be a record of the policy's algorithm.
     fn stored(&self, policy: &Policy) -> Result<Option<&[u8]>, Self::Error>;
 
-    /// Calls `work` with the value of the key, and returns its result. A refusal of `work` becomes the error that says so.
+    /// Calls `work` with the value of the key, and returns its result. If `work` returns a refusal, the result is the error for
+    /// this refusal.
     ///
     /// # Errors
     /// Those of [`Self::stored`] and of `work`.
@@ -68,7 +69,7 @@ pub trait KeyState {
     fn commit(&mut self, change: &Change, bytes: &Bytes, now: Instant) -> Result<(), Self::Error>;
 }
 
-/// When the units of a request are due. `decision` is the one on it, at the moment `at`.
+/// When the units of a request are due. `decision` is the decision on the request at the moment `at`.
 pub(super) fn due(decision: &Decision, at: Instant) -> Instant {
     match decision.wait {
         Wait::For(wait) => at.saturating_add(wait),
@@ -119,8 +120,8 @@ pub(super) enum Ask {
     Held,
     /// The units will be due at `due`. `known` is whether this follows from the state of the key that the line has noted.
     Wait { due: Instant, known: bool },
-    /// The units are free. If the key has not changed since they were due, this is that moment, and the client can be charged as of
-    /// any moment between it and now.
+    /// The units are free. `Some`: the moment at which they were due. The key has not changed since this moment, so the client can
+    /// be charged as of any moment from then until now. `None`: this moment is not known.
     Free(Option<Instant>),
 }
 

@@ -13,8 +13,8 @@ use crate::limiter::{fingerprint, without_ids, Amount, Bytes, Change, Decision, 
 /// not all be granted at once.
 const MAX_LATENESS: Span = Span::from_us(100_000);
 
-/// The clients that wait for one key. The line exists as long as a waiting call has a claim for the key, also if no client stands in
-/// it.
+/// The clients that wait for one key. The line exists as long as a waiting call has a claim for the key, also if no client stands
+/// in it.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) db: i32,
@@ -59,17 +59,17 @@ impl CachedState {
 
 /// What a line knows of its key.
 enum Known<'v> {
-    /// The key may have changed since it was noted.
+    /// The key may have changed since its state was noted.
     Nothing,
     /// The key has not changed since [`Line::as_of`], except that it may have expired.
     Unchanged {
-        /// The value that it had then; `None`: it did not exist.
+        /// The value that the key had then; `None`: the key did not exist.
         value: Option<Cow<'v, [u8]>>,
     },
 }
 
-/// Returns `found`, which should never be `None`: a client whose number another part of the queues holds does wait, and each key of a
-/// waiting call has a line.
+/// Returns `found`, which should never be `None`: if any part of the queues holds the number of a client, this client waits; and
+/// each key of a waiting call has a line.
 #[inline(always)]
 #[track_caller]
 pub(super) fn present<T>(found: Option<T>) -> Option<T> {
@@ -92,8 +92,9 @@ impl Line {
         self.members.is_empty()
     }
 
-    /// What is wrong with the line; `None` if nothing is. `counted` is how many waiting calls have a claim for the key, and how many
-    /// units they take. `id` returns the id of the waiting call of a client that has such a claim, with the number of the client.
+    /// What is wrong with the line; `None` if nothing is. `counted` is how many waiting calls have a claim for the key, and how
+    /// many units these calls take. `id` gets the number of a client. If the client's call has a claim for the key, `id` returns
+    /// the id of the call, and the number.
     pub(super) fn fault(
         &self,
         counted: (usize, u64),
@@ -128,7 +129,7 @@ impl Line {
         self.members.contains(&number)
     }
 
-    /// Whether no client of the line is older than the client with this number, which need not stand in it.
+    /// Whether no client in the line is older than the client with this number. That client itself need not stand in the line.
     pub(super) fn is_first(&self, number: u64) -> bool {
         self.members.first().is_none_or(|&first| first >= number)
     }
@@ -152,7 +153,8 @@ impl Line {
         }
     }
 
-    /// Marks the calls with an id that has just been granted units as retries. Returns whether there are any.
+    /// A call with this id has just been granted units: marks the other calls with this id as retries. Returns whether a call was
+    /// marked.
     pub(super) fn mark_retries(&mut self, id: &Arc<[u8]>) -> bool {
         let same = (id.clone(), 0)..=(id.clone(), u64::MAX);
         let before = self.retries.len();
@@ -160,19 +162,22 @@ impl Line {
         self.retries.len() > before
     }
 
-    /// The id of the client's call holds nothing any more, so the client waits in line again. Returns false if it was no retry.
+    /// The id of a client's call holds nothing any more: the call is no retry now, so the client waits for its turn again. Returns
+    /// false if the call was no retry before.
     pub(super) fn unmark_retry(&mut self, number: u64) -> bool {
         self.retries.remove(&number)
     }
 
-    /// About how long a client waits for the key, if it would wait for `need` without the other waiting calls. These take their units,
-    /// too, and at most `limit` units fall free in a period. Leases usually end earlier than that.
+    /// About how long a client waits for the key. Without the other waiting calls, the client would wait for `need`. But the other
+    /// calls take units, too, and in each period at most `limit` units fall free. Leases usually end earlier than this estimate
+    /// assumes.
     pub(super) fn wait_among_others(&self, policy: &Policy, need: Span) -> Span {
         let us = u128::from(self.units) * u128::from(policy.period().as_us()) / u128::from(policy.limit().max(1));
         Span::from_us(need.as_us().saturating_add(u64::try_from(us).unwrap_or(u64::MAX)))
     }
 
-    /// Notes the state of the key at `now`, unless it has not changed since it was noted.
+    /// Notes the state of the key at `now`. But if the state has been noted before, and the key has not changed since, the earlier
+    /// note stays.
     pub(super) fn note<K: KeyState>(&mut self, key: &K, policy: &Policy, now: Instant) {
         let known = |stored| matches!(self.known(stored, policy, now), Known::Unchanged { .. });
         if !key.stored(policy).is_ok_and(known) {
@@ -181,19 +186,19 @@ impl Line {
         }
     }
 
-    /// Forgets the state of the key, which has changed. Its value does not always show that: a record can be written and
-    /// expire.
+    /// Forgets the state of the key, because the key has changed. The value does not always show a change: a record can be written,
+    /// and then expire.
     pub(super) fn forget(&mut self) {
         self.cached = None;
     }
 
-    /// Forgets the state of the key if the deadline of the key lies ahead. If it has passed, the key may only have expired, of which
-    /// [`Self::known`] takes account.
+    /// Forgets the state of the key if the deadline in this state lies ahead. If the deadline has passed, perhaps the key has only
+    /// expired: [`Self::known`] takes account of this.
     pub(super) fn forget_unless_expired(&mut self, now: Instant) {
         self.cached.take_if(|cached| cached.expires.is_some_and(|expires| now < expires));
     }
 
-    /// Notes what the key has said when it was asked for the first client.
+    /// Notes the answer that the key gave when it was asked about the first client.
     pub(super) fn note_asked<K: KeyState>(&mut self, key: &K, policy: &Policy, now: Instant, asked: Ask) {
         if let Ask::Wait { due, known } = asked {
             self.due = due;
@@ -204,8 +209,8 @@ impl Line {
         }
     }
 
-    /// Asks the key for a client before which no other stands in the line. The client is not charged as of a moment before
-    /// `least`.
+    /// Asks the key whether it grants the call of a client before which no other client stands in the line. The client is not
+    /// charged as of a moment before `least`.
     pub(super) fn ask<C, K: KeyState>(
         &self,
         waiter: &Waiter<C>,
@@ -257,8 +262,8 @@ impl Line {
     }
 }
 
-/// Charges a client as of `at`, which is not after `now`. If it is before, [`Line::ask`] has found that the key is known since
-/// then. `line` is the line of the key.
+/// Charges a client as of `at`, which is `now` or earlier. If `at` is earlier, [`Line::ask`] has found that the line knows the
+/// state of the key since `at`. `line` is the line of the key.
 pub(super) fn charge<C, K: KeyState>(
     line: Option<&mut Line>,
     waiter: &Waiter<C>,
@@ -284,7 +289,7 @@ pub(super) fn charge<C, K: KeyState>(
         line.cached = CachedState::of(key, &claim.policy);
         line.as_of = at;
     }
-    // `reset` counts from the moment as of which the client is charged, but the answer is sent now.
+    // In `decision`, `reset` counts from `at`, but the answer is sent at `now`.
     Ok(Decision { reset: decision.reset.saturating_sub(now.since(at)), ..decision })
 }
 
@@ -392,7 +397,7 @@ impl Lines {
         self.agenda.first().copied()
     }
 
-    /// Sets the wake time of a key's line to `wake`, unless it is earlier already, or no client stands in the line.
+    /// Sets the wake time of a key's line to `wake`, unless the wake time is earlier already, or no client stands in the line.
     pub(super) fn wake(&mut self, db: i32, key: &[u8], wake: Instant) {
         if let Some(id) = self.id(db, key) {
             self.wake_by(id, wake);

@@ -42,7 +42,8 @@ pub enum Waiters {
     /// Waiting calls have a claim for the key, but none stands in its line. If the call changes the key, [`Queues::changed`]
     /// must be called.
     Elsewhere,
-    /// Clients stand in the line of the key, so the call must not take units. A change is as for [`Self::Elsewhere`].
+    /// Clients stand in the line of the key, so the call must not take units. If the call changes the key in another way,
+    /// [`Queues::changed`] must be called, too.
     InLine,
 }
 
@@ -121,8 +122,8 @@ impl<C: Client> Queues<C> {
         numbers.iter().filter_map(|number| Some(self.waiters.get(number)?.client.id())).collect()
     }
 
-    /// Which of its keys refuse a client because of their lines: it stands in the line, or an older client does. Empty if the
-    /// client does not wait.
+    /// For each claim of a client: whether the key refuses the client because of the key's line. A key does if this client or an
+    /// older one stands in the line. Empty if the client does not wait.
     pub fn refusals(&self, client: C::Id) -> Vec<bool> {
         self.numbers.get(&client).map_or_else(Vec::new, |&number| self.refusals_of(number))
     }
@@ -149,7 +150,7 @@ impl<C: Client> Queues<C> {
         self.deadlines.remove(&(answered_at, number));
         waiter.claims.iter().for_each(|claim| self.lines.end(number, &waiter, claim, now));
         if self.waiters.is_empty() {
-            // While no client waits, nobody notices a step of the clock, after which this moment would mean nothing.
+            // While no client waits, steps of the clock go unnoticed. After such a step, `refused` would mean nothing.
             self.refused = Instant::MIN;
         }
         debug_assert_eq!(self.fault(), None);
@@ -164,7 +165,7 @@ impl<C: Client> Queues<C> {
         debug_assert_eq!(self.fault(), None);
     }
 
-    /// Sets the wake time of a key's line to now, because the server has deleted the key, or it may have changed in another
+    /// Sets the wake time of a key's line to now, because the server has deleted the key, or the key may have changed in another
     /// way.
     pub fn wake(&mut self, db: i32, key: &[u8], now: Instant) {
         self.lines.of_key_mut(db, key).into_iter().for_each(|line| line.forget_unless_expired(now));
@@ -178,8 +179,8 @@ impl<C: Client> Queues<C> {
         debug_assert_eq!(self.fault(), None);
     }
 
-    /// Adjusts the waiting clients to a clock that was set forward by `by_us` microseconds, or back if that is negative. Deadlines
-    /// move along, so that each client waits for as long as it would have otherwise, and all wake times become `now`.
+    /// Adjusts the waiting clients to a clock that was set forward by `by_us` microseconds, or back if `by_us` is negative.
+    /// Deadlines move by the same step, so the step does not change how long each client waits. All wake times become `now`.
     pub fn clock_stepped(&mut self, by_us: i64, now: Instant) {
         let moved = |at: Instant| Instant::saturating(i128::from(at.as_us()) + i128::from(by_us));
         for waiter in self.waiters.values_mut() {

@@ -6,46 +6,48 @@ use super::queues::{Queues, Task};
 use super::waiter::{Claim, ClaimError, Client, Served, Waiter};
 use crate::limiter::{Bytes, Decision, Instant, Span};
 
-/// After the server has refused writes, no line is served for this long. Nor is a line that needs a key which the server was using.
+/// For this long, no line is served after the server has refused writes. A task is put off for the same time if the server is using
+/// one of its keys.
 const PAUSE: Span = Span::from_us(20_000);
 
-/// What the keys of a client say about it.
+/// What the keys of a client say when they are asked whether they grant its call.
 enum Look {
-    /// It continues to wait.
+    /// The client continues to wait.
     Wait,
-    /// All keys grant it. It is charged as of these moments, one for each key.
+    /// All keys grant the call. The client is charged as of these moments, one for each key.
     Grant(Vec<Instant>),
     /// The units of a key have become due, but after the client's deadline.
     Late,
 }
 
-/// The key that makes a client wait longest, of those in whose lines it does not stand.
+/// Of the keys in whose lines a client does not stand: the key that makes the client wait longest.
 struct Slowest<'k, K> {
     /// About how long, by [`Line::wait_among_others`].
     wait: Span,
     claim: &'k Claim,
     key: &'k K,
-    /// When its units are due if no other client takes them.
+    /// When the client's units are due if no other client takes them.
     due: Instant,
     asked: Ask,
 }
 
 /// The keys that grant a call.
 pub(super) struct FreeKeys {
-    /// When the last of them began to grant it, as far as that is known.
+    /// The latest moment at which one of these keys began to grant the call: see [`Self::add`].
     since: Instant,
-    /// For each claim of the call, whether its client is charged as of `since`, and not as of the answer.
+    /// For each claim of the call: whether the client is charged as of `since`. If not, it is charged as of the moment of the
+    /// answer.
     charged_when_due: Vec<bool>,
 }
 
 impl FreeKeys {
-    /// None of so many keys.
+    /// Of this many keys, none is free yet.
     pub(super) fn new(keys: usize) -> Self {
         Self { since: Instant::MIN, charged_when_due: vec![false; keys] }
     }
 
-    /// Adds the key of claim `index`. `known` is the moment of [`Ask::Free`]. If there is none, the key began to grant the call at
-    /// `computed`.
+    /// Adds the key of claim `index`. The key began to grant the call at `known`, the moment of [`Ask::Free`]; if that is `None`,
+    /// at `computed`.
     fn add(&mut self, index: usize, claim: &Claim, known: Option<Instant>, computed: Instant) {
         self.since = self.since.max(known.unwrap_or(computed));
         if let Some(charged_when_due) = self.charged_when_due.get_mut(index) {
@@ -60,7 +62,8 @@ impl FreeKeys {
 }
 
 impl<C: Client> Queues<C> {
-    /// Lets a client wait whose call can't be granted now. `keys` are the present states of its keys, in the order of its claims.
+    /// Adds a waiting client. Its call can't be granted now. `keys` are its keys in their present state, in the order of its
+    /// claims.
     pub fn join<K: KeyState>(&mut self, waiter: Waiter<C>, keys: &[K]) {
         let (number, now) = (self.next_number, waiter.joined);
         self.next_number += 1;
@@ -70,7 +73,8 @@ impl<C: Client> Queues<C> {
         self.waiters.insert(number, waiter);
         if let Some(waiter) = self.waiters.get(&number) {
             for (claim, key) in waiter.claims.iter().zip(keys) {
-                // If the key does not change any more, the client can be charged as of the moment at which its units were due.
+                // If the key does not change after this note, the client can be charged as of the moment at which its units were
+                // due.
                 self.lines.of_key_mut(waiter.db, &claim.key).into_iter().for_each(|line| line.note(key, &claim.policy, now));
             }
         }
@@ -79,8 +83,8 @@ impl<C: Client> Queues<C> {
             debug_assert_eq!(self.fault(), None);
             return;
         }
-        // All keys grant the call, or one has an error. That is not expected, as the caller found that the call can't be granted. The
-        // client stands in the line of its first key, and the next task answers it.
+        // All keys grant the call, or one key has an error. This is not expected, because the caller found that the call can't be
+        // granted. The client joins the line of its first key, and the next task answers the client.
         let Some((waiter, claim)) = self.waiters.get(&number).and_then(|waiter| Some((waiter, waiter.claims.first()?)))
         else {
             return;
@@ -92,7 +96,7 @@ impl<C: Client> Queues<C> {
         debug_assert_eq!(self.fault(), None);
     }
 
-    /// What to do at `now`. If units are due and waits have ended, the units come first.
+    /// What to do at `now`. If units are due and waits have ended, the units are granted first.
     pub fn next_task(&self, now: Instant) -> Option<Task> {
         let due = self.lines.next_wake().filter(|&(wake, _)| wake <= now && self.paused_until() <= now);
         match due {
@@ -117,9 +121,9 @@ impl<C: Client> Queues<C> {
         self.refused.saturating_add(PAUSE)
     }
 
-    /// Does a task. If the server may write (`may_grant`), grants units to the first clients of a line, up to the first that must
-    /// wait; or denies clients whose wait has ended. `keys` are the open keys of the task. Answers at most `most` clients. If more
-    /// is to be done, [`Self::next_task`] returns the next task.
+    /// Does a task. If the task has a line, grants units to the clients of the line, up to the first that must wait; but grants
+    /// nothing unless the server may write (`may_grant`). If the task has no line, answers clients whose wait has ended. `keys` are
+    /// the open keys of the task. Answers at most `most` clients. If more is to be done, [`Self::next_task`] returns the next task.
     pub fn serve<K: KeyState>(
         &mut self,
         task: &Task,
@@ -139,8 +143,8 @@ impl<C: Client> Queues<C> {
         answers
     }
 
-    /// Puts off a task, because the server is using one of its keys. It is the next task again after a short while, if no event makes
-    /// it due earlier.
+    /// Puts off a task, because the server is using one of its keys. The task is due again after `PAUSE`, or earlier if an event
+    /// makes it due.
     pub fn postpone(&mut self, task: &Task, now: Instant) {
         let again_at = now.saturating_add(PAUSE);
         match task.line {
@@ -155,8 +159,8 @@ impl<C: Client> Queues<C> {
         debug_assert_eq!(self.fault(), None);
     }
 
-    /// Removes the clients of a task whose keys are not on this server any more. Returns them in the order of arrival, for the
-    /// caller to answer.
+    /// The keys of `task` are not on this server any more: removes the clients of the task. Returns these clients in the order of
+    /// arrival; the caller must answer them.
     pub fn dismiss(&mut self, task: &Task, now: Instant) -> Vec<C> {
         let line = task.line.and_then(|id| self.lines.get(id));
         let numbers = line.map_or_else(|| vec![task.number], Line::numbers);
@@ -191,8 +195,8 @@ impl<C: Client> Queues<C> {
         }
     }
 
-    /// Removes a client, and charges it if all its keys grant it. If not, denies it. After a grant, other calls with its id become
-    /// retries.
+    /// Removes a client. Charges the client if all its keys grant its call; otherwise denies the call. After a grant, other calls
+    /// with the same id become retries.
     fn answer<K: KeyState>(
         &mut self,
         number: u64,
@@ -217,7 +221,7 @@ impl<C: Client> Queues<C> {
         Some((waiter, rows))
     }
 
-    /// Asks the keys of a client. If it must wait, sets the wake times of the lines in which it is the first.
+    /// Asks the keys of a client. If the client must wait, sets the wake times of the lines in which it is the first.
     fn look<K: KeyState>(&mut self, number: u64, keys: &[K], now: Instant) -> Result<Look, ClaimError<K::Error>> {
         let Some(waiter) = present(self.waiters.get(&number)) else { return Ok(Look::Wait) };
         let mut wait: Option<Instant> = None;
@@ -256,8 +260,9 @@ impl<C: Client> Queues<C> {
         })
     }
 
-    /// Asks the keys in whose lines a client does not stand. If any of them does not grant the call, the client joins the line of
-    /// the one that makes it wait longest. Returns when to look at the client again; `None` if it need not wait for these keys.
+    /// Asks the keys in whose lines a client does not stand. If any of these keys does not grant the call, the client joins the
+    /// line of the key that makes it wait longest. Returns when to look at the client again; `None`: the client need not wait for
+    /// these keys.
     pub(super) fn ask_more<K: KeyState>(
         &mut self,
         number: u64,
@@ -274,7 +279,7 @@ impl<C: Client> Queues<C> {
             let asked = line.ask(waiter, claim, key, self.refused, now).map_err(|error| (index, error))?;
             let due = match asked {
                 Ask::Held => continue,
-                // If it is not known when the key began to grant the call, the key does not change `free.since`.
+                // If it is not known when the key began to grant the call, `free.since` stays as it is.
                 Ask::Free(known) if line.is_first(number) => {
                     free.add(index, claim, known, Instant::MIN);
                     continue;
@@ -297,8 +302,8 @@ impl<C: Client> Queues<C> {
         Ok(Some(due))
     }
 
-    /// Sets the wake times of the lines in which a client is the first. `due` is when all its keys are expected to grant it. A key that
-    /// changes before `due` has its line served.
+    /// Sets the wake times of the lines in which a client is the first. `due` is when all its keys are expected to grant its call.
+    /// If a key changes before `due`, [`Queues::changed`] or [`Queues::wake`] has the line of that key served.
     pub(super) fn sleep<K: KeyState>(&mut self, number: u64, keys: &[K], due: Instant) {
         let Some(waiter) = present(self.waiters.get(&number)) else { return };
         for (claim, key) in waiter.claims.iter().zip(keys) {
@@ -320,8 +325,8 @@ impl<C: Client> Queues<C> {
     ) -> Result<Vec<Decision>, ClaimError<K::Error>> {
         let Some(waiter) = present(self.waiters.get(&number)) else { return Ok(Vec::new()) };
         for (index, (claim, key)) in waiter.claims.iter().zip(&*keys).enumerate() {
-            // Without ids, a change lengthens a value by less than this. Records with ids are far shorter than the longest value, unless
-            // a client has written them itself. So after this check, all claims can be charged.
+            // Without ids, a change lengthens a value by less than `Bytes::SHORT`. Records with ids are far shorter than the
+            // longest value, unless a client has written them itself. So after this check, all claims can be charged.
             let len = key.stored(&claim.policy).map_err(|error| (index, error))?.map_or(0, <[u8]>::len) + Bytes::SHORT;
             if len > K::MAX_LEN {
                 return Err((index, K::error(&claim.policy, Refusal::Overflow)));
@@ -331,15 +336,15 @@ impl<C: Client> Queues<C> {
         for (index, ((claim, key), &at)) in waiter.claims.iter().zip(keys).zip(moments).enumerate() {
             let line = self.lines.of_key_mut(waiter.db, &claim.key);
             rows.push(charge(line, waiter, claim, key, at, now).map_err(|error| (index, error))?);
-            // The client need not have stood in the line of this key. Those that do may be due at another moment now, if their policies
-            // differ from its own.
+            // Other clients may stand in the line of this key, even if this client does not. If their policies differ from the
+            // policy of this client, they may be due at another moment now.
             self.lines.wake(waiter.db, &claim.key, now);
         }
         Ok(rows)
     }
 
-    /// Answers clients whose wait has ended: the one of the task, and then others with the same keys. Denies them, except one whose
-    /// units were due in time, although its line has not been served since then.
+    /// Answers clients whose wait has ended: first the client of the task, then other clients with the same keys. A client whose
+    /// units were due in time is granted them, even if its line has not been served since then. All other clients are denied.
     fn time_out<K: KeyState>(
         &mut self,
         task: &Task,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::limiter::{Amount, Decision, Id, Instant, Policy, Request, Span, Wait};
 
-/// The least wait in the reply to a client that is denied because other clients wait. The units themselves may be free.
+/// The least wait in a denial that [`denied`] makes. If the client is denied because other clients wait, the units themselves may
+/// be free.
 const MIN_WAIT: Span = Span::from_us(1_000);
 
 /// A waiting client. The trait does not require `Copy`: the queues hand each client out once, so that it is answered at most once.
@@ -36,7 +37,7 @@ pub struct Claim {
     pub policy: Policy,
     /// How many units the call takes.
     pub amount: Amount,
-    /// Whether the call states the amount. Otherwise it is [`Amount::Cost`] of 1.
+    /// Whether the call states the amount. Otherwise the amount is [`Amount::Cost`] of 1.
     pub names_amount: bool,
 }
 
@@ -83,8 +84,10 @@ impl<C> Waiter<C> {
         Request { id: self.id.as_deref().and_then(Id::new), ..Request::now(claim.amount) }
     }
 
-    /// Turns the present decisions of the claims, in `rows`, into the answer to the client when its wait ends. They become denials,
-    /// except those of keys that remember the id of its call. `refusals` are those of [`Queues::refusals`](super::Queues::refusals).
+    /// Turns the present decisions on the claims, in `rows`, into the answer to the client when its wait ends. The decision of each
+    /// key that refuses the call becomes a denial. If no key refuses the call, the decisions of all keys become denials. But the
+    /// decision of a key that remembers the id of the call stays as it is. `refusals` is the result of
+    /// [`Queues::refusals`](super::Queues::refusals).
     pub fn deny(&self, refusals: &[bool], rows: &mut [Decision]) {
         let deny = |row: &mut Decision| *row = denied(*row, self.deadline.since(self.joined));
         for (row, &refused) in rows.iter_mut().zip(refusals) {
@@ -105,9 +108,9 @@ pub type ClaimError<E> = (usize, E);
 /// A client that has waited, and the answer to its call: a decision for each claim, or the error of one of them.
 pub type Served<C, E> = (Waiter<C>, Result<Vec<Decision>, ClaimError<E>>);
 
-/// Turns the decision that a key makes at present into a denial. `timeout` is how long the client waits, or would wait, before it is
-/// denied; zero if it does not wait. The wait in the denial is the time after which the same call, with the same `timeout`, would be
-/// granted if no other client waited.
+/// Turns the decision that a key makes at present into a denial. `timeout` is how long the client waits, or would wait, before it
+/// is denied; zero if it does not wait. The wait in the denial is the time after which the same call, with the same `timeout`,
+/// would be granted if no other client waited.
 pub fn denied(decision: Decision, timeout: Span) -> Decision {
     let wait = match decision.wait {
         Wait::Never => Wait::Never,

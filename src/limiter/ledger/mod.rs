@@ -29,8 +29,8 @@
 //! An [`Aggregate`] summarizes slots. With the aggregates of blocks, it takes n / 64 + 64 steps to find the sum or the extremes
 //! of n slots.
 //!
-//! Records of version [2](super::record::OLD_IDS), which earlier versions of the module wrote, are read, too: see [`version_2`]. The
-//! next write rebuilds them.
+//! Records of version [2](super::record::OLD_IDS), which earlier versions of the module wrote, are read, too: see [`version_2`].
+//! The next write rebuilds them.
 
 mod aggregate;
 mod edit;

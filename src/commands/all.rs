@@ -107,8 +107,8 @@ impl CommandHandler for All {
     }
 }
 
-/// The most bytes of a change that is kept until all rules are decided. A longer one, such as a log that is written anew, is made
-/// again when it is committed, so that only one at a time is in memory.
+/// The longest change, in bytes, that is kept until all rules are decided. A longer change, such as a log that is written anew, is
+/// dropped, and computed again when it is committed. So only one longer change at a time is in memory.
 const MAX_KEPT: usize = 4_096;
 
 /// Decides all rules, and then charges all of them or none.
@@ -180,8 +180,8 @@ fn decide(
             return Ok(Decided::behind_line(view, rule.request)?);
         }
         let decided = Decided::of(view, rule.request)?;
-        // Without ids, a change lengthens a value by less than this. Records with ids are far shorter than the longest value, unless a
-        // client has written them itself. So after this check, no commit fails after another.
+        // Without ids, a change lengthens a value by less than `Bytes::SHORT`. Records with ids are far shorter than the longest
+        // value, unless a client has written them itself. So after this check, no commit can fail after another one has been made.
         if record.map_or(0, <[u8]>::len) + Bytes::SHORT > WriteKey::MAX_LEN {
             return Err(Overflow.into());
         }
@@ -208,8 +208,8 @@ fn commit(
     Ok(decided.iter().map(|decided| decided.decision).collect())
 }
 
-/// The decisions of a denied call: the denials of the rules that refused it, and the present state of the others, since the call takes
-/// nothing from them.
+/// The decisions of a denied call: the denials of the rules that refused it, and the present state of the others, since the call
+/// takes nothing from them.
 fn deny(
     keys: &[WriteKey<'_>],
     rules: &[Rule<'_>],

@@ -93,7 +93,7 @@ fn run<const KIND: usize>(call: &Call<'_>) -> Result<Answered<Decision>, Box<Err
     }
 }
 
-/// One function for each algorithm, as each of them decides by code of its own.
+/// There is one function for each algorithm, because each algorithm decides by its own code.
 #[inline(never)]
 fn run_with_options<const KIND: usize>(call: &Call<'_>) -> Result<Answered<Decision>, Box<Error>> {
     let kind = Kind::ALL[KIND];
@@ -113,8 +113,8 @@ pub fn parse<A: Args + ?Sized>(kind: Kind, args: &A) -> Result<Rule<'_>, Box<Err
     grammar::rule(kind, CommandName::Limit(kind), &mut Cursor::new(args, 2))
 }
 
-/// Decides `rule`, whose algorithm is `kind`, for the key that argument 1 names. `last_denial` is the last denial of this rule, if the
-/// rule has no options.
+/// Decides `rule`, whose algorithm is `kind`, for the key that argument 1 names. `last_denial` is the last denial of this rule, if
+/// the rule has no options.
 #[inline(always)]
 pub(super) fn decide(
     call: &Call<'_>,
@@ -131,8 +131,8 @@ pub(super) fn decide(
         Some(denial) if !in_line => target.stored(&key)?.and_then(|record| denial.repeated(record, now)),
         _ => None,
     };
-    // This is the path of most calls. RL.LEASE does by `Target::view` and `commit_or_wait` what is written out here. These two
-    // functions copy the decision, which would take a good part of the time that a decision takes.
+    // Most calls take this path. It does the same as `Target::view` and `commit_or_wait`, which RL.LEASE uses. But these two
+    // functions copy the decision, and a copy takes a good part of the time that a decision takes.
     let (decision, changed) = if let Some(denial) = repeated {
         (denial, false)
     } else {

@@ -1,5 +1,5 @@
 //! The commands. Each has one file with its syntax, its row in the table, its arguments, its parser and its handler; RL.FIXED,
-//! RL.SLIDE, RL.GCRA and RL.BUCKET share one, and so do RL.SETTLE and RL.RELEASE. What several commands need is in [`shared`].
+//! RL.SLIDE, RL.GCRA and RL.BUCKET share one file, and so do RL.SETTLE and RL.RELEASE. What several commands need is in [`shared`].
 //!
 //! All handlers take the same steps: parse all arguments, open the key, read the clock once, decide with a
 //! [`target`](shared::target), close the key, record the [`outcome`](shared::outcome), reply.

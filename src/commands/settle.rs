@@ -1,11 +1,12 @@
-//! `RL.SETTLE` sets the charge with an id to what it really cost. `RL.RELEASE` gives it back, or ends a lease.
+//! `RL.SETTLE` sets the charge with an id to its real cost. `RL.RELEASE` gives back the charge with an id, or ends the lease with
+//! an id.
 //!
 //! ```text
 //! RL.SETTLE key id units
 //! RL.RELEASE key id
 //! ```
 //!
-//! Both reply with five integers: units, limit, remaining, 0, reset_ms, or with nil if the key does not remember the id.
+//! Both reply with five integers (units, limit, remaining, 0, reset_ms), or with nil if the key does not remember the id.
 
 use super::shared::clock::now;
 use super::shared::error::{CommandName, Error};

@@ -1,4 +1,4 @@
-//! `RL.TOP`: the keys that were denied most often recently, and those that the most clients wait for.
+//! `RL.TOP`: the keys that were denied most often recently, or the keys that the most clients wait for.
 //!
 //! ```text
 //! RL.TOP [n | RESET | WAITING]
@@ -56,7 +56,7 @@ pub enum TopArgs {
 /// Parses the arguments.
 ///
 /// # Errors
-/// If there are too many, or one is malformed.
+/// If there are too many arguments, or the argument is malformed.
 pub fn parse<A: Args + ?Sized>(args: &A) -> Result<TopArgs, Error> {
     const DEFAULT: usize = 10;
     if args.arg(2).is_some() {

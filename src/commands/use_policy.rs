@@ -22,8 +22,8 @@ use super::shared::waiting;
 use crate::limiter::{Amount, Decision, Kind, RecordError, Wait};
 use crate::server::{run_command, Argument, ArgumentKind, Call, Command, CommandHandler, KeySpec, WriteKey};
 
-/// The command has no flag `deny-oom`, because a lease can be renewed when the server is out of memory. In that case the handler itself
-/// refuses all that the command of the policy's algorithm would refuse.
+/// The command has no flag `deny-oom`, because a lease can be renewed when the server is out of memory. In that case the handler
+/// itself refuses all that the command of the policy's algorithm would refuse.
 pub(super) const COMMAND: Command = Command {
     name: c"rl.use",
     callback: run_command::<Use>,
@@ -57,7 +57,7 @@ fn arguments() -> Vec<Argument> {
 /// Parses the number of policy keys.
 ///
 /// # Errors
-/// If it is missing or out of range, or fewer arguments follow it.
+/// If the number is missing or out of range, or if fewer arguments follow than the number says.
 pub fn parse_numpolicies<A: Args + ?Sized>(args: &A) -> Result<usize, Error> {
     let number = count(args.arg(NUMBER).unwrap_or_default(), "numpolicies", 1, MAX_POLICIES)?;
     let number = usize::try_from(number).unwrap_or(usize::MAX);
@@ -67,7 +67,7 @@ pub fn parse_numpolicies<A: Args + ?Sized>(args: &A) -> Result<usize, Error> {
 /// Parses what follows the policy keys, of which there are `policies`. `named` is the rule that the policy states.
 ///
 /// # Errors
-/// If an argument is malformed, or the algorithm does not take it or needs another.
+/// If an argument is malformed, if the algorithm does not take an argument, or if a lease has no id.
 pub fn parse<'a, A: Args + ?Sized>(args: &'a A, policies: usize, named: &Rule<'_>) -> Result<Rule<'a>, Box<Error>> {
     let rule = grammar::use_of(named, &mut Cursor::new(args, FIRST_POLICY + policies))?;
     if rule.policy.kind().spec().holds && rule.request.id.is_none() {
@@ -105,7 +105,8 @@ fn run(call: &Call<'_>) -> Result<Answered<Decision>, Box<Error>> {
     })
 }
 
-/// Takes units by a rule, whose algorithm is `kind`. `last_denial` is the last denial of this rule, if the call states nothing else.
+/// Takes units by a rule, whose algorithm is `kind`. `last_denial` is the last denial of this rule, if the call states nothing but
+/// the policy.
 #[inline(always)]
 fn take(
     call: &Call<'_>,

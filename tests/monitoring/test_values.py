@@ -1,5 +1,5 @@
-"""The exporter shows what the server says, on each server, and its user can do nothing else. The replies that docs/monitoring.md
-describes are those of each server. This file also runs the blocks of that page that the tests of the module do not run."""
+"""On each server, the exporter shows the values of the server, and the exporter's user can do nothing else. Each server replies
+as docs/monitoring.md describes. This file also runs those blocks of that page that the tests of the module do not run."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ def program(request):
 @pytest.fixture
 def running(program, tmp_path):
     with server(tmp_path, program=program) as running:
-        # So slow that no count changes between two readings.
+        # The counts of RL.TOP decay so slowly that none changes between two readings.
         running.call("CONFIG", "SET", "rl.top-half-life", "86400")
         yield running
 
@@ -53,7 +53,8 @@ def waiting(server, count, *call):
         yield ids
 
 
-# Names that need escapes: quotes and backslashes, bytes that are no text, lines, and one that is longer than RL.TOP keeps.
+# Names that need escapes: quotes and backslashes, bytes that are no text, line breaks, and a name that is longer than RL.TOP
+# keeps.
 NAMES = [b'a"b\\c', b"caf\xc3\xa9", b"\xff\x00\xfe", b"two\nlines\r\n", b"%0 {} = , #", b"long" * 200, b"", b"rl_top:1:x"]
 
 
@@ -84,7 +85,7 @@ def test_all_values_are_those_of_the_server(running, tmp_path):
     for count, name in enumerate(NAMES, 5):
         for _ in range(count):
             call("RL.GCRA", name, 0, 1)
-    # Below the least that the script shows.
+    # Four denials: the script shows only keys with five or more.
     for _ in range(4):
         call("RL.GCRA", "few", 0, 1)
 
@@ -119,7 +120,8 @@ def test_all_values_are_those_of_the_server(running, tmp_path):
         listed = {(row[b"db"], row[b"key"]): row[b"denials"] for row in rows if row[b"denials"] >= 5}
         shown = [re.fullmatch(r"rl_top_denials:(\d+):(.*)", key) for key in top]
         assert {(int(key[1]), decoded(key[2])): top[key[0]] for key in shown} == listed
-        # All of these names, of which RL.TOP keeps the first 512 bytes, and `gcra`, which was denied 7 times and once by UNBLOCK.
+        # All NAMES, cut to the 512 bytes that RL.TOP keeps, and `gcra`, which was denied 7 times, and once more by CLIENT
+        # UNBLOCK.
         assert listed == {(0, name[:512]): count for count, name in enumerate(NAMES, 5)} | {(0, b"gcra"): 8}
 
         for _ in range(5):
@@ -228,7 +230,8 @@ def test_the_files_are_copied_to_where_the_settings_expect_them(tmp_path):
     subprocess.run(["bash", "-euc", there], cwd=ROOT, env=os.environ | {"there": str(tmp_path)}, check=True)
     script = environment_of_exporter()["REDIS_EXPORTER_SCRIPT"]
     assert (tmp_path / script.lstrip("/")).read_text() == (FILES / "redis-rl.lua").read_text()
-    # Prometheus reads the rules from the folder of its configuration. That file itself belongs to the operator.
+    # Prometheus reads the rules from the folder of its configuration. The operator writes that configuration,
+    # prometheus.yml.
     name = "redis-rl-rules.yml"
     assert (tmp_path / "etc/prometheus" / name).read_text() == (FILES / name).read_text()
     assert not (tmp_path / "etc/prometheus/prometheus.yml").exists()

@@ -12,11 +12,12 @@ use crate::limiter::{Decision, Instant, Kind, Span, View, Wait};
 use crate::queue::{denied, Waiters};
 use crate::server::{Call, WriteKey};
 
-/// Decides a rule on the state of a command's only key, and changes nothing. `waiters` is what the waiting calls mean for the key; it
-/// becomes `None` for a call that they do not concern.
+/// Decides a rule on the state of a command's only key, and changes nothing. `waiters` says whether calls wait for the key. It
+/// becomes [`Waiters::None`] if the waiting calls do not concern this call.
 ///
 /// # Errors
-/// If a lease can't be renewed with this cost, if the server has no memory for a new lease, or if the next state would not fit a record.
+/// If a lease can't be renewed with this cost, if the server has no memory for a new lease, or if the next state would not fit a
+/// record.
 pub fn decide(call: &Call<'_>, rule: &Rule<'_>, view: &View<'_>, waiters: &mut Waiters) -> Result<Decided, Box<Error>> {
     let request = rule.request;
     if let Some(held) = request.id.and_then(|id| view.held(id)) {
@@ -34,8 +35,8 @@ pub fn decide(call: &Call<'_>, rule: &Rule<'_>, view: &View<'_>, waiters: &mut W
     Ok(Decided::of(view, request)?)
 }
 
-/// Changes the key as it was decided. If the call is refused and has the option BLOCK, blocks its client instead. `kind` is the
-/// algorithm of the rule, and `waiters` is what the waiting calls mean for the key.
+/// Changes the key as `decided` says. If the call is refused and has the option BLOCK, blocks its client instead. `kind` is the
+/// algorithm of the rule, and `waiters` says whether calls wait for the key.
 ///
 /// # Errors
 /// If the new value would be too long for the server, or if as many clients wait as `rl.max-waiters` allows.
@@ -81,8 +82,8 @@ pub fn finish(
     record_outcome(call, name, kind, Outcome::of(rule.request.amount, decision, changed), now);
 }
 
-/// Blocks the client of a call that was refused by `decision`. Returns the denial instead if the call has no option BLOCK, or as
-/// [`waiting::begin`] says.
+/// Blocks the client of a call that was refused by `decision`. Returns the denial instead if the call has no option BLOCK, or if
+/// [`waiting::begin`] denies the call.
 ///
 /// # Errors
 /// Those of [`waiting::begin`].

@@ -76,8 +76,9 @@ pub enum Error {
     FewPolicies,
     /// `RL.USE`: none of the policy keys exists.
     NoPolicy,
-    /// `RL.USE`: a policy key holds no rule. The whole error, as [`Self::not_policy`] and [`Self::policy_type`] make it: the code that
-    /// frees an error of several parts would not be inlined, which takes time in all calls.
+    /// `RL.USE`: a policy key holds no rule. This is the whole text of the error, which [`Self::not_policy`] and
+    /// [`Self::policy_type`] make. If the error had several parts, the code that frees them would not be inlined, and all calls
+    /// would take longer.
     Policy(String),
     /// `RL.POLICY`: the key holds something that is never overwritten.
     NotOverwritten(&'static str),
@@ -118,7 +119,7 @@ pub enum Error {
         /// The greatest value; the least one is its negative.
         max: u64,
     },
-    /// `RL.TOP`: the argument is neither a number of keys, up to this one, nor a keyword.
+    /// `RL.TOP`: the argument is neither a keyword nor a number of keys from 1 to this number.
     NotTop(u64),
     /// The argument is not a duration, or is out of range.
     Duration {
@@ -138,7 +139,7 @@ pub enum Error {
         /// The command.
         command: CommandName,
     },
-    /// The word is not the name of an algorithm that the command's arguments can name.
+    /// The word is not the name of an algorithm.
     UnknownAlgorithm {
         /// The word, in printable form.
         word: String,
@@ -154,7 +155,7 @@ pub enum Error {
     NoId,
     /// A lease can't be renewed with another COST than the units that it holds.
     OtherCost {
-        /// The units that it holds.
+        /// The units that the lease holds.
         held: u64,
     },
     /// The id names a lease, which can be released, but not settled to units.
@@ -173,7 +174,7 @@ pub enum Error {
     Unpaired {
         /// The number of keys.
         keys: usize,
-        /// The number of rules. If there are too many, the rest was not counted.
+        /// The number of rules. If there are more rules than keys, the rest of them is not counted.
         rules: usize,
     },
     /// The key does not hold the wanted limiter.

@@ -36,7 +36,7 @@ pub struct Rule<'r> {
     pub names_amount: bool,
     /// Whether the call renews a lease, but takes no new one.
     pub renew: bool,
-    /// Whether a denial is answered as a grant: the policy is only tried.
+    /// Whether a denial is answered as a grant, because the policy is only tried.
     pub shadow: bool,
 }
 
@@ -46,13 +46,13 @@ impl<'r> Rule<'r> {
         Self { policy, request, block: None, names_amount: false, renew: false, shadow: false }
     }
 
-    /// What a waiting call with this rule takes from the key of this name when it is granted. The pattern below names each field of a rule
-    /// and of a request, so that a new field does not compile until it is handled here.
+    /// What a waiting call with this rule takes from the key of this name when the call is granted. The pattern below names each
+    /// field of a rule and of a request, so that a new field does not compile until it is handled here.
     pub fn claim(&self, key: Arc<[u8]>) -> Claim {
         let Self { policy, request: Request { amount, id: _, ahead: _ }, block: _, names_amount, renew: _, shadow: _ } =
             *self;
-        // The id belongs to the whole call, and so to its `Waiter`. A call with RESERVE, which books ahead, or with RENEW does not wait,
-        // and nobody waits under SHADOW.
+        // The id belongs to the whole call, and so to its `Waiter`. A call with RESERVE (which books ahead), with RENEW or under
+        // SHADOW does not wait.
         Claim { key, policy, amount, names_amount }
     }
 
@@ -123,7 +123,7 @@ const AMOUNTS: [(&str, AmountOf); 4] =
 /// A keyword for the wait.
 struct WaitClause {
     keyword: &'static str,
-    /// The keywords for the amount that it can be combined with.
+    /// The amount keywords with which this keyword can be combined.
     amounts: &'static [&'static str],
     set: fn(&mut Rule<'_>, Span),
 }
@@ -139,7 +139,7 @@ pub const BLOCK: &str = "BLOCK";
 
 /// The keyword for the id.
 pub const ID: &str = "ID";
-/// The keywords for the amount that can be combined with an id.
+/// The amount keywords with which an id can be combined.
 const AMOUNTS_WITH_ID: &[&str] = &["COST", "UPTO"];
 
 /// The keyword with which a call renews a lease, but takes no new one.
@@ -149,7 +149,7 @@ const RENEW: &str = "RENEW";
 pub const SHADOW: &str = "SHADOW";
 
 impl CommandName {
-    /// The keywords for the wait that the command takes.
+    /// The wait keywords that the command takes.
     fn waits(self) -> &'static [WaitClause] {
         match self {
             // Leases are not booked ahead, and RL.ALL books nothing.
@@ -165,7 +165,7 @@ impl CommandName {
         matches!(self, Self::Limit(kind) | Self::Use(kind) if kind.spec().holds)
     }
 
-    /// The keywords for the amount that the command takes, in a rule of this algorithm.
+    /// The amount keywords that the command takes in a rule of this algorithm.
     fn amounts(self, kind: Kind) -> &'static [(&'static str, AmountOf)] {
         let all: &[_] = match self {
             Self::Limit(_) | Self::Use(_) => &AMOUNTS,
@@ -173,7 +173,7 @@ impl CommandName {
             Self::All => &AMOUNTS[..1],
             _ => &[],
         };
-        // All places of a lease are taken, or none.
+        // A lease takes all of its units, or none.
         &all[..if kind.spec().holds { all.len().min(1) } else { all.len() }]
     }
 
@@ -182,7 +182,7 @@ impl CommandName {
         matches!(self, Self::Limit(_) | Self::Use(_) | Self::All)
     }
 
-    /// Whether the command takes this option of an algorithm. The text of a policy states no moment.
+    /// Whether the command takes this option of an algorithm. The text of a policy cannot state a moment.
     const fn takes_option(self, option: &OptionSpec) -> bool {
         !matches!((self, option.value), (Self::Policy, OptionValue::Time(_)))
     }

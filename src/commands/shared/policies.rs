@@ -8,13 +8,13 @@ use super::numbers::printable;
 use super::repeated::LastDenial;
 use crate::server::{Call, MainThread, ReadKey, Value};
 
-/// How many texts are remembered with what they mean.
+/// How many texts are remembered, with their meanings.
 const PLACES: usize = 64;
 
 /// The texts that were parsed last. Each has one place, which its bytes determine.
 static PARSED: [MainThread<Parsed>; PLACES] = [const { MainThread::new(Parsed::NONE) }; PLACES];
 
-/// A text, and what it means. No reply shows whether a text is remembered.
+/// A text, and its meaning. No reply shows whether a text is remembered.
 struct Parsed {
     text: Vec<u8>,
     /// The rule of a call that names the policy and nothing else; `None`: there is no text.
@@ -26,7 +26,8 @@ struct Parsed {
 impl Parsed {
     const NONE: Self = Self { text: Vec::new(), rule: None, denial: LastDenial::NONE };
 
-    /// The rule that a text states, and its last denial. If the text is not the one that is remembered, and is a rule, it takes its place.
+    /// The rule that `text` states, and the last denial of this rule. If another text is remembered here, and `text` is a rule,
+    /// `text` replaces it.
     #[inline(always)]
     fn of(&mut self, text: &[u8]) -> Result<(&Rule<'static>, &mut LastDenial), Box<Error>> {
         if self.rule.is_none() || self.text != text {
@@ -38,7 +39,7 @@ impl Parsed {
     }
 }
 
-/// The place of a text. A text of fewer than eight bytes is no rule.
+/// The place of a text. Texts of one length below eight bytes share a place, but are no rules.
 fn place(text: &[u8]) -> &'static MainThread<Parsed> {
     let [first, last] = [text.first_chunk(), text.last_chunk()].map(|end| end.map_or(0, |end| u64::from_le_bytes(*end)));
     // The odd factor is 2^64 divided by the golden ratio, as in Fibonacci hashing: the upper bits depend on all others.
@@ -58,8 +59,8 @@ pub fn parse(text: &[u8]) -> Result<Rule<'static>, Box<Error>> {
     grammar::policy_text(&mut Cursor::new(&*words, 0))
 }
 
-/// Calls `work` with the rule of the first policy key that exists, and with the last denial of this rule. `keys` are the indexes of the
-/// arguments that name the policy keys. No policy key is open during `work`.
+/// Calls `work` with the rule of the first policy key that exists, and with the last denial of this rule. `keys` are the indexes of
+/// the arguments that name the policy keys. No policy key is open during `work`.
 ///
 /// # Errors
 /// If no policy key exists, or the first that does holds no rule.
@@ -79,7 +80,8 @@ pub fn with_policy<R>(
             Value::OtherType(holds) => return Err(Box::new(Error::policy_type(&name(), holds))),
         };
         return place.with_if_free(call, |parsed| {
-            // A module can cause a call from within another one, which finds the place in use.
+            // Another module can cause a call while this module decides one. The inner call finds the place in use, and parses the
+            // text itself.
             let mut other = Parsed::NONE;
             let parsed = parsed.unwrap_or(&mut other);
             let Value::String(text) = key.value(0) else { return Err(Box::new(Error::NoPolicy)) };

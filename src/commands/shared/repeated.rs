@@ -1,5 +1,5 @@
-//! What a call can take over from the call before it: most calls have the limit and the period of the last one, and a flood of denied
-//! calls gets the same denial again and again.
+//! What a call can take over from the call before it: most calls have the limit and the period of the last one, and a flood of
+//! denied calls gets the same denial again and again.
 
 use super::error::Error;
 use super::grammar::{self, Args, Rule};
@@ -12,7 +12,7 @@ const LONGEST: usize = 16;
 /// The last call of each algorithm, in the order of [`Kind::ALL`].
 static LAST: [MainThread<LastCall>; Kind::ALL.len()] = [const { MainThread::new(LastCall::NONE) }; Kind::ALL.len()];
 
-/// The last call of an algorithm that had a limit and a period, and no options.
+/// The last call of an algorithm that was made with a limit and a period, and without options.
 struct LastCall {
     /// Its limit and its period.
     words: (Word, Word),
@@ -34,8 +34,8 @@ impl LastDenial {
         self.0.as_ref()
     }
 
-    /// Notes the decision on a key that holds `record`, if it is a denial that lasts. An older one does no harm: see
-    /// [`LastingDenial::repeated`].
+    /// Notes `decision`, on a key that holds `record`, if it is a denial that lasts. Otherwise an older denial stays noted, which
+    /// does no harm: see [`LastingDenial::repeated`].
     #[inline(always)]
     pub fn note(&mut self, view: &View<'_>, record: Option<&[u8]>, decision: &Decision) {
         if let Some(lasting) = record.and_then(|record| view.lasting_denial(record, decision)) {
@@ -95,9 +95,9 @@ impl Word {
     }
 }
 
-/// Calls `decide` with the rule of a call that has a limit, a period, and no options, and with the last denial of this rule. Returns
-/// `None` without calling it if the call is not of this form, or while another call of the algorithm is being decided, which a module
-/// can cause.
+/// Calls `decide` with the rule of a call that has a limit, a period, and no options, and with the last denial of this rule. Does
+/// not call `decide`, and returns `None`, if the call has another form or longer words, or if another call of the algorithm is
+/// being decided: another module can cause a call at that time.
 ///
 /// # Errors
 /// If an argument is malformed.

@@ -70,7 +70,7 @@ impl ReplyHandler for WaitQueues {
     }
 }
 
-/// Returns the denial of a waiter that the server unblocks. `call` is the waiter's call, and `refusals` are those of
+/// Returns the denial for a waiter that the server unblocks. `call` is the waiter's call, and `refusals` is the result of
 /// [`refusals`](crate::queue::Queues::refusals).
 fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>, refusals: &[bool]) -> Result<Answer, Error> {
     let now = now(call);
@@ -79,7 +79,7 @@ fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>, refusals: &[
         Claims::All(_) => FIRST_KEY_OF_ALL,
     };
     let decisions = waiter.claims.iter().enumerate().map(|(index, claim)| {
-        // The server is in the middle of unblocking the client, so the key must not change: it is opened for reading.
+        // The server is in the middle of unblocking the client. The key must not change now, so it is opened for reading only.
         let key = ReadKey::open(call, first_key + index).ok_or((index, Error::InUse))?;
         let decision = Target::only(claim.policy.kind()).peek(&key, &claim.policy, waiter.request(claim), now);
         decision.map_err(|error| (index, *error))

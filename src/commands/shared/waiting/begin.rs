@@ -11,18 +11,18 @@ use crate::server::{Call, WriteKey};
 
 /// What becomes of a call whose keys refuse it.
 pub enum Begun {
-    /// Its client waits. The timer will have it answered.
+    /// The client of the call waits. The timer will answer the client.
     Waits,
-    /// The call is denied at once. The span is the `timeout` for [`denied`](crate::queue::denied): the whole wait of the call if its
-    /// units are not due in time, and 0 if its client can't be blocked.
+    /// The call is denied at once. The span is the `timeout` for [`denied`](crate::queue::denied): the whole wait of the call if
+    /// its units are not due in time, and 0 if its client can't be blocked.
     Denied(Span),
 }
 
-/// Blocks the client of a call that its keys refuse now. `first_key` is the index of the argument that names the first of them, and
-/// `decisions` are those on each key.
+/// Blocks the client of a call that its keys refuse now. `first_key` is the index of the argument that names the first key, and
+/// `decisions` has the decision on each key.
 ///
-/// Denies the call instead if the server forbids to block the client, as if the call had no BLOCK option, or if the units of a
-/// rule are not due before the timeout.
+/// Denies the call instead if the server forbids to block the client: the answer is then that of a call without BLOCK. Also denies
+/// the call if the units of a rule are not due within the timeout.
 ///
 /// # Errors
 /// If a key does not hold a record of its rule's algorithm, or if as many clients wait as `rl.max-waiters` allows.
@@ -56,8 +56,8 @@ pub fn begin(
             return Ok(Begun::Denied(timeout));
         }
     }
-    // 0: any number of clients may wait. This comes before the server is asked to block the client, because a client that is blocked
-    // takes memory.
+    // If `rl.max-waiters` is 0, any number of clients may wait. This check comes before the server is asked to block the client,
+    // because a blocked client takes memory.
     if (1..=waiting_clients()).contains(&MAX_WAITERS.get().cast_unsigned()) {
         return Err(Error::TooManyWaiters);
     }

@@ -13,7 +13,8 @@ use crate::server::{BlockedClient, Call, ClientId, Server, Timer};
 /// A waiting client, as the queues hold it.
 pub type WaitingClient = BlockedClient<WaitQueues>;
 
-/// If the wall clock differs from the monotonic clock by this many microseconds or more, it was set. Slewing changes both clocks.
+/// If the wall clock has gained or lost this many microseconds or more on the monotonic clock, the wall clock was set. Slewing
+/// changes both clocks.
 const MIN_CLOCK_STEP_US: i64 = 5_000;
 
 /// The queues and their timer.
@@ -73,7 +74,7 @@ pub fn waiters(call: &Call<'_>, index: usize) -> Waiters {
 
 fn find_waiters(call: &Call<'_>, index: usize) -> Waiters {
     let Some(name) = call.argument(index) else { return Waiters::None };
-    // While a line is being served, only another module can cause a call, and this must not overtake the waiting clients.
+    // While a line is being served, only another module can cause a call. Such a call must not overtake the waiting clients.
     try_lock().map_or(Waiters::InLine, |waiting| waiting.queues.waiters(call.db(), name))
 }
 
@@ -86,7 +87,8 @@ pub fn count_waiters(call: &Call<'_>, index: usize) -> usize {
     try_lock().map_or(0, |waiting| waiting.queues.count_waiters(call.db(), name))
 }
 
-/// Calls `read` with the keys that the most clients wait for, at most `most` of them, and with the present time. Returns its result.
+/// Calls `read` with the keys that the most clients wait for (at most `most` keys) and with the present time. Returns the result of
+/// `read`.
 pub fn longest_lines<R>(server: &Server<'_>, most: usize, read: impl FnOnce(&[LongLine<'_>], Instant) -> R) -> R {
     match try_lock() {
         Some(mut waiting) => {
@@ -100,7 +102,8 @@ pub fn longest_lines<R>(server: &Server<'_>, most: usize, read: impl FnOnce(&[Lo
     }
 }
 
-/// The call has changed the key that argument `index` names: see [`Queues::changed`]. Sets the timer to serve its line now.
+/// Called after the call has changed the key that argument `index` names: see [`Queues::changed`]. Sets the timer to serve the
+/// key's line now.
 pub fn changed(call: &Call<'_>, index: usize) {
     if let Some(name) = call.argument(index) {
         WaitQueues::update(call, |waiting, now| waiting.queues.changed(call.db(), name, now));
@@ -116,9 +119,9 @@ impl queue::Client for WaitingClient {
 }
 
 impl WaitQueues {
-    /// If the wall clock was set, moves all deadlines along, since that does not change how long the clients have waited. Then
-    /// it also stops the timer, because the server's timers follow the wall clock. [`Self::rearm_timer`] must be called
-    /// afterwards.
+    /// If the wall clock was set, moves all deadlines by the same step, because the step does not change how long the clients have
+    /// waited. In this case also stops the timer, because the server's timers follow the wall clock. [`Self::rearm_timer`] must be
+    /// called afterwards.
     pub(super) fn adjust_to_clock(&mut self, server: &Server<'_>) {
         let monotonic_us = server.monotonic_us();
         let wall = now(server);
@@ -161,8 +164,9 @@ impl WaitQueues {
         }
     }
 
-    /// Adjusts the queues to the clock, calls `change`, and sets the timer accordingly. Does nothing if no client waits, or while a line
-    /// is being served: [`on_timer`](crate::server::EventHandler::on_timer) then has caused this call, and sets the timer afterwards.
+    /// Adjusts the queues to the clock, calls `change`, and sets the timer accordingly. Does nothing if no client waits. Also does
+    /// nothing while a line is being served: then [`on_timer`](crate::server::EventHandler::on_timer) has caused this call, and
+    /// sets the timer afterwards.
     pub(super) fn update(server: &Server<'_>, change: impl FnOnce(&mut Self, Instant)) {
         if WAITER_COUNT.load(Ordering::Relaxed) == 0 {
             return;

@@ -11,7 +11,7 @@ use crate::limiter::{Instant, Span};
 use crate::queue::{self, Task};
 use crate::server::{EventHandler, Moved, Server, WriteKey};
 
-/// How many keys the timer opens before the server goes on with other work: so many to serve lines that are due, and as many again to
+/// How many keys the timer opens to serve lines that are due, before the server goes on with other work. It opens as many again to
 /// answer clients whose wait has ended. A call counts once for each of its keys.
 const BATCH: usize = 500;
 
@@ -76,12 +76,12 @@ fn do_tasks(server: &Server<'_>, now: Instant) -> Done {
     let may_grant = server.may_write();
     let mut done = Done::default();
     let mut asked = 0;
-    // However many lines are due, clients whose wait has ended are answered, too.
+    // Clients whose wait has ended are answered even if very many lines are due.
     while asked < 2 * BATCH {
         let next = if asked < BATCH { lock().queues.next_task(now) } else { lock().queues.next_timeout(now) };
         let Some(task) = next else { break };
         let keys_each = task.keys.len().max(1);
-        // The lock is not held here: if a key has expired, opening it notifies other modules, which may call this one.
+        // The lock is not held here: if a key has expired, opening the key notifies other modules, and these may call this module.
         match open_keys(server, &task) {
             Opened::Keys(mut keys) => {
                 let most = (2 * BATCH - asked).div_ceil(keys_each).min(BATCH);

@@ -225,7 +225,7 @@ pub struct View<'a> {
     /// The level at `now`.
     level: Level,
     /// The date of the level that [`Meter::read`] returned for the record; without a record, the date of `level`. With
-    /// [`Alignment::Until`], the date that the level would have if the record alone said when its window ends.
+    /// [`Alignment::Until`], the date of the level without the time that the call states.
     recorded_at: Instant,
     /// See [`super::View::matches_policy`].
     pub(super) matches_policy: bool,
@@ -360,7 +360,8 @@ impl<'a> View<'a> {
             }
             if meter.drain != Drain::Smooth {
                 // All units of a booking count in one window, so the booking uses up what is left of the windows before it.
-                // With steps the same holds, because tokens that a full bucket can't hold are lost.
+                // With steps, the level falls no further than to zero before the booking acts: a full bucket takes no more
+                // tokens.
                 used = level.used.max(meter.skips_to(used - capacity)).saturating_add(meter.grains(granted));
             }
         }

@@ -30,7 +30,7 @@ impl Count {
 
 /// The calls of an algorithm.
 pub struct Calls {
-    /// Those that were not denied, also if they changed nothing.
+    /// Those that were neither denied nor retries, also if they changed nothing.
     pub granted: Count,
     /// Those that were denied.
     pub denied: Count,

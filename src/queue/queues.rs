@@ -122,8 +122,8 @@ impl<C: Client> Queues<C> {
         numbers.iter().filter_map(|number| Some(self.waiters.get(number)?.client.id())).collect()
     }
 
-    /// For each claim of a client: whether the key refuses the client because of the key's line. A key does if this client or an
-    /// older one stands in the line. Empty if the client does not wait.
+    /// For each claim of a client: whether the client must wait for the key. That is so if the client stands in the line of the key,
+    /// or if an older client stands there. Empty if the client does not wait.
     pub fn refusals(&self, client: C::Id) -> Vec<bool> {
         self.numbers.get(&client).map_or_else(Vec::new, |&number| self.refusals_of(number))
     }

@@ -34,7 +34,7 @@ pub struct Calls {
     pub granted: Count,
     /// Those that were denied.
     pub denied: Count,
-    /// Those that were denied, but answered as grants, because their policy is only tried.
+    /// Those of the denied that were answered as grants, because their policy is only tried.
     pub shadowed: Count,
     /// Those that were retries.
     pub retried: Count,

@@ -20,6 +20,8 @@ class Server {
   opening?: Promise<Connection>;
   /** The calls on each connection. */
   readonly calls = new Map<Connection, number>();
+  /** The limits are closed. What a block still gives back then gets a connection that is closed at once after it. */
+  closed = false;
 
   /**
    * The connection to this server, which is opened if there is none, or if it is known to be closed. It is opened once for all calls
@@ -50,10 +52,12 @@ class Server {
     const left = (this.calls.get(connection) as number) - 1;
     if (left) return void this.calls.set(connection, left);
     this.calls.delete(connection);
+    if (this.closed && this.connection === connection) this.connection = undefined;
     if (this.connection !== connection) connection.close();
   }
 
   close() {
+    this.closed = true;
     for (const connection of new Set([...this.calls.keys(), ...(this.connection ? [this.connection] : [])])) connection.close();
     this.connection = this.opening = undefined;
   }
@@ -78,6 +82,7 @@ export class Servers {
   /** For the search of a server in a cluster. */
   readonly #searching = new Breaker();
   #search?: Promise<unknown>;
+  #closed = false;
 
   constructor(readonly client: Client, readonly timeoutMs: number, readonly connectMs: number) {
     this.#forget = client.onClose(() => {
@@ -88,6 +93,7 @@ export class Servers {
   /** Closes all connections, for good. */
   close() {
     this.#forget();
+    this.#closed = true;
     for (const server of this.#servers.values()) server.close();
   }
 
@@ -278,6 +284,7 @@ export class Servers {
   #server({ name }: Node) {
     let server = this.#servers.get(name);
     if (!server) this.#servers.set(name, (server = new Server()));
+    server.closed ||= this.#closed;
     return server;
   }
 }

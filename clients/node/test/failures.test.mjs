@@ -211,6 +211,25 @@ describe('each client', { concurrency: 4 }, () => Object.entries(CLIENTS).forEac
       });
 
       // A function makes the clients of valkey-glide, and their connections close as those of other programs.
+      if (!made) test('a block that ends after the limits were closed leaves no connection', async () => {
+        const { client, close } = await single(server.path);
+        try {
+          const limits = new Limits(client, { prefix: `${name}:late:`, ...PATIENT });
+          const clients = await info(admin, 'connected_clients');
+          const jobs = limits.limit('jobs', new Lease(1, '1h'));
+          let end;
+          const block = jobs.hold('x', {}, () => new Promise((resolve) => (end = resolve)));
+          await eventually(() => end);
+          await limits.close();
+          end();
+          await block;
+          assert.equal((await inspect(admin, jobs.keyOf('x')))?.held ?? 0, 0);
+          await eventually(async () => (await info(admin, 'connected_clients')) === clients);
+        } finally {
+          await close();
+        }
+      });
+
       if (!made) test('an abort while its connection is being made leaves no connection', async () => {
         const { client, close } = await single(server.path);
         try {

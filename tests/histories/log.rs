@@ -50,7 +50,7 @@ impl Manifests {
     pub fn look(&mut self, folder: &Path) {
         let Ok(text) = std::fs::read_to_string(folder.join("appendonlydir/appendonly.aof.manifest")) else { return };
         let file = |kind: &str| {
-            // Redis 8 writes more words behind the kind.
+            // Redis 8.6 writes more words behind the kind.
             let mut lines = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
             let words = lines.find(|words| words.get(5) == Some(&kind))?;
             Some(words.get(1)?.to_string())

@@ -20,7 +20,7 @@ class Server {
   opening?: Promise<Connection>;
   /** The calls on each connection. */
   readonly calls = new Map<Connection, number>();
-  /** The limits are closed. What a block still gives back then gets a connection that is closed at once after it. */
+  /** Whether the limits are closed. A block that ends later gives back on a connection of its own, which is closed after that. */
   closed = false;
 
   /**
@@ -57,7 +57,6 @@ class Server {
   }
 
   close() {
-    this.closed = true;
     for (const connection of new Set([...this.calls.keys(), ...(this.connection ? [this.connection] : [])])) connection.close();
     this.connection = this.opening = undefined;
   }

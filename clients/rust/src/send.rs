@@ -1,4 +1,4 @@
-//! Sends a request: once, or repeatedly if it has an id. A wait that the server ends goes on in any case.
+//! Sends a request: once, or repeatedly if it has an id. Without an id, only a wait that the server has ended goes on.
 
 use std::time::{Duration, Instant};
 

@@ -156,7 +156,7 @@ class Calls:
     ) -> tuple[Any, bool]:
         """Returns the reply, and whether the command may have been executed before without one.
 
-        repeat  sends it again after a lost connection: it has an id. A wait that the server ends without a charge goes on in any case
+        repeat  sends it again after a lost connection: it has an id. Without an id, only a wait that the server has ended goes on
         must    also while the server counts as down, and after the limits were closed
         before  commands that are sent before it on the same connection"""
         begin = time.monotonic()

@@ -61,18 +61,12 @@ fn ids_take_as_much_memory_as_the_documents_say() {
     const MOST_AT_ALL: u64 = 13_000_000;
     let documented = [(16, 75, 280), (32, 90, 340)];
     let [(_, low, high), (_, low_long, high_long)] = documented;
-    let says = |path: &str, words: &str| {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-        let text = std::fs::read_to_string(path).expect("text");
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(text.contains(words), "it does not say: {words}");
-    };
     let sentence = "On a key with 100 ids or more, few of which have ended, an id of 16 bytes takes";
-    says(
+    support::assert_document_says(
         "docs/commands.md",
         &format!("{sentence} {low} to {high} bytes of memory, and one of 32 bytes {low_long} to {high_long}"),
     );
-    says("SECURITY.md", &format!("with ids of 64 bytes, up to {:.1} MB", MOST_AT_ALL as f64 / 1e6));
+    support::assert_document_says("SECURITY.md", &format!("with ids of 64 bytes, up to {:.1} MB", MOST_AT_ALL as f64 / 1e6));
 
     let (_server, mut client) = Server::start().and_client();
     for (length, low, high) in documented {

@@ -331,9 +331,7 @@ fn a_sliding_window_of_100_000_fills_and_slides() {
 #[test]
 fn a_key_takes_as_much_memory_as_the_documents_say() {
     for document in ["docs/choosing.md", "docs/operations.md", "SECURITY.md"] {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(document);
-        let text = std::fs::read_to_string(path).expect("text");
-        assert!(text.contains("100 to 200 bytes"), "{document}");
+        support::assert_document_says(document, "100 to 200 bytes");
     }
     let (_server, mut client) = Server::start().and_client();
     // After two calls a key may take more than after one.

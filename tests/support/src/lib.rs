@@ -33,6 +33,14 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/support is two folders down")
 }
 
+/// Checks that a document of the checkout contains `words`. A line may end between any two of them.
+#[track_caller]
+pub fn assert_document_says(document: &str, words: &str) {
+    let text = std::fs::read_to_string(root().join(document)).expect("a document");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains(words), "{document} does not say: {words}");
+}
+
 /// The module under test: `REDIS_RL_MODULE`, or what `make build` has built.
 pub fn module() -> PathBuf {
     let built = || root().join("target/release/libredis_rl.so");

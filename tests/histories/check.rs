@@ -145,9 +145,18 @@ pub fn is_transient(error: &str) -> bool {
     .contains(&code)
 }
 
+/// Which call is tried first where effects on several keys may be of one call with several keys, whose reply nobody knows, or of
+/// several calls, whose replies are known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum First {
+    Known,
+    Joint,
+}
+
 /// Checks a run.
 pub struct Checker<'a> {
     pub history: &'a History<'a>,
+    pub first: First,
     /// Only the keys of these tags are checked, if there are some.
     only: Option<&'a HashSet<u64>>,
     pub tally: Tally,
@@ -156,16 +165,32 @@ pub struct Checker<'a> {
     pub executed: HashSet<CallId>,
     /// The calls outside of transactions whose effect was found.
     pub served: HashSet<CallId>,
+    /// The tags on whose keys `First::Joint` may find other calls than `First::Known`.
+    pub doubtful: HashSet<u64>,
 }
 
 impl<'a> Checker<'a> {
     /// Checks all keys, or those of some tags.
     pub fn check(history: &'a History<'a>, only: Option<&'a HashSet<u64>>) -> Checked {
-        let mut checker = Self::new(history, only);
+        let mut checker = Self::check_with(history, only, First::Known);
+        // The call that is tried first can be the wrong one, and then nothing explains a later effect. So there is only a fault if there
+        // are findings either way.
+        let tags = |findings: &[Finding]| findings.iter().filter_map(|finding| finding.tag).collect::<HashSet<_>>();
+        checker.doubtful.retain(|tag| tags(&checker.findings).contains(tag));
+        if !checker.doubtful.is_empty() {
+            let faulty = tags(&Checker::check_with(history, Some(&checker.doubtful), First::Joint).findings);
+            let explained = |tag: u64| checker.doubtful.contains(&tag) && !faulty.contains(&tag);
+            checker.findings.retain(|finding| !finding.tag.is_some_and(explained));
+        }
+        Checked { tally: checker.tally, findings: checker.findings }
+    }
+
+    fn check_with(history: &'a History<'a>, only: Option<&'a HashSet<u64>>, first: First) -> Self {
+        let mut checker = Self::new(history, only, first);
         let next = AtomicUsize::new(0);
         let parts = std::thread::scope(|scope| {
             let work = || {
-                let mut part = Self::new(history, only);
+                let mut part = Self::new(history, only, first);
                 while let Some((index, log)) = history.logs.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
                     part.replay(index, log);
                 }
@@ -178,6 +203,7 @@ impl<'a> Checker<'a> {
         for part in parts {
             checker.tally.add(&part.tally);
             checker.findings.extend(part.findings);
+            checker.doubtful.extend(part.doubtful);
             for id in part.executed {
                 if !checker.executed.insert(id) {
                     checker.find_call(id, format!("{} was executed twice", id.mark()));
@@ -187,17 +213,19 @@ impl<'a> Checker<'a> {
         }
         checker.copies();
         checker.replies();
-        Checked { tally: checker.tally, findings: checker.findings }
+        checker
     }
 
-    fn new(history: &'a History<'a>, only: Option<&'a HashSet<u64>>) -> Self {
+    fn new(history: &'a History<'a>, only: Option<&'a HashSet<u64>>, first: First) -> Self {
         Self {
             history,
+            first,
             only,
             tally: Tally::default(),
             findings: Vec::new(),
             executed: HashSet::new(),
             served: HashSet::new(),
+            doubtful: HashSet::new(),
         }
     }
 

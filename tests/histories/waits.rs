@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use redis_rl::limiter::{Decision, Request, Span};
 
-use crate::check::{is_transient, reply_text, Checker, Move, MOST_TRIES, MOST_US, SHORT_US};
+use crate::check::{is_transient, reply_text, Checker, First, Move, MOST_TRIES, MOST_US, SHORT_US};
 use crate::explain::{self, Done, Rule};
 use crate::log::{Effect, Group};
 use crate::models::Asked;
@@ -113,13 +113,22 @@ impl Checker<'_> {
             let has_keys = |len: usize| left.iter().take(len).any(|(key, _)| *key != left[0].0);
             let joint: Vec<_> = whole.iter().copied().filter(|&len| has_keys(len)).collect();
             let single: Vec<_> = whole.into_iter().chain(parts).collect();
-            let tries = [
+            let mut tries = [
                 (&Depth::KNOWN[..], &joint, Turn::Own),
                 (&Depth::KNOWN, &single, Turn::Own),
                 (&[Depth::Unknown], &joint, Turn::Own),
                 (&[Depth::Unknown], &single, Turn::Own),
                 (&Depth::KNOWN, &single, Turn::Any),
             ];
+            if self.first == First::Joint {
+                tries.swap(1, 2);
+            }
+            let may_be = |other: &Waiting| {
+                other.call.keys().len() > 1 && reply_text(&self.history.records[&other.id].reply).is_none()
+            };
+            if !joint.is_empty() && node.waiting.get(&tag).is_some_and(|waiting| waiting.iter().any(may_be)) {
+                self.doubtful.insert(tag);
+            }
             let tries = tries.into_iter().filter(|_| !node.broken.contains(&tag)).collect::<Vec<_>>();
             let tries = tries.into_iter().flat_map(|(depths, lens, turn)| {
                 depths.iter().flat_map(move |&depth| lens.iter().map(move |&len| (depth, len, turn)))

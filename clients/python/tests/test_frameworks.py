@@ -8,8 +8,11 @@ import pytest
 import redis
 import redis.asyncio
 from fastapi import Depends, FastAPI
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Mount, Route
 
 from helpers import limits_of
 from redis_rl import Fixed, Gcra, Named
@@ -123,6 +126,55 @@ def test_a_dependency_without_the_middleware(socket):
             assert answer.status_code == 429 and int(answer.headers["Retry-After"]) > 3500
 
     run(socket, test)
+
+
+def test_mounted_apps_and_routers(socket):
+    async def test(limits):
+        inner = app_of(limits, middleware=False)
+
+        async def plain(request):
+            return PlainTextResponse("plain")
+
+        limited = [Middleware(RateLimitMiddleware, limit=limits.limit("mounted", Fixed("9/h")), key=user_of)]
+        outer = FastAPI(middleware=[Middleware(RateLimitMiddleware)])
+        outer.router.routes.append(Mount("/router", routes=[Route("/", plain)], middleware=limited))
+        outer.mount("/app", inner)
+        async with asking(outer) as web:
+            # The dependency denies in an app without the middleware, and the middleware of the app around it adds the headers.
+            assert (await web.get("/app/export", headers=ADA)).status_code == 200
+            answer = await web.get("/app/export", headers=ADA)
+            assert answer.status_code == 429 and len(answer.headers.get_list("RateLimit")) == 1
+            assert answer.headers["RateLimit"].startswith('"export";r=4;')
+            # A router that is mounted answers to a path that it does not have.
+            assert (await web.get("/router/", headers=ADA)).text == "plain"
+            answer = await web.get("/router/nowhere", headers=ADA)
+            assert answer.status_code == 404 and answer.json() == {"detail": "Not Found"}
+            assert answer.headers["RateLimit"].startswith('"mounted";r=7;')
+
+    run(socket, test)
+
+
+@pytest.mark.parametrize("on_down", ["closed", "open"])
+@pytest.mark.parametrize("kind", [Starlette, FastAPI])
+def test_an_answer_of_the_key_function(kind, on_down, socket):
+    def signed_in(request):
+        raise HTTPException(401, "sign in", {"WWW-Authenticate": "Bearer"})
+
+    async def test(limits):
+        api = limits.limit("api", Fixed("4/h"))
+        app = kind(middleware=[Middleware(RateLimitMiddleware, limit=api, key=signed_in)])
+        async with asking(app) as web:
+            answer = await web.get("/")
+            assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+            assert answer.text == ("sign in" if kind is Starlette else '{"detail":"sign in"}')
+
+            def handle(request, error):
+                return PlainTextResponse(f"own: {error.detail}", 402)
+
+            app.add_exception_handler(401, handle)
+            assert (await web.get("/")).text == "own: sign in"
+
+    run(socket, test, on_down=on_down)
 
 
 def test_what_an_adapter_takes(socket):

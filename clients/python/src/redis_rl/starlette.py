@@ -98,7 +98,7 @@ class RateLimitMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        scope[_MIDDLEWARE] = True
+        scope[_MIDDLEWARE] = scope.get("app")
         decisions: list[Decision] = scope.setdefault(_DECISIONS, [])
         begun = False
 
@@ -118,23 +118,29 @@ class RateLimitMiddleware:
             await self.app(scope, receive, send_with_headers)
         except _Stop as stop:
             await stop.answer(scope, receive, send_with_headers)
+        except HTTPException as error:
+            # A function of the rule has raised it, or a mounted router. Starlette would answer to the first with 500.
+            if begun:
+                raise
+            await (await _answer_to(error, scope, receive))(scope, receive, send_with_headers)
         except Exception as error:
-            answer = None if begun else await _answer_to(error, scope, receive)
-            if answer is not None:
-                await answer(scope, receive, send_with_headers)
+            # In debug mode Starlette answers by itself.
+            if not begun and not getattr(scope.get("app"), "debug", False):
+                await (await _answer_to(error, scope, receive))(scope, receive, send_with_headers)
             raise
 
 
-async def _answer_to(error: Exception, scope: Scope, receive: Receive) -> Response | None:
-    """What Starlette answers to an error outside of all middlewares, where the headers would be missing. In debug mode it
-    answers by itself."""
-    app = scope.get("app")
-    if getattr(app, "debug", False):
-        return None
-    handlers = getattr(app, "exception_handlers", {})
-    handler = handlers.get(500) or handlers.get(Exception)
+async def _answer_to(error: Exception, scope: Scope, receive: Receive) -> Response:
+    """What Starlette answers to an error outside of this middleware, where the headers would be missing."""
+    handlers = getattr(scope.get("app"), "exception_handlers", {})
+    if isinstance(error, HTTPException):
+        kinds: list[Any] = [error.status_code, *(kind for kind in type(error).__mro__ if issubclass(kind, HTTPException))]
+        default: Response = PlainTextResponse(error.detail, error.status_code, error.headers)
+    else:
+        kinds, default = [500, Exception], PlainTextResponse("Internal Server Error", 500)
+    handler = next((handlers[kind] for kind in kinds if kind in handlers), None)
     if handler is None:
-        return PlainTextResponse("Internal Server Error", 500)
+        return default
     if inspect.iscoroutinefunction(handler):
         answer: Response = await handler(Request(scope, receive), error)
         return answer
@@ -155,7 +161,8 @@ class RateLimit:
         self._rule = Rule((AsyncLimit, AsyncWallet), limit, key, cost, skip, denied)
 
     async def __call__(self, request: Request, response: Response) -> Decision | None:
-        has_middleware = _MIDDLEWARE in request.scope
+        # Of the same app: in one that is mounted, Starlette would answer to _Stop with 500 before a middleware around it could.
+        has_middleware = request.scope.get(_MIDDLEWARE) is request.app
         try:
             decision = await _decision(self._rule, request)
         except _Stop as stop:

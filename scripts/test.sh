@@ -28,13 +28,13 @@ stage() {
 }
 # Runs two groups of stages at the same time: while tests wait, others compile. What the second group prints comes when both have ended.
 at_once() {
+  local before=${#times[@]}
   beside_log=$(mktemp)
   # In a process group of its own, so that all of it can be ended.
   set -m
   (
-    times=()
     "$2"
-    printf '%s\n' "${times[@]}" >"$beside_log.times"
+    printf '%s\n' "${times[@]:before}" >"$beside_log.times"
   ) </dev/null >"$beside_log" 2>&1 &
   beside=$!
   set +m

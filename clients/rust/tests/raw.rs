@@ -125,20 +125,24 @@ async fn by_default_it_gives_up_and_the_waiter_stays_until_its_connection_is_clo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blocking_connection_waits_by_default_and_leaves_after_its_read_timeout() {
+async fn a_blocking_connection_waits_by_default_and_after_its_read_timeout_stays_until_it_is_dropped() {
     let server = Server::start();
     let mut line = Line::new(&server).await;
     let client = client(&server);
     let wait = move |timeout: Option<Duration>| {
         let mut connection = client.get_connection().expect("a connection");
         connection.set_read_timeout(timeout).expect("a time-out");
-        command(WAIT).query::<Vec<i64>>(&mut connection)
+        let reply = command(WAIT).query::<Vec<i64>>(&mut connection);
+        (reply, connection)
     };
     let hurried = wait.clone();
-    let lost = tokio::task::spawn_blocking(move || hurried(Some(Duration::from_millis(300)))).await.expect("no panic");
+    let timed_out = tokio::task::spawn_blocking(move || hurried(Some(Duration::from_millis(300)))).await;
+    let (lost, connection) = timed_out.expect("no panic");
     assert!(lost.expect_err("no reply").is_timeout());
+    line.has(1).await;
+    drop(connection);
     line.has(0).await;
-    let reply = tokio::task::spawn_blocking(move || wait(None));
+    let reply = tokio::task::spawn_blocking(move || wait(None).0);
     line.has(1).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert_eq!(line.let_in().await, 1);

@@ -23,8 +23,6 @@ pub enum Depth {
     All,
     /// Also those that are no moments of the clock.
     Any,
-    /// As `Any`, for calls whose replies nobody knows.
-    Unknown,
 }
 
 /// Whether a call may be granted before one that stands before it in the line.
@@ -35,8 +33,14 @@ enum Turn {
 }
 
 impl Depth {
-    /// For calls whose replies are known.
-    const KNOWN: [Self; 3] = [Self::Likely, Self::All, Self::Any];
+    const EACH: [Self; 3] = [Self::Likely, Self::All, Self::Any];
+}
+
+/// Which calls are tried: those whose replies are known, or the others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    Known,
+    Unknown,
 }
 
 impl Checker<'_> {
@@ -81,7 +85,10 @@ impl Checker<'_> {
             let tag = tag_of(key).unwrap_or_default();
             let gives_back = |other: &Waiting| other.call.block().is_none() && other.call.keys().contains(&key.as_str());
             let may_be = node.waiting.get(&tag).is_some_and(|waiting| waiting.iter().any(gives_back));
-            if may_be && !node.broken.contains(&tag) && self.serve(node, tag, group, log_us, (Depth::Likely, Turn::Any)) {
+            if may_be
+                && !node.broken.contains(&tag)
+                && self.serve(node, tag, group, log_us, (Tried::Known, Depth::Likely, Turn::Any))
+            {
                 return;
             }
         }
@@ -113,15 +120,15 @@ impl Checker<'_> {
             let has_keys = |len: usize| left.iter().take(len).any(|(key, _)| *key != left[0].0);
             let joint: Vec<_> = whole.iter().copied().filter(|&len| has_keys(len)).collect();
             let single: Vec<_> = whole.into_iter().chain(parts).collect();
-            let mut tries = [
-                (&Depth::KNOWN[..], &joint, Turn::Own),
-                (&Depth::KNOWN, &single, Turn::Own),
-                (&[Depth::Unknown], &joint, Turn::Own),
-                (&[Depth::Unknown], &single, Turn::Own),
-                (&Depth::KNOWN, &single, Turn::Any),
+            let mut tries = vec![
+                (Tried::Known, &Depth::EACH[..], &joint, Turn::Own),
+                (Tried::Known, &Depth::EACH, &single, Turn::Own),
+                (Tried::Unknown, &[Depth::Any], &joint, Turn::Own),
+                (Tried::Unknown, &[Depth::Any], &single, Turn::Own),
+                (Tried::Known, &Depth::EACH, &single, Turn::Any),
             ];
             if self.first == First::Joint {
-                tries.swap(1, 2);
+                tries.insert(1, (Tried::Unknown, &[Depth::Likely], &joint, Turn::Own));
             }
             let may_be = |other: &Waiting| {
                 other.call.keys().len() > 1 && reply_text(&self.history.records[&other.id].reply).is_none()
@@ -129,13 +136,13 @@ impl Checker<'_> {
             if !joint.is_empty() && node.waiting.get(&tag).is_some_and(|waiting| waiting.iter().any(may_be)) {
                 self.doubtful.insert(tag);
             }
-            let tries = tries.into_iter().filter(|_| !node.broken.contains(&tag)).collect::<Vec<_>>();
-            let tries = tries.into_iter().flat_map(|(depths, lens, turn)| {
-                depths.iter().flat_map(move |&depth| lens.iter().map(move |&len| (depth, len, turn)))
+            tries.retain(|_| !node.broken.contains(&tag));
+            let mut tries = tries.into_iter().flat_map(|(tried, depths, lens, turn)| {
+                depths.iter().flat_map(move |&depth| lens.iter().map(move |&len| (len, (tried, depth, turn))))
             });
-            let served = tries.into_iter().find_map(|(depth, len, turn)| {
+            let served = tries.find_map(|(len, how)| {
                 let group = Group { effects: left.iter().take(len).cloned().collect(), ..Group::default() };
-                self.serve(node, tag, &group, log_us, (depth, turn)).then_some(len)
+                self.serve(node, tag, &group, log_us, how).then_some(len)
             });
             if served.is_none() {
                 let effects: Vec<_> = left.iter().take(of_tag).cloned().collect();
@@ -157,12 +164,18 @@ impl Checker<'_> {
     }
 
     /// Finds the waiting call that was granted what a group changes, and carries the group out.
-    fn serve(&mut self, node: &mut Node, tag: u64, group: &Group, log_us: [i64; 2], (depth, turn): (Depth, Turn)) -> bool {
+    fn serve(
+        &mut self,
+        node: &mut Node,
+        tag: u64,
+        group: &Group,
+        log_us: [i64; 2],
+        (tried, depth, turn): (Tried, Depth, Turn),
+    ) -> bool {
         let waiting = node.waiting.remove(&tag).unwrap_or_default();
         // Of several that it may be, it is the one that was answered first, and only then one whose reply nobody knows.
         let is_known = |place: &usize| reply_text(&self.history.records[&waiting[*place].id].reply).is_some();
-        let mut places: Vec<usize> =
-            (0..waiting.len()).filter(|place| is_known(place) == (depth < Depth::Unknown)).collect();
+        let mut places: Vec<usize> = (0..waiting.len()).filter(|place| is_known(place) == (tried == Tried::Known)).collect();
         places.sort_by_key(|&place| {
             let record = &self.history.records[&waiting[place].id];
             (record.reply == Reply::HungUp, record.after_us)
@@ -504,7 +517,7 @@ impl Checker<'_> {
         let record = &self.history.records[&other.id];
         let Some(reply) = reply_text(&record.reply).filter(|_| !node.broken.contains(&other.call.tag)) else { return };
         if reply.strip_prefix('!').is_some_and(is_transient)
-            || Depth::KNOWN.into_iter().any(|depth| self.is_denied(node, other, &reply, depth, i64::MAX))
+            || Depth::EACH.into_iter().any(|depth| self.is_denied(node, other, &reply, depth, i64::MAX))
         {
             return;
         }

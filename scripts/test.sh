@@ -26,37 +26,6 @@ stage() {
   times+=("$(printf '%5d s  %s' $((SECONDS - from)) "$name")")
   say "$name: passed after $((SECONDS - from)) seconds"
 }
-# Runs two groups of stages at the same time: while tests wait, others compile. What the second group prints comes when both have ended.
-at_once() {
-  local before=${#times[@]}
-  beside_log=$(mktemp)
-  # In a process group of its own, so that all of it can be ended.
-  set -m
-  (
-    "$2"
-    printf '%s\n' "${times[@]:before}" >"$beside_log.times"
-  ) </dev/null >"$beside_log" 2>&1 &
-  beside=$!
-  set +m
-  trap 'kill -- "-$beside" 2>/dev/null || true; rm -f "$beside_log" "$beside_log.times"' EXIT
-  "$1"
-  wait "$beside" || die "$(cat "$beside_log")"
-  cat "$beside_log"
-  mapfile -t -O ${#times[@]} times <"$beside_log.times"
-}
-clients() {
-  stage "The Python client package" scripts/clients.sh python
-  stage "The Rust client package" scripts/clients.sh rust
-  stage "The tests of limits and flask-limiter" scripts/clients.sh peers
-}
-# What builds the Node.js package is in one group.
-packages_and_node() {
-  # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.
-  stage "Packages" scripts/packages.sh
-  stage "The Node.js client package" scripts/clients.sh node
-  stage "Programs of docs/languages.md" scripts/recipes.sh languages
-  stage "Monitoring" scripts/monitoring.sh
-}
 pictures() {
   mkdir -p target/plots
   scripts/tool.sh demo --seconds 3 --picture target/plots/demo.svg
@@ -80,8 +49,15 @@ if [ -n "${CI:-}" ]; then
   stage "Tests with a server, on each server" scripts/matrix.sh
   stage "Checked histories" histories
   stage "Recipes" scripts/recipes.sh
-  at_once clients packages_and_node
+  stage "The Python client package" scripts/clients.sh python
+  stage "The Node.js client package" scripts/clients.sh node
+  stage "The Rust client package" scripts/clients.sh rust
+  stage "The tests of limits and flask-limiter" scripts/clients.sh peers
   stage "All client packages on one key" scripts/clients.sh load
+  stage "Programs of docs/languages.md" scripts/recipes.sh languages
+  stage "Monitoring" scripts/monitoring.sh
+  # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.
+  stage "Packages" scripts/packages.sh
   stage "Demo and plots" pictures
 else
   SERVERS=installed stage "Tests with a server" scripts/matrix.sh

@@ -105,7 +105,8 @@ awaited!([const HOLD: bool] Admitting<HOLD> => Admission);
 
 /// What a block of work was granted. [`settle`](Self::settle) it, [`finish`](Self::finish) it, or [`release`](Self::release) it. A drop
 /// ends it in the background, as [`set_used`](Self::set_used) has said, or like a release; that needs the tokio runtime on which it was
-/// made to go on. Errors of the connection are logged: what was charged then stays until its period is over, and the leases lapse.
+/// made to go on. Errors of the connection are logged: what was charged then stays until its units come back with time, and the
+/// leases lapse.
 ///
 /// A lease is lost one time to live after the last call that granted or renewed it was made, by the monotonic clock of this process, or
 /// when the server says so. A holder that stalls is not stopped in time: a lease is no lock for correctness.

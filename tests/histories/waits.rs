@@ -33,6 +33,7 @@ enum Turn {
 }
 
 impl Depth {
+    /// From the fastest search to the slowest.
     const EACH: [Self; 3] = [Self::Likely, Self::All, Self::Any];
 }
 

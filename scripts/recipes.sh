@@ -11,11 +11,12 @@ build
 export REDIS_RL_MODULE=$module REDIS_RL_SERVER=$server
 
 recipes_python
+# The tests mostly wait, so more run at the same time than there are cores. Each of the processes has servers of its own.
+at_the_same_time=(-n 4 --dist worksteal)
 if [ "${1:-}" = languages ]; then
   recipes_node
-  exec "$python" -B -m pytest -q -p no:cacheprovider examples/languages
+  exec "$python" -B -m pytest -q -p no:cacheprovider "${at_the_same_time[@]}" examples/languages
 fi
-# The tests mostly wait, so more run at the same time than there are cores. Each of the processes has servers of its own.
-"$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist worksteal --timeout 300 examples/python
+"$python" -B -m pytest -q -p no:cacheprovider "${at_the_same_time[@]}" --timeout 300 examples/python
 recipes_node
 node --test examples/node/test/*.test.mjs

@@ -6,7 +6,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 began=$SECONDS began_at=$(date +%s)
 if [ -n "${CI:-}" ]; then
-  say "All tests on all servers: 40 to 50 minutes on two cores."
+  say "All tests on all servers: about 40 minutes on two cores."
   need_all shellcheck c++ pip venv node npm openssl go redigo php predis ruby
 elif [ -d target/debug ]; then
   say "All tests: about 5 minutes on two cores, and longer if much has to be compiled again."
@@ -26,6 +26,36 @@ stage() {
   times+=("$(printf '%5d s  %s' $((SECONDS - from)) "$name")")
   say "$name: passed after $((SECONDS - from)) seconds"
 }
+# Runs two groups of stages at the same time, because many tests mostly wait. What the second group prints comes when both have ended.
+both() {
+  local before=${#times[@]}
+  second_log=$(mktemp)
+  # In a process group of its own, so that all of it can be ended.
+  set -m
+  (
+    "$2"
+    printf '%s\n' "${times[@]:before}" >"$second_log.times"
+  ) </dev/null >"$second_log" 2>&1 &
+  second=$!
+  set +m
+  trap 'kill -- "-$second" 2>/dev/null || true; rm -f "$second_log" "$second_log.times"' EXIT
+  "$1"
+  wait "$second" || die "$(cat "$second_log")"
+  cat "$second_log"
+  mapfile -t -O ${#times[@]} times <"$second_log.times"
+  trap - EXIT
+  rm -f "$second_log" "$second_log.times"
+}
+matrix() { stage "Tests with a server, on each server" scripts/matrix.sh; }
+# These mostly compute, and take what the tests with a server leave of the processors.
+fuzzing_and_packages() {
+  renice -n 10 -p "$BASHPID" >/dev/null
+  SECONDS_EACH=15 stage "Fuzzing" scripts/fuzz.sh
+  # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.
+  stage "Packages" scripts/packages.sh
+}
+rust() { stage "The Rust client package" scripts/clients.sh rust; }
+peers() { stage "The tests of limits and flask-limiter" scripts/clients.sh peers; }
 pictures() {
   mkdir -p target/plots
   scripts/tool.sh demo --seconds 3 --picture target/plots/demo.svg
@@ -45,19 +75,15 @@ stage "Format and lints" scripts/lint.sh
 stage "The module" build
 stage "Tests of the pure core" cargo test --lib --test core
 if [ -n "${CI:-}" ]; then
-  SECONDS_EACH=15 stage "Fuzzing" scripts/fuzz.sh
-  stage "Tests with a server, on each server" scripts/matrix.sh
+  both matrix fuzzing_and_packages
   stage "Checked histories" histories
   stage "Recipes" scripts/recipes.sh
   stage "The Python client package" scripts/clients.sh python
   stage "The Node.js client package" scripts/clients.sh node
-  stage "The Rust client package" scripts/clients.sh rust
-  stage "The tests of limits and flask-limiter" scripts/clients.sh peers
+  both rust peers
   stage "All client packages on one key" scripts/clients.sh load
   stage "Programs of docs/languages.md" scripts/recipes.sh languages
   stage "Monitoring" scripts/monitoring.sh
-  # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.
-  stage "Packages" scripts/packages.sh
   stage "Demo and plots" pictures
 else
   SERVERS=installed stage "Tests with a server" scripts/matrix.sh

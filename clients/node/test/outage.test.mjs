@@ -210,6 +210,27 @@ for (const [name, { single, down, made }] of Object.entries(CLIENTS)) {
       }
     });
 
+    if (name.startsWith('ioredis')) {
+      test('with a wrong password, no call runs as the default user', async () => {
+        const own = await startServer();
+        const owner = new Redis({ path: own.path });
+        try {
+          for (let i = 0; i < 20; i++) {
+            const { client, close } = await single(own.path, { username: 'app', password: 'wrong' });
+            const limits = new Limits(client, PATIENT);
+            await assert.rejects(limits.limit('api', HOURLY).take('key'), NotAllowed).finally(async () => {
+              await limits.close();
+              await close();
+            });
+          }
+          assert.equal(await owner.dbsize(), 0);
+        } finally {
+          owner.disconnect();
+          await own.stop();
+        }
+      });
+    }
+
     test('what a block has charged is settled, although the server was found down', (t) =>
       throughProxy({ timeout: 1.5, connectTimeout: 20 }, async (limits, proxy) => {
         const limit = limits.limit('api', HOURLY);

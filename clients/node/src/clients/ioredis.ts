@@ -71,8 +71,16 @@ async function opened(client: any, connectMs: number): Promise<Connection> {
   const own = client.duplicate({ ...OWN, connectTimeout: Math.max(1, Math.ceil(connectMs)) });
   let cause: unknown;
   own.on('error', (error: unknown) => (cause = error));
+  // The client says that it is connected before the server has answered its AUTH. It ends the connection if the password is wrong.
+  const connect = async () => {
+    await own.connect();
+    if (!own.options.username && !own.options.password) return;
+    // Every user may call HELLO, which changes nothing.
+    await own.call('HELLO').catch(() => {});
+    if (cause) throw cause;
+  };
   try {
-    await limited(connectMs, undefined, own.connect());
+    await limited(connectMs, undefined, connect());
   } catch (error) {
     own.disconnect();
     throw cause ?? error;

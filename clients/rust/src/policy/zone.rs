@@ -12,13 +12,13 @@ use super::{number, Fixed, Spec, MOST};
 use crate::span::Rate;
 use crate::{Error, Span};
 
-/// A unit of the calendar: its name in texts, another name, and the hours that a window can have at most and one more, so that a fast
-/// clock ends none early.
-type Unit = (&'static str, &'static str, u64);
+/// A unit of the calendar: its names, of which texts have the first, and the hours that a window can have at most and one more, so that a
+/// fast clock ends none early.
+type Unit = (&'static [&'static str], u64);
 
-const DAY: Unit = ("d", "day", 26);
-const WEEK: Unit = ("week", "week", 170);
-const MONTH: Unit = ("month", "month", 746);
+const DAY: Unit = (&["d", "day", "days"], 26);
+const WEEK: Unit = (&["week"], 170);
+const MONTH: Unit = (&["month"], 746);
 
 /// A unit of the calendar in a time zone. All copies of a zone refer to one that is never freed, of which there are as many as names in
 /// the time zone database at most; so policies can be copied.
@@ -36,16 +36,14 @@ impl Fixed {
     pub fn zone(rate: &str, zone: &str) -> Result<Self, Error> {
         let invalid = |text: String| Error::InvalidLimit(text);
         let unit = |text: &str| {
-            [DAY, WEEK, MONTH]
-                .into_iter()
-                .find(|(name, other, _)| [name, other].iter().any(|name| name.eq_ignore_ascii_case(text)))
+            [DAY, WEEK, MONTH].into_iter().find(|(names, _)| names.iter().any(|name| name.eq_ignore_ascii_case(text)))
         };
         let parsed = Rate::split(rate).and_then(|(limit, name)| Some((limit, unit(name)?)));
         let (limit, unit) = parsed.ok_or_else(|| {
             invalid(format!("{rate:?} is no rate of a zone: it is whole units, a slash, and d (day), week or month"))
         })?;
         let zone = known(zone).ok_or_else(|| invalid(format!("{zone:?} is no name of the IANA time zone database")))?;
-        let period = Span::of_micros(unit.2 * 3_600_000_000);
+        let period = Span::of_micros(unit.1 * 3_600_000_000);
         let rate = Rate { limit: number("limit", limit, 0, MOST)?, period };
         Ok(Self(Spec { zone: Some(Zone { unit, zone }), ..Spec::of(rate) }))
     }
@@ -61,7 +59,7 @@ fn known(name: &str) -> Option<&'static TimeZone> {
 impl Zone {
     /// The names of the unit and of the zone.
     pub(super) fn names(self) -> (&'static str, &'static str) {
-        (self.unit.0, self.zone.iana_name().unwrap_or_default())
+        (self.unit.0[0], self.zone.iana_name().unwrap_or_default())
     }
 
     /// The Unix times in seconds at which the window of this time begins and ends.

@@ -242,7 +242,7 @@ def _number(value: object, what: str, most: int) -> int | None:
 
 # For each unit of the calendar: its names, and the longest that a window can be and one hour more, so that a fast clock ends none
 # early.
-_CALENDAR = {"d": ("d day", 26), "week": ("week", 170), "month": ("month", 746)}
+_CALENDAR = {"d": ("d day days", 26), "week": ("week", 170), "month": ("month", 746)}
 
 
 class Fixed(RatePolicy):

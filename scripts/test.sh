@@ -26,13 +26,15 @@ stage() {
   times+=("$(printf '%5d s  %s' $((SECONDS - from)) "$name")")
   say "$name: passed after $((SECONDS - from)) seconds"
 }
-# Runs two groups of stages at the same time, because many tests mostly wait. What the second group prints comes when both have ended.
+# Runs two groups of stages at the same time, because many tests mostly wait. The second group takes what the first one leaves of the
+# processors, and what it prints comes when both have ended.
 both() {
   local before=${#times[@]}
   second_log=$(mktemp)
   # In a process group of its own, so that all of it can be ended.
   set -m
   (
+    renice -n 10 -p "$BASHPID" >/dev/null
     "$2"
     printf '%s\n' "${times[@]:before}" >"$second_log.times"
   ) </dev/null >"$second_log" 2>&1 &
@@ -47,15 +49,15 @@ both() {
   rm -f "$second_log" "$second_log.times"
 }
 matrix() { stage "Tests with a server, on each server" scripts/matrix.sh; }
-# These mostly compute, and take what the tests with a server leave of the processors.
 fuzzing_and_packages() {
-  renice -n 10 -p "$BASHPID" >/dev/null
   SECONDS_EACH=15 stage "Fuzzing" scripts/fuzz.sh
   # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.
   stage "Packages" scripts/packages.sh
 }
-rust() { stage "The Rust client package" scripts/clients.sh rust; }
+python_client() { stage "The Python client package" scripts/clients.sh python; }
 peers() { stage "The tests of limits and flask-limiter" scripts/clients.sh peers; }
+node_client() { stage "The Node.js client package" scripts/clients.sh node; }
+rust_client() { stage "The Rust client package" scripts/clients.sh rust; }
 pictures() {
   mkdir -p target/plots
   scripts/tool.sh demo --seconds 3 --picture target/plots/demo.svg
@@ -78,9 +80,8 @@ if [ -n "${CI:-}" ]; then
   both matrix fuzzing_and_packages
   stage "Checked histories" histories
   stage "Recipes" scripts/recipes.sh
-  stage "The Python client package" scripts/clients.sh python
-  stage "The Node.js client package" scripts/clients.sh node
-  both rust peers
+  both python_client peers
+  both node_client rust_client
   stage "All client packages on one key" scripts/clients.sh load
   stage "Programs of docs/languages.md" scripts/recipes.sh languages
   stage "Monitoring" scripts/monitoring.sh

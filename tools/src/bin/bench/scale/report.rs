@@ -251,15 +251,10 @@ fn memory(section: &memory::Section) -> String {
         std::iter::once(name.to_string()).chain(servers.iter().map(cell)).collect()
     });
     let head = format!("bytes a key: `used_memory` / resident | {}", servers.join(" | "));
-    // A hundred million keys, on primaries whose `maxmemory` is planned to be 80 % full.
-    let all = section.most(TYPICAL).0 * 1e8;
     format!(
-        "{}\n{} keys with names of 16 bytes on each server. 100 million keys of `RL.GCRA` take up to {:.1} GB: {:.0} primaries with a \
-         `maxmemory` of 8 GB that are 80{NARROW}% full.\n",
+        "{}\n{} keys with names of 16 bytes on each server, without a cluster. Its slots take more: 16 bytes a key on Redis 7.0.\n",
         table(&head, rows),
-        grouped(section.keys as f64),
-        all / 1e9,
-        (all / (8e9 * 0.8)).ceil()
+        grouped(section.keys as f64)
     )
 }
 
@@ -298,8 +293,8 @@ fn start(results: &Results, speed: &speed::Section) -> String {
          for 1000 decisions, {} used |\n\
          | more than one server can do on one key | [split it over n keys](#2-one-limit-over-several-keys), and try another after a denial \
          | 8 keys: {} used, and {} without the second try |\n\
-         | many limiters | [more nodes](#5-memory-and-nodes) | {:.0} bytes of `maxmemory` a key of `RL.GCRA`, and more for a while when the \
-         hash tables double |\n\
+         | many limiters | [more nodes](#5-memory-and-nodes) | {:.0} bytes of `maxmemory` a key of `RL.GCRA`, more in a cluster, and for a \
+         while when the hash tables double |\n\
          | a limit that a failover must not break | [`WAIT`, `min-replicas-to-write`, a small `BURST`](#4-what-a-failover-grants-again) | \
          without: rate × lag, {:.0} grants at {} a second and 10 ms |\n\
          | callers in several regions | [one home region, or parts that follow the calls](#6-nodes-and-regions) | the round trip, or a part \

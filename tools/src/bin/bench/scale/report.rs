@@ -252,7 +252,7 @@ fn memory(section: &memory::Section) -> String {
     });
     let head = format!("bytes a key: `used_memory` / resident | {}", servers.join(" | "));
     format!(
-        "{}\n{} keys with names of 16 bytes on each server, without a cluster. Its slots take more: 16 bytes a key on Redis 7.0.\n",
+        "{}\n{} keys with names of 16 bytes on each server, without a cluster. In a cluster a key can take more.\n",
         table(&head, rows),
         grouped(section.keys as f64)
     )

@@ -54,9 +54,11 @@ fuzzing_and_packages() {
   # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.
   stage "Packages" scripts/packages.sh
 }
-python_client() { stage "The Python client package" scripts/clients.sh python; }
-peers() { stage "The tests of limits and flask-limiter" scripts/clients.sh peers; }
-node_client() { stage "The Node.js client package" scripts/clients.sh node; }
+# The tests of limits have a stopwatch, so they come last: then the Rust client package is built, and its tests mostly wait.
+node_client_and_peers() {
+  stage "The Node.js client package" scripts/clients.sh node
+  stage "The tests of limits and flask-limiter" scripts/clients.sh peers
+}
 rust_client() { stage "The Rust client package" scripts/clients.sh rust; }
 pictures() {
   mkdir -p target/plots
@@ -80,8 +82,8 @@ if [ -n "${CI:-}" ]; then
   both matrix fuzzing_and_packages
   stage "Checked histories" histories
   stage "Recipes" scripts/recipes.sh
-  both python_client peers
-  both node_client rust_client
+  stage "The Python client package" scripts/clients.sh python
+  both node_client_and_peers rust_client
   stage "All client packages on one key" scripts/clients.sh load
   stage "Programs of docs/languages.md" scripts/recipes.sh languages
   stage "Monitoring" scripts/monitoring.sh

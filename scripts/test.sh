@@ -54,7 +54,7 @@ fuzzing_and_packages() {
   # In CI, a machine that can't have a bare root fails here: nothing else tests the packages.
   stage "Packages" scripts/packages.sh
 }
-# The tests of limits have a stopwatch, so they come last: then the Rust client package is built, and its tests mostly wait.
+# The tests of limits measure real time. So they come last, when the Rust client package has been compiled, and its tests mostly wait.
 node_client_and_peers() {
   stage "The Node.js client package" scripts/clients.sh node
   stage "The tests of limits and flask-limiter" scripts/clients.sh peers

@@ -293,8 +293,8 @@ fn start(results: &Results, speed: &speed::Section) -> String {
          for 1000 decisions, {} used |\n\
          | more than one server can do on one key | [split it over n keys](#2-one-limit-over-several-keys), and try another after a denial \
          | 8 keys: {} used, and {} without the second try |\n\
-         | many limiters | [more nodes](#5-memory-and-nodes) | {:.0} bytes of `maxmemory` a key of `RL.GCRA`; it can be more in a \
-         cluster, and is for a while when the hash tables double |\n\
+         | many limiters | [more nodes](#5-memory-and-nodes) | {:.0} bytes of `maxmemory` a key of `RL.GCRA`; it can be more, \
+         such as in a cluster |\n\
          | a limit that a failover must not break | [`WAIT`, `min-replicas-to-write`, a small `BURST`](#4-what-a-failover-grants-again) | \
          without: rate × lag, {:.0} grants at {} a second and 10 ms |\n\
          | callers in several regions | [one home region, or parts that follow the calls](#6-nodes-and-regions) | the round trip, or a part \

@@ -232,9 +232,12 @@ fn clients(section: &clients::Section) -> String {
 fn method(results: &Results) -> String {
     let Section { rounds, seconds, connections, peers, measured, repeated, .. } = &results.speed;
     format!(
-        "{}| rounds | {rounds}, each with a load of about {seconds} seconds by {connections} connections on each case |\n\
+        "{}| rounds | {rounds}, each with a load of about {seconds} seconds ({} without a pipeline) by {connections} connections on \
+         each case |\n\
          | repeated | {repeated} of {measured} measurements, because other work slowed the processors down |\n| others | {} |\n",
         results.machine.report(),
+        // As `Runner::measure` does.
+        seconds * 3.0,
         peers.join(", ")
     )
 }

@@ -98,7 +98,7 @@ fn speed(section: &Section) -> String {
     format!(
         "{}\nCalls a second relative to `SET` in the same round: medians of {} rounds, with quartiles. {}.\n\nOn random keys, `RL.GCRA` \
          grants {:.1} times as many calls a second as redis-cell, and {:.1} times as many as GCRA in a Lua script. `RL.SLIDE` grants {:.1} \
-         times as many as the fastest sliding window in Lua.\n",
+         times as many as the fastest of four sliding windows in Lua.\n",
         table(&head, rows),
         section.rounds,
         section.scenes[0].server,

@@ -286,8 +286,8 @@ fn start(results: &Results, speed: &speed::Section) -> String {
     format!(
         "| you have | do | what it costs |\n|---|---|---|\n\
          | up to about {} calls a second | one server, one key for each limiter, no pipeline | nothing |\n\
-         | up to about {} on one key | [pipeline the calls](#1-one-hot-key): {:.2} times as many as `SET` | calls of a pipeline come back \
-         together |\n\
+         | up to about {} on one key | [pipeline the calls](#1-one-hot-key): {:.2} times as many as `SET` | calls of a pipeline wait \
+         for each other |\n\
          | most calls are denied | [repeat denials](../clients/README.md) in the process for a moment | units that others give back count up \
          to a second later |\n\
          | few keys, many calls on each | [wallets](#3-wallets): batches of units | 10 processes × 100 of 10 000: {:.0} calls to the server \
@@ -296,8 +296,8 @@ fn start(results: &Results, speed: &speed::Section) -> String {
          | 8 keys: {} used, and {} without the second try |\n\
          | many limiters | [more nodes](#5-memory-and-nodes) | {:.0} bytes of `maxmemory` a key of `RL.GCRA`; it can be more, \
          such as in a cluster |\n\
-         | a limit that a failover must not break | [`WAIT`, `min-replicas-to-write`, a small `BURST`](#4-what-a-failover-grants-again) | \
-         without: rate × lag, {:.0} grants at {} a second and 10 ms |\n\
+         | a limit that matters in a failover, too | [`WAIT`, `min-replicas-to-write`, a small `BURST`](#4-what-a-failover-grants-again) | \
+         without: about rate × lag; measured {:.0} grants at {} a second and 10 ms |\n\
          | callers in several regions | [one home region, or parts that follow the calls](#6-nodes-and-regions) | the round trip, or a part \
          of the limit that is not used |\n",
         about(single.per_second.median, 1_000.0),

@@ -96,9 +96,9 @@ fn speed(section: &Section) -> String {
         of.fold(f64::MAX, f64::min)
     };
     format!(
-        "{}\nCalls a second relative to `SET` in the same round: medians of {} rounds, with quartiles. {}.\n\nOn random keys, `RL.GCRA` \
-         grants {:.1} times as many calls a second as redis-cell, and {:.1} times as many as GCRA in a Lua script. `RL.SLIDE` grants {:.1} \
-         times as many as the fastest of four sliding windows in Lua.\n",
+        "{}\nCalls a second relative to `SET` in the same round: medians of {} rounds, with quartiles. {}.\n\nOn random keys, in the median \
+         round, `RL.GCRA` grants {:.1} times as many calls a second as redis-cell, and {:.1} times as many as GCRA in a Lua script. \
+         `RL.SLIDE` grants {:.1} times as many as the fastest of four sliding windows in Lua.\n",
         table(&head, rows),
         section.rounds,
         section.scenes[0].server,

@@ -362,7 +362,7 @@ fn tests_that_are_named_exist() {
 #[test]
 fn links_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let documents = documents_in(&["", "docs", "examples", "clients/node", "clients/python", "clients/rust"]);
+    let documents = documents_in(&["", "docs", "examples", "clients", "clients/node", "clients/python", "clients/rust"]);
     // The anchor of a heading: in lower case, with hyphens for spaces, and without anything but letters, digits, hyphens and
     // underscores.
     let slug = |line: &str| -> String {

@@ -23,7 +23,7 @@ const CALLS: u64 = 4_000;
 
 /// The rows of the table: a name, the calls that prepare each key, divided by `|`, and the call to count. `#` stands for one of a
 /// thousand keys, and `@` for a key that no other call has.
-const ROWS: [(&str, &str, &str); 42] = [
+const ROWS: [(&str, &str, &str); 43] = [
     ("PING", "", "PING"),
     ("GET", "SET key:# 1", "GET key:#"),
     ("INCR", "SET key:# 1", "INCR key:#"),
@@ -64,6 +64,7 @@ const ROWS: [(&str, &str, &str); 42] = [
     ("RL.USE SLIDE, granted", "RL.POLICY p SLIDE 1000 60", "RL.USE slide:# 1 p"),
     ("RL.USE SLIDE, denied", "RL.POLICY p SLIDE 10 1d|RL.SLIDE slide:# 10 1d UPTO 10", "RL.USE slide:# 1 p"),
     ("RL.LEASE, renewed", "RL.LEASE lease:# 10 1d ID a", "RL.LEASE lease:# 10 1d ID a"),
+    ("RL.LEASE BLOCK, denied after a wait", "RL.LEASE lease:# 1 1d ID a", "RL.LEASE lease:# 1 1d ID b BLOCK 0.001"),
     ("RL.USE LEASE, renewed", "RL.POLICY p LEASE 10 1d|RL.LEASE lease:# 10 1d ID a", "RL.USE lease:# 1 p ID a"),
     ("an unknown option", "", "RL.GCRA gcra:# 1000 1d BRUST 5"),
 ];

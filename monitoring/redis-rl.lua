@@ -6,8 +6,8 @@
 --   rl_gcra_granted, ...          a field of `INFO rl`
 --   rl_top_denials:0:user:42      the recent denials of key user:42 in database 0, as RL.TOP counts them
 --
--- In names of keys, double quotes, backslashes and all bytes other than printable ASCII are escaped. redis-cli reads the escaped name
--- between double quotes: RL.INSPECT "caf\xc3\xa9".
+-- In names of keys, double quotes, backslashes and all bytes other than printable ASCII are escaped. redis-cli reads the
+-- escaped name between double quotes: RL.INSPECT "caf\xc3\xa9".
 
 local most = 10 -- The most keys to show, from 1 to 1024. Each is a time series of its own.
 local least = 5 -- Keys with fewer recent denials than this are left out.

@@ -6,7 +6,7 @@ use super::cases::{Case, CASES, FIRST, IDS, SET, SET_NEW, SET_OWN};
 use super::clients::{Row as Way, WAYS};
 use super::ids::Held;
 use super::scale::{self, OfKeys};
-use super::speed::{ratio, Scene, Section, Setting, HOT, NEW, RANDOM};
+use super::speed::{ratio, Scene, Section, Setting, HOT, LONGER_WITHOUT_PIPELINE, NEW, RANDOM};
 use super::{clients, ids, memory, Results};
 use tools::chart::{self, fill, grouped, table, words, Axis, Bar, Picture};
 use tools::load::{ID, KEY};
@@ -236,8 +236,7 @@ fn method(results: &Results) -> String {
          each case |\n\
          | repeated | {repeated} of {measured} measurements, because other work slowed the processors down |\n| others | {} |\n",
         results.machine.report(),
-        // As `Runner::measure` does.
-        seconds * 3.0,
+        seconds * LONGER_WITHOUT_PIPELINE,
         peers.join(", ")
     )
 }

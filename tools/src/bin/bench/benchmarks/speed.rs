@@ -130,6 +130,8 @@ pub const RANDOM: u64 = 100_000;
 /// So many that a call hardly ever picks the same one twice. redis-benchmark knows no higher number.
 pub const NEW: u64 = 2_000_000_000;
 pub const HOT: u64 = 1;
+/// Loads without a pipeline last this many times as long: their percentiles are reported, and the 99th needs many calls.
+pub const LONGER_WITHOUT_PIPELINE: f64 = 3.0;
 
 pub fn measure(options: &Options, peers: &Peers) -> Section {
     let first = support::server_program();
@@ -303,8 +305,7 @@ impl<'a> Runner<'a> {
 
     fn measure(mut self, seconds: f64) -> Round {
         self.settle();
-        // Without a pipeline, percentiles are reported, and the 99th needs many calls.
-        let longer = if self.shape.pipeline == 1 { 3.0 } else { 1.0 };
+        let longer = if self.shape.pipeline == 1 { LONGER_WITHOUT_PIPELINE } else { 1.0 };
         let calls = (self.rate * seconds * longer).max(1_000.0) as u64;
         let before = cpu(&mut self.client);
         let changes = info(&mut self.client, "persistence", "rdb_changes_since_last_save");

@@ -800,7 +800,8 @@ pub struct Slide {
     pub shared: Option<Alone>,
     /// The time of the last write.
     pub written: i128,
-    /// Whether a write has found an entry in the future. From then on the log does not know how far ahead it is.
+    /// Whether units were booked, or a write has found an entry in the future. From then on the log does not know how far
+    /// ahead it is.
     pub ahead: bool,
     pub entries: Vec<Entry>,
     /// Entries that had expired at a write: the log may have dropped them.
@@ -979,6 +980,7 @@ impl Ledger for Slide {
         self.begin_write();
         self.enter(units, self.now + i128::from(wait));
         self.end_write();
+        self.ahead |= wait > 0;
     }
 
     fn paid_after(&self, units: &Q) -> Q {

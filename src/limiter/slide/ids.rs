@@ -188,7 +188,7 @@ impl<'a> View<'a> {
     {
         let plan = self.plan();
         let in_place = match next.update {
-            write::LogUpdate::Grant(units) => self.append(&plan, next, units),
+            write::LogUpdate::Grant { units, booked } => self.append(&plan, next, units, booked),
             write::LogUpdate::Refund(index) => {
                 self.header(&plan, None).map(|header| InPlace { header, index, offset: self.log.offset(index) })
             }
@@ -199,7 +199,7 @@ impl<'a> View<'a> {
         if moves {
             sum = self.trim_all(&mut edit, &plan, next.tick);
         }
-        if let write::LogUpdate::Grant(units) = next.update {
+        if let write::LogUpdate::Grant { units, .. } = next.update {
             if !moves {
                 sum = self.trim_tick(&mut edit, next.tick);
             }
@@ -216,13 +216,13 @@ impl<'a> View<'a> {
         let Some(InPlace { header, index, offset }) = in_place else {
             let inner = match next.update {
                 write::LogUpdate::Clear => self.empty_log(&plan),
-                write::LogUpdate::Grant(_) => self.rewrite(&plan, self.len(), next),
+                write::LogUpdate::Grant { .. } => self.rewrite(&plan, self.len(), next),
                 write::LogUpdate::Refund(index) => self.rewrite(&plan, index, next),
             };
             let cut = match next.update {
                 write::LogUpdate::Clear => i64::MIN,
                 write::LogUpdate::Refund(index) => self.raw_tick(index),
-                write::LogUpdate::Grant(_) => i64::MAX,
+                write::LogUpdate::Grant { .. } => i64::MAX,
             };
             let rewritten = Rewritten { grid: plan.grid, shift: self.shift, last: next.tick, cut };
             return self.finish(edit, &plan, Inner::whole(inner.as_slice()), Some(rewritten), next.expires, bytes);

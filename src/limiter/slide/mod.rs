@@ -324,7 +324,7 @@ impl<'a> View<'a> {
             reset: Span::saturating((used_until_us - i128::from(self.now.as_us())).unsigned_abs()),
             retried: false,
         };
-        Ok((decision, super::Next::Slide(Next::grant(units, tick, count, Instant::saturating(expires_us)))))
+        Ok((decision, super::Next::Slide(Next::grant(units, acts > self.now, tick, count, Instant::saturating(expires_us)))))
     }
 
     /// Gives back the newest `units`, which must be at most [`Self::used`].

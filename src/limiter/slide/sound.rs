@@ -75,7 +75,7 @@ impl View<'_> {
 
 /// After a grant, what can be given back of its tick is at most what was granted in it.
 fn fault_of_grant(log: &Log<'_>, ids: Option<WithIds<'_>>, next: Option<&Next>) -> Option<String> {
-    let _grant = next.filter(|next| matches!(next.update, LogUpdate::Grant(_)))?;
+    let _grant = next.filter(|next| matches!(next.update, LogUpdate::Grant { .. }))?;
     let view = View { ids, ..View::new(*log, log.limit.into(), log.grid, super::Instant::MAX) };
     let last = view.len().checked_sub(1)?;
     let (level, layers) = (view.level(last), view.layers(view.slots_of(view.raw_tick(last))));

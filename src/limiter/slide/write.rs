@@ -65,8 +65,8 @@ pub struct Next {
 /// What a decision does to the entries of a log.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LogUpdate {
-    /// Adds this many units.
-    Grant(u32),
+    /// Adds this many units. A booking acts later than now, be it in the current tick.
+    Grant { units: u32, booked: bool },
     /// Makes the entry at this index the last one, with fewer units.
     Refund(usize),
     /// Removes all entries, but not the ids.
@@ -74,8 +74,8 @@ pub(super) enum LogUpdate {
 }
 
 impl Next {
-    pub(super) const fn grant(units: u32, tick: i128, count: u32, expires: Instant) -> Self {
-        Self { update: LogUpdate::Grant(units), tick, count, expires }
+    pub(super) const fn grant(units: u32, booked: bool, tick: i128, count: u32, expires: Instant) -> Self {
+        Self { update: LogUpdate::Grant { units, booked }, tick, count, expires }
     }
 
     pub(super) const fn refund(index: usize, tick: i128, count: u32, expires: Instant) -> Self {
@@ -158,12 +158,16 @@ impl View<'_> {
         }
         let end_us = (tick + 1) * i128::from(self.log.grid.tick_us) - 1;
         let placed = end_us.div_euclid(grid.tick_us.into());
-        let booked = || self.log.ahead_bound().is_none_or(|bound| offset < bound.into());
-        if tick == self.current_tick() && !booked() {
+        if tick == self.current_tick() && !self.may_lie_ahead(offset) {
             placed.min(grid.tick_at(self.now))
         } else {
             placed
         }
+    }
+
+    /// Whether units of a tick of the log, which is `offset` ticks after the base, may act later than now.
+    fn may_lie_ahead(&self, offset: i128) -> bool {
+        self.log.ahead_bound().is_none_or(|bound| offset < bound.into())
     }
 
     /// The index of the first entry that a rewritten log keeps. If other callers share the log, it keeps entries that count
@@ -198,7 +202,7 @@ impl View<'_> {
     pub(in crate::limiter) fn store(&self, next: &Next, bytes: &mut Bytes) -> Change {
         let plan = self.plan();
         let in_place = match next.update {
-            LogUpdate::Grant(units) => self.append(&plan, next, units),
+            LogUpdate::Grant { units, booked } => self.append(&plan, next, units, booked),
             LogUpdate::Refund(index) => {
                 self.header(&plan, None).map(|header| InPlace { header, index, offset: self.log.offset(index) })
             }
@@ -256,7 +260,7 @@ impl View<'_> {
 
     /// Adds `units` to the last entry, or in a new entry; `None` if the log has to be rewritten.
     #[inline(always)]
-    pub(super) fn append(&self, plan: &Plan, next: &Next, units: u32) -> Option<InPlace> {
+    pub(super) fn append(&self, plan: &Plan, next: &Next, units: u32, booked: bool) -> Option<InPlace> {
         let log = &self.log;
         let last = self.len().checked_sub(1)?;
         // Dead entries are dropped when there is more than one for each four that are kept. So on average a grant moves four entries.
@@ -268,7 +272,7 @@ impl View<'_> {
             return None;
         }
         let offset = u32::try_from(next.tick - i128::from(log.base)).ok()?;
-        let further = next.tick > self.current_tick() && log.ahead_bound().is_some_and(|bound| u64::from(offset) >= bound);
+        let further = (booked || next.tick > self.current_tick()) && !self.may_lie_ahead(offset.into());
         let header = self.header(plan, further.then(|| plan.room_ahead(next.tick)))?;
         // Dead entries may count again under another policy, so the counts must not wrap around within all entries, dead
         // ones included.
@@ -296,7 +300,7 @@ impl View<'_> {
             mark: 0,
             entries: &[],
         };
-        header.mark = self.new_mark(plan, next.tick, header.first_eighth(), offset_of);
+        header.mark = self.new_mark(plan, next, header.first_eighth(), offset_of);
         let mut bytes = Bytes::with_capacity(LOG_HEADER + ENTRY * (end.saturating_sub(first) + 1));
         bytes.extend(&header.header());
         let added = (offset_of(next.tick), next.count.wrapping_sub(dropped));
@@ -329,18 +333,38 @@ impl View<'_> {
         bytes
     }
 
-    /// The mark of a rewritten log whose last entry is at `tick`.
-    fn new_mark(&self, plan: &Plan, tick: i128, first_eighth: i128, offset_of: impl Fn(i128) -> u32) -> u32 {
-        let grid = plan.grid;
-        let lies_ahead = tick > grid.tick_at(self.now);
+    /// The mark of a log that is rewritten for `next`.
+    fn new_mark(&self, plan: &Plan, next: &Next, first_eighth: i128, offset_of: impl Fn(i128) -> u32) -> u32 {
+        let (grid, tick) = (plan.grid, next.tick);
+        // Of the old log, the last entry that stays.
+        let (booked, last) = match next.update {
+            LogUpdate::Grant { booked, .. } => (booked, self.len().checked_sub(1)),
+            LogUpdate::Refund(index) => (false, Some(index)),
+            LogUpdate::Clear => (false, None),
+        };
+        let lies_ahead = booked || tick > grid.tick_at(self.now);
+        // Earlier calls may have booked units for later in the current tick.
+        let may_lie_ahead = last.is_some_and(|last| {
+            self.tick(last) >= self.current_tick() && self.may_lie_ahead(self.log.offset(last).into())
+        });
         // Beyond the booking horizon, [`View::new`] takes an entry for a booking only if the mark allows for any time.
         let far = tick > grid.tick_at(booking_horizon(self.now, grid));
         match plan.shared {
             Some(shared) => {
-                let ahead = lies_ahead.then(|| if far { Shared::FAR } else { plan.room_ahead(tick) });
+                let ahead = match lies_ahead {
+                    true if far => Some(Shared::FAR),
+                    true => Some(plan.room_ahead(tick)),
+                    false => may_lie_ahead.then(|| tick.div_euclid(grid.eighth()) + 1),
+                };
                 Shared { ahead, ..shared }.encode(first_eighth)
             }
-            None if !lies_ahead => 0,
+            None if !lies_ahead => {
+                if may_lie_ahead {
+                    offset_of(tick).saturating_add(1)
+                } else {
+                    0
+                }
+            }
             None if far => AHEAD_ANYWHERE,
             // Covers the bookings of a further period, so that they need not rewrite the log.
             None => offset_of(tick).saturating_add(grid.window_ticks()),

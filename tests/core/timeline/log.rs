@@ -229,6 +229,26 @@ fn a_booked_entry_of_the_present_tick_keeps_its_time_on_finer_ticks() {
 }
 
 #[test]
+fn units_booked_for_later_in_the_present_tick_keep_their_time_on_finer_ticks() {
+    let last = |calls: &[(&str, &str, &str)]| {
+        let mut value = Vec::new();
+        let decisions = calls.iter().map(|(at, policy, call)| charge(&mut value, at, policy, call).0);
+        decisions.last().expect("a call")
+    };
+    // Ticks of 5 s. The second call acts when the first tick has left the window, at the end of its own tick. So it counts until
+    // 15 s - 1 us.
+    let (coarse, fine) = ("SLIDE 9 5s SEGMENTS 1", "SLIDE 9 5s SEGMENTS 10");
+    let calls = [("957ms", coarse, "COST 6"), ("5065ms", coarse, "COST 4 RESERVE 20s")];
+    let then = [("5068ms", fine, "COST 1 RESERVE 20s"), ("9859ms", coarse, "COST 2 RESERVE 20s"), ("11858ms", fine, "COST 2")];
+    assert_eq!(last(&[&calls[..], &then].concat()).remaining, 0);
+    // A caller with the same tick and a longer period rewrites the log before.
+    for other in ["COST 1", "REFUND 1"] {
+        let then = [("5066ms", "SLIDE 90 10s SEGMENTS 2", other), ("5068ms", fine, "FORCE 1")];
+        assert_eq!(last(&[&calls[..], &then].concat()).reset, span("9932ms-1us"), "{other}");
+    }
+}
+
+#[test]
 fn a_long_shared_log_keeps_its_newest_entries_and_one_in_each_65536th_of_its_period() {
     const NEWEST: usize = 65_537;
     // A unit each millisecond, in a window of a second, on a log of an hour. The log has ticks of 16 us.

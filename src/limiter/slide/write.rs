@@ -344,9 +344,8 @@ impl View<'_> {
         };
         let lies_ahead = booked || tick > grid.tick_at(self.now);
         // Earlier calls may have booked units for later in the current tick.
-        let may_lie_ahead = last.is_some_and(|last| {
-            self.tick(last) >= self.current_tick() && self.may_lie_ahead(self.log.offset(last).into())
-        });
+        let may_lie_ahead = last
+            .is_some_and(|last| self.tick(last) >= self.current_tick() && self.may_lie_ahead(self.log.offset(last).into()));
         // Beyond the booking horizon, [`View::new`] takes an entry for a booking only if the mark allows for any time.
         let far = tick > grid.tick_at(booking_horizon(self.now, grid));
         match plan.shared {

@@ -239,7 +239,8 @@ fn units_booked_for_later_in_the_present_tick_keep_their_time_on_finer_ticks() {
     // 15 s - 1 us.
     let (coarse, fine) = ("SLIDE 9 5s SEGMENTS 1", "SLIDE 9 5s SEGMENTS 10");
     let calls = [("957ms", coarse, "COST 6"), ("5065ms", coarse, "COST 4 RESERVE 20s")];
-    let then = [("5068ms", fine, "COST 1 RESERVE 20s"), ("9859ms", coarse, "COST 2 RESERVE 20s"), ("11858ms", fine, "COST 2")];
+    let then =
+        [("5068ms", fine, "COST 1 RESERVE 20s"), ("9859ms", coarse, "COST 2 RESERVE 20s"), ("11858ms", fine, "COST 2")];
     assert_eq!(last(&[&calls[..], &then].concat()).remaining, 0);
     // A caller with the same tick and a longer period rewrites the log before.
     for other in ["COST 1", "REFUND 1"] {

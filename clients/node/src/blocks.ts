@@ -49,9 +49,10 @@ export class Admission<D extends Decision | AllDecision = Decision> {
     if (aborted && reason instanceof LeaseLost) throw reason;
   }
 
-  /** Keeps a lease while the body runs. It was taken by a call that was sent at `takenAt`. @internal */
-  keep(limit: LeaseLimit, key: Word, takenAt: number) {
-    this.#leases.push(new Keeper(limit, key, String(this.id), takenAt, (error) => this.#aborter.abort(error)));
+  /** Keeps a lease while the body runs. It was taken by a call that was sent at `takenAt`, with this decision. @internal */
+  keep(limit: LeaseLimit, key: Word, takenAt: number, decision: Decision) {
+    const lose = (error: LeaseLost) => this.#aborter.abort(error);
+    this.#leases.push(new Keeper(limit, key, String(this.id), takenAt, decision, lose));
   }
 
   /** Runs the body, and then `finish`, which gets whether the body has failed. @internal */
@@ -76,8 +77,8 @@ export { Admission as Charge, Admission as Held };
 
 /** Renews a lease. It is lost when its time is over by this process's own clock, or when the server does not know it any more. */
 class Keeper {
-  readonly #ttlMs;
-  #endsAt;
+  #lastsMs = 0;
+  #endsAt = 0;
   #done = false;
   #cancelRenewal = () => {};
   #cancelEnd = () => {};
@@ -87,34 +88,38 @@ class Keeper {
     readonly key: Word,
     readonly id: string,
     takenAt: number,
+    decision: Decision,
     readonly lose: (error: LeaseLost) => void,
   ) {
-    this.#ttlMs = limit.policy.period.ms;
-    this.#endsAt = takenAt + this.#ttlMs;
-    this.#schedule(takenAt + this.#ttlMs / 3);
+    this.#granted(decision, takenAt);
   }
 
-  #schedule(renewAt: number) {
+  /**
+   * A call that was sent at `sentAt` was granted. A policy key may have a shorter ttl: all leases of the key have ended after `resetMs`,
+   * but for one that SHADOW has granted.
+   */
+  #granted({ resetMs }: Decision, sentAt: number) {
     this.stop();
     this.#done = false;
+    this.#lastsMs = Math.min(this.limit.policy.period.ms, resetMs || Infinity);
+    this.#endsAt = sentAt + this.#lastsMs;
     const now = performance.now();
     this.#cancelEnd = later(this.#endsAt - now, () => this.look());
-    this.#cancelRenewal = later(renewAt - now, () => void this.#renew());
+    this.#cancelRenewal = later(sentAt + this.#lastsMs / 3 - now, () => void this.#renew());
   }
 
   async #renew() {
     const sentAt = performance.now();
     try {
-      const { granted } = await this.limit.renewWord(this.key, this.id, this.#ttlMs / 4);
+      const decision = await this.limit.renewWord(this.key, this.id, this.#lastsMs / 4);
       this.look();
       if (this.#done) return;
-      if (!granted) return this.#lost();
-      this.#endsAt = sentAt + this.#ttlMs;
-      this.#schedule(sentAt + this.#ttlMs / 3);
+      if (!decision.granted) return this.#lost();
+      this.#granted(decision, sentAt);
     } catch (error) {
       // Without an answer, the lease may still be held. It is renewed again until its time is over.
       if (!(error instanceof Unavailable)) return this.#lost(error);
-      if (!this.#done) this.#cancelRenewal = later(Math.min(1000, this.#ttlMs / 12), () => void this.#renew());
+      if (!this.#done) this.#cancelRenewal = later(Math.min(1000, this.#lastsMs / 12), () => void this.#renew());
     }
   }
 

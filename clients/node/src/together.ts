@@ -129,7 +129,11 @@ export class Together {
     if (!decision.granted) throw new RateLimited(seen(decision));
     const block = new Admission(id, seen(decision), options.signal);
     const known = decision.decisions[0].source !== 'down';
-    if (known) for (const { limit, key } of this.#leases) block.keep(limit, key, takenAt);
+    if (known) {
+      for (const lease of this.#leases) {
+        block.keep(lease.limit, lease.key, takenAt, decision.decisions[this.parts.indexOf(lease)]);
+      }
+    }
     return block.run(body, async (failed) => {
       // They go to one server, on one connection, in this order.
       if (known) await Promise.all([...this.parts.entries()].reverse().map(([at, { limit, key, settles }]) => {

@@ -1,6 +1,7 @@
 // Tests limits by name: the policy is a key on the server, which changes under the process.
 import assert from 'node:assert/strict';
 import { afterEach, describe, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import {
   Fixed, Gcra, InvalidArgument, InvalidKey, InvalidLimit, Lease, LeaseLimit, LeaseLost, Limits, Named, RateLimited, Slide,
 } from '../dist/index.js';
@@ -122,6 +123,13 @@ for (const [name, { single, cluster: connect }] of EACH) {
           });
           assert.equal(await used(admin, 'jobs:a'), 0);
         }
+        // It is renewed by the ttl of the policy key.
+        await rule('policy:jobs', 'LEASE 2 600ms');
+        await jobs.hold('a', { id: 'one' }, async (held) => {
+          await sleep(1500);
+          held.check();
+          assert.equal((await jobs.renew('a', 'one')).granted, 1);
+        });
         // A lease is renewed at each third of its ttl, and lost when somebody else ends it.
         const short = limits.limit('jobs', new Named('policy:none', new Lease(1, '900ms')));
         await assert.rejects(short.hold('b', { id: 'one' }, async ({ signal }) => {

@@ -20,6 +20,8 @@ struct Entry {
     part: Part,
     /// The units that are charged.
     granted: u64,
+    /// The reset of the decision.
+    reset: Duration,
     /// The command that ends it may have been sent.
     sent: bool,
     /// It was a lease that had ended before.
@@ -60,7 +62,13 @@ impl Account {
     pub(crate) fn new(call: &mut Checked) -> Self {
         let own_id = call.id.is_some();
         let id = call.id.get_or_insert_with(|| uuid::Uuid::new_v4().simple().to_string().into_bytes()).clone();
-        let entry = |part: &Part| Entry { part: part.clone(), granted: part.amount.units(), sent: false, lost: false };
+        let entry = |part: &Part| Entry {
+            part: part.clone(),
+            granted: part.amount.units(),
+            reset: Duration::ZERO,
+            sent: false,
+            lost: false,
+        };
         let entries = call.parts.iter().map(entry).collect();
         let runtime = Handle::try_current().ok();
         Self { limits: call.limits.clone(), id, own_id, entries, end: End::Cancel, counted: false, runtime }
@@ -92,7 +100,7 @@ impl Account {
     pub(crate) fn granted(&mut self, decisions: &[Decision], may_be_charged: bool) {
         self.counted = decisions.iter().all(|decision| decision.source != Source::Down);
         for (entry, decision) in self.entries.iter_mut().zip(decisions) {
-            entry.granted = decision.granted;
+            (entry.granted, entry.reset) = (decision.granted, decision.reset());
         }
         self.end = End::Release;
         if !self.own_id && !may_be_charged {
@@ -102,9 +110,9 @@ impl Account {
 
     /// The leases that the server has granted, by a call that was made at `since`.
     pub(crate) async fn leases(&self, since: Option<Instant>) -> Result<Arc<Leases>, Error> {
-        let parts = self.entries.iter().filter(|_| self.counted).map(|entry| &entry.part);
-        let held = parts.filter(|part| part.kind == Kind::Lease).cloned().collect();
-        Leases::new(&self.limits, &self.id, held, since).await
+        let leases = self.entries.iter().filter(|entry| self.counted && entry.part.kind == Kind::Lease);
+        let granted = leases.map(|entry| (entry.part.clone(), entry.reset)).collect();
+        Leases::new(&self.limits, &self.id, granted, since).await
     }
 
     /// The call was denied, but an earlier one with this id may have been charged: all is given back.

@@ -27,22 +27,38 @@ fn ttl(lease: &Part) -> Duration {
     lease.limit.policy().rate().period.into()
 }
 
+/// How long a lease lasts from the call that was granted. A policy key may have a shorter time to live. All leases of the key have ended
+/// when it is `reset`, but for one that SHADOW has granted.
+fn lasts(lease: &Part, reset: Duration) -> Duration {
+    let ttl = ttl(lease);
+    if reset.is_zero() {
+        ttl
+    } else {
+        ttl.min(reset)
+    }
+}
+
 impl Leases {
-    /// These leases, which were granted by a call that was made at `since`. If that is not known, because the call has waited, was
-    /// repeated or has continued an earlier one, they are renewed at once.
+    /// These leases, each with the reset of its decision, which were granted by a call that was made at `since`. If that is not
+    /// known, because the call has waited, was repeated or has continued an earlier one, they are renewed at once.
     pub(crate) async fn new(
         limits: &Limits,
         id: &[u8],
-        held: Vec<Part>,
+        granted: Vec<(Part, Duration)>,
         since: Option<Instant>,
     ) -> Result<Arc<Self>, Error> {
-        let mut deadlines = Vec::new();
-        for lease in &held {
+        let (mut held, mut deadlines) = (Vec::new(), Vec::new());
+        for (lease, mut reset) in granted {
             let asked = since.unwrap_or_else(Instant::now);
-            if since.is_none() && !lease.limit.renew_at(limits, &lease.key, id).await?.allowed() {
-                return Err(Error::LeaseLost);
+            if since.is_none() {
+                let renewed = lease.limit.renew_at(limits, &lease.key, id).await?;
+                if !renewed.allowed() {
+                    return Err(Error::LeaseLost);
+                }
+                reset = renewed.reset();
             }
-            deadlines.push(Some(asked + ttl(lease)));
+            deadlines.push(Some(asked + lasts(&lease, reset)));
+            held.push(lease);
         }
         let (limits, id, deadlines) = (limits.clone(), id.to_vec(), watch::Sender::new(deadlines));
         Ok(Arc::new(Self { limits, id, held, deadlines }))
@@ -102,7 +118,7 @@ impl Leases {
 
     async fn beats(self: Arc<Self>, nth: usize) {
         let left = self.deadlines.borrow()[nth].map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // At two thirds before the deadline.
+        // At two thirds before the deadline, or at once if the lease lasts less than that.
         let mut pause = left.map(|left| left.saturating_sub(ttl(&self.held[nth]) * 2 / 3));
         while let Some(next) = pause {
             sleep(next).await;
@@ -114,13 +130,16 @@ impl Leases {
     async fn renew(&self, nth: usize) -> Option<Duration> {
         let lease = &self.held[nth];
         let deadline = self.deadlines.borrow()[nth]?;
-        let (asked, ttl) = (Instant::now(), ttl(lease));
+        let asked = Instant::now();
         let left = deadline.saturating_duration_since(asked);
         let (next, pause) = match timeout(left, lease.limit.renew_at(&self.limits, &lease.key, &self.id)).await {
-            Ok(Ok(decision)) if decision.granted > 0 => (Some(asked + ttl), ttl / 3),
+            Ok(Ok(decision)) if decision.granted > 0 => {
+                let lasts = lasts(lease, decision.reset());
+                (Some(asked + lasts), lasts / 3)
+            }
             Ok(Err(error)) if error.is_unavailable() => {
                 self.limits.warn(&error, "a lease is not renewed yet");
-                (Some(deadline), ttl / 30)
+                (Some(deadline), (left / 20).max(Duration::from_millis(10)))
             }
             // It is denied, or its deadline is over.
             _ => (None, Duration::ZERO),

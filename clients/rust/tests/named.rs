@@ -183,6 +183,14 @@ async fn leases_are_held() {
         assert!(matches!(lease.finish().await, Err(Error::LeaseLost)));
         policy(&server, "policy:api LEASE 2 300ms");
     }
+    // They are renewed by the time to live of the policy key, also after a wait.
+    let default = Lease::new(1, "30s").expect("a policy");
+    let jobs = limits.limit("jobs", Named::new(KEY, default).expect("a name")).expect("a name");
+    let held = [jobs.hold("short").await.expect("a lease"), jobs.hold("short").wait("10s").await.expect("a lease")];
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    for lease in held {
+        lease.finish().await.expect("no loss");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

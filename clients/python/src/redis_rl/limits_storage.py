@@ -17,7 +17,7 @@ schemes.
 | redis-rl+sentinel://a:1,b:2/name | the primary that these Sentinels name                                               |
 
 The Sentinels get the password of the server, unless the option `sentinel_kwargs` has another.
-With the prefix async+ they are for `limits.aio`. A hit is sent once, and never counted twice. The options `key_prefix`,
+With the prefix async+ they are for `limits.aio`. A hit is sent once. The options `key_prefix`,
 `timeout`, `connect_timeout` (as those of Limits) and `wrap_exceptions` are for the storage, all
 others for redis-py. When Redis is down, flask-limiter and slowapi answer 500 (closed), or count in each process with
 `in_memory_fallback_enabled`; flask-limiter goes on uncounted with `swallow_errors` (open). `check()` returns True if the

@@ -104,26 +104,40 @@ impl Policy {
 
     /// `request` is denied `now`. Returns the first moment at which it is granted if nothing changes the key before; the result is
     /// at most a millisecond late. `latest` is a moment at which the request is granted.
+    pub fn first_grant(&self, stored: Option<&[u8]>, request: Request<'_>, now: Instant, latest: Instant) -> Instant {
+        self.first(stored, request, now, latest, |decision| decision.granted > 0)
+    }
+
+    /// The first moment at which the decision on `request` is as wanted, if nothing changes the key before; the result is at most a
+    /// millisecond late. It is not as wanted `now`, and as wanted at `latest`.
     ///
     /// After a change of policy, the level is the lowest of several levels, and each of these only falls with time. So bisection
     /// finds the moment.
-    pub fn first_grant(&self, stored: Option<&[u8]>, request: Request<'_>, now: Instant, latest: Instant) -> Instant {
+    fn first(
+        &self,
+        stored: Option<&[u8]>,
+        request: Request<'_>,
+        now: Instant,
+        latest: Instant,
+        is_wanted: impl Fn(Decision) -> bool,
+    ) -> Instant {
         const PRECISION: Span = Span::from_us(1_000);
-        let (mut too_early, mut granted) = (now, latest);
-        while granted.since(too_early) > PRECISION {
-            let middle = too_early.saturating_add(Span::from_us(granted.since(too_early).as_us() / 2));
-            if self.peek_carried(stored, request, middle).is_some_and(|decision| decision.granted > 0) {
-                granted = middle;
+        let (mut too_early, mut found) = (now, latest);
+        while found.since(too_early) > PRECISION {
+            let middle = too_early.saturating_add(Span::from_us(found.since(too_early).as_us() / 2));
+            if self.peek_carried(stored, request, middle).is_some_and(&is_wanted) {
+                found = middle;
             } else {
                 too_early = middle;
             }
         }
-        granted
+        found
     }
 
-    /// Returns `decision` with a wait after which the same call is granted. `stored` is the value of the key. `carried` is that
-    /// value as this policy reads it, and `decision` is the decision on `carried`.
-    pub fn with_kept_wait(
+    /// Returns `decision`, which changes nothing, with a wait after which the same call is granted, and a reset after which no unit
+    /// is in use. `stored` is the value of the key. `carried` is that value as this policy reads it, and `decision` is the decision
+    /// on `carried`.
+    pub fn with_kept_times(
         &self,
         carried: &Carried<'_>,
         stored: Option<&[u8]>,
@@ -131,17 +145,27 @@ impl Policy {
         now: Instant,
         decision: Decision,
     ) -> Decision {
-        let Wait::For(wait) = decision.wait else { return decision };
-        if !carried.is_of_other_algorithm() || decision.granted > 0 {
+        if !carried.is_of_other_algorithm() {
             return decision;
         }
-        // When the same call comes again, it carries the record over anew, and may find another level than `decision` expected. But
-        // once nothing of the record counts any more, all units are free.
-        let soon = now.saturating_add(wait);
-        let is_granted = self.peek_carried(stored, request, soon).is_some_and(|decision| decision.granted > 0);
-        let record_ends = || stored.and_then(|stored| ends(Stored::split(stored).ok()?.inner?, now).ok());
-        let latest = if is_granted { soon } else { record_ends().map_or(soon, |ends| ends.max(soon)) };
-        Decision { wait: Wait::For(self.first_grant(stored, request, now, latest).since(now)), ..decision }
+        // The next call carries the record over anew, and may find another level than `decision` expected. But once nothing of the
+        // record counts any more, all units are free.
+        let record_ends = stored.and_then(|stored| ends(Stored::split(stored).ok()?.inner?, now).ok());
+        let kept = |span: Span, is_wanted: fn(Decision) -> bool| {
+            let soon = now.saturating_add(span);
+            let holds = self.peek_carried(stored, request, soon).is_some_and(is_wanted);
+            let latest = if holds { soon } else { record_ends.map_or(soon, |ends| ends.max(soon)) };
+            self.first(stored, request, now, latest, is_wanted).since(now)
+        };
+        let wait = match decision.wait {
+            Wait::For(wait) if decision.granted == 0 => Wait::For(kept(wait, |decision| decision.granted > 0)),
+            wait => wait,
+        };
+        let reset = match decision.reset {
+            Span::ZERO => Span::ZERO,
+            reset => kept(reset, |decision| decision.reset == Span::ZERO),
+        };
+        Decision { wait, reset, ..decision }
     }
 }
 

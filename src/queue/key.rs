@@ -79,7 +79,11 @@ pub(super) fn due(decision: &Decision, at: Instant) -> Instant {
 
 /// The decision of [`View::peek`](crate::limiter::View::peek) on a key.
 pub(super) fn peek<K: KeyState>(key: &K, policy: &Policy, now: Instant, request: Request<'_>) -> Result<Decision, K::Error> {
-    key.with_value(policy, |stored| Ok(policy.view(policy.carried(stored, now).value(), now)?.peek(request)?))
+    key.with_value(policy, |stored| {
+        let carried = policy.carried(stored, now);
+        let decision = policy.view(carried.value(), now)?.peek(request)?;
+        Ok(policy.with_kept_times(&carried, stored, request, now, decision))
+    })
 }
 
 /// Finds the first moment at which `request`, which is denied `now`, would be granted if nothing else changes the key. The result

@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn the_wait_in_a_denial_is_kept_and_not_too_long(
+    fn the_times_in_a_denial_are_kept_and_not_too_long(
         (old, new) in (policies(), policies()).prop_filter("two algorithms", |(old, new)| old.kind() != new.kind()),
         steps in steps(),
         rest_ms in 0..500_u64,
@@ -221,7 +221,13 @@ proptest! {
         let request = Request::now(Amount::Cost(units));
         let carried = new.carried(stored.as_deref(), now);
         let decision = new.peek(carried.value(), now, request).expect("a decision");
-        let kept = new.with_kept_wait(&carried, stored.as_deref(), request, now, decision);
+        let kept = new.with_kept_times(&carried, stored.as_deref(), request, now, decision);
+        let in_use = |us: u64| peek(&new, stored.as_deref(), now.saturating_add(Span::from_us(us)), request).reset > Span::ZERO;
+        let reset = kept.reset.as_us();
+        prop_assert!(!in_use(reset), "in use after {reset} us");
+        if carried.is_of_other_algorithm() && reset > MS {
+            prop_assert!(in_use(reset - MS - 1), "not in use a millisecond before {reset} us");
+        }
         let Wait::For(wait) = kept.wait else {
             prop_assert!(units > capacity(&new));
             return Ok(());

@@ -148,14 +148,19 @@ impl<'a> Rule<'a> {
                 return Ok((Decision { granted: 0, wait: Wait::Never, ..present }, false, Pending::none()));
             }
             None if behind && self.request.amount.takes_free_units() => {
-                return Ok((view.peek(self.request).map_err(overflow)?, true, Pending::none()));
+                let present = view.peek(self.request).map_err(overflow)?;
+                let kept = self.policy.with_kept_times(&carried, stored, self.request, now, present);
+                return Ok((kept, true, Pending::none()));
             }
             None => {}
         }
         let (decision, next) = view.decide(self.request).map_err(overflow)?;
         let mut bytes = Bytes::default();
         let change = view.store(&next, || SEED.get(), &mut bytes);
-        let decision = self.policy.with_kept_wait(&carried, stored, self.request, now, decision);
+        let decision = match change {
+            Change::Keep => self.policy.with_kept_times(&carried, stored, self.request, now, decision),
+            _ => decision,
+        };
         let change = carried.change(change, &mut bytes);
         let refused = decision.granted == 0 && self.request.amount.takes_free_units();
         Ok((decision, refused, Pending { change, bytes }))

@@ -733,6 +733,26 @@ fn a_waiting_call_keeps_its_rule_and_later_calls_have_the_new_one() {
     assert_eq!(second.reply().row.expect("a row")[..3], [5, 100, 93]);
 }
 
+#[test]
+fn a_denial_after_a_change_of_the_algorithm_tells_when_the_units_come_back() {
+    let (server, mut client) = Server::start().and_client();
+    set_policy(&mut client, "policy SLIDE 5 1h");
+    assert_eq!(limit(&mut client, "RL.USE key 1 policy COST 5")[0], 5);
+    assert_eq!(limit(&mut client, "RL.USE key 1 policy COST 5 RESERVE 2h")[0], 5);
+    set_policy(&mut client, "policy FIXED 5 1s");
+    // The booking acts in an hour. So long the log says that units are in use, since no denial changes it.
+    let is_denied =
+        |row: &[i64]| row[..3] == [0, 5, 0] && row[3..].iter().all(|time| (3_500_000..=3_602_000).contains(time));
+    let row = limit(&mut client, "RL.USE key 1 policy");
+    assert!(is_denied(&row), "{row:?}");
+    let mut waiting = Held::send(&server, "RL.USE key 1 policy BLOCK 1d");
+    wait_for("the wait", || held(&mut client) == 1);
+    assert_eq!(call::<i64>(&mut client, &format!("CLIENT UNBLOCK {}", waiting.id)), 1);
+    let row = waiting.reply().row.expect("a denial");
+    // A wait of a day would be long enough.
+    assert!(is_denied(&[&row[..3], &[row[4]; 2]].concat()) && row[3] == 1, "{row:?}");
+}
+
 /// The four rate algorithms, as rules with such a period.
 fn rates(limit: u32, period: &str) -> [String; 6] {
     ["FIXED", "SLIDE", "GCRA", "BUCKET", "SLIDE segments", "BUCKET step"].map(|rule| match rule.split_once(' ') {

@@ -89,7 +89,7 @@ impl Target {
         work(self.loaded(&view, policy, now)?, stored)
     }
 
-    /// The decision of [`View::peek`].
+    /// The decision of [`View::peek`]. The key may also hold what the policy [carries over](Policy::carried).
     pub fn peek(
         self,
         key: &ReadKey<'_>,
@@ -97,7 +97,11 @@ impl Target {
         request: Request<'_>,
         now: Instant,
     ) -> Result<Decision, Box<Error>> {
-        self.view(key, policy, now, |view, _| Ok(view.peek(request)?))
+        let stored = self.stored(key)?;
+        let carried = policy.carried(stored, now);
+        let view = policy.view(carried.value(), now);
+        let decision = self.loaded(&view, policy, now)?.peek(request)?;
+        Ok(policy.with_kept_times(&carried, stored, request, now, decision))
     }
 
     /// Settles what an id holds to `units`. `None` if the key does not exist, or does not remember the id: it is not changed then.
@@ -167,7 +171,10 @@ impl Decided {
         now: Instant,
     ) -> Self {
         let Self { decision, is_behind_line, change, mut bytes } = self;
-        let decision = policy.with_kept_wait(carried, stored, request, now, decision);
+        let decision = match change {
+            Change::Keep => policy.with_kept_times(carried, stored, request, now, decision),
+            _ => decision,
+        };
         let change = carried.change(change, &mut bytes);
         Self { decision, is_behind_line, change, bytes }
     }

@@ -95,8 +95,8 @@ class Keeper {
   }
 
   /**
-   * A call that was sent at `sentAt` was granted. A policy key may have a shorter ttl: all leases of the key have ended after `resetMs`,
-   * but for one that SHADOW has granted.
+   * A call that was sent at `sentAt` was granted. The lease lasts for the ttl, and that of a policy key may be shorter than the
+   * default's: the key holds no lease any more after `resetMs`. If that is 0, the call was granted by SHADOW, and holds none.
    */
   #granted({ resetMs }: Decision, sentAt: number) {
     this.stop();

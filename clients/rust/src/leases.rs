@@ -27,8 +27,8 @@ fn ttl(lease: &Part) -> Duration {
     lease.limit.policy().rate().period.into()
 }
 
-/// How long a lease lasts from the call that was granted. A policy key may have a shorter time to live. All leases of the key have ended
-/// when it is `reset`, but for one that SHADOW has granted.
+/// How long a lease lasts after the call that was granted: its time to live. That of a policy key may be shorter than the default's: the
+/// key holds no lease any more after `reset`. If that is zero, the call was granted by SHADOW, and holds none.
 fn lasts(lease: &Part, reset: Duration) -> Duration {
     let ttl = ttl(lease);
     if reset.is_zero() {

@@ -357,16 +357,11 @@ impl View<'_> {
                 };
                 Shared { ahead, ..shared }.encode(first_eighth)
             }
-            None if !lies_ahead => {
-                if may_lie_ahead {
-                    offset_of(tick).saturating_add(1)
-                } else {
-                    0
-                }
-            }
-            None if far => AHEAD_ANYWHERE,
+            None if lies_ahead && far => AHEAD_ANYWHERE,
             // Covers the bookings of a further period, so that they need not rewrite the log.
-            None => offset_of(tick).saturating_add(grid.window_ticks()),
+            None if lies_ahead => offset_of(tick).saturating_add(grid.window_ticks()),
+            None if may_lie_ahead => offset_of(tick).saturating_add(1),
+            None => 0,
         }
     }
 

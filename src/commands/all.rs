@@ -32,7 +32,7 @@ pub(super) const COMMAND: Command = Command {
     reply: &[
         "Replies with three values: granted (1 or 0), wait_ms, and a row of five integers for each rule.",
         "If the call is granted, a row is what the rule's own command would reply. If it is denied, nothing is charged:",
-        "granted is 0 in the rows that refused, and remaining and reset_ms describe the current state.",
+        "granted is 0 in the rows that refused, and remaining describes the current state.",
     ],
     example: "RL.ALL 2 {a}:requests {a}:tokens FIXED 60 1m SLIDE 100000 1m COST 1200",
 };

@@ -25,7 +25,7 @@ pub(super) const COMMAND: Command = Command {
     arity: 3,
     flags: c"write fast",
     keys: KeySpec::ReadWrite(1),
-    summary: c"Denies calls that need free units of a key, for a while, whatever its limiter is.",
+    summary: c"Stops grants of free units from a key for a while, whatever its limiter is.",
     complexity: c"O(N) with N the length of the value",
     arguments,
     reply: &["Replies with the milliseconds until the pause in force ends; 0 if there is none. The later end wins; 0 ends a pause."],

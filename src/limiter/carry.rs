@@ -137,6 +137,7 @@ impl Policy {
     /// Returns `decision`, which changes nothing, with a wait after which the same call is granted, and a reset after which no unit
     /// is in use. `stored` is the value of the key. `carried` is that value as this policy reads it, and `decision` is the decision
     /// on `carried`.
+    #[inline]
     pub fn with_kept_times(
         &self,
         carried: &Carried<'_>,
@@ -145,9 +146,15 @@ impl Policy {
         now: Instant,
         decision: Decision,
     ) -> Decision {
-        if !carried.is_of_other_algorithm() {
-            return decision;
+        if carried.is_of_other_algorithm() {
+            self.kept_times(stored, request, now, decision)
+        } else {
+            decision
         }
+    }
+
+    #[cold]
+    fn kept_times(&self, stored: Option<&[u8]>, request: Request<'_>, now: Instant, decision: Decision) -> Decision {
         // The next call carries the record over anew, and may find another level than `decision` expected. But once nothing of the
         // record counts any more, all units are free.
         let record_ends = stored.and_then(|stored| ends(Stored::split(stored).ok()?.inner?, now).ok());

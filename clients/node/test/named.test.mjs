@@ -124,9 +124,9 @@ for (const [name, { single, cluster: connect }] of EACH) {
           assert.equal(await used(admin, 'jobs:a'), 0);
         }
         // It is renewed by the ttl of the policy key.
-        await rule('policy:jobs', 'LEASE 2 2s');
+        await rule('policy:jobs', 'LEASE 2 5s');
         await jobs.hold('a', { id: 'one' }, async (held) => {
-          await sleep(3000);
+          await sleep(6000);
           held.check();
           assert.equal((await jobs.renew('a', 'one')).granted, 1);
         });

@@ -186,9 +186,9 @@ async fn leases_are_held() {
     // They are renewed by the time to live of the policy key, also after a wait.
     let default = Lease::new(1, "30s").expect("a policy");
     let jobs = limits.limit("jobs", Named::new(KEY, default).expect("a name")).expect("a name");
-    policy(&server, "policy:api LEASE 2 2s");
+    policy(&server, "policy:api LEASE 2 5s");
     let held = [jobs.hold("short").await.expect("a lease"), jobs.hold("short").wait("10s").await.expect("a lease")];
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
     for lease in held {
         lease.finish().await.expect("no loss");
     }

@@ -163,10 +163,11 @@ impl<'c> WriteKey<'c> {
         let name = OwnedName::new(server, name);
         // The server refuses a call for a key for which it would redirect a client.
         let reply_type = |command: &CStr, format: &CStr| {
-            // SAFETY: the context is live as long as `server`. The formats below take one string or none, and the name is
-            // valid. The reply is freed once.
+            // SAFETY: the context is live as long as `server`. The formats below take at most a string and a C string, and both
+            // are valid. The reply is freed once.
             unsafe {
-                let reply = api!(RedisModule_Call(server.ctx, command.as_ptr(), format.as_ptr(), name.name));
+                let id = c"id".as_ptr();
+                let reply = api!(RedisModule_Call(server.ctx, command.as_ptr(), format.as_ptr(), name.name, id));
                 if reply.is_null() {
                     return raw::REDISMODULE_REPLY_UNKNOWN;
                 }
@@ -175,18 +176,20 @@ impl<'c> WriteKey<'c> {
                 kind
             }
         };
-        // An operator can rename the server's commands, but not the module's.
-        let own = c"RL.INSPECT";
+        // An operator can rename the server's commands, but not the module's. With `cluster-allow-reads-when-down`, a server accepts
+        // calls that read while the cluster is down. So the call that it checks is one that writes.
+        let (write, read) = (c"RL.RELEASE", c"RL.INSPECT");
         // The flag `D` makes the server check a call, without executing or counting it, and reply with an error if it
         // refuses it. Here the call lacks its key, so a server that knows the flag refuses it. Redis 7.0 does not know the
         // flag, and has no reply.
         static HAS_DRY_RUN: OnceLock<bool> = OnceLock::new();
-        let is_here = if *HAS_DRY_RUN.get_or_init(|| reply_type(own, c"D") == raw::REDISMODULE_REPLY_ERROR) {
+        let is_here = if *HAS_DRY_RUN.get_or_init(|| reply_type(write, c"D") == raw::REDISMODULE_REPLY_ERROR) {
             // Most servers have no reply to a call that they accept. Valkey 9.1 has an empty one.
-            reply_type(own, c"sD") != raw::REDISMODULE_REPLY_ERROR
+            reply_type(write, c"scD") != raw::REDISMODULE_REPLY_ERROR
         } else {
-            // `EXISTS` takes O(1), if it is not renamed. There is no reply to a refused call.
-            [c"EXISTS", own].iter().any(|command| reply_type(command, c"s") != raw::REDISMODULE_REPLY_UNKNOWN)
+            // `EXISTS` takes O(1), if it is not renamed. There is no reply to a refused call. While the cluster is down, Redis 7.0
+            // itself ends the waits.
+            [c"EXISTS", read].iter().any(|command| reply_type(command, c"s") != raw::REDISMODULE_REPLY_UNKNOWN)
         };
         is_here.then_some(()).ok_or(Moved)
     }

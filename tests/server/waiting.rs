@@ -251,6 +251,28 @@ fn a_node_finds_out_that_it_serves_a_key_without_reading_it() {
     }
 }
 
+#[test]
+fn nobody_is_granted_while_the_cluster_is_down_even_if_the_node_serves_reads() {
+    let bus = free_port().to_string();
+    let node =
+        Server::on_port(&["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-allow-reads-when-down", "yes"]);
+    let mut client = node.client();
+    call::<()>(&mut client, "CLUSTER ADDSLOTSRANGE 0 16383");
+    let state = |client: &mut Connection, state: &str| {
+        wait_for(state, || call::<String>(client, "CLUSTER INFO").contains(&format!("cluster_state:{state}")));
+    };
+    state(&mut client, "ok");
+    limit(&mut client, "RL.GCRA key 1 5");
+    let mut waiting = Held::send(&node, "RL.GCRA key 1 5 BLOCK 1d");
+    let slot: i64 = call(&mut client, "CLUSTER KEYSLOT key");
+    call::<()>(&mut client, &format!("CLUSTER DELSLOTS {}", (slot + 1) % 16_384));
+    state(&mut client, "fail");
+    assert!(error(&mut client, &command("RL.GCRA key 1 5")).starts_with("CLUSTERDOWN "));
+    let refused = waiting.answer::<Value>().row.expect_err("no grant");
+    assert!(refused.starts_with("TRYAGAIN ") || refused.starts_with("CLUSTERDOWN "), "{refused}");
+    assert_eq!(info(&mut client, "rl", "rl_gcra_granted"), 1);
+}
+
 // ---- Statistics ----
 
 #[test]

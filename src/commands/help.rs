@@ -29,7 +29,7 @@ pub(super) const COMMAND: Command = Command {
 /// What the limiters reply.
 pub(super) const FIVE_INTEGERS: &[&str] = &[
     "A limiter replies with five integers: granted (units; 0 = denied, or no whole unit to refund), limit, remaining (units free now), wait_ms, reset_ms.",
-    "wait_ms: if denied, time after which this call would be granted if no other came first, -1 = never; else time until the caller may act. reset_ms: until no unit is in use.",
+    "wait_ms: if denied, time after which to call again, -1 = never; else time until the caller may act. reset_ms: until no unit is in use.",
 ];
 
 struct Help;

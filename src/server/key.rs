@@ -177,7 +177,7 @@ impl<'c> WriteKey<'c> {
             }
         };
         // An operator can rename the server's commands, but not the module's. With `cluster-allow-reads-when-down`, a server accepts
-        // calls that read while the cluster is down. So the call that it checks is one that writes.
+        // calls that read while the cluster is down. So the server is asked about a call that writes.
         let (write, read) = (c"RL.RELEASE", c"RL.INSPECT");
         // The flag `D` makes the server check a call, without executing or counting it, and reply with an error if it
         // refuses it. Here the call lacks its key, so a server that knows the flag refuses it. Redis 7.0 does not know the

@@ -122,7 +122,7 @@ fn simulate(test: &str, limiter: &str, options: &str, bursts: bool) -> Run {
     for (index, quota) in QUOTAS.iter().enumerate() {
         let Quota { limit, period_ms, tasks } = quota;
         // The last process takes the remaining tasks.
-        work.push(format!("{} {limiter} partner-{index} {limit} {period_ms}ms {options} BLOCK 60", tasks / PROCESSES));
+        work.push(format!("{} {limiter} partner-{index} {limit} {period_ms}ms {options} BLOCK 600", tasks / PROCESSES));
     }
     let mut fleet: Vec<_> = (0..PROCESSES)
         .map(|process| {

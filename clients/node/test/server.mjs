@@ -254,7 +254,10 @@ export async function startSentinel() {
     nodes: [{ host: HOST, port: primaryPort }, { host: HOST, port: replicaPort }],
     clients,
     /** Kills the primary. The sentinel promotes the replica. */
-    failOver: () => servers[0].kill(),
+    async failOver() {
+      await servers[0].kill();
+      await clients[2].call('SENTINEL', 'SET', set.name, 'down-after-milliseconds', 500);
+    },
     async stop() {
       for (const client of clients) client.disconnect();
       await Promise.all(servers.map((server) => server.stop()));
@@ -268,7 +271,8 @@ export async function startSentinel() {
     await eventually(async () => /master_link_status:up/.test(await clients[1].info('replication')));
     const lines = [
       `port ${port}`, `bind ${HOST}`, `sentinel monitor ${set.name} ${HOST} ${primaryPort} 1`,
-      `sentinel down-after-milliseconds ${set.name} 1000`, `sentinel failover-timeout ${set.name} 5000`,
+      // Until `failOver`, a primary that is slow on a busy machine does not count as down.
+      `sentinel down-after-milliseconds ${set.name} 600000`, `sentinel failover-timeout ${set.name} 5000`,
     ];
     const config = async (folder) => {
       const file = join(folder, 'sentinel.conf');

@@ -108,16 +108,20 @@ fn number(value: &[u8]) -> i64 {
 }
 
 impl Server<'_> {
+    /// Whether the server is a replica that refuses clients' writes.
+    pub fn is_read_only(&self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_READONLY != 0
+    }
+
     /// Whether a timer may write.
     ///
     /// The server does not check what a timer writes, so the module refrains from writing wherever the server would refuse a
     /// client's command: on a read-only replica, while writes are paused (Redis 7.0 aborts if a timer writes then), and when it
     /// has no memory, too few replicas or a failed snapshot.
     pub fn may_write(&self) -> bool {
-        let read_only = self.flags() & raw::REDISMODULE_CTX_FLAGS_READONLY != 0;
         // SAFETY: the function has no requirements.
         let paused = unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
-        !read_only && !paused && !refuses_writes(self)
+        !self.is_read_only() && !paused && !refuses_writes(self)
     }
 
     /// Whether the server would refuse a command that has the flag `deny-oom`, because it is out of memory.

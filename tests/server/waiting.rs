@@ -475,6 +475,32 @@ fn a_replica_that_serves_no_stale_state_refuses_reads_and_ends_waits() {
     }
 }
 
+/// The server itself ends most waits, but Valkey 9.1 leaves those of clients that follow redirects to the module.
+#[test]
+fn a_server_that_becomes_a_replica_ends_the_waits_of_clients_that_follow_redirects() {
+    let (server, mut client) = Server::on_port(&[]).and_client();
+    for words in ["RL.GCRA key 1 100", "RL.LEASE lease 1 1d ID held"] {
+        assert_eq!(limit(&mut client, words)[0], 1);
+    }
+    let calls =
+        ["RL.GCRA key 1 100", "RL.GCRA key 1 100", "RL.LEASE lease 1 1d ID next", "RL.ALL 2 key free GCRA 1 100 GCRA 1 1d"];
+    let wait = |words: &&str| {
+        let mut waiting = Held::prepare(&server, Resp::Two);
+        // Servers that do not redirect clients outside a cluster refuse this.
+        let _ = command("CLIENT CAPA redirect").query::<()>(waiting.connection());
+        waiting.call(&mut server.client(), &format!("{words} BLOCK 110"))
+    };
+    let waiting: Vec<_> = calls.iter().map(wait).collect();
+    let before = snapshots(&mut client);
+    call::<()>(&mut client, &format!("REPLICAOF 127.0.0.1 {}", free_port()));
+    for reply in replies(waiting) {
+        let error = reply.row.expect_err("no wait on a replica");
+        assert!(error.starts_with("UNBLOCKED "), "{error}");
+    }
+    call::<()>(&mut client, "REPLICAOF NO ONE");
+    assert_same(&before, &snapshots(&mut client));
+}
+
 // ---- Sentinel ----
 
 /// Starts a sentinel that watches the server `primary`, in a private folder.

@@ -197,7 +197,7 @@ pub enum Error {
     Moved,
     /// A thread of the server is reading the key, for a save without a fork.
     InUse,
-    /// The server unblocks a client that does not wait any more.
+    /// The server became a replica, or unblocks a client that does not wait any more.
     Unblocked,
 }
 

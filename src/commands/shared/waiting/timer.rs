@@ -26,7 +26,7 @@ impl EventHandler for WaitQueues {
             waiting.adjust_to_clock(server);
         }
         let now = now(server);
-        let Done { answers, moved } = do_tasks(server, now);
+        let Done { answers, dismissed } = do_tasks(server, now);
         lock().rearm_timer(server, now);
         for (waiter, rows) in &answers {
             if let Ok(rows) = rows {
@@ -34,7 +34,7 @@ impl EventHandler for WaitQueues {
             }
         }
         let answers = answers.into_iter().map(|(waiter, rows)| (waiter.client, answer(&waiter.claims, rows)));
-        let answers = answers.chain(moved.into_iter().map(|client| (client, Err(Error::Moved))));
+        let answers = answers.chain(dismissed.into_iter().map(|(client, error)| (client, Err(error))));
         // If several clients are unblocked in one callback, the server sends their replies in reverse order.
         for (client, answer) in answers.collect::<Vec<_>>().into_iter().rev() {
             if answer.is_err() {
@@ -67,13 +67,13 @@ impl EventHandler for WaitQueues {
 struct Done {
     /// Those that were granted their units, or denied them, and their answers.
     answers: Vec<queue::Served<WaitingClient, Error>>,
-    /// Those whose keys are on another node now.
-    moved: Vec<WaitingClient>,
+    /// Those whose keys this server does not serve any more, and the error for each.
+    dismissed: Vec<(WaitingClient, Error)>,
 }
 
 /// Does the tasks that are due, as many as one callback may take.
 fn do_tasks(server: &Server<'_>, now: Instant) -> Done {
-    let may_grant = server.may_write();
+    let (may_grant, is_read_only) = (server.may_write(), server.is_read_only());
     let mut done = Done::default();
     let mut asked = 0;
     // Clients whose wait has ended are answered even if very many lines are due.
@@ -82,7 +82,8 @@ fn do_tasks(server: &Server<'_>, now: Instant) -> Done {
         let Some(task) = next else { break };
         let keys_each = task.keys.len().max(1);
         // The lock is not held here: if a key has expired, opening the key notifies other modules, and these may call this module.
-        match open_keys(server, &task) {
+        let opened = if is_read_only { Opened::Elsewhere(Error::Unblocked) } else { open_keys(server, &task) };
+        match opened {
             Opened::Keys(mut keys) => {
                 let most = (2 * BATCH - asked).div_ceil(keys_each).min(BATCH);
                 let served = lock().queues.serve(&task, &mut keys, now, may_grant, most);
@@ -93,10 +94,10 @@ fn do_tasks(server: &Server<'_>, now: Instant) -> Done {
                 lock().queues.postpone(&task, now);
                 asked += keys_each;
             }
-            Opened::Moved => {
-                let moved = lock().queues.dismiss(&task, now);
-                asked += moved.len().max(1);
-                done.moved.extend(moved);
+            Opened::Elsewhere(error) => {
+                let dismissed = lock().queues.dismiss(&task, now);
+                asked += dismissed.len().max(1);
+                done.dismissed.extend(dismissed.into_iter().map(|client| (client, error.clone())));
             }
         }
     }
@@ -109,8 +110,8 @@ enum Opened<'s> {
     Keys(Vec<WriteKey<'s>>),
     /// The server is using one of them.
     InUse,
-    /// This node of the cluster does not serve them.
-    Moved,
+    /// This server does not serve them: its clients get this error.
+    Elsewhere(Error),
 }
 
 fn open_keys<'s>(server: &'s Server<'s>, task: &Task) -> Opened<'s> {
@@ -132,6 +133,6 @@ fn open_keys<'s>(server: &'s Server<'s>, task: &Task) -> Opened<'s> {
     match open() {
         Ok(Some(keys)) => Opened::Keys(keys),
         Ok(None) => Opened::InUse,
-        Err(Moved) => Opened::Moved,
+        Err(Moved) => Opened::Elsewhere(Error::Moved),
     }
 }

@@ -306,6 +306,13 @@ fn each_wait_ends_in_one_count() {
     call::<()>(&mut client, "RENAME list key");
     wait_for("the last", || held(&mut client) == 0);
     assert_eq!(counts(&mut client), [0, 6, 1, 4, 3]);
+    // One client is unblocked, and gets this error, since SET does not wake the line.
+    limit(&mut client, "RL.GCRA other 1 1d");
+    let unblocked = Held::send(&server, "RL.GCRA other 1 1d BLOCK 1d");
+    call::<()>(&mut client, "SET other text");
+    call::<i64>(&mut client, &format!("CLIENT UNBLOCK {}", unblocked.id));
+    assert!(replies([unblocked]).remove(0).row.expect_err("no limiter").starts_with("WRONGTYPE "));
+    assert_eq!(counts(&mut client), [0, 7, 1, 5, 4]);
 }
 
 // ---- When the clock steps ----

@@ -89,6 +89,9 @@ fn deny_at_timeout(call: &Call<'_>, waiter: &Waiter<WaitingClient>, refusals: &[
         record_answer(call, waiter.db, &waiter.claims, &rows, now);
         rows
     });
+    if rows.is_err() {
+        ABANDONED.increment();
+    }
     answer(&waiter.claims, rows)
 }
 

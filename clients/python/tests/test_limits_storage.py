@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import inspect as inspect_module
+import socket as socket_module
 import time
 
 import limits
@@ -85,6 +86,31 @@ def test_sentinel(prefix):
             asyncio.run(strategy_works(uri, name))
         with pytest.raises(limits.errors.ConfigurationError, match="service"):
             limits.storage.storage_from_string(uri.removesuffix("/limits"))
+
+
+@KINDS
+def test_a_sentinel_that_does_not_answer_is_asked_once(prefix):
+    async def test(uri):
+        storage = limits.storage.storage_from_string(uri, timeout=PATIENCE, connect_timeout=PATIENCE)
+        # On a busy machine the other Sentinel may be too slow, too.
+        for attempt in range(1, 100):
+            with contextlib.suppress(Unavailable):
+                if await value(storage.acquire_entry("k", 10, 3600)):
+                    break
+        if prefix:
+            await storage.limits.aclose()
+            await storage.storage.aclose()
+        return attempt
+
+    with running_sentinel() as watched, socket_module.create_server(("127.0.0.1", 0), backlog=200) as silent:
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{watched.sentinel_port}"
+        attempts = asyncio.run(test(f"{prefix}redis-rl+sentinel://{hosts}/limits"))
+        silent.setblocking(False)
+        asked = 0
+        with contextlib.suppress(BlockingIOError):
+            while silent.accept():
+                asked += 1
+        assert attempts < 99 and 1 <= asked <= attempts
 
 
 @KINDS

@@ -16,7 +16,8 @@ schemes.
 | redis-rl+cluster://a:1,b:2 | a cluster, of which some nodes are named; rediss-rl+cluster with TLS                      |
 | redis-rl+sentinel://a:1,b:2/name | the primary that these Sentinels name                                               |
 
-The Sentinels get the password of the server, unless the option `sentinel_kwargs` has another.
+The Sentinels get the password of the server, unless the option `sentinel_kwargs` has another. Each is asked once, for 0.2 seconds,
+unless the option has another `socket_timeout` or `retry`.
 With the prefix async+ they are for `limits.aio`. A hit is sent once. The options `key_prefix`,
 `timeout`, `connect_timeout` (as those of Limits) and `wrap_exceptions` are for the storage, all
 others for redis-py. When Redis is down, flask-limiter and slowapi answer 500 (closed), or count in each process with
@@ -85,7 +86,9 @@ def _client(uri: str, options: dict[str, Any], library: Any, sentinel: Any) -> A
             raise limits.errors.ConfigurationError(f"{uri}: the name of the service is missing")
         # The same as in the storage of `limits`: without other settings, the Sentinels have the password of the server.
         login = {name: options[name] for name in ("username", "password") if options.get(name) is not None}
-        sentinels = sentinel.Sentinel(nodes, sentinel_kwargs=options.pop("sentinel_kwargs", login))
+        # With redis-py's own retries, a Sentinel that does not answer would delay a hit for a minute.
+        asked_once = {"socket_timeout": 0.2, "retry": None}
+        sentinels = sentinel.Sentinel(nodes, sentinel_kwargs={**asked_once, **options.pop("sentinel_kwargs", login)})
         return sentinels.master_for(service, **options)
     module = redis.asyncio.cluster if library is redis.asyncio else redis.cluster
     startup = options.pop("startup_nodes", []) + [module.ClusterNode(*node) for node in nodes]

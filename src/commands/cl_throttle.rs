@@ -34,7 +34,7 @@ pub(super) const COMMAND: Command = Command {
 /// What `CL.THROTTLE` and `GCRA` reply.
 pub(super) const REPLY: &[&str] = &[
     "Replies with five integers: limited (1 = denied), limit, remaining, retry_after (-1 = granted, or never), reset_after.",
-    "Both times are in seconds: until a retry would be granted, and until no unit is in use.",
+    "Both times are in seconds: after which to call again, and until no unit is in use.",
 ];
 
 fn arguments() -> Vec<Argument> {

@@ -18,10 +18,11 @@ import time
 import pytest
 import redis
 import redis.asyncio
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 
-from conftest import eventually, running_server
+from conftest import PATIENCE, eventually, running_sentinel, running_server
 from helpers import KINDS, Both, block, limits_of, used, value
-from redis_rl import Fixed, Gcra, Lease, RateLimited, Unavailable
+from redis_rl import AsyncLimits, Fixed, Gcra, Lease, RateLimited, Unavailable
 from redis_rl._down import FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_KEYS, Breaker, LocalLimiter
 
 HOUR = Fixed("1000/h")
@@ -80,6 +81,24 @@ def test_a_server_that_hangs_is_asked_by_one_call_at_a_time(kind):
             assert len(connections) == 2
 
         Both(kind, host="127.0.0.1", port=port).run(test, on_down="open", timeout=0.3, connect_timeout=0.3)
+
+
+def test_behind_sentinel_one_that_does_not_answer_does_not_stop_all_calls():
+    """With asyncio. With threads, redis-py itself goes on to the next Sentinel, because nothing cancels it."""
+
+    async def test(addresses):
+        sentinels = AsyncSentinel(addresses)
+        client = sentinels.master_for("limits")
+        async with contextlib.AsyncExitStack() as stack:
+            for each in [*sentinels.sentinels, client, limits := AsyncLimits(client, timeout=PATIENCE, connect_timeout=2)]:
+                stack.push_async_callback(each.aclose)
+            for _ in range(200):
+                with contextlib.suppress(Unavailable):
+                    return (await limits.limit("api", HOUR).take("a")).granted
+                await asyncio.sleep(0.05)
+
+    with counting_server() as (silent, _), running_sentinel() as watched:
+        assert asyncio.run(test([("127.0.0.1", silent), ("127.0.0.1", watched.sentinel_port)])) == 1
 
 
 @KINDS

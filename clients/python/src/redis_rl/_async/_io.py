@@ -50,12 +50,21 @@ async def connect(connection: Any, timeout: float, connect_timeout: float) -> No
         async with asyncio.timeout(connect_timeout):
             await connection.connect()
     except TimeoutError:
+        _ask_another_sentinel(connection)
         raise redis.TimeoutError(f"no connection after {connect_timeout:g} s") from None
     except redis.ConnectionError as error:
         # redis-py wraps some replies of the server (NOAUTH).
         if isinstance(error.__cause__, redis.RedisError) and is_reply(error.__cause__):
             raise error.__cause__ from None
         raise
+
+
+def _ask_another_sentinel(connection: Any) -> None:
+    """Behind Sentinel, lets the next connection begin with another Sentinel. redis-py begins with the one that answered last, which
+    may not answer any more, and with its retries takes longer than this package waits for a connection."""
+    manager = getattr(getattr(connection, "connection_pool", None), "sentinel_manager", None)
+    if manager is not None:
+        manager.sentinels = manager.sentinels[1:] + manager.sentinels[:1]
 
 
 async def disconnect(connection: Any) -> None:

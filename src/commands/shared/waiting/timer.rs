@@ -110,7 +110,7 @@ enum Opened<'s> {
     Keys(Vec<WriteKey<'s>>),
     /// The server is using one of them.
     InUse,
-    /// This server does not serve them: its clients get this error.
+    /// This server does not serve them. The waiting clients get this error.
     Elsewhere(Error),
 }
 

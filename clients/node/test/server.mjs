@@ -248,6 +248,7 @@ export async function startSentinel() {
   const [primaryPort, replicaPort, port] = await freePorts(3);
   const servers = [];
   const clients = [];
+  let watch;
   const set = {
     name: 'limits',
     sentinel: { host: HOST, port },
@@ -256,7 +257,7 @@ export async function startSentinel() {
     /** Kills the primary. The sentinel promotes the replica. */
     async failOver() {
       await servers[0].kill();
-      await clients[2].call('SENTINEL', 'SET', set.name, 'down-after-milliseconds', 500);
+      await watch.call('SENTINEL', 'SET', set.name, 'down-after-milliseconds', 500);
     },
     async stop() {
       for (const client of clients) client.disconnect();
@@ -280,7 +281,7 @@ export async function startSentinel() {
       return file;
     };
     servers.push(await start(undefined, () => set.sentinel, { config }));
-    const watch = new Redis({ ...set.sentinel, enableReadyCheck: false }).on('error', () => {});
+    watch = new Redis({ ...set.sentinel, enableReadyCheck: false }).on('error', () => {});
     clients.push(watch);
     await eventually(async () => (await watch.call('SENTINEL', 'REPLICAS', set.name)).length === 1);
     return set;

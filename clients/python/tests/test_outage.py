@@ -83,7 +83,7 @@ def test_a_server_that_hangs_is_asked_by_one_call_at_a_time(kind):
         Both(kind, host="127.0.0.1", port=port).run(test, on_down="open", timeout=0.3, connect_timeout=0.3)
 
 
-def test_behind_sentinel_one_that_does_not_answer_does_not_stop_all_calls():
+def test_a_silent_sentinel_does_not_stop_all_calls():
     """With asyncio. With threads, redis-py itself goes on to the next Sentinel, because nothing cancels it."""
 
     async def test(addresses):

@@ -60,8 +60,8 @@ async def connect(connection: Any, timeout: float, connect_timeout: float) -> No
 
 
 def _ask_another_sentinel(connection: Any) -> None:
-    """Behind Sentinel, lets the next connection begin with another Sentinel. redis-py begins with the one that answered last, which
-    may not answer any more, and with its retries takes longer than this package waits for a connection."""
+    """Behind Sentinel, lets the next attempt to connect ask another Sentinel first. redis-py first asks the one that answered last. If
+    that one is down, redis-py repeats the question for longer than this package waits for a connection."""
     manager = getattr(getattr(connection, "connection_pool", None), "sentinel_manager", None)
     if manager is not None:
         manager.sentinels = manager.sentinels[1:] + manager.sentinels[:1]

@@ -1,6 +1,8 @@
 // Tests what happens when replies are lost, when a server is down, slow or fails over, and when a wait or a lease ends early.
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -613,5 +615,28 @@ describe('a failover in the middle', { concurrency: 3 }, () => {
         await set.stop();
       }
     });
+  }
+});
+
+test('ioredis asks another Sentinel after one that is silent', async () => {
+  const set = await startSentinel();
+  const silent = createServer(() => {}).listen(0, '127.0.0.1');
+  let close;
+  try {
+    await once(silent, 'listening');
+    const sentinels = [{ host: '127.0.0.1', port: silent.address().port }, set.sentinel];
+    const { client, close: closes } = await CLIENTS['ioredis 5'].sentinel(set, { sentinels, lazyConnect: true });
+    close = closes;
+    const limits = new Limits(client);
+    const limit = limits.limit('api', HOURLY);
+    await assert.rejects(limit.take('key'), Unavailable);
+    await eventually(() => limit.take('key').then(Boolean, (error) => {
+      if (!(error instanceof Unavailable)) throw error;
+    }));
+    await limits.close();
+  } finally {
+    await close?.();
+    silent.close();
+    await set.stop();
   }
 });

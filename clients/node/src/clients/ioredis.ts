@@ -64,11 +64,26 @@ function cluster(client: any) {
 }
 
 function nodeOf(name: string, client: any): Node {
-  return { name, open: (connectMs) => opened(client, connectMs) };
+  const sentinels: object[] | null | undefined = client.options.sentinels;
+  let first = 0;
+  return {
+    name,
+    async open(connectMs) {
+      const asked = first;
+      const order = sentinels && { sentinels: [...sentinels.slice(asked), ...sentinels.slice(0, asked)] };
+      try {
+        return await opened(client, connectMs, { ...order });
+      } catch (error) {
+        // The Sentinel that was asked first may be silent. ioredis would ask the next one too late, so the next attempt begins there.
+        if (sentinels) first = (asked + 1) % sentinels.length;
+        throw error;
+      }
+    },
+  };
 }
 
-async function opened(client: any, connectMs: number): Promise<Connection> {
-  const own = client.duplicate({ ...OWN, connectTimeout: Math.max(1, Math.ceil(connectMs)) });
+async function opened(client: any, connectMs: number, options: object): Promise<Connection> {
+  const own = client.duplicate({ ...OWN, ...options, connectTimeout: Math.max(1, Math.ceil(connectMs)) });
   let cause: unknown;
   own.on('error', (error: unknown) => (cause = error));
   // The client says that it is connected before the server has answered its AUTH. It ends the connection if the password is wrong.

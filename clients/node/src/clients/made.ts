@@ -97,10 +97,13 @@ function textIn(slot: number) {
 
 /**
  * The error as the server has replied it: `ERR unknown command`. valkey-glide says that in two ways, `An error was signalled by the
- * server: - ResponseError: unknown command` and, for codes that it does not know, `OOM: command not allowed`.
+ * server: - ResponseError: unknown command` and, for codes that it does not know, `OOM: command not allowed`. If the server refuses a
+ * connection, the code is in the middle: `Received error for address '127.0.0.1:6379': WRONGPASS: invalid password`.
  */
 function inWordsOfTheServer(error: unknown) {
   if (!(error instanceof Error)) return error;
+  const [, refusal, reason] = /: (WRONGPASS|NOAUTH|NOPERM): ([^\n]*)/.exec(error.message) ?? [];
+  if (refusal) return new Error(`${refusal} ${reason}`, { cause: error });
   const [, kind, known] = /An error was signalled by the server: - (\w+): (.*)$/s.exec(error.message) ?? [];
   if (kind) return new Error(`${CODES[kind] ?? 'ERR'} ${known.trim()}`, { cause: error });
   const [, code, detail] = /^([A-Z][A-Z0-9_]+): (.*)$/s.exec(error.message) ?? [];

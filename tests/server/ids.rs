@@ -61,7 +61,7 @@ fn ids_take_as_much_memory_as_the_documents_say() {
     const MOST_AT_ALL: u64 = 13_000_000;
     let documented = [(16, 75, 280), (32, 90, 340)];
     let [(_, low, high), (_, low_long, high_long)] = documented;
-    let sentence = "On a key with 100 ids or more, few of which have ended, an id of 16 bytes takes";
+    let sentence = "On a key with 100 ids or more, few of which have ended, an id of 16 bytes usually takes";
     support::assert_document_says(
         "docs/commands.md",
         &format!("{sentence} {low} to {high} bytes of memory, and one of 32 bytes {low_long} to {high_long}"),

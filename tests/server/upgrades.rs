@@ -131,9 +131,10 @@ fn an_operator_sees_who_is_limited_and_who_waits_and_changes_nothing() {
     }
 }
 
-/// The line that looks for users whose rules name the module's commands, of a document.
+/// The lines that look for users whose rules name the module's commands, of a document.
 fn search(document: &str) -> &str {
-    document.lines().find(|line| line.starts_with("redis-cli ACL LIST |")).expect("the line")
+    let start = document.find("users=$(redis-cli -e ACL LIST)").expect("the lines");
+    document[start..].split_once("```").expect("the end of the lines").0
 }
 
 #[test]
@@ -147,6 +148,11 @@ fn users_that_forbid_an_upgrade_are_found() {
         let text = String::from_utf8(output.expect("bash runs").stdout).expect("text");
         !text.starts_with("No user")
     };
+    // Without an answer, the lines do not say that there is no such user.
+    for (password, expected) in [("secret", true), ("", false)] {
+        redis::cmd("CONFIG").arg("SET").arg("requirepass").arg(password).exec(&mut client).expect("the password is set");
+        assert_eq!(found(), expected, "{password}");
+    }
     // Names, passwords and keys that look like commands do not matter.
     call::<()>(&mut client, "ACL SETUSER rl.gcra on >cl.x ~rl.* ~gcra:* +@all");
     assert!(!found());

@@ -222,7 +222,9 @@ pub fn execute(keys: &dyn Keys, call: &Call, now_us: i64, waited: Span, behind: 
                     Wait::For(wait) => integer(wait.as_ms_ceil()),
                     Wait::Never => -1,
                 };
-                wait = if wait < 0 || ms < 0 { -1 } else { wait.max(ms) };
+                if !refused || shown.granted == 0 {
+                    wait = if wait < 0 || ms < 0 { -1 } else { wait.max(ms) };
+                }
                 rows += &format!(",{}", row(&shown));
             }
             Done { reply: format!("{},{wait}{rows}", i64::from(!refused)), changes, refused, decisions }

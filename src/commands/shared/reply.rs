@@ -37,9 +37,10 @@ pub fn reply_decision(call: &Call<'_>, decision: &Decision) {
 
 /// Replies with the decisions of the rules of `RL.ALL`. The call is granted if all of them are.
 pub fn reply_decisions(call: &Call<'_>, decisions: &[Decision]) {
-    // The longest of the waits. `Wait::Never` is greater than any span.
-    let longest = |(granted, wait), decision: &Decision| (granted && decision.granted > 0, Ord::max(wait, decision.wait));
-    let (granted, wait) = decisions.iter().fold((true, Wait::NONE), longest);
+    let granted = decisions.iter().all(|decision| decision.granted > 0);
+    // A denied call waits for the rules that refuse it, and for no booking that it repeats. `Wait::Never` is greater than any span.
+    let waits = decisions.iter().filter(|decision| granted || decision.granted == 0).map(|decision| decision.wait);
+    let wait = waits.max().unwrap_or(Wait::NONE);
     call.reply_rows([granted.into(), wait_ms(wait)], decisions.iter().map(row));
 }
 

@@ -173,6 +173,11 @@ fn a_retry_names_what_is_left_of_a_booking() {
         assert_eq!((granted, rows[0][0], &rows[1][..4]), (1, 3, &[1, 5, 4, 0][..]), "{name}");
         assert!((1..booked[3]).contains(&wait) && rows[0][3] == wait, "{name}: {booked:?} then {wait}, {rows:?}");
         assert_eq!(snapshot(&mut client, name), kept, "{name}");
+        // A denied call names the wait for the rule that refuses it, and not that for the booking, which is longer.
+        limit(&mut client, &format!("RL.FIXED full:{name} 1 1m"));
+        let (granted, wait, rows) = all(&mut client, &format!("RL.ALL 2 {name} full:{name} {rule} FIXED 1 1m ID call"));
+        assert_eq!((granted, rows[0][0], rows[1][0], wait), (0, 3, 0, rows[1][3]), "{name}");
+        assert!(wait <= 60_000 && rows[0][3] > 60_000, "{name}: {wait}, {rows:?}");
         // A released booking does not act, and both charges are given back one by one.
         assert!(settle(&mut client, &format!("RL.RELEASE {name} call")).is_some());
         assert!(settle(&mut client, &format!("RL.RELEASE free:{name} call")).is_some());

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, Value};
 use support::{
-    assert_same, call, command, error, free_port, held, info, inspect, limit, replies, server_program, snapshot, snapshots,
-    time_us, wait_for, AllRows, Clocked, Held, Reply, Resp, Server,
+    assert_same, call, command, crowd_while, error, free_port, held, info, inspect, limit, replies, server_program,
+    snapshot, snapshots, time_us, wait_for, AllRows, Clocked, Held, Reply, Resp, Server,
 };
 
 use super::all::ends::Waiting;
@@ -574,4 +574,45 @@ fn failovers_by_sentinel_end_waits_and_charge_none() {
     wait_for("the next failover", || is(&first, "master"));
     assert_eq!(state(&first), before, "nothing was charged");
     peeks.iter().for_each(|words| assert_eq!(limit(&mut first.client(), words)[..3], [0, 8, 4], "{words}"));
+}
+
+/// docs/operations.md names this command for Valkey 9.1. The other servers do not know its last word.
+#[test]
+fn a_coordinated_failover_by_sentinel_loses_no_grant() {
+    let first = Server::on_port(&[]);
+    let second = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", first.port)]);
+    let (_folder, sentinel) = sentinel(first.port);
+    let mut asks = sentinel.client();
+    let mut failover = || command("SENTINEL FAILOVER main COORDINATED").query::<()>(&mut asks);
+    if !call::<String>(&mut first.client(), "INFO server").contains("valkey_version:9.1.") {
+        let error = failover().expect_err("an unknown word");
+        assert!(error.to_string().contains("wrong number of arguments"), "{error}");
+        return;
+    }
+    // Calls until the server is no primary any more. Returns the grants, and the calls whose reply was lost.
+    let work = |_: usize, client: &mut Connection| {
+        let mut granted = 0;
+        for _ in 0..3_000_000 {
+            match command("RL.FIXED key 1000000000 1d").query::<Vec<i64>>(client) {
+                Ok(reply) => granted += reply[0],
+                Err(error) => return (granted, i64::from(error.is_io_error() || error.is_connection_dropped())),
+            }
+        }
+        (granted, 0)
+    };
+    // The sentinel refuses this until it knows the replica.
+    let meanwhile = || wait_for("the failover", || failover().is_ok());
+    let ((), ended) = crowd_while(&first, 4, meanwhile, work);
+    let sum = |parts: fn(&(i64, i64)) -> i64| ended.iter().map(parts).sum::<i64>();
+    let (granted, unknown) = (sum(|ended| ended.0), sum(|ended| ended.1));
+    wait_for("the new parts", || {
+        let text =
+            second.try_client(Resp::Two).and_then(|mut client| command("INFO replication").query::<String>(&mut client));
+        text.is_ok_and(|text| text.contains("role:master"))
+    });
+    let used = 1_000_000_000 - limit(&mut second.client(), "RL.PEEK FIXED key 1000000000 1d")[2];
+    assert!(
+        granted > 1000 && (granted..=granted + unknown).contains(&used),
+        "{granted} granted, {unknown} unknown, {used} used"
+    );
 }

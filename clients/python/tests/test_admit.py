@@ -452,8 +452,8 @@ def test_a_renewal_that_fails_in_any_way_is_tried_again(kind, socket, client, mo
     monkeypatch.setattr(lease_class(kind), "renew", fails)
 
     async def test(limits):
-        async with block(limits.admit(rules(limits, ttl=6), 100)) as call:
-            await until(lambda: len(failures) > 5)
+        async with block(limits.admit(rules(limits, ttl=30), 100)) as call:
+            await until(lambda: len(failures) > 2)
             assert charged(client)[0] == 1
             call.check()
 

@@ -557,14 +557,17 @@ def test_a_second_cancellation_does_not_end_the_settlement(socket, client, use):
         other = redis.asyncio.Redis(unix_socket_path=socket)
         limits = limits_of(other)
 
+        entered = asyncio.Event()
+
         async def work():
             async with limits.admit(rules(limits), 600) as call:
                 call.used = use
+                entered.set()
                 await asyncio.sleep(3600)
 
         task = asyncio.create_task(work())
-        await until(lambda: charged(client)[0] == 1)
-        await asyncio.sleep(0.01)
+        await asyncio.wait_for(entered.wait(), 60)
+        assert charged(client)[0] == 1
         # The heartbeats end, then the settlement begins: the second cancellation meets one or the other.
         for _ in range(20):
             task.cancel()
@@ -591,16 +594,19 @@ def test_a_second_cancellation_does_not_end_the_settlement(socket, client, use):
 
 def test_a_stream_that_breaks_is_charged_what_it_has_sent(socket, client):
     async def test(limits):
+        entered = asyncio.Event()
+
         async def stream():
             async with limits.admit(rules(limits), 600) as call:
                 call.used = 100
                 for _ in range(3):
                     call.used += 7
+                entered.set()
                 await asyncio.sleep(3600)
 
         task = asyncio.create_task(stream())
-        await until(lambda: charged(client)[0] == 1)
-        await asyncio.sleep(0.01)
+        await asyncio.wait_for(entered.wait(), 60)
+        assert charged(client)[0] == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

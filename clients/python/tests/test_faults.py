@@ -548,16 +548,18 @@ def test_a_cancelled_block_settles(socket, client):
     async def main(use, rest):
         other = redis.asyncio.Redis(unix_socket_path=socket)
         limits = limits_of(other)
-        limit = limits.limit("tokens", HOUR)
+        limit, entered = limits.limit("tokens", HOUR), asyncio.Event()
 
         async def work():
             async with limit.charge("a", 100) as charge:
                 if use:
                     charge.used = 30
+                entered.set()
                 await asyncio.sleep(600)
 
         task = asyncio.ensure_future(work())
-        await asyncio.to_thread(eventually, lambda: used(client, "tokens:a") == 100)
+        await asyncio.wait_for(entered.wait(), 60)
+        assert used(client, "tokens:a") == 100
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()

@@ -327,8 +327,8 @@ while time.monotonic() < end or raised < 300:
             # Python ignores what is raised while it removes an object.
             armed = True
             work()
-    except (Late, RuntimeError) as error:
-        # `Thread.start` waits in Python code, which can turn the exception into "release unlocked lock".
+    except (Late, RuntimeError, KeyError) as error:
+        # `Thread.start` is Python code, which can turn the exception into "release unlocked lock", or into a KeyError of `_limbo`.
         if not isinstance(error, Late) and not isinstance(error.__context__, Late):
             raise
         armed = False

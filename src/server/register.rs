@@ -3,7 +3,7 @@
 use std::ffi::{c_int, CStr, CString};
 use std::ptr;
 
-use redis_module::{Context, RedisString, Status};
+use redis_module::{basic_info_command_handler, Context, InfoContext, RedisString, Status};
 
 use super::api::missing;
 use super::arguments::RawArguments;
@@ -86,6 +86,7 @@ pub fn register<'c>(
         return Status::Err;
     }
     set_options(server);
+    raw::register_info_function(server.ctx, Some(info));
     let arguments: Vec<&[u8]> = arguments.iter().map(RedisString::as_slice).collect();
     if !configure(server, parameters, &arguments) {
         return Status::Err;
@@ -133,6 +134,15 @@ fn set_options(server: &Server<'_>) {
     forkless::start(forkless != 0);
     // SAFETY: the context is live.
     unsafe { api!(RedisModule_SetModuleOptions(server.ctx, signals | loads | moves | forkless)) };
+}
+
+/// The server calls this for `INFO rl`, and while it writes the report of a crash. Then the module adds nothing. The function of the
+/// crate `redis-module`, which this one replaces, adds a backtrace, and allocates memory for it, which is not safe in a server that has
+/// crashed: after a panic, Valkey 8.1 crashed again there, or waited for a lock for ever.
+extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
+    if for_crash_report == 0 {
+        basic_info_command_handler(&InfoContext::new(ctx), false);
+    }
 }
 
 /// Returns the options that this server knows, if it is a Valkey; 0 otherwise, since bits from 4 on may mean something else in Redis.

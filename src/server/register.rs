@@ -136,9 +136,9 @@ fn set_options(server: &Server<'_>) {
     unsafe { api!(RedisModule_SetModuleOptions(server.ctx, signals | loads | moves | forkless)) };
 }
 
-/// The server calls this for `INFO rl`, and while it writes the report of a crash. Then the module adds nothing. The function of the
-/// crate `redis-module`, which this one replaces, adds a backtrace, and allocates memory for it, which is not safe in a server that has
-/// crashed: after a panic, Valkey 8.1 crashed again there, or waited for a lock for ever.
+/// The server calls this for `INFO rl`, and while it writes the report of a crash. To that report the module adds nothing. The crate
+/// `redis-module` registers a function that adds a backtrace there, and this one replaces it: a backtrace allocates memory, which is
+/// not safe after a crash. Valkey 8.1 then crashed again, or waited for the allocator's lock for ever.
 extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
     if for_crash_report == 0 {
         basic_info_command_handler(&InfoContext::new(ctx), false);

@@ -525,18 +525,20 @@ fn sentinel(primary: u16) -> (tempfile::TempDir, Server) {
     (folder, server)
 }
 
+/// Whether the server has this role, and its link is up if it is a replica. A sentinel that changes a server's role closes the
+/// connections to it.
+fn is(server: &Server, role: &str) -> bool {
+    let ask = |mut client: Connection| command("INFO replication").query::<String>(&mut client);
+    let text = server.try_client(Resp::Two).and_then(ask).unwrap_or_default();
+    text.contains(&format!("role:{role}")) && (role == "master" || text.contains("master_link_status:up"))
+}
+
 #[test]
 fn failovers_by_sentinel_end_waits_and_charge_none() {
     let first = Server::on_port(&[]);
     let mut second = Server::on_port(&["--replicaof", &format!("127.0.0.1 {}", first.port)]);
     let (_folder, sentinel) = sentinel(first.port);
     let mut asks = sentinel.client();
-    // A sentinel that changes a server's part closes the connections to it.
-    let is = |server: &Server, role: &str| {
-        let ask = |mut client: Connection| command("INFO replication").query::<String>(&mut client);
-        let text = server.try_client(Resp::Two).and_then(ask).unwrap_or_default();
-        text.contains(&format!("role:{role}")) && (role == "master" || text.contains("master_link_status:up"))
-    };
     let state = |server: &Server| ["key", "log"].map(|key| snapshot(&mut server.client(), key));
     let words = ["RL.GCRA key 8 12h", "RL.SLIDE log 8 12h"];
     let wait_on =
@@ -605,11 +607,7 @@ fn a_coordinated_failover_by_sentinel_loses_no_grant() {
     let ((), ended) = crowd_while(&first, 4, meanwhile, work);
     let sum = |parts: fn(&(i64, i64)) -> i64| ended.iter().map(parts).sum::<i64>();
     let (granted, unknown) = (sum(|ended| ended.0), sum(|ended| ended.1));
-    wait_for("the new parts", || {
-        let text =
-            second.try_client(Resp::Two).and_then(|mut client| command("INFO replication").query::<String>(&mut client));
-        text.is_ok_and(|text| text.contains("role:master"))
-    });
+    wait_for("the new primary", || is(&second, "master"));
     let used = 1_000_000_000 - limit(&mut second.client(), "RL.PEEK FIXED key 1000000000 1d")[2];
     assert!(
         granted > 1000 && (granted..=granted + unknown).contains(&used),

@@ -35,7 +35,7 @@ const WALLET: &str = "wallet";
 pub const WAYS: [(&str, &str); 4] = [
     (ROUND_TRIP, "a call to the server"),
     ("wait", "a wait that finds units free"),
-    ("denied", "a denial that is repeated (`repeat_denials`)"),
+    ("denied", "a denial that is repeated in the process"),
     (WALLET, "a wallet"),
 ];
 

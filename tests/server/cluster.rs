@@ -410,7 +410,7 @@ fn a_coordinated_failover_loses_nothing() {
     let tags: Vec<_> = (0..SHARDS).flat_map(|shard| fleet.tags(shard, 1)).collect();
     let keys = keys(&tags);
     let cluster_client = fleet.cluster_client();
-    let load = Load::new(&keys, ms(4));
+    let load = Load::new(&keys, ms(8));
     let share = LIMIT * keys.len() as i64 / 4;
     load.most.store(share, Ordering::SeqCst);
     load.during(by_cluster(&cluster_client), || {

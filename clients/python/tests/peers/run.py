@@ -149,15 +149,17 @@ def judged(name, folder, environment, misses, expected, *arguments):
     report = folder / "report.xml"
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
     command += ["-o", "addopts=", "-o", "junit_family=xunit1", "-p", "no:flaky", "-W", "ignore::pytest.PytestUnknownMarkWarning"]
-    command += ["--tb=short", "--no-header", *arguments]
+    # Many of these tests measure by a stopwatch, and a busy machine can delay them. So one that fails runs again, at most twice.
+    command += ["--reruns=2", "-rfER", "--tb=short", "--no-header", *arguments]
     # Tables of commands keep their lines.
     environment = {**environment, "COLUMNS": "1000"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    runs = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    # The last run of a test decides.
+    cases = {f"{case.get('classname')}.{case.get('name')}": case for case in runs}
     results = collections.Counter()
     wrong, untouched = [], []
-    for case in cases:
-        test = f"{case.get('classname')}.{case.get('name')}"
+    for test, case in cases.items():
         reason = next((text for pattern, text in misses.items() if re.search(pattern, test)), None)
         state = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
         if state == "skipped" and case.find(state).get("type") == "pytest.xfail":
@@ -170,9 +172,12 @@ def judged(name, folder, environment, misses, expected, *arguments):
         if state == "skipped" or (state == "passed") == (reason is not None):
             wrong.append(f"{test}: {state}" + (f", but it is listed as a miss: {reason}" if reason else ""))
     missed = results["failure"] + results["error"]
-    print(f"{name}: {results['passed']} of {sum(results.values())} tests passed; {missed - len(wrong)} known misses")
+    print(f"{name}: {results['passed']} of {len(cases)} tests passed; {missed - len(wrong)} known misses")
+    for line in sorted(set(re.findall(r"(?m)^RERUN .*", done.stdout))):
+        if not any(re.search(pattern, line) for pattern in misses):
+            print(f"  {line}")
     if expected is not None:
-        print(f"  {sum(results.values()) - len(untouched)} of them touch the storage")
+        print(f"  {len(cases) - len(untouched)} of them touch the storage")
         # A test that does not touch it, although it did, would prove nothing.
         wrong += [f"{test}: does not touch the storage" for test in untouched if not re.search(expected, test)]
     for reason in sorted(set(misses.values())):

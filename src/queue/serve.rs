@@ -344,7 +344,7 @@ impl<C: Client> Queues<C> {
     }
 
     /// Answers clients whose wait has ended: first the client of the task, then other clients with the same keys. A client whose
-    /// units were due in time is granted them, even if its line has not been served since then. All other clients are denied.
+    /// units are free by now is granted them, even if its line has not been served since then. All other clients are denied.
     fn time_out<K: KeyState>(
         &mut self,
         task: &Task,

@@ -20,6 +20,8 @@ const KINDS: [&str; 5] = ["FIXED", "SLIDE", "GCRA", "BUCKET", "LEASE"];
 /// So long that nothing drains or lapses within the test.
 const PERIOD: &str = "3650d";
 const LIMIT: i64 = 12;
+/// How much longer a load may take on a slow machine.
+const MOST_LATE_US: i64 = 120_000_000;
 /// How many charges are settled to a unit instead of none.
 const MOST_SETTLED: u64 = 60;
 
@@ -107,6 +109,29 @@ impl Books {
         Self { units: (0..KEYS).map(|_| AtomicI64::new(0)).collect(), ..Self::default() }
     }
 
+    /// Whether all that can happen to a call has happened often.
+    fn are_full(&self, client: &mut Connection) -> bool {
+        let [waits, timeouts, abandoned] = waits(client);
+        waits > 500
+            && timeouts > 100
+            && abandoned > 10
+            && timeouts + abandoned < waits
+            && [&self.granted, &self.denied, &self.unblocked, &self.killed, &self.given_back]
+                .iter()
+                .all(|counter| counter.load(Ordering::Relaxed) > 10)
+    }
+
+    fn summary(&self, client: &mut Connection) -> String {
+        let [waits, timeouts, abandoned] = waits(client);
+        let [calls, granted, denied, unblocked, killed, given_back] =
+            [&self.calls, &self.granted, &self.denied, &self.unblocked, &self.killed, &self.given_back]
+                .map(|counter| counter.load(Ordering::Relaxed));
+        format!(
+            "{calls} calls: {granted} granted, {denied} denied, {unblocked} unblocked, {killed} killed, {given_back} given back; \
+             {waits} waits, {timeouts} of them timed out, {abandoned} abandoned"
+        )
+    }
+
     fn note(&self, charge: &Charge) {
         for &(key, cost) in &charge.wants {
             self.units[key].fetch_add(cost, Ordering::Relaxed);
@@ -114,6 +139,11 @@ impl Books {
         self.granted.fetch_add(1, Ordering::Relaxed);
         self.charges.lock().expect("charges").push(charge.clone());
     }
+}
+
+/// How many calls have waited, how many of them until their time was over, and how many were given up.
+fn waits(client: &mut Connection) -> [i64; 3] {
+    ["waits", "wait_timeouts", "waits_abandoned"].map(|field| info(client, "rl", &format!("rl_{field}")))
 }
 
 /// A client with a connection of its own.
@@ -267,7 +297,11 @@ fn run(server: &Server, ms: i64, emptied: bool, mut event: impl FnMut(&mut Conne
         wait_for("waiting clients", || info(&mut client, "rl", "rl_waiting_clients") > 20);
         let until = time_us(&mut client) + ms * 1_000;
         let mut round = 0;
-        while time_us(&mut client) < until {
+        // A slow machine gets more time, so that everything happens often.
+        while {
+            let late_us = time_us(&mut client) - until;
+            late_us < 0 || late_us < MOST_LATE_US && !books.are_full(&mut client)
+        } {
             // Some of the clients are unblocked, in either way.
             let ids: Vec<i64> = {
                 let connections = books.connections.lock().expect("connections");
@@ -284,18 +318,8 @@ fn run(server: &Server, ms: i64, emptied: bool, mut event: impl FnMut(&mut Conne
     let mut client = server.client();
     wait_for("no waiting client", || held(&mut client) == 0);
     assert_eq!(info(&mut client, "rl", "rl_waiting_clients"), 0);
-    // Nothing else is left of the lines: a call takes what is free, at once, on every key that is not used up.
-    let [waits, timeouts, abandoned] =
-        ["waits", "wait_timeouts", "waits_abandoned"].map(|field| info(&mut client, "rl", &format!("rl_{field}")));
-    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    println!(
-        "{} calls: {} granted, {} denied, {} unblocked, {} killed, {} given back; {waits} waits, {timeouts} of them timed out, {abandoned} abandoned",
-        count(&books.calls), count(&books.granted), count(&books.denied), count(&books.unblocked), count(&books.killed), count(&books.given_back)
-    );
-    assert!(waits > 500 && timeouts > 100 && abandoned > 10 && timeouts + abandoned < waits);
-    assert!([&books.granted, &books.denied, &books.unblocked, &books.killed, &books.given_back]
-        .iter()
-        .all(|counter| count(counter) > 10));
+    println!("{}", books.summary(&mut client));
+    assert!(books.are_full(&mut client), "{}", books.summary(&mut client));
     books
 }
 
@@ -410,7 +434,9 @@ fn late_timers_cost_no_throughput() {
         }
         // The moment as of which the last call was charged: nothing is used a gap after it.
         let charged = last.0 + last.1 * MS - GAP_US;
-        let due = to_us + (CALLS - 1) * GAP_US + server.lost_us(from_us, last.0);
+        // Several stops in a row, none of which is longer than the module makes up for, can be too long together. So each counts,
+        // less a gap.
+        let due = to_us + (CALLS - 1) * GAP_US + server.stood_us(from_us, last.0, GAP_US);
         let lost_ms = (charged - due) / MS;
         println!("{keys} rates: {lost_ms} ms are lost in {CALLS} calls");
         assert!(lost_ms <= 5, "{keys} rates: {lost_ms} ms are lost in {CALLS} calls");

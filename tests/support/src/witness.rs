@@ -108,7 +108,12 @@ impl Watched {
     /// The sum of the times for which the server stood still, each less [`MAX_LATENESS_US`]. What a limiter regains in them
     /// is lost for clients that wait.
     pub fn lost_us(&self, from_us: i64, to_us: i64) -> i64 {
-        call(&mut self.client(), &format!("WITNESS.STOOD {from_us} {to_us} {MAX_LATENESS_US}"))
+        self.stood_us(from_us, to_us, MAX_LATENESS_US)
+    }
+
+    /// The sum of the times for which the server stood still, each less `longer_us`.
+    pub fn stood_us(&self, from_us: i64, to_us: i64, longer_us: i64) -> i64 {
+        call(&mut self.client(), &format!("WITNESS.STOOD {from_us} {to_us} {longer_us}"))
     }
 
     /// The longest time for which the server stood still, in microseconds, up to a millisecond too long.

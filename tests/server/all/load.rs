@@ -121,17 +121,6 @@ impl Books {
                 .all(|counter| counter.load(Ordering::Relaxed) > 10)
     }
 
-    fn summary(&self, client: &mut Connection) -> String {
-        let [waits, timeouts, abandoned] = waits(client);
-        let [calls, granted, denied, unblocked, killed, given_back] =
-            [&self.calls, &self.granted, &self.denied, &self.unblocked, &self.killed, &self.given_back]
-                .map(|counter| counter.load(Ordering::Relaxed));
-        format!(
-            "{calls} calls: {granted} granted, {denied} denied, {unblocked} unblocked, {killed} killed, {given_back} given back; \
-             {waits} waits, {timeouts} of them timed out, {abandoned} abandoned"
-        )
-    }
-
     fn note(&self, charge: &Charge) {
         for &(key, cost) in &charge.wants {
             self.units[key].fetch_add(cost, Ordering::Relaxed);
@@ -318,8 +307,15 @@ fn run(server: &Server, ms: i64, emptied: bool, mut event: impl FnMut(&mut Conne
     let mut client = server.client();
     wait_for("no waiting client", || held(&mut client) == 0);
     assert_eq!(info(&mut client, "rl", "rl_waiting_clients"), 0);
-    println!("{}", books.summary(&mut client));
-    assert!(books.are_full(&mut client), "{}", books.summary(&mut client));
+    let [waits, timeouts, abandoned] = waits(&mut client);
+    let [calls, granted, denied, unblocked, killed, given_back] =
+        [&books.calls, &books.granted, &books.denied, &books.unblocked, &books.killed, &books.given_back]
+            .map(|counter| counter.load(Ordering::Relaxed));
+    println!(
+        "{calls} calls: {granted} granted, {denied} denied, {unblocked} unblocked, {killed} killed, {given_back} given back; \
+         {waits} waits, {timeouts} of them timed out, {abandoned} abandoned"
+    );
+    assert!(books.are_full(&mut client));
     books
 }
 

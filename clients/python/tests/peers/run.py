@@ -154,8 +154,8 @@ def judged(name, folder, environment, misses, expected, *arguments):
     # Tables of commands keep their lines.
     environment = {**environment, "COLUMNS": "1000"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    runs = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
     # The last run of a test decides.
+    runs = ElementTree.parse(report).iter("testcase") if report.exists() else []
     cases = {f"{case.get('classname')}.{case.get('name')}": case for case in runs}
     results = collections.Counter()
     wrong, untouched = [], []

@@ -25,6 +25,9 @@ rm -rf "$kept"
 mkdir -p "$kept"
 tar -xzf fuzz/corpus.tar.gz -C "$kept"
 
+# libFuzzer measures the time of an input by the wall clock. Virtual machines have stood still for half a minute, during which no
+# input is at fault.
+timeout=-timeout=120
 fuzz() {
   log=$fuzzed/$1.log
   cargo fuzz run --sanitizer none --target-dir "$fuzzed" "$@" >"$log" 2>&1 || { grep -v '^#' "$log" | tail -n 60; exit 1; }
@@ -33,7 +36,7 @@ fuzz() {
 for target in "${targets[@]}"; do
   mkdir -p "$fuzzed/corpus/$target" "$kept/regressions/$target"
   mapfile -d '' -t inputs < <(find "$kept/corpus/$target" "$kept/regressions/$target" -type f -print0)
-  fuzz "$target" "${inputs[@]}" -- -runs=0 -timeout=10
+  fuzz "$target" "${inputs[@]}" -- -runs=0 "$timeout"
   say "$target: $(grep -c '^Executed' "$fuzzed/$target.log") kept inputs pass"
 done
 # look TARGET: looks for new inputs.
@@ -42,7 +45,7 @@ look() {
   [ ! -f "fuzz/$1.dict" ] || dictionary=("-dict=fuzz/$1.dict")
   # New inputs go into the first folder, which is not part of the repository.
   fuzz "$1" "$fuzzed/corpus/$1" "$kept/corpus/$1" "$kept/regressions/$1" -- \
-    -max_total_time="$seconds" -max_len=1024 -timeout=10 "${dictionary[@]}"
+    -max_total_time="$seconds" -max_len=1024 "$timeout" "${dictionary[@]}"
   say "$1: $(grep DONE "$fuzzed/$1.log")"
 }
 

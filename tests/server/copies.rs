@@ -137,16 +137,19 @@ fn bytes_a_call(primary: &mut Connection, replica: &mut Connection, entries: usi
     for _ in 0..2 {
         words.iter().for_each(|words| assert_eq!(call::<[i64; 5]>(primary, words)[0], 1, "{words}"));
     }
+    bytes_in_turn(primary, replica, 20, words)
+}
+
+/// The bytes that each of these calls adds to the stream. They are made in turn, `times` times each.
+fn bytes_in_turn(primary: &mut Connection, replica: &mut Connection, times: usize, words: &[&str]) -> i64 {
     in_step(primary, replica);
     let before = offset(primary);
-    let calls = 20 * words.len();
-    for call in 0..calls {
-        let reply: [i64; 5] = command(words[call % words.len()]).query(primary).expect("a reply");
-        assert_eq!(reply[0], 1);
+    for _ in 0..times {
+        words.iter().for_each(|words| assert_eq!(limit(primary, words)[0], 1, "{words}"));
     }
     let bytes = offset(primary) - before;
     in_step(primary, replica);
-    bytes / calls as i64
+    bytes / (times * words.len()) as i64
 }
 
 #[test]
@@ -171,6 +174,22 @@ fn callers_in_turn_replicate_little() {
             let both = cost(&[&one, &other]);
             assert!(both <= alone + 200, "{both} bytes a call with {other}, {alone} alone, {entries} entries");
         }
+    }
+}
+
+#[test]
+fn callers_in_turn_on_a_key_with_ids_replicate_little() {
+    let primary = Server::on_port(&["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"]);
+    let replica = primary.replica(&[]);
+    let (mut left, mut right) = (primary.client(), replica.client());
+    for name in LIMITERS {
+        // As while a new version of a service, with another period, takes the place of the old one.
+        let [old, new] = ["7200s", "7199s"].map(|period| format!("RL.{name} ids:{name} 4000000 {period}"));
+        for id in 0..1_000 {
+            assert_eq!(limit(&mut left, &format!("{old} ID {id}"))[0], 1);
+        }
+        let bytes = bytes_in_turn(&mut left, &mut right, 150, &[&old, &new]);
+        assert!(bytes < 1_024, "{name}: {bytes} bytes a call at 1000 ids");
     }
 }
 

@@ -25,8 +25,8 @@ rm -rf "$kept"
 mkdir -p "$kept"
 tar -xzf fuzz/corpus.tar.gz -C "$kept"
 
-# libFuzzer measures the time of an input by the wall clock. Virtual machines have stood still for half a minute, during which no
-# input is at fault.
+# libFuzzer measures the time of an input by the wall clock, and a virtual machine can stand still for half a minute. So an input may
+# take long once. If it took ten seconds, libFuzzer keeps it as a "slow unit", and look() repeats it with a limit of ten seconds.
 timeout=-timeout=120
 fuzz() {
   log=$fuzzed/$1.log
@@ -47,6 +47,10 @@ look() {
   fuzz "$1" "$fuzzed/corpus/$1" "$kept/corpus/$1" "$kept/regressions/$1" -- \
     -max_total_time="$seconds" -max_len=1024 "$timeout" "${dictionary[@]}"
   say "$1: $(grep DONE "$fuzzed/$1.log")"
+  local slow
+  for slow in fuzz/artifacts/"$1"/slow-unit-*; do
+    [ ! -e "$slow" ] || fuzz "$1" "$slow" -- -runs=0 -timeout=10
+  done
 }
 
 # A target uses one processor, so as many run at a time as there are. Each has a process group of its own, which ends with this

@@ -110,6 +110,13 @@ fn offset(client: &mut Connection) -> i64 {
     info(client, "replication", "master_repl_offset")
 }
 
+/// A primary and a replica. Their stream contains nothing but the effects of calls.
+fn without_pings() -> (Server, Server) {
+    let primary = Server::on_port(&["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"]);
+    let replica = primary.replica(&[]);
+    (primary, replica)
+}
+
 fn in_step(primary: &mut Connection, replica: &mut Connection) {
     wait_for("the replica", || offset(primary) == offset(replica));
     assert_same(&snapshots(replica), &snapshots(primary));
@@ -154,8 +161,7 @@ fn bytes_in_turn(primary: &mut Connection, replica: &mut Connection, times: usiz
 
 #[test]
 fn callers_in_turn_replicate_little() {
-    let primary = Server::on_port(&["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"]);
-    let replica = primary.replica(&[]);
+    let (primary, replica) = without_pings();
     let (mut left, mut right) = (primary.client(), replica.client());
     for entries in [3, 100, ENTRIES] {
         let mut cost = |words: &[&str]| bytes_a_call(&mut left, &mut right, entries, words);
@@ -179,8 +185,7 @@ fn callers_in_turn_replicate_little() {
 
 #[test]
 fn callers_in_turn_on_a_key_with_ids_replicate_little() {
-    let primary = Server::on_port(&["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"]);
-    let replica = primary.replica(&[]);
+    let (primary, replica) = without_pings();
     let (mut left, mut right) = (primary.client(), replica.client());
     for name in LIMITERS {
         // As while a new version of a service, with another period, takes the place of the old one.
